@@ -25,6 +25,15 @@ PAYMENTS ?= 100000
 POSTGRES ?=
 VENV := .venv
 BIN := $(VENV)/bin
+# Unit tests that start no process and hardly wait, and the transcripts without sockets.
+QUICK := tests/test_cases_in_process.py tests/test_suite_imports.py tests/mappings tests/gateway/simulator \
+  --ignore tests/gateway/simulator/test_command.py tests/gateway/http tests/gateway/load \
+  --ignore tests/gateway/load/test_descriptors.py tests/gateway/test_curl.py tests/gateway/test_folded.py \
+  tests/gateway/test_keyed.py tests/gateway/test_lately.py tests/gateway/test_large.py \
+  tests/gateway/test_reference.py tests/gateway/test_routes.py tests/gateway/test_targets.py \
+  tests/gateway/test_tokens.py tests/gateway/test_wire.py tests/gateway/test_within.py \
+  tests/gateway/playing/test_listing.py tests/gateway/signed/test_credentials.py tests/gateway/store/test_crypto.py \
+  tests/gateway/upstream/test_breaker.py tests/gateway/upstream/test_clock.py
 # Twice the number of cores, because tests mostly wait.
 PROCESSES ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
 
@@ -43,6 +52,10 @@ test: $(VENV)/ready-dev
 	$(BIN)/python -m pytest -n $(PROCESSES) $(TESTS) || { test $$? -eq 1 || exit 1; \
 	  echo '== Repeating the failed tests alone; a test that passes now is flaky: find out why =='; \
 	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(TESTS); }
+
+# One process per core: these tests compute.
+quick: $(VENV)/ready-dev
+	$(BIN)/python -m pytest -q -n $$(nproc 2>/dev/null || echo 2) $(QUICK)
 
 check: $(VENV)/ready-dev
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""A gateway in front of a simulator, on a loop and in a thread of their own: for clients that block."""
+"""Runs a gateway and a simulator in another thread, for clients that block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.house import House, open_house
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """The house, the service behind it, and the loop on which both live."""
+    """The gateway, its service, and the event loop that runs both."""
 
     house: House
     service: Service
@@ -29,7 +29,7 @@ class Aside:
 
 @contextmanager
 def aside(folder: Path, service: Service, **sections: Mapping[str, Any]) -> Iterator[Aside]:
-    """Runs until it is left; what goes wrong at the start is raised here."""
+    """Runs until the context ends. Raises what fails at the start."""
     begun: list[Aside | BaseException] = []
     told, over = threading.Event(), asyncio.Event()
 

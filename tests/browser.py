@@ -1,4 +1,4 @@
-"""A headless Chromium, for tests that look at a page as people see it."""
+"""Runs a headless Chromium for tests of rendered pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# It fetches lists of all kinds when it starts, and whoever has no network waits for each.
+# At its start Chromium fetches several lists, which takes long without a network.
 QUIET = [
     "--disable-gpu",
     "--disable-quic",
@@ -28,7 +28,7 @@ NONE = "no Chromium: tests/browser.sh installs one, CHROMIUM names one"
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Skips the test where there is no Chromium, and fails it where CI is set."""
+    """Skips the test if there is no Chromium; fails it if CI is set."""
     with sync_playwright() as playwright:
         path = _installed() or playwright.chromium.executable_path
         if not Path(path).exists():

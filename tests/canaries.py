@@ -1,4 +1,4 @@
-"""Secrets and personal data that nothing else would ever write, and requests that are full of them."""
+"""Secrets and personal data that occur nowhere else, and requests that contain them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ HEADERS = [
 
 @dataclass(frozen=True)
 class Objects:
-    """Ids of a recipient, and of a batch with a payment for it."""
+    """Ids of a recipient and of a batch with a payment to it."""
 
     recipient: str
     batch: str
@@ -127,14 +127,14 @@ def batch_of(recipient: str) -> dict[str, Any]:
 
 
 def query(*names: str) -> str:
-    """A query string in which parameters of these names, and others, hold canaries."""
+    """A query string with canaries in these parameters and in unknown ones."""
     values = (EMAIL, STREET, LAST, SSN, DOB, IBAN, ACCOUNT, PASSPORT)
     given = [*zip(names, values, strict=False), (API_KEY, SECRET_KEY), ("page", SSN)]
     return "&".join(f"{name}={quote(value)}" for name, value in given)
 
 
 def operations(there: Objects) -> list[tuple[str, str, Any]]:
-    """All of them, with every canary that has a place in them; deletions last."""
+    """Requests of all operations with every canary that they can carry; deletions last."""
     recipient, batch = f"/recipients/{there.recipient}", f"/batches/{there.batch}"
     payment = f"{batch}/payments/{there.payment}"
     filters = query(

@@ -1,4 +1,4 @@
-"""Certificates that are made when they are needed, by an authority of the test's own."""
+"""Issues certificates from a test authority."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pair:
 
 
 class Authority:
-    """``file`` holds its own certificate."""
+    """A certificate authority; ``file`` holds its certificate."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -46,7 +46,7 @@ class Authority:
         return ssl.create_default_context(cafile=self.file)
 
     def pair(self, name: str, *, lasts: timedelta = DAY) -> Pair:
-        """For 127.0.0.1 and localhost; one that lasts a negative time has expired."""
+        """Issues a certificate for 127.0.0.1 and localhost; a negative ``lasts`` makes an expired one."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]

@@ -1,4 +1,4 @@
-"""A gateway with something to look at: traffic, keys near their limit, lost writes, comparisons."""
+"""A gateway whose console has data: traffic, keys near their limit, writes in doubt, comparisons."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """A house with its console, and the service behind."""
+    """A gateway with its console, and its service."""
 
     house: House
     simulator: Simulator
@@ -68,7 +68,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Visitor:
-    """A browser as far as the server sees it: cookies, where it comes from, and the word of forms."""
+    """A browser as the server sees it: cookies, Origin and the CSRF token of forms."""
 
     session: aiohttp.ClientSession
     url: str
@@ -79,14 +79,14 @@ class Visitor:
     async def post(
         self, path: str, fields: Mapping[str, str], *, word: str | None = None, **headers: str
     ) -> Answer:
-        """Sends a form as the page has it that was seen last; headers and the word as told."""
+        """Sends a form of the page that was fetched last; ``word`` replaces its CSRF token."""
         sent = {"Origin": self.url, "Sec-Fetch-Site": "same-origin", **headers}
         sent = {name.replace("_", "-"): value for name, value in sent.items() if value}
         data = {**fields, "csrf": await self.word() if word is None else word}
         return await self._ask("POST", path, headers=sent, data=data)
 
     async def word(self) -> str:
-        """That every form of a page has."""
+        """The CSRF token of the page's forms."""
         page = await self.get("/explain")
         found = re.search('name="csrf" value="([0-9a-f]{64})"', page.text)
         if found is None:
@@ -109,7 +109,7 @@ async def visiting(url: str) -> AsyncIterator[Visitor]:
 
 @asynccontextmanager
 async def open_console(folder: Path, **sections: Mapping[str, Any]) -> AsyncIterator[Seen]:
-    """A gateway that nobody used yet, in front of a simulator without inferred operations."""
+    """An unused gateway in front of a simulator without the optional endpoints."""
     simulator = await start(
         service=Service(seed=1, switches=Switches(inferred=False)), legacy_port=0
     )
@@ -124,7 +124,7 @@ async def open_console(folder: Path, **sections: Mapping[str, Any]) -> AsyncIter
 
 
 async def fill(seen: Seen, folder: Path) -> None:
-    """Gives every page something to show."""
+    """Adds data for every page."""
     house = seen.house
     await house.import_key(
         api_key="a-key-that-is-nearly-used-up", name="nightly", requests_per_hour=12
@@ -189,7 +189,7 @@ async def _history(store: Store) -> None:
 
 
 def _durations(requests: int, ms: float, dice: random.Random) -> Durations:
-    """Most of them near a time, and a few that took much longer."""
+    """Most durations near ``ms``, a few much longer."""
     counted = Durations()
     for _ in range(requests):
         counted.count(ms * dice.lognormvariate(0, 0.4) * (4 if dice.random() < 0.02 else 1))

@@ -1,4 +1,4 @@
-"""The whole house for a test: a gateway on real sockets, in front of a service of the test's own."""
+"""Runs a gateway on real sockets in front of a service that the test provides."""
 
 from __future__ import annotations
 
@@ -12,27 +12,18 @@ from typing import Any
 
 import aiohttp
 
-from gateway.auth.key_import import import_keys
-from gateway.auth.key_lines import parse_key_lines
 from gateway.config.settings import Settings
-from gateway.server.app import Running, run_gateway
-from gateway.storage import open_store
+from gateway.docgen.openapi import build_openapi_document
+from gateway.observability import logs
+from gateway.server.app import Running, install_shutdown_event, run_gateway
 from gateway.writes.instances import GONE_SECONDS
-from tests.states import files_of, lay_out, put
-
-ENVIRONMENT = "sandbox"
-KEY = {
-    "merchant": "demo",
-    "environment": ENVIRONMENT,
-    "api_key": "an-api-key-for-tests",
-    "access_key": "SIMULATORACCESSKEY",
-    "secret_key": "simulator-secret-key",
-}
+from mappings.effects import Vocabulary
+from tests.state import ENVIRONMENT, KEY, import_lines
 
 
 @dataclass(slots=True)
 class Got:
-    """An answer: status, headers, the body's bytes, and the body read where it is JSON."""
+    """A response; ``body`` is the parsed JSON, None if it is not JSON."""
 
     status: int
     headers: Mapping[str, str]
@@ -42,7 +33,7 @@ class Got:
 
 @dataclass(slots=True)
 class House:
-    """A running gateway and a client in front of it."""
+    """A running gateway and an HTTP client."""
 
     running: Running
     settings: Settings
@@ -59,7 +50,7 @@ class House:
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Got:
-        """Sends ``path`` (from /v1 on, with its query) as it is written."""
+        """Sends ``path`` (``/v1/...``, with its query) byte for byte."""
         sent = {"X-API-Key": self.api_key, **self.headers, **(headers or {})}
         if body is not None:
             data = json.dumps(body).encode()
@@ -71,14 +62,14 @@ class House:
             return Got(answer.status, answer.headers, text, json.loads(text) if is_json else None)
 
     async def import_key(self, **changes: Any) -> str:
-        """Imports one key more, as the command line would; returns it."""
+        """Imports another key as the command line does, and returns it."""
         line = {**KEY, **changes}
         await import_lines(self.settings, [line])
         return str(line["api_key"])
 
 
 def settings_for(folder: Path, base_url: str, **sections: Mapping[str, Any]) -> Settings:
-    """Settings with everything in ``folder`` and every port free; sections laid over."""
+    """Settings with all files in ``folder`` and ports chosen by the system, overridden by ``sections``."""
     written: dict[str, Any] = {
         "server": {"port": 0, "admin_port": 0},
         "environments": {ENVIRONMENT: {"base_url": base_url}},
@@ -93,24 +84,6 @@ def settings_for(folder: Path, base_url: str, **sections: Mapping[str, Any]) -> 
     return Settings(**written)
 
 
-_with_a_key: list[bytes] = []
-"""A state's files with KEY imported, once in a process."""
-
-
-async def import_lines(settings: Settings, lines: list[dict[str, Any]]) -> None:
-    files = files_of(settings.state)
-    is_usual = lines == [KEY] and files and not any(file.exists() for file in files)
-    if is_usual and _with_a_key:
-        for file, data in zip(files, _with_a_key, strict=True):
-            put(file, data)
-        return
-    data = "\n".join(json.dumps(line) for line in lines).encode()
-    async with open_store(lay_out(settings.state)) as store:
-        await import_keys(store, parse_key_lines(data))
-    if is_usual:
-        _with_a_key[:] = [file.read_bytes() for file in files]  # two may import at a time
-
-
 @asynccontextmanager
 async def open_house(
     folder: Path,
@@ -119,9 +92,34 @@ async def open_house(
     gone_seconds: float = GONE_SECONDS,
     **sections: Mapping[str, Any],
 ) -> AsyncIterator[House]:
-    """A gateway in front of ``base_url``, with one key."""
+    """Runs a gateway in front of ``base_url`` with one API key."""
     settings = settings_for(folder, base_url, **sections)
     await import_lines(settings, [KEY])
     its = run_gateway(settings, monotonic=monotonic, gone_seconds=gone_seconds)
     async with its as running, aiohttp.ClientSession() as session:
         yield House(running, settings, session)
+
+
+async def run_until_shutdown(
+    settings: Settings,
+    started: Callable[[Running], None],
+    monotonic: Callable[[], float] = time.monotonic,
+    gone_seconds: float | None = None,
+) -> None:
+    """Runs a gateway as the command does, until the process gets SIGTERM."""
+    shutdown = install_shutdown_event()
+    gone_seconds = GONE_SECONDS if gone_seconds is None else gone_seconds
+    running_gateway = run_gateway(settings, monotonic=monotonic, gone_seconds=gone_seconds)
+    async with running_gateway as running:
+        started(running)
+        await shutdown.wait()
+
+
+def configure_logging() -> None:
+    """Logs as the command does."""
+    logs.configure_logging()
+
+
+def describe_interface() -> dict[str, Any]:
+    """The OpenAPI document of the legacy interface, with the default vocabulary."""
+    return dict(build_openapi_document(Vocabulary(), ()))

@@ -1,8 +1,8 @@
-"""A service of the tests' own that keeps its own books, and misbehaves on the wire as it is told.
+"""A service that records what it executes and injects network faults.
 
-What it executes is the simulator's business; what it did with each request is written down here, by
-itself, so that a test can hold it against what the gateway says and remembers. Its books outlive it:
-``close`` is its end, ``open`` its return at the same address.
+The simulator executes; this module records each request and its outcome independently, so that a test can compare
+it with the gateway's responses and journal. The records survive ``close``; ``open`` listens at the same address
+again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HTML = b"<html><body>Something went wrong</body></html>"
 
 @dataclass(slots=True)
 class Heard:
-    """One request, and what became of it.
+    """One received request and its outcome.
 
     ``status`` is what its execution gave, None where it was not executed; ``made`` the id of what
     was made; ``age`` how old its stamp was when it came, in seconds.
@@ -60,7 +60,7 @@ class Heard:
 
     @property
     def is_done(self) -> bool:
-        """Whether it was executed, and not refused."""
+        """Whether it was executed and succeeded."""
         return self.status == 200
 
     def is_about(self, text: str) -> bool:
@@ -94,8 +94,8 @@ class Misdeed:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """As much of a request as the simulator's face looks at."""
+class SentRequest:
+    """The part of a request that the simulator's handler reads."""
 
     method: str
     raw_path: str
@@ -110,7 +110,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class Answer:
-    """What the service would have said."""
+    """The response of the service before a fault is applied."""
 
     status: int
     body: bytes
@@ -143,7 +143,7 @@ class Judge:
         self.misdeeds: list[Misdeed] = []
         self.weather: Callable[[Heard], Misdeed | None] = lambda _heard: None
         self.lacks: list[tuple[str, str]] = []
-        """Methods and paths that it does not have."""
+        """Methods and paths that it does not serve."""
         self.watchers: list[Callable[[Heard, Stage], None]] = []
         self.port = 0
         self._face = Face(service)
@@ -163,7 +163,7 @@ class Judge:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Nothing listens any more, and every connection is gone; the books stay."""
+        """Stops listening and closes every connection; the records remain."""
         if self._server:
             self._server.close()
             self._server = None
@@ -179,14 +179,14 @@ class Judge:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing that came lies about and may still be executed."""
+        """Whether no received request is still waiting to be executed."""
         return not self._late
 
     def does(self, how: str, method: str = "*", path: str = "*", **more: Any) -> None:
         assert how in HOW
         self.misdeeds.append(Misdeed(how, method, path, **more))
 
-    # The books
+    # Records
 
     def writes(self, method: str = "*", path: str = "*", about: str = "") -> list[Heard]:
         wanted = Misdeed("", method, path, about)
@@ -197,10 +197,10 @@ class Judge:
 
     @property
     def starts(self) -> Counter[str]:
-        """How often each batch was started."""
+        """How many times each batch was started."""
         return Counter(start.batch_id for start in self.service.starts)
 
-    # On the wire
+    # Connections
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(reader, writer))
@@ -262,7 +262,7 @@ class Judge:
             self._tell(heard, "answered")
             return
         if misdeed.how == "late":
-            # Whoever sent it may long have gone.
+            # The sender may have disconnected long ago.
             late = asyncio.ensure_future(self._execute_late(heard, misdeed))
             self._late.add(late)
             late.add_done_callback(self._late.discard)
@@ -279,7 +279,7 @@ class Judge:
         await self._execute(heard)
 
     async def _execute(self, heard: Heard) -> Answer:
-        asked = _Asked(heard.method, heard.target, heard.headers, heard.body)
+        asked = SentRequest(heard.method, heard.target, heard.headers, heard.body)
         answered: Any = await self._face.handle(asked)  # type: ignore[arg-type]
         heard.status = answered.status
         body = bytes(answered.body)
@@ -300,7 +300,7 @@ def _made(heard: Heard, body: dict[str, Any]) -> str | None:
     return None
 
 
-# What it can do
+# Faults
 
 
 async def _resets(_answer: Answer, _misdeed: Misdeed, writer: asyncio.StreamWriter) -> None:
@@ -388,7 +388,7 @@ HOW: dict[str, Any] = {
     "404": _says(lambda one: error(404, one.date, code="not_found")),
     "429": _says(lambda one: error(429, one.date, "Retry-After: 1", code="rate_limit_exceeded")),
 }
-"""What it can do to a request; before that it executes it, unless it is told not to."""
+"""Faults by name. The request is executed first, unless the fault says otherwise."""
 
 NEVER_EXECUTE = frozenset({"reset before", "hang before", "404", "429"})
 
@@ -404,5 +404,5 @@ async def judging(service: Service, tls: ssl.SSLContext | None = None) -> AsyncI
 
 
 def tally(those: Iterable[Heard]) -> Counter[tuple[str, str]]:
-    """How many of each method and path, the path as the gateway's journal has it."""
+    """Counts by method and path, with the path as in the gateway's journal."""
     return Counter((one.method, one.path.removeprefix("/v1")) for one in those)

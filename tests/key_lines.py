@@ -1,4 +1,4 @@
-"""Keys as an operator imports them."""
+"""API keys for tests, imported as an operator does."""
 
 from __future__ import annotations
 

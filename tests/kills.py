@@ -1,7 +1,7 @@
-"""A gateway that is killed at every step of a write, again and again, and a client that retries.
+"""Kills a gateway at every step of a write, again and again, while a client retries.
 
-A *lane* is a judge, a state and one gateway after another on it; each run kills the gateway that the
-run before has left, so that whatever was left behind has to be got on with.
+A lane is a service, a database and a series of gateways on it. Each run kills the gateway that the previous run
+left, so that every gateway inherits unfinished work.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import aiohttp
 
 from gateway.config.settings import Settings
 from gateway.simulator import Service
-from tests.audit import audit, states_of
+from tests.audit import audit
 from tests.house import KEY, Got, import_lines, settings_for
 from tests.judge import Heard, Judge, Misdeed, Stage, judging
 from tests.nursery import Child, Nursery, ask, fast_folder, nursery
 from tests.sockets import until
+from tests.state import operations_by_state
 
 DRAFTS = [
     ("PATCH", "/v1/batches/*"),
@@ -34,7 +35,7 @@ DRAFTS = [
     ("PATCH", "/v1/batches/*/payments/*"),
     ("DELETE", "/v1/batches/*/payments/*"),
 ]
-"""Without these, whoever edits a batch gets a draft, which has to be made real."""
+"""Without these calls an edit makes a draft, which must be created at the service later."""
 
 SECONDS = 20
 TRIES = 60
@@ -42,7 +43,7 @@ TRIES = 60
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What a client asks, and about how many calls of the service that makes."""
+    """A legacy request, and about how many upstream calls it makes."""
 
     method: str
     path: str
@@ -50,7 +51,7 @@ class Write:
     calls: int
     starts: bool = False
     batch: str = ""
-    """The description of the batch that it is about."""
+    """The description of its batch."""
 
 
 @dataclass(slots=True)
@@ -63,10 +64,10 @@ class Lane:
     child: Child
     payee: str = ""
     kinds: Counter[str] = field(default_factory=Counter)
-    """How many runs there were of each kind of write, and of each stage of the kill."""
+    """Runs by kind of write and by stage of the kill."""
 
     async def again(self) -> None:
-        """Another gateway, where the last one was."""
+        """Starts another gateway on the same database."""
         self.child = await self.nursery.start(self.settings, self.folder)
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Got | None:
@@ -119,7 +120,7 @@ def _wallet(mark: str) -> dict[str, Any]:
     }
 
 
-# What is killed
+# Requests
 
 
 def _batch(here: Lane, mark: str) -> dict[str, Any]:
@@ -171,12 +172,12 @@ KINDS = {
 }
 
 
-# When
+# Kills
 
 
 @dataclass(slots=True)
 class Blow:
-    """Kills a gateway when its n-th request from now on has come to a stage."""
+    """Kills a gateway when its n-th call from now on reaches a stage."""
 
     child: Child
     number: int
@@ -193,7 +194,7 @@ class Blow:
 
 
 async def run(here: Lane, seed: int) -> None:
-    """One kill, or two, and whatever it takes until the client has its answer."""
+    """Kills once or twice, then retries until the client has its response."""
     dice = random.Random(seed)
     kind = dice.choice(list(KINDS))
     mark = f"run-{seed:06d}-end"
@@ -213,7 +214,7 @@ async def _struck(
     blow = Blow(here.child, dice.randrange(write.calls), dice.choice(stages))
     here.kinds[blow.stage] += 1
     if blow.stage == "seen" and dice.random() < 0.6:
-        # What it sends is lost on the way, or comes to be executed while it is looked for.
+        # The request is lost, or executed while the gateway looks for it.
         how = dice.choice(["reset before", "late"])
         misdeed = Misdeed(how, "*", "*", seconds=dice.uniform(0.05, 1.0), skips=blow.number)
         here.judge.misdeeds.append(misdeed)
@@ -253,13 +254,13 @@ async def _retried(here: Lane, write: Write, dice: random.Random, headers: dict[
         assert got is None or got.status == 500, got.text
         if number >= 2:
             await until(lambda: here.judge.is_idle)
-            here.child.put_ahead()  # nothing that was sent can be executed any more
+            here.child.put_ahead()  # past the age at which the service refuses a stamp
             again = 0.1
     raise AssertionError(f"no answer to {write}")
 
 
 def _check(here: Lane, write: Write, mark: str) -> None:
-    """What the service has done for it, and no more."""
+    """Checks that the service did this write once and nothing else."""
     world, judge = here.judge.service.world(), here.judge
     assert all(times == 1 for times in judge.starts.values())
     if not write.batch:
@@ -273,13 +274,13 @@ def _check(here: Lane, write: Write, mark: str) -> None:
         return
     made = [one for one in world.batches.values() if one.description == mark]
     assert len(made) == len(judge.done("POST", "/v1/batches", about=mark))
-    # A draft has left the batch behind that it was before, and takes the place of it.
+    # A draft supersedes the batch that it was before.
     assert len(made) == (1 if write.calls < 4 else 2), [one.id for one in made]
     assert [one.id in judge.starts for one in made] == [False] * (len(made) - 1) + [write.starts]
 
 
 async def runs(seeds: range, lanes: int = 2) -> Counter[str]:
-    """Many, in lanes side by side; how many there were of what."""
+    """Runs many kills in concurrent lanes; returns counts by kind."""
     kinds: Counter[str] = Counter()
     async with nursery() as here:
 
@@ -300,10 +301,10 @@ async def runs(seeds: range, lanes: int = 2) -> Counter[str]:
 
 
 async def _at_rest(here: Lane) -> None:
-    """In the end nothing is left that is not settled, and the journal agrees with the books."""
+    """Checks that nothing stays in doubt and that the journal agrees with the service."""
     here.child.put_ahead()
     for _ in range(100):
-        states = await states_of(here.settings)
+        states = await operations_by_state(here.settings)
         if not states["running"] and not states["unsettled"]:
             break
         await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""The shipped configurations of HAProxy and nginx, run in front of a gateway of a test."""
+"""Runs the shipped configurations of HAProxy and nginx in front of a gateway."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ http {{
 
 @asynccontextmanager
 async def load_balancer(name: str, gateway_port: int, folder: Path) -> AsyncIterator[int]:
-    """Runs ``haproxy`` or ``nginx`` with the shipped file, without TLS; gives its port."""
+    """Runs ``haproxy`` or ``nginx`` with the shipped file, without TLS; yields its port."""
     port = free_port()
     command = {"haproxy": haproxy, "nginx": nginx}[name](port, gateway_port, folder)
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"

@@ -1,4 +1,4 @@
-"""Gateways as processes of their own, started in a moment: see ``tests.serve_ahead``."""
+"""Gateway processes, forked from a warm one: see ``tests.serve_ahead``."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gateway.config.settings import Settings
 from tests.house import KEY, Got
 
 SECONDS = 30
-"""How long a start or an end may take on a busy machine."""
+"""Limit for a start or a shutdown on a busy machine."""
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """One gateway; ``code`` is set when it has ended."""
+    """One gateway process; ``code`` is its exit code once it has ended."""
 
     nursery: Nursery
     name: str
@@ -124,7 +124,7 @@ async def nursery() -> AsyncIterator[Nursery]:
 async def ask(
     session: aiohttp.ClientSession, child: Child, method: str, path: str, **more: Any
 ) -> Got | None:
-    """An answer; None where there was none."""
+    """The response; None if there was none."""
     headers = {"X-API-Key": KEY["api_key"], **more.pop("headers", {})}
     try:
         async with session.request(method, child.url + path, headers=headers, **more) as answer:
@@ -135,5 +135,5 @@ async def ask(
 
 
 def fast_folder() -> str | None:
-    """A folder in memory, where there is one: what is killed is a process, and not the machine."""
+    """A folder in memory if there is one: no test needs to survive a power failure."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

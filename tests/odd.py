@@ -1,4 +1,4 @@
-"""Whole bodies of every operation that takes one, and what may stand in them that should not."""
+"""Complete bodies of every operation that takes one, and malformed values to put into them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OPERATIONS: list[tuple[str, str, Any]] = [
 
 @dataclass(frozen=True)
 class Raw:
-    """A number as it is written."""
+    """A number literal, sent as it is written."""
 
     text: str
 
@@ -89,7 +89,7 @@ def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def spoiled(value: Any, place: tuple[Any, ...], odd: Any) -> Any:
-    """The value with something odd at a place; unchanged where the place is gone by now."""
+    """A copy with a malformed value at a path; unchanged if the path no longer exists."""
     if not place:
         return odd
     changed = copy.deepcopy(value)

@@ -1,4 +1,4 @@
-"""An operator's commands beside a gateway that runs, and a service whose answers can be lost."""
+"""Runs operator commands beside a gateway in front of a service that can lose responses."""
 
 from __future__ import annotations
 
@@ -8,29 +8,27 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import structlog
 from click.testing import CliRunner, Result
-from sqlalchemy import select, update
 
 from gateway.cli import gateway
 from gateway.simulator import Fault, Service, Simulator, Switches, start
 from gateway.storage import Store, open_store
-from gateway.storage.tables import writes
 from gateway.writes import player
 from tests.house import House, open_house
 from tests.payday import make_recipient
+from tests.state import open_state
 
 LOST = {"close": "after"}
-"""It is executed, and nobody hears of it."""
+"""The service executes the request, then closes the connection."""
 
 
 @dataclass
 class Ticks:
-    """A monotonic clock that can be put forward."""
+    """A monotonic clock that can be advanced."""
 
     ahead: float = 0
 
@@ -40,7 +38,7 @@ class Ticks:
 
 @dataclass
 class Post:
-    """A gateway, its service, and an operator at its folder."""
+    """A gateway, its service, and commands that use its folder."""
 
     house: House
     service: Service
@@ -57,17 +55,14 @@ class Post:
         return await says(self.folder, *words, code=code)
 
     async def told(self, *words: str, code: int = 0) -> Any:
-        """The one JSON document of a command."""
+        """The JSON document that a command prints with ``--json``."""
         return json.loads((await self.says(*words, "--json", code=code)).stdout)
 
     async def lapse(self) -> None:
-        """Until nothing that was sent can be executed any more, by every clock."""
+        """Advances every clock past the time in which a sent write could still be executed."""
         self.ticks.ahead += 60
-        async with self.store() as store, store.write() as connection:
-            for row in (await connection.execute(select(writes))).all():
-                that = (writes.c.undertaking == row.undertaking, writes.c.number == row.number)
-                earlier = row.entered_at - timedelta(seconds=60)
-                await connection.execute(update(writes).where(*that).values(entered_at=earlier))
+        async with open_state(self.house.settings) as state:
+            await state.age_writes(60)
 
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:
@@ -93,12 +88,12 @@ def configure(folder: Path, base_url: str) -> None:
 
 @contextmanager
 def logged_apart(folder: Path) -> Iterator[None]:
-    """Has the gateway's log go to a file: stdout is the commands' that run beside it."""
+    """Sends the gateway's log to a file, because the commands beside it write to stdout."""
     with (folder / "log").open("w", buffering=1) as log:
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
         try:
             yield
-        finally:  # or every test after one that fails logs to a file that is closed
+        finally:  # or tests after a failed one would log to a closed file
             structlog.reset_defaults()
 
 
@@ -108,7 +103,7 @@ def logged(folder: Path) -> str:
 
 @contextmanager
 def no_reading_at_once() -> Iterator[None]:
-    """Has lost writes stay in doubt, as if the service could not be read right after them."""
+    """Keeps lost writes in doubt, as if the service could not be read right after them."""
     before, player.SEEN_WITHIN = player.SEEN_WITHIN, 0.0
     try:
         yield
@@ -139,7 +134,7 @@ BATCH = {"sourceCurrency": "USD", "description": "payday"}
 
 
 async def lose_a_batch(here: Post, recipient: str | None = None) -> dict[str, Any]:
-    """A batch create whose answer is lost, where the service lists none; its body."""
+    """Creates a batch whose response is lost; returns the request's body."""
     recipient = recipient or await make_recipient(here.house)
     payments = [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}]
     body = {**BATCH, "payments": payments}
@@ -149,7 +144,7 @@ async def lose_a_batch(here: Post, recipient: str | None = None) -> dict[str, An
 
 
 async def eventually(so: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
-    """Waits for what a task that runs by itself does."""
+    """Waits until a background task makes the condition true."""
     async with asyncio.timeout(seconds):
         while not await so():  # noqa: ASYNC110 - what it waits for is in a database
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What tests of batches have in common: whom they pay, and a gateway in front of a service."""
+"""A gateway in front of a simulated service, with recipients and batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WALLET = {
 async def open_town(
     folder: Path, service: Service, **sections: Mapping[str, Any]
 ) -> AsyncIterator[tuple[House, Simulator]]:
-    """A gateway, and the simulated service that it stands before."""
+    """Runs a gateway and the simulated service behind it."""
     simulator = await start(service=service)
     try:
         async with open_house(folder, simulator.url, **sections) as house:
@@ -30,14 +30,14 @@ async def open_town(
 
 
 async def done(house: House, method: str, path: str, body: Any = None, **more: Any) -> Any:
-    """The body of an answer that has to be a good one."""
+    """The body of a response that must have status 200."""
     got = await house.ask(method, f"/v1{path}", body, **more)
     assert got.status == 200, (method, path, got.status, got.text)
     return got.body
 
 
 async def make_recipient(house: House, name: str = "ada", **more: Any) -> str:
-    """One who can be paid; the id that the client knows."""
+    """Creates a recipient who can be paid; returns the legacy id."""
     body = {
         "type": "individual",
         "firstName": "Ada",

@@ -1,4 +1,4 @@
-"""A gateway as a process of its own, in front of the simulator, with one key: for requests by hand."""
+"""Runs a gateway process with one key in front of the simulator, for raw requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Place:
 
 @asynccontextmanager
 async def open_place(folder: Path, body_bytes: int) -> AsyncIterator[Place]:
-    """``body_bytes`` is the longest body that it takes."""
+    """``body_bytes`` is the largest body that it accepts."""
     simulator = await start(service=Service())
     text = configuration(simulator.url, f"[limits]\nbody_bytes = {body_bytes}")
     (folder / "gateway.toml").write_text(text)

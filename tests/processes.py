@@ -1,4 +1,4 @@
-"""The real command as a process of its own, in front of a simulator of the test's own."""
+"""Runs the installed command as a process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from typing import Any
 
 COMMAND = [sys.executable, "-m", "gateway"]
 SECONDS = 60
-"""How long a start or an end may take on a busy machine."""
+"""Limit for a start or a shutdown on a busy machine."""
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """This process's environment without a configuration of the gateway, and with variables."""
+    """This process's environment without the gateway's variables, plus these."""
     own = {name: value for name, value in os.environ.items() if "PAYOUT_GATEWAY" not in name}
     return {**own, **variables}
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Whether a connection to a port of this machine is taken."""
+    """Whether something on this machine accepts connections to the port."""
     with socket.socket() as knocking:
         return knocking.connect_ex(("127.0.0.1", port)) == 0
 
@@ -41,7 +41,7 @@ def listens(port: int) -> bool:
 def command(
     *arguments: str, folder: Path, stdin: str = "", seconds: float = SECONDS, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command of the gateway in a folder, to its end."""
+    """Runs a command of the gateway in a folder until it ends."""
     return subprocess.run(
         [*COMMAND, *arguments],
         cwd=folder,
@@ -55,7 +55,7 @@ def command(
 
 
 def configuration(base_url: str, *more: str) -> str:
-    """A gateway.toml with a sandbox, everything in its own folder and every port free."""
+    """A gateway.toml with a sandbox, all files in its folder and ports chosen by the system."""
     return "\n".join(
         [
             "[server]\nport = 0\nadmin_port = 0",
@@ -68,7 +68,7 @@ def configuration(base_url: str, *more: str) -> str:
 
 @dataclass(slots=True)
 class Process:
-    """A running `serve`; ``log`` is the file that its standard error goes to."""
+    """A running `serve`; ``log`` is the file that receives its standard error."""
 
     running: asyncio.subprocess.Process
     said: str
@@ -96,7 +96,7 @@ class Process:
         return self._lines
 
     async def ends(self) -> int:
-        """Tells it to end; its exit code."""
+        """Sends SIGTERM and returns the exit code."""
         self.running.send_signal(signal.SIGTERM)
         async with asyncio.timeout(SECONDS):
             return await self.running.wait()
@@ -110,7 +110,7 @@ async def serving(
     seconds: float = SECONDS,
     command: Sequence[str] | None = None,
 ) -> AsyncIterator[Process]:
-    """`serve` in a folder, from when it accepts connections; killed if it has not ended."""
+    """Runs `serve` in a folder and yields once it accepts connections; kills it if it is left running."""
     log = folder / "stderr"
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(

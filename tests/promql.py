@@ -1,4 +1,4 @@
-"""As much of PromQL as our own expressions use: which metrics and labels they name, and whether they close."""
+"""Parses the part of PromQL that our expressions use: metrics, labels and parentheses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS = {"and", "or", "unless", "bool"}
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """One metric in an expression; each matcher is a label, an operator and a value."""
+    """One metric of an expression; each matcher is a label, an operator and a value."""
 
     metric: str
     matchers: tuple[tuple[str, str, str], ...]
@@ -78,7 +78,7 @@ class _Tokens:
         self._at = 0
 
     def close(self) -> bool:
-        """Whether every parenthesis that opens closes, and none before it has opened."""
+        """Whether the parentheses are balanced."""
         depths = [0, *accumulate({"(": 1, ")": -1}.get(one, 0) for one in self._tokens)]
         return min(depths) == depths[-1] == 0
 
@@ -91,7 +91,7 @@ class _Tokens:
         return token
 
     def inside(self, opens: str, closes: str) -> Iterator[str]:
-        """The tokens between a pair, without commas."""
+        """The tokens between a pair of parentheses, without commas."""
         if self.next() != opens:
             raise NotPromQL(f"{opens} is missing")
         while (token := self.next()) != closes:

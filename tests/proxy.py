@@ -1,4 +1,4 @@
-"""A proxy for bytes that a test can cut or have hang: what stands behind it need not be stopped."""
+"""A TCP proxy that a test can cut or hang, so that the server behind it need not stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 
 class Proxy:
-    """On a free port of this machine; ``taken`` counts the connections that it took."""
+    """Listens on a free loopback port; ``taken`` counts accepted connections."""
 
     def __init__(self, host: str, port: int) -> None:
         self._behind = (host, port)
@@ -22,14 +22,14 @@ class Proxy:
         self.taken = 0
 
     async def mend(self) -> None:
-        """Takes connections, from the first time on at the same port."""
+        """Accepts connections, always on the same port."""
         self._flows.set()
         if not self._server:
             self._server = await asyncio.start_server(self._take, "127.0.0.1", self.port)
             self.port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
-        """Ends every connection and takes no other, as when what is behind it was killed."""
+        """Closes every connection and accepts none, as if the server had been killed."""
         if self._server:
             self._server.close()
             self._server = None
@@ -39,13 +39,13 @@ class Proxy:
         await asyncio.sleep(0)
 
     def hang(self) -> None:
-        """Takes connections and passes nothing on, as when what is behind it is stopped."""
+        """Accepts connections and forwards nothing, as if the server were stopped."""
         self._flows.clear()
 
     async def say(self, words: bytes) -> None:
-        """Says something to every client, as if what is behind it had."""
+        """Sends bytes to every client, as if they came from the server."""
         for one in self._clients & self._open:
-            with suppress(OSError):  # it has gone
+            with suppress(OSError):  # the client disconnected
                 one.write(words)
                 await one.drain()
 

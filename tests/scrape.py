@@ -1,4 +1,4 @@
-"""What `/metrics` says, read as a scraper reads it."""
+"""Parses `/metrics` as a scraper does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Scrape:
     samples: tuple[Sample, ...]
 
     def of(self, name: str, **labels: str) -> list[Sample]:
-        """The samples of a name that have these labels, and others as they may be."""
+        """The samples of a name with these labels, whatever others they have."""
         return [
             one
             for one in self.samples
@@ -43,5 +43,5 @@ async def scraped(session: aiohttp.ClientSession, admin_url: str) -> Scrape:
 
 
 def more(after: Scrape, before: Scrape, name: str, **labels: str) -> float:
-    """How much was counted between the two: one test process has run many gateways before."""
+    """The increase between two scrapes: counters outlive a gateway within one test process."""
     return after.sum(name, **labels) - before.sum(name, **labels)

@@ -1,4 +1,4 @@
-"""Gateways as processes that tests start, kill and put ahead in time: ``python -m tests.serve_ahead``.
+"""Forks gateways that tests start, kill and advance in time: ``python -m tests.serve_ahead``.
 
 It reads a line of JSON on standard input for each gateway that is to run, and forks one: what has
 been imported once need not be again. SIGUSR1 puts a gateway's monotonic clock a minute ahead, so
@@ -27,17 +27,16 @@ from typing import Any
 import uvloop
 
 from gateway.config.settings import Settings
-from gateway.observability import logs
-from gateway.server.app import install_shutdown_event, run_gateway
-from gateway.writes.instances import GONE_SECONDS
-from tests.house import open_house
+from tests.house import configure_logging, open_house, run_until_shutdown
 
 LOOK_SECONDS = 0.02
 AHEAD_SECONDS = 60.0
 
 
 def say(told: dict[str, Any]) -> None:
-    os.write(1, json.dumps(told).encode() + b"\n")  # in one piece: several write here
+    os.write(
+        1, json.dumps(told).encode() + b"\n"
+    )  # one write, because several processes share the pipe
 
 
 async def serve(asked: dict[str, Any]) -> None:
@@ -47,14 +46,13 @@ async def serve(asked: dict[str, Any]) -> None:
         ahead[0] += AHEAD_SECONDS
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, put_ahead)
-    told = install_shutdown_event()
-    gone = asked.get("gone_seconds", GONE_SECONDS)
     settings = Settings(**asked["settings"])
-    async with run_gateway(
-        settings, monotonic=lambda: time.monotonic() + ahead[0], gone_seconds=gone
-    ) as running:
-        say({"name": asked["name"], "pid": os.getpid(), "port": running.port})
-        await told.wait()
+    await run_until_shutdown(
+        settings,
+        lambda running: say({"name": asked["name"], "pid": os.getpid(), "port": running.port}),
+        monotonic=lambda: time.monotonic() + ahead[0],
+        gone_seconds=asked.get("gone_seconds"),
+    )
 
 
 def child(asked: dict[str, Any]) -> None:
@@ -63,16 +61,16 @@ def child(asked: dict[str, Any]) -> None:
         log = os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        logs.configure_logging()
+        configure_logging()
         uvloop.run(serve(asked))
         code = 0
     finally:
         sys.stderr.flush()
-        os._exit(code)  # nothing of the parent's is to be ended here
+        os._exit(code)  # run no exit handlers of the parent
 
 
 def warm() -> None:
-    """Has one gateway run here, so that what is made once in a process is made for all of them."""
+    """Runs one gateway, so that children inherit what a process initialises once."""
 
     async def once() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -81,12 +79,12 @@ def warm() -> None:
 
     uvloop.run(once())
     gc.collect()
-    gc.freeze()  # what is collected is written to, and copied for each child
+    gc.freeze()  # a collection would write to, and so copy, shared pages
     gc.disable()
 
 
 def main() -> None:
-    logs.configure_logging()
+    configure_logging()
     warm()
     names: dict[int, str] = {}
     waiting = b""

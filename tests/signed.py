@@ -1,4 +1,4 @@
-"""A client that signs with openssl or with lines of its own, and a service that writes down what comes."""
+"""A client that signs independently of the product, and a service that records raw requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OK = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r
 
 
 def by_openssl(secret: str, stamp: object, method: str, target: str, body: bytes = b"") -> str:
-    """The signature as tests/signatures/make.sh makes it."""
+    """The signature computed as by tests/signatures/make.sh."""
     text = f"{stamp}\n{method}\n{target}\n".encode() + body + b"\n"
     command = ["openssl", "dgst", "-sha256", "-hmac", secret]
     said = subprocess.run(command, input=text, capture_output=True, check=True, timeout=10)
@@ -40,7 +40,7 @@ def by_hand(secret: str, stamp: object, method: str, target: str, body: bytes = 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who signs; ``over_query`` is the reading in which the signed path includes the query."""
+    """A signing client; with ``over_query`` the signed path includes the query."""
 
     access_key: str = KEY["access_key"]
     secret_key: str = KEY["secret_key"]
@@ -67,7 +67,7 @@ class Client:
         stamp: object = NOW,
         chunks: int = 0,
     ) -> bytes:
-        """A request as it goes over the wire; its body in ``chunks`` where there are any."""
+        """The bytes of a request; the body is chunked if ``chunks`` are given."""
         lines = [f"{method} {target} HTTP/1.1", "Host: gateway"]
         lines += self.headers(method, target, body, stamp)
         lines += headers
@@ -87,14 +87,14 @@ def chunked(body: bytes, chunks: int) -> bytes:
 CLIENT = Client()
 
 
-# The house.
+# The gateway
 
 
 @asynccontextmanager
 async def open_signed(
     folder: Path, base_url: str, *lines: Mapping[str, Any], now: float = NOW, **sections: Any
 ) -> AsyncIterator[House]:
-    """A gateway by whose clock it is NOW, with one key and these."""
+    """Runs a gateway whose clock says NOW, with one key and ``keys``."""
     settings = settings_for(folder, base_url, **sections)
     await import_lines(settings, [KEY, *({**KEY, **line} for line in lines)])
     clock = ServiceClock(lambda: now)
@@ -109,7 +109,7 @@ async def asked(house: House, data: bytes) -> Heard:
 
 
 def refused(answer: Heard) -> tuple[int, str]:
-    """Status and code of a refusal, after checking that it has the current document's form."""
+    """Status and code of a refusal, which must have the form of the current document."""
     assert answer.headers["content-type"] == "application/json; charset=utf-8"
     assert set(answer.json) == {"ok", "errors"}
     assert answer.json["ok"] is False
@@ -126,12 +126,12 @@ OVER_LIMIT = (429, "rate_limit_exceeded")
 INTERNAL = (500, "internal_server_error")
 
 
-# The service that writes down.
+# The service that records
 
 
 @dataclass(slots=True)
 class Written:
-    """One request as it came: the first line, headers in order, and the body."""
+    """One received request: its first line, headers in order, and body."""
 
     method: str
     target: str
@@ -148,7 +148,7 @@ Play = Callable[[Written, asyncio.StreamReader, asyncio.StreamWriter], Awaitable
 
 @dataclass(slots=True)
 class Recorder:
-    """``port`` is where it listens; ``play`` answers, and may be another for each test."""
+    """``play`` answers on each connection; tests may replace it."""
 
     play: Play
     port: int = 0
@@ -195,13 +195,13 @@ async def _written(reader: asyncio.StreamReader) -> Written:
 
 
 def says(data: bytes, *, closes: bool = False, resets: bool = False) -> Play:
-    """Answers every request with these bytes, and then goes on, closes or resets."""
+    """Answers every request with these bytes, then continues, closes or resets."""
 
     async def play(_: Written, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(data)
         await writer.drain()
         if resets:
-            await asyncio.sleep(0.05)  # so that what was said is not lost with the connection
+            await asyncio.sleep(0.05)  # let the bytes arrive before the reset
             reset(writer)
         elif closes:
             writer.close()
@@ -221,7 +221,7 @@ def http(status: int = 200, body: bytes = b'{"ok":true}', *headers: str) -> byte
 
 
 NOTHING_HELD = http(body=b'{"ok":true,"balances":{}}')
-"""To who asks for balances."""
+"""A response for balances."""
 
 
 @asynccontextmanager

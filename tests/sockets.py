@@ -1,4 +1,4 @@
-"""Requests written by hand, byte for byte: what no HTTP client would send."""
+"""Raw requests that no HTTP client would send."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 SECONDS = 20
-"""How long an answer may take; a server that takes longer hangs."""
+"""Limit for a response; a slower server counts as hung."""
 
 
 @dataclass(slots=True)
 class Heard:
-    """One answer as it came: its status, headers by lower-case name, and the bytes of its body."""
+    """One response: status, headers by lower-case name, and the bytes of the body."""
 
     status: int
     headers: dict[str, str]
@@ -33,7 +33,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Wire:
-    """A connection on which a test writes and listens; what it waits for comes in 20 s or fails."""
+    """A raw connection; reads fail after 20 s."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -43,11 +43,11 @@ class Wire:
         await self.writer.drain()
 
     def end(self) -> None:
-        """Says that nothing more will come, and goes on listening."""
+        """Closes the sending side only."""
         self.writer.write_eof()
 
     async def answer(self, *, bodiless: bool = False) -> Heard | None:
-        """The next answer; None where the connection was closed without one."""
+        """The next response; None if the connection closed without one."""
         async with asyncio.timeout(SECONDS):
             try:
                 return await self._answer(bodiless=bodiless)
@@ -67,7 +67,7 @@ class Wire:
         return Heard(status, headers, await self.reader.readexactly(length))
 
     async def closed(self) -> bool:
-        """Whether the server closes the connection now, having said nothing more."""
+        """Whether the server closes the connection without sending more."""
         async with asyncio.timeout(SECONDS):
             try:
                 return await self.reader.read(1) == b""
@@ -75,7 +75,7 @@ class Wire:
                 return True
 
     async def silent(self, seconds: float = 0.15) -> bool:
-        """Whether nothing comes for a while, and the connection stays."""
+        """Whether the connection stays open and nothing arrives for a while."""
         try:
             async with asyncio.timeout(seconds):
                 await self.reader.read(1)
@@ -114,7 +114,7 @@ async def heard(port: int, data: bytes, *, ended: bool = False) -> Heard | None:
 
 
 def assert_legacy(answer: Heard) -> None:
-    """An answer of the legacy interface: compact JSON that begins with ``ok``, for any origin."""
+    """Checks for a legacy response: compact JSON that begins with ``ok``, allowed for any origin."""
     assert answer.headers["content-type"] == "application/json; charset=utf-8"
     assert answer.headers["access-control-allow-origin"] == "*"
     done = answer.status == 200
@@ -124,7 +124,7 @@ def assert_legacy(answer: Heard) -> None:
 
 
 async def until(so: Callable[[], bool], seconds: float = SECONDS) -> None:
-    """Waits for what another task or process does; fails where it is not done in time."""
+    """Waits until a condition holds; fails if it does not in time."""
     end = time.monotonic() + seconds
     while not so():
         assert time.monotonic() < end, "it did not happen in time"

@@ -14,7 +14,7 @@ from gateway.simulator import Fault, Service, Switches
 from gateway.storage import Ledger, open_store
 from tests.house import Got, House
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
-from tests.test_cases import OWNER
+from tests.state import TENANT
 
 ROUNDS = 25
 REFUSAL = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down."}]}'
@@ -117,7 +117,7 @@ async def being_made_real(house: House) -> None:
         phase = None
         while phase != "making":
             await asyncio.sleep(0.01)
-            (facts,) = (await Ledger(store).recall_all(OWNER, "batch")).values()
+            (facts,) = (await Ledger(store).recall_all(TENANT, "batch")).values()
             phase = facts.get("phase")
 
 

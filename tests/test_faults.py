@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Service, Switches
-from tests.audit import audit, states_of
+from tests.audit import audit
 from tests.house import Got, House, open_house
 from tests.judge import HOW, NEVER_EXECUTE, Judge, Misdeed, judging
 from tests.operating import Ticks
 from tests.payday import WALLET
 from tests.sockets import until
+from tests.state import operations_by_state
 
 SIDE_BY_SIDE = 16
 TRIES = 60
@@ -463,7 +464,7 @@ def cases_of(kinds: Sequence[Kind], faults: Sequence[Fault], mark: str = "one") 
 
 async def settled(here: Town) -> bool:
     """Whether nothing is left that is not settled."""
-    states = await states_of(here.house.settings)
+    states = await operations_by_state(here.house.settings)
     return not states["running"] and not states["unsettled"]
 
 

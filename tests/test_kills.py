@@ -1,4 +1,4 @@
-"""A gateway that is killed at any step of a write leaves nothing behind that is done twice or lost."""
+"""A gateway killed at any step of a write neither repeats nor loses it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kills import KINDS, runs
 
 GROUPS = 4
 RUNS = int(os.environ.get("KILLS", "200"))
-"""Each starts a gateway, and that takes the time; `make soak` has 600."""
+"""Each run starts a gateway, which takes most of the time; `make soak` does 600."""
 
 _IN_A_GROUP = RUNS // GROUPS
 

@@ -28,7 +28,7 @@ from mappings.effects import CompareAndSet
 from tests.house import House
 from tests.payday import done, make_recipient, open_town
 from tests.scrape import more, scraped
-from tests.test_cases import OWNER
+from tests.state import TENANT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -309,7 +309,7 @@ async def _thousand(house: House, service: Service) -> None:
                  "createdAt": iso(at), "started": iso(at) if number % 10 else None}  # fmt: skip
         found.append(CompareAndSet("batch", batch.id, facts))
     async with open_store(house.settings.state) as store:
-        await Ledger(store).record_all(OWNER, found)
+        await Ledger(store).record_all(TENANT, found)
 
 
 @pytest.mark.parametrize("inferred", [True, False], ids=["listed", "bare"])

@@ -1,4 +1,4 @@
-"""Thousands of ways to fail, in simulated time: nothing is done twice, and nothing is lost silently."""
+"""Random failures in simulated time neither repeat a write nor lose one silently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.simulation.seeds import played
 
 SEEDS, GROUPS = 200, 4
 WITHIN = 15
-"""Seeds in which each mistake is found."""
+"""Seeds in which each planted mistake must be found."""
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

@@ -18,11 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gateway.simulator import Service
-from tests.audit import audit, lines_of
+from tests.audit import audit
 from tests.house import House, open_house
 from tests.judge import HOW, Heard, Judge, Misdeed, judging
 from tests.operating import eventually
 from tests.sockets import until
+from tests.state import stored_writes
 from tests.test_faults import (
     KINDS,
     LATE,
@@ -194,8 +195,8 @@ async def refused_for_its_certificate(house: House, judge: Judge) -> None:
     got = await house.ask("POST", "/v1/recipients", person("tls"))
     assert (got.status, got.body["errors"][0]["code"]) == (500, "internal_server_error")
     assert judge.heard == []
-    (line,) = await lines_of(house.settings)
-    assert (line.state, line.of) == ("unsent", "undone")
+    (line,) = await stored_writes(house.settings)
+    assert (line.state, line.operation_state) == ("unsent", "undone")
 
 
 @pytest.mark.parametrize("ends", [timedelta(days=-1), timedelta(days=1)])

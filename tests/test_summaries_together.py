@@ -19,7 +19,7 @@ from gateway.storage import Ledger, open_store
 from mappings.batch_reads import SUMMARIES_PER_CHUNK
 from mappings.effects import MAX_PARALLEL_CALLS
 from tests.house import House, open_house
-from tests.test_cases import OWNER
+from tests.state import TENANT
 
 MANY = SUMMARIES_PER_CHUNK + MAX_PARALLEL_CALLS
 """Batches: more than one slice, and each slice a whole number of turns."""
@@ -74,7 +74,7 @@ async def _remember(ledger: Ledger) -> list[str]:
     for number, id_ in enumerate(ids):
         made = (first + timedelta(minutes=number)).isoformat()
         facts = {"phase": "sent", "version": 1, "upstream": id_, "createdAt": made}
-        await ledger.record(OWNER, "batch", id_, facts)
+        await ledger.record(TENANT, "batch", id_, facts)
     return ids
 
 

@@ -26,7 +26,6 @@ from gateway.config.settings import Settings, State
 from gateway.simulator import Service, Switches
 from gateway.storage import open_store
 from gateway.storage.abandoned import abandoned_batches
-from tests.audit import states_of
 from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
 from tests.house import KEY, Got, import_lines, settings_for
 from tests.judge import Heard, Judge, Misdeed, Stage, judging
@@ -36,6 +35,7 @@ from tests.operating import eventually
 from tests.payday import make_batch, make_recipient, payment_ids
 from tests.signed import Client
 from tests.sockets import until
+from tests.state import operations_by_state
 
 CLIENT = Client()
 TIMEOUT = 5
@@ -460,7 +460,7 @@ async def test_what_another_process_has_finished_is_answered_at_a_third(
         heard = len(pair.judge.heard)
 
         async def is_finished() -> bool:
-            return (await states_of(pair.settings))["done"] == 1
+            return (await operations_by_state(pair.settings))["done"] == 1
 
         await eventually(is_finished)
         await pair.restart()

@@ -15,7 +15,6 @@ import pytest
 
 from gateway.config.settings import Misconfigured
 from gateway.operator.preflight import check_runnable
-from tests.audit import states_of
 from tests.certificates import DAY, Authority, Pair
 from tests.house import ENVIRONMENT, KEY, House, settings_for
 from tests.processes import configuration, serving
@@ -31,6 +30,7 @@ from tests.signed import (
     says,
 )
 from tests.sockets import Wire, assert_legacy, until, wire
+from tests.state import operations_by_state
 
 BODY = b'{"type":"individual","firstName":"Ada","lastName":"Byron","email":"ada@example.com"}'
 READ = (
@@ -273,7 +273,7 @@ async def test_to_a_service_that_is_not_believed_nothing_is_ever_sent(
                 assert "nothing was changed" in answer.json["errors"][0]["message"]
             async with house.session.get(house.running.admin_url + "/readyz") as ready:
                 assert ready.status == 503
-            states = await states_of(house.settings)
+            states = await operations_by_state(house.settings)
         assert recorder.requests == []
         assert "unsettled" not in str(states)
         assert "unknown" not in str(states)

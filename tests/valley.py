@@ -1,4 +1,4 @@
-"""A gateway between its clients and two services: the current one, and the legacy one behind it."""
+"""A gateway with both services behind it: the current and the legacy one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "shop"
 
 @dataclass
 class Valley:
-    """``current`` and ``legacy`` are one service where the two faces are over one state."""
+    """``current`` and ``legacy`` are the same object if both interfaces share one state."""
 
     house: House
     folder: Path
@@ -37,7 +37,7 @@ class Valley:
         return json.loads((await says(self.folder, *words, "--json", code=code)).stdout)
 
     async def switch(self, mode: str, *groups: str) -> None:
-        """Switches the key, and waits until the gateway follows."""
+        """Sets the key's mode and waits until the gateway applies it."""
         chosen = [word for group in groups for word in ("--group", group)]
         await self.says("modes", "set", "--key", NAME, *chosen, mode, "--yes")
         probe = {"balances": "/v1/profile/balances", "recipients": "/v1/recipients"}
@@ -60,7 +60,7 @@ class Valley:
         self.legacy.faults.append(Fault(method, path, face="legacy", **what))
 
     async def directly(self, method: str, path: str, body: Any = None) -> Got:
-        """What the legacy service itself answers."""
+        """The legacy service's own response."""
         data = None if body is None else json.dumps(body).encode()
         url = URL(self.legacy_url + path, encoded=True)
         headers = {"X-API-Key": API_KEY, "Content-Type": "application/json"}
@@ -79,7 +79,7 @@ async def open_valley(
     sections: Mapping[str, Any] | None = None,
     **switches: Any,
 ) -> AsyncIterator[Valley]:
-    """``apart`` makes them two services that know nothing of each other."""
+    """With ``apart`` the two services share no state."""
     current = Service(switches=Switches(**switches), seed=1)
     legacy = Service(switches=Switches(**switches), seed=2) if apart else current
     first = await start(service=current, legacy_port=None if apart else 0)

@@ -1,4 +1,4 @@
-"""``python -m tests.bench``: the gateway side by side with others, in one run.
+"""``python -m tests.bench``: measures the gateway beside other proxies in one run.
 
 Everybody is asked the same, in turns: each round has every contestant once for each work, so that
 what else the machine does meanwhile meets all of them.
@@ -33,13 +33,13 @@ from tests.bench.starting import Contestant
 from tests.bench.work import WORKS, Work
 
 LEAST = 4
-"""Requests of a round, however long each takes."""
+"""Least number of requests of a round."""
 
 ALONE = 0.4
-"""The part of a round's seconds that one client has for itself."""
+"""Share of a round in which a single client sends requests."""
 
 OWN = frozenset({"id"})
-"""What every gateway calls by names of its own."""
+"""Fields whose values differ between gateways."""
 
 
 async def measure(one: Contestant, work: Work, seconds: float) -> Round:
@@ -92,7 +92,7 @@ async def warm(contestants: Sequence[Contestant], works: Sequence[Work]) -> None
 
 
 async def same_job(contestants: Sequence[Contestant], works: Sequence[Work]) -> None:
-    """Whoever translates answers the same, or there is nothing to compare."""
+    """Checks that all translating contestants answer alike, or the comparison means nothing."""
     for work in works:
         answers = {
             one.name: _comparable(json.loads(await load.one(one.port, work)))
@@ -106,7 +106,7 @@ async def same_job(contestants: Sequence[Contestant], works: Sequence[Work]) -> 
 
 
 def _comparable(value: Any) -> Any:
-    """Without ids and the numbers of requests, which differ."""
+    """Drops ids and request numbers, which differ."""
     if isinstance(value, dict):
         return {name: _comparable(one) for name, one in value.items() if name not in OWN}
     if isinstance(value, list):
@@ -141,7 +141,7 @@ async def bench(options: argparse.Namespace) -> None:
 
 
 def made_folder(name: str) -> Path:
-    """Made before anything is measured: what cannot be written is not found out at the end."""
+    """Creates the output first, so that a path that cannot be written fails at once."""
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)

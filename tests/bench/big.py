@@ -1,4 +1,4 @@
-"""One batch of very many payments, there and back, and what others notice of it meanwhile.
+"""Measures a batch of very many payments, and its effect on other requests meanwhile.
 
 The gateway's loop has a task that ticks (``ticking``): how long it was held at most. Another client
 asks for a recipient again and again, and the process is asked how much memory it had at most.
@@ -34,7 +34,7 @@ GOAL_BODIES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Milliseconds: of the process's own work, and by the clock."""
+    """Milliseconds of CPU time and of wall time."""
 
     held: float
     clock: float
@@ -46,7 +46,7 @@ class Gateway:
     url: str
 
     async def held(self) -> Held:
-        """For how long its loop was held at most, since this was asked last."""
+        """The longest delay of its event loop since the last call."""
         assert self.running.stdin is not None
         assert self.running.stdout is not None
         self.running.stdin.write(b"\n")
@@ -63,7 +63,7 @@ class Gateway:
 
 @dataclass(slots=True)
 class Others:
-    """Whoever asks for something small meanwhile."""
+    """A client that sends small requests meanwhile."""
 
     took: list[float] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ class Others:
 class Seen:
     what: str
     size: int
-    """Bytes of the large body."""
+    """Size of the large body in bytes."""
     seconds: float
     cpu: float
     held: Held
@@ -88,7 +88,7 @@ class Seen:
     others: int
     longest: float
     plain: float
-    """Seconds that ``json.loads`` and ``json.dumps`` of it take."""
+    """Seconds that ``json.loads`` and ``json.dumps`` take for it."""
 
 
 @asynccontextmanager
@@ -131,7 +131,7 @@ async def seen(
 ) -> tuple[Seen, Any]:
     others = Others()
     asking = asyncio.ensure_future(others.ask(session))
-    await asyncio.sleep(1)  # what serving them takes at first is not the batch's
+    await asyncio.sleep(1)  # let start-up costs pass before measuring the batch
     others.took.clear()
     await gateway.held()
     gateway.forget_most()
@@ -187,7 +187,7 @@ async def measured(gateway: Gateway, count: int, memos: Memos) -> list[Seen]:
             found, _ = await seen(gateway, session, what, patch, len(body))
             return replace(found, plain=plain)
 
-        await post(big_batch.body(3, 0))  # so that everything was needed once
+        await post(big_batch.body(3, 0))  # warm up
         body = big_batch.body(count, 1, memos)
         plain = await asyncio.to_thread(plainly, body)
         made, answer = await seen(gateway, session, "POST /batches", lambda: post(body), len(body))
@@ -226,7 +226,7 @@ def table(found: list[Seen], count: int) -> str:
 
 
 async def bench(count: int) -> None:
-    """With each kind of memos in front of processes of their own: what was freed is not given back."""
+    """Uses fresh processes for each kind of memo, because freed memory is not returned to the system."""
     for memos in get_args(Memos):
         print(f"memos {memos}\n{table(await alone(count, memos), count)}\n", flush=True)
 

@@ -1,4 +1,4 @@
-"""A batch of very many payments: what a client sends, and what the service shows of it."""
+"""Builds a batch of very many payments: the client's request and the service's responses."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 COUNT = 100_000
 MEMO = "Royalties of March, statement {:08}, thank you for everything; paid by the house on the last day of it"
-"""As long as makes 18 MB of a hundred thousand."""
+"""Long enough that a hundred thousand payments make 18 MB."""
 
 Memos = Literal["alike", "of random words"]
-"""Whether memos differ in a number alone, which packs well, or have next to nothing in common."""
+"""Memos that differ in a number only and compress well, or that have hardly anything in common."""
 
 _PARTS = [a + b for a in "bcdfghjklmnprstvwyz" for b in "aeiou"]
 _SPELL = Random(1)
@@ -60,7 +60,7 @@ def additions(count: int, memos: Memos) -> bytes:
 
 
 def updates(ids: Sequence[str], memos: Memos) -> bytes:
-    """Another amount and memo for each payment."""
+    """A different amount and memo for each payment."""
     new = payments(len(ids) + 1, memos)[1:]
     both = zip(ids, new, strict=True)
     return _bytes(
@@ -113,7 +113,7 @@ def _batch(count: int, number: int) -> dict[str, Any]:
 
 
 def made(count: int, number: int) -> bytes:
-    """The answer to the create."""
+    """The response to the create."""
     return _bytes({"ok": True, "batch": _batch(count, number)})
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.bench.big_service PORT COUNT MEMOS``: the service behind, of one batch size."""
+"""``python -m tests.bench.big_service PORT COUNT MEMOS``: the service for one batch size."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _REMOVES = b'"remove_payments":[{'
 _MISSING = b'{"ok":false,"errors":[{"code":"not_found","message":"Not found."}]}'
 
 SECOND = 2
-"""The batch that is measured: the first one is small."""
+"""The measured batch; the first one is small."""
 
 
 class BigConnection(Connection):
     counts: ClassVar[list[int]] = []
-    """How many payments each batch has, in the order in which they were made."""
+    """Payments per batch, in the order of creation."""
     memos: ClassVar[big_batch.Memos] = "alike"
 
     def answer(self, head: bytes, body: bytes) -> bytes:
@@ -43,7 +43,7 @@ class BigConnection(Connection):
         super()._say(answered.replace(b"200 OK", b"404 No", 1) if is_missing else answered)
 
     def changed(self, head: bytes, body: bytes) -> bytes:
-        """Payments may be added and changed; for what removes some there is no such path."""
+        """Payments can be added and changed, not removed."""
         if _REMOVES in body:
             return _MISSING
         number = int(_NAMED.findall(head)[0])
@@ -53,7 +53,7 @@ class BigConnection(Connection):
 
 async def serve(port: int, count: int, memos: big_batch.Memos) -> None:
     BigConnection.memos = memos
-    big_batch.summary(count, SECOND, memos)  # nobody is to wait until it is made up
+    big_batch.summary(count, SECOND, memos)  # build it before the first request
     loop = asyncio.get_running_loop()
     server = await loop.create_server(BigConnection, "127.0.0.1", port, backlog=512)
     await server.serve_forever()

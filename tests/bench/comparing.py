@@ -1,4 +1,4 @@
-"""What a live comparison costs the client that is answered, whatever the other side does.
+"""Measures how shadow traffic affects the client's latency, whatever the other service does.
 
 A client asks for a recipient every few milliseconds; its key is translated, or compared with a
 legacy service that answers at once, late, or not at all. All are asked in turns, so that what else
@@ -34,7 +34,7 @@ answers = "current"
 
 @dataclass(slots=True)
 class Side:
-    """A gateway, and the percentiles that a client had of it, in milliseconds, round for round."""
+    """A gateway, and a client's latency percentiles in milliseconds for each round."""
 
     gateway: Contestant
     p50: list[float] = field(default_factory=list)
@@ -86,7 +86,7 @@ async def bench(rounds: int, seconds: float) -> None:
 
 
 def table(sides: list[Side]) -> str:
-    """Medians of the rounds, and what the first one's p99 is exceeded by."""
+    """Medians of the rounds, and how far each p99 exceeds the first contestant's."""
     lines = [f"{'':<44}{'p50 ms':>9}{'p99 ms':>9}{'added to p99':>15}"]
     without = median(sides[0].p99)
     for side in sides:

@@ -1,4 +1,4 @@
-"""What was measured, and what it is held against."""
+"""Measured figures, and how they are compared."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tests.bench.starting import FASTAPI, GATEWAY, NODE, ON_POSTGRES, PASSING
 from tests.bench.work import WORKS, Work
 
 DIRECT = "the service itself"
-"""What clients wait for where nobody stands between: only how long that takes is measured."""
+"""Direct requests to the service: only their latency is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of one work at one contestant; times in milliseconds but for ``cpu``."""
+    """One round of one workload at one contestant; times in milliseconds, except ``cpu``."""
 
     alone_p50: float
     cpu: float = 0.0
-    """Microseconds of the processor for each request."""
+    """CPU microseconds per request."""
     per_second: float = 0.0
     p50: float = 0.0
     p99: float = 0.0
 
 
 Measured = Mapping[tuple[str, str], Sequence[Round]]
-"""By work and contestant."""
+"""By workload and contestant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _cpu(measured: Measured, work: Work, name: str) -> float:
 
 
 def _added(measured: Measured) -> Iterable[Goal]:
-    """Of reads: a write waits for the disk, so that it is not lost."""
+    """For reads only: a write waits for the disk."""
     for work in WORKS:
         if work.enters or (work.name, DIRECT) not in measured:
             continue
@@ -89,7 +89,7 @@ def _added(measured: Measured) -> Iterable[Goal]:
 
 
 def durable(measured: Measured) -> dict[str, float]:
-    """Writes a second that are on the disk before they leave and again when they are answered."""
+    """Writes per second, each with a commit before it is sent and after its response."""
     found = {}
     for work in WORKS:
         for name in (GATEWAY, ON_POSTGRES):

@@ -1,4 +1,4 @@
-"""What a question over all recipients costs, with an index and without, as their number grows.
+"""Measures list queries over all recipients, with and without an index, as their number grows.
 
 The service is a list in memory that answers as fast as it can, in the same process: what is told is
 the number of calls, which is the same wherever it runs, and beside it the seconds that it took here.
@@ -31,7 +31,7 @@ SEARCHED = "an"
 QUESTION = f"/v1/recipients?search={SEARCHED}&orderBy=city&sortBy=asc"
 WARM = 5
 VARIED = 2_000
-"""Recipients that differ in more than id, names' ends and dates."""
+"""Number of recipients that differ in more than ids, name suffixes and dates."""
 
 MILLISECONDS_APART = 60_000
 ACTIVE = b'"status":"active"'
@@ -67,18 +67,18 @@ class Listed:
         return web.Response(body=body, content_type="application/json")
 
     def change(self, place: int) -> None:
-        """The last one that was changed is this, from now on."""
+        """Makes this recipient the most recently updated."""
         self._move(place, self, b"")
 
     def found_from(self, place: int) -> int:
-        """The first from a place on that the question finds."""
+        """The first match from an offset on."""
         rows = (
             (number, json.loads(self.texts[number])) for number in range(place, len(self.texts))
         )
         return next(number for number, row in rows if SEARCHED in row["name"].casefold())
 
     def archive(self, place: int) -> None:
-        """As the simulator does it: from now on it is listed for that status alone, with a new date."""
+        """Sets a status as the simulator does: the recipient is then listed under it only, with a new date."""
         self._move(place, self.archived or Listed([], []), b'"archived"')
 
     def _move(self, place: int, into: Listed, status: bytes) -> None:

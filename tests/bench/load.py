@@ -1,4 +1,4 @@
-"""Clients that ask one request after the other, written by hand: they must cost little themselves."""
+"""Clients that send one request after another, with minimal cost of their own."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 ANSWER_SECONDS = 60
 
 _numbers = itertools.count(int(time.time()) % 10**4 * 10**4)
-"""Never the same twice in one run, for everybody: see ``work``."""
+"""Never repeats a number within a run: see ``work``."""
 
 
 class Broken(Exception):
-    """A contestant that does not do its job; there is nothing to measure."""
+    """The contestant answers wrongly, so that there is nothing to measure."""
 
 
 @dataclass(slots=True)
 class Heard:
-    """How long each answer took, in seconds, and the time that they took together."""
+    """Seconds of each response, and of the whole run."""
 
     took: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
 
 class Client(asyncio.Protocol):
-    """One connection; it sends the next request as soon as it has an answer, or one ``every`` so often."""
+    """One connection; it sends the next request after each response, or one ``every`` so many seconds."""
 
     def __init__(
         self, work: Work, heard: Heard, until: float, least: int, every: float = 0.0
@@ -49,7 +49,9 @@ class Client(asyncio.Protocol):
         self._sent_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        self._transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's transport is not a subclass
         self._ask()
 
     def _ask(self) -> None:
@@ -110,7 +112,7 @@ async def ask(
     every: float = 0.0,
     heard: Heard | None = None,
 ) -> Heard:
-    """Has so many clients ask for so long, and at least so many requests; raises Broken.
+    """Runs clients for some time and at least some requests; raises Broken.
 
     Each waits for its answer, and where ``every`` is given until so many seconds have gone. What is
     heard is added to ``heard`` meanwhile.
@@ -123,7 +125,7 @@ async def ask(
 
 
 async def one(port: int, work: Work) -> bytes:
-    """The body of one answer."""
+    """The body of one response."""
     (client,) = await _asked([(port, work, Heard(), 0.0, 1, 0.0)], 0)
     return client.last.partition(b"\r\n\r\n")[2]
 

@@ -1,4 +1,4 @@
-"""What a process used of the processor, by the kernel's own account, and where it may run."""
+"""CPU time of processes from the kernel, and the cores on which they may run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process with its threads, and of its children, gone ones too."""
+    """User and system time of a process, its threads and its children, including ended ones."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     fields = stat.rpartition(")")[2].split()
     own = sum(map(int, fields[11:15])) / _TICK
@@ -19,7 +19,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def cpu_exactly(pid: int) -> float:
-    """The same of its threads that run, not by ticks of 10 ms: where little time is measured."""
+    """The same for running threads, more precise than ticks of 10 ms: for short measurements."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
 
@@ -32,7 +32,7 @@ def _children(pid: int) -> list[int]:
 
 
 def cores() -> tuple[set[int], set[int]]:
-    """For the server, and for the load and the service; the same where there is only one."""
+    """Cores for the server, and for load and service; the same core if there is only one."""
     if not hasattr(os, "sched_getaffinity"):
         return set(), set()
     there = sorted(os.sched_getaffinity(0))
@@ -41,7 +41,7 @@ def cores() -> tuple[set[int], set[int]]:
 
 @contextmanager
 def on(where: set[int]) -> Iterator[None]:
-    """Processes that are started meanwhile stay on these cores."""
+    """Pins processes that start within the context to these cores."""
     if not where:
         yield
         return

@@ -1,4 +1,4 @@
-"""nginx with Lua, where it is installed: OpenResty, or nginx with its Lua module and lua-cjson."""
+"""nginx with Lua, if it is installed: OpenResty, or nginx with its Lua module and lua-cjson."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FOLDERS = ("/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/etc/nginx/mod
 
 
 def prepared(folder: Path, port: int, service_port: int) -> list[str] | str:
-    """The words that start it, its configuration made in ``folder``; or why it cannot be."""
+    """The command that starts it with a configuration in ``folder``, or the reason why it cannot start."""
     binary = shutil.which("openresty") or shutil.which("nginx")
     if binary is None:
         return "it is not installed"
@@ -44,7 +44,7 @@ def prepared(folder: Path, port: int, service_port: int) -> list[str] | str:
 
 
 def _modules(binary: str) -> list[Path] | None:
-    """What is to be loaded for Lua, nothing where it is built in; None where it is not there."""
+    """The modules to load for Lua, empty if built in; None if Lua is missing."""
     told = subprocess.run([binary, "-V"], capture_output=True, text=True, check=False).stderr
     if "ngx_lua" in told or "lua-nginx-module" in told:
         return []

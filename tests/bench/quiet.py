@@ -1,7 +1,7 @@
-"""``python -m tests.bench.quiet serve``: the gateway, and SIGUSR1 has it leave out its log and metrics.
+"""``python -m tests.bench.quiet serve``: runs the gateway; SIGUSR1 switches its log and metrics off and on.
 
-Or take them up again: one process is measured with and without, so that nothing else differs. The
-product has no setting for that.
+One process is measured with and without them, so that nothing else differs. The product has no such
+setting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def nothing(*_args: object, **_named: object) -> None: ...
 
 
 # The line of a request, and in it the request's metrics; calls of the service; requests in flight.
-_places = [(handler, "_log"), (metrics, "called"), (metrics, "in_flight")]
+_places = [(handler, "_log"), (metrics, "count_call"), (metrics, "in_flight")]
 _others = [nothing, nothing, Nothing()]
 
 

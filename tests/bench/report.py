@@ -1,4 +1,4 @@
-"""The figures as a table on the screen, as JSON, and as a picture."""
+"""Prints the figures as a table, as JSON and as a chart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD = (
 
 
 def table(measured: Measured, missing: Mapping[str, str], more: Sequence[Goal]) -> str:
-    """Medians; of the processor's time the range too."""
+    """Medians, and the range of the CPU time."""
     lines, work = [HEAD], ""
     for (of_work, name), rounds in measured.items():
         if of_work != work:
@@ -96,7 +96,7 @@ COLOURS = ("#8a8f98", "#c2702e", "#3c8a4e", "#a3872a", "#2b5fb0", "#7a4fb0")
 
 
 def picture(measured: Measured) -> str:
-    """Bars of CPU time for each request, shorter is better; each step of the scale is tenfold."""
+    """A bar chart of CPU time per request on a logarithmic scale; shorter is better."""
     shown = {key: spread(rounds, "cpu") for key, rounds in measured.items() if key[1] != DIRECT}
     names = list(dict.fromkeys(name for _, name in shown))
     top = max(one.most for one in shown.values())

@@ -1,4 +1,4 @@
-"""How many requests a second one worker answers, and two: on one state, asked in turns.
+"""Requests per second of one worker and of two on one database, measured alternately.
 
 And what CPU time each request takes of all processes of the gateway together: what workers cost each
 other shows there also where they share cores with the load.
@@ -34,14 +34,14 @@ requests_per_hour = 1_000_000_000
 
 @dataclass(slots=True)
 class Found:
-    """Of each round: requests a second, and CPU microseconds for each of them."""
+    """Per round: requests per second, and CPU microseconds per request."""
 
     per_second: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
 
 def _cores() -> tuple[set[int], set[int]]:
-    """For workers, and for load and service; none where there are too few to be kept apart."""
+    """Cores for workers, and for load and service; None if there are too few to separate them."""
     if not hasattr(os, "sched_getaffinity"):
         return set(), set()
     there = sorted(os.sched_getaffinity(0))
@@ -57,14 +57,14 @@ def _answers(redis: str) -> bool:
 
 @asynccontextmanager
 async def _gateway(folder: Path, made: str, workers: int) -> AsyncIterator[tuple[int, int]]:
-    """Port and process of one with so many workers, on the key and state of another's ``folder``."""
+    """Port and process of a gateway with some workers, on the database in another gateway's ``folder``."""
     (folder / "gateway.toml").write_text(made.replace("[server]", f"[server]\nworkers = {workers}"))
     async with serving(folder, seconds=starting.START_SECONDS) as running:
         yield running.port, running.running.pid
 
 
 async def bench(folder: Path, rounds: int, seconds: float, redis: str) -> str:
-    """What is to be told of it; ``folder`` is of a gateway on PostgreSQL, which has ended."""
+    """Lines for the report; ``folder`` belongs to a gateway on PostgreSQL that has ended."""
     if not _answers(redis):
         return f"left out: several workers: there is no Redis at {redis}; --redis names another"
     server, beside = _cores()

@@ -1,4 +1,4 @@
-"""``python -m tests.bench.service PORT [SECONDS]``: the service behind, at the least cost that Python has.
+"""``python -m tests.bench.service PORT [SECONDS]``: the service, as cheap as Python allows.
 
 It answers at once, or so many seconds late. It checks no signature and knows nothing; its answers have the shapes of the real ones. What it is
 asked under legacy paths (by what passes requests on as they came) it answers alike.

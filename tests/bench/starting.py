@@ -1,4 +1,4 @@
-"""The contestants, started: each as one process on the server's core, in front of one service."""
+"""Starts the contestants, each as one process on the server's core, in front of one service."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ encryption_key_file = "gateway.key"
 [limits]
 requests_per_hour = 1_000_000_000
 """
-"""Everything else as it comes: logs, metrics, ledger, limits and bounds are on."""
+"""All else is the default: logs, metrics, database, rate limits and bounds are on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Contestant:
 
 @asynccontextmanager
 async def process(port: int, *words: str, **variables: str) -> AsyncIterator[int]:
-    """The id of a process that listens on the port."""
+    """The id of the process that listens on the port."""
     with (INSTALLED / "output").open("ab") as output:
         running = await asyncio.create_subprocess_exec(
             *words,
@@ -86,7 +86,7 @@ async def service(late: float = 0.0) -> AsyncIterator[int]:
 
 
 async def prepare(folder: Path, service_port: int, state: str, more: str = "") -> None:
-    """Makes a gateway's folder: its configuration, with ``more`` in it, its state and the one key."""
+    """Prepares a gateway's folder: its configuration with ``more``, its database and one key."""
     folder.mkdir()
     written = CONFIGURATION.format(port=service_port, state=state, more=more)
     (folder / "gateway.toml").write_text(written)
@@ -111,7 +111,7 @@ async def gateway(
 
 
 def before(service_port: int, configuration: str) -> str:
-    """A gateway's configuration, in front of another service."""
+    """Points a gateway's configuration at another service."""
     return re.sub(
         r"(?m)^base_url = .*", f'base_url = "http://127.0.0.1:{service_port}"', configuration
     )
@@ -124,7 +124,7 @@ async def told(folder: Path, *words: str, stdin: str = "") -> None:
 
 
 class Field:
-    """Those that could be started, and why each other one was not."""
+    """The contestants that started, and why each other one did not."""
 
     def __init__(self, stack: AsyncExitStack, folder: Path, service_port: int) -> None:
         self.started: list[Contestant] = []
@@ -187,7 +187,7 @@ class Field:
 async def all_of_them(
     folder: Path, service_port: int, postgres: str | None
 ) -> AsyncIterator[tuple[list[Contestant], Mapping[str, str]]]:
-    """The contestants that run, and why each other one does not."""
+    """The running contestants, and why each other one does not run."""
     async with AsyncExitStack() as stack:
         field = Field(stack, folder, service_port)
         with machine.on(machine.cores()[0]):

@@ -1,4 +1,4 @@
-"""What part of a read's CPU time goes into the log and the metrics."""
+"""Measures the share of a read's CPU time that the log and the metrics take."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.processes import serving
 
 READ = WORKS[0]
 PAIRS, SECONDS = 10, 0.3
-"""In each round so many short times with and without: what else the machine does meets both."""
+"""Short alternating measurements per round, so that other load on the machine affects both alike."""
 
 HEARD_SECONDS = 0.1
-"""Until it has taken a signal; nothing says so."""
+"""Time for the process to handle a signal, which it does not confirm."""
 
 GOAL = 15.0
 
@@ -49,9 +49,9 @@ async def share(folder: Path, service_port: int, rounds: int) -> Goal:
 
 
 async def _pairs(port: int, pid: int) -> list[float]:
-    """Of each pair the share, while clients ask all the time."""
+    """The share for each pair of measurements, under constant load."""
     heard, found = load.Heard(), []
-    lasts = PAIRS * 2 * (SECONDS + HEARD_SECONDS) + 2  # it is not to end before
+    lasts = PAIRS * 2 * (SECONDS + HEARD_SECONDS) + 2  # the load must outlast the measurements
     asking = asyncio.ensure_future(load.ask(port, READ, READ.clients, lasts, heard=heard))
     for _ in range(PAIRS):
         whole = await _cpu(pid, heard)
@@ -61,7 +61,7 @@ async def _pairs(port: int, pid: int) -> list[float]:
 
 
 async def _cpu(pid: int, heard: load.Heard) -> float:
-    """Seconds of the processor for a request; what is measured next is the other of the two."""
+    """CPU seconds per request; switches to the other variant afterwards."""
     count, before = len(heard.took), machine.cpu_exactly(pid)
     await asyncio.sleep(SECONDS)
     used = (machine.cpu_exactly(pid) - before) / max(1, len(heard.took) - count)

@@ -1,4 +1,4 @@
-"""``python -m tests.bench.ticking``: a gateway, and beside its requests a task that only ticks.
+"""``python -m tests.bench.ticking``: runs a gateway with a task that measures event loop delays.
 
 In the folder of a ``gateway.toml``. A line on its standard input has it print for how many milliseconds
 its loop was held at most since the last one: by the processor's time that the process used meanwhile,

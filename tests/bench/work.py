@@ -1,4 +1,4 @@
-"""What is asked, and what the service behind answers: the same bytes for everybody.
+"""Workloads: the requests, and the service's responses, the same bytes for every contestant.
 
 ``~~~~~~~~`` in them is a number, and each write has one for itself. Two writes are never the same: a
 gateway that knows a retry when it sees one would rightly do nothing.
@@ -17,10 +17,10 @@ ACCESS_KEY, SECRET_KEY = "BENCHACCESSKEY", "bench-secret"
 NUMBER = b"~~~~~~~~"
 RECIPIENT_ID = f"R-BENCHABC{NUMBER.decode()}"
 NEW_ID = f"R-BENCHNEW{NUMBER.decode()}"
-"""Of a recipient that has no payout method yet."""
+"""For a recipient without payout methods."""
 
 BATCH_ID = f"B-BENCHABCDEFGHI{NUMBER.decode()}"
-"""As long as the current interface's are: longer than a legacy client has room for."""
+"""As long as ids of the current interface, longer than legacy clients can store."""
 
 LIST_ROWS = 10
 SIZES = (1, 100, 10_000)
@@ -38,9 +38,9 @@ class Work:
     body: bytes = b""
     clients: int = 16
     enters: bool = False
-    """Whether it writes, and so enters the ledger."""
+    """Whether it writes, and so uses the database."""
     among: int = 10**8
-    """How many different numbers there are; of reads as many as a merchant has who are often read."""
+    """How many different numbers there are; for reads, as many as a merchant's frequently read objects."""
 
     @property
     def request(self) -> bytes:
@@ -86,7 +86,7 @@ WORKS = (
     *map(_batch, SIZES),
 )
 
-# What the service answers
+# Responses of the service
 
 ACCOUNT = {
     "recipientAccountId": "A-BENCHABC00000001",

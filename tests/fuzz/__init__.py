@@ -1,1 +1,1 @@
-"""Properties that hold for any bytes; ``python -m tests.fuzz`` looks for bytes for which they do not."""
+"""Properties that hold for any bytes; ``python -m tests.fuzz`` looks for bytes that violate them."""

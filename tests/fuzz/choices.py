@@ -1,4 +1,4 @@
-"""Bytes as a row of choices, so that what a fuzzer finds is found again without it."""
+"""Turns bytes into choices, so that a fuzzer's finding can be repeated without the fuzzer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ One = TypeVar("One")
 
 
 class Choices:
-    """Past the end of the bytes every choice is the first."""
+    """Past the end of the bytes every choice is the first one."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""The translators: any body, any luck with the service, and only calls that may be made.
+"""The translation: whatever the body and the service's responses, only permitted calls are made.
 
 The bytes choose an operation, what is odd in its body (or the whole body), its query, and which of
 its steps fail, and how. An imagined service answers the others.
@@ -92,7 +92,7 @@ STATES: tuple[Mapping[tuple[str, str], Mapping[str, Any]], ...] = (
     {("recipient", "R-EXAMPLE"): {"deleted": True, "still_there": True}},
     {("country", "DE"): {"account_number": True}},
 )  # fmt: skip
-"""What the ledger may know at the beginning."""
+"""Object states that may be stored at the beginning."""
 
 
 def check(data: bytes) -> None:
@@ -188,7 +188,7 @@ def _played(flow: Flow, request: Request, choices: Choices) -> Answer:
 
 
 class Memory:
-    """A ledger for one flow."""
+    """The object state of one flow."""
 
     def __init__(self, facts: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
         self._facts = {place: dict(known) for place, known in facts.items()}
@@ -205,7 +205,7 @@ class Memory:
     def record(self, step: CompareAndSet) -> None:
         for one in step.members:
             known = {**self._facts.get((one.kind, one.id), {}), **one.facts}
-            json_codec.dumps(known)  # what is remembered is JSON
+            json_codec.dumps(known)  # stored facts must be JSON
             self._facts[one.kind, one.id] = {
                 name: fact for name, fact in known.items() if fact is not None
             }
@@ -232,7 +232,7 @@ def _given(step: Step, imagined: ExampleService, ledger: Memory, choices: Choice
     return given
 
 
-# What no call may be
+# Properties of every call
 
 
 def _assert_may_be_made(step: Step, request: Request) -> None:

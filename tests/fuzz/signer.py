@@ -1,4 +1,4 @@
-"""The signer: what is signed is what is sent, and the simulator's own lines agree.
+"""The signer: the signed bytes are those sent, and the simulator accepts them.
 
 A signature is checked by the simulator, which shares no code with the gateway, over the very bytes
 of the request; one byte changed, and it is refused.

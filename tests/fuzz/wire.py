@@ -1,4 +1,4 @@
-"""The JSON reader: whatever comes is refused by its one error, or kept exactly."""
+"""The JSON decoder either raises its one error or keeps the value exactly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(data: bytes) -> None:
     again = json_codec.read(written)
     assert again == value
     assert json_codec.dumps(again) == written, "a second writing differs"
-    # What is read here, another reader reads as well; numbers aside, to the same value.
+    # Another decoder gets the same value, except for numbers.
     other = json.loads(data.decode("utf-8-sig"), parse_float=Decimal, parse_constant=_refuse)
     assert _same(value, other)
 

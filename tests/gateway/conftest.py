@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from gateway.config.settings import State
-from tests.states import lay_out
+from tests.state import create_database
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> State:
     """An SQLite state with its tables."""
     state = State(url=f"sqlite:///{tmp_path}/gateway.db", encryption_key_file=tmp_path / "key")
-    return lay_out(state)
+    return create_database(state)

@@ -18,7 +18,7 @@ from tests.operating import LOST, Post, post
 from tests.payday import done, make_batch, make_recipient, payment_ids
 from tests.processes import command, configuration, serving
 from tests.sockets import until
-from tests.test_cases import OWNER
+from tests.state import TENANT
 
 ADA = {"type": "individual", "firstName": "Ada", "lastName": "Byron", "email": "byron@example.com"}
 FROZEN = (500, "internal_server_error")
@@ -180,7 +180,7 @@ async def test_a_draft_is_not_made_real_for_a_read_while_it_is_frozen(tmp_path: 
         assert shown["batchSummary"]["total"]["value"] == 6
         (current,) = list(here.service.world().batches)[1:]
         async with here.store() as store:
-            facts = await Ledger(store).recall_all(OWNER, "batch")
+            facts = await Ledger(store).recall_all(TENANT, "batch")
         assert [one["upstream"] for one in facts.values()] == [current]
 
 

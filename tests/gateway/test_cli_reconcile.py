@@ -15,7 +15,7 @@ from gateway.simulator import Fault, processing
 from gateway.storage import Ledger
 from tests.operating import Post, eventually, logged, lose_a_batch, post
 from tests.payday import done, make_batch, make_recipient, payment_ids
-from tests.test_cases import OWNER
+from tests.state import TENANT
 
 
 def start_elsewhere(here: Post, batch_id: str) -> None:
@@ -30,7 +30,7 @@ def kinds(told: Any) -> list[str]:
 
 async def facts(here: Post, kind: str) -> dict[str, Any]:
     async with here.store() as store:
-        return await Ledger(store).recall_all(OWNER, kind)
+        return await Ledger(store).recall_all(TENANT, kind)
 
 
 async def test_what_agrees_is_no_finding(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_a_start_that_the_service_knows_nothing_of_is_a_finding(tmp_path: 
         (upstream,) = here.service.world().batches
         async with here.store() as store:
             await Ledger(store).record(
-                OWNER, "batch", upstream, {"started": "2026-01-01T00:00:00Z"}
+                TENANT, "batch", upstream, {"started": "2026-01-01T00:00:00Z"}
             )
         assert kinds(await here.told("reconcile", code=1)) == ["not_started"]
 
@@ -183,7 +183,7 @@ async def test_a_change_that_nobody_carries_on_is_a_finding(tmp_path: Path) -> N
         await make_batch(here.house, await make_recipient(here.house), "5.00")
         (upstream,) = here.service.world().batches
         async with here.store() as store:
-            await Ledger(store).record(OWNER, "batch", upstream, {"phase": "editing"})
+            await Ledger(store).record(TENANT, "batch", upstream, {"phase": "editing"})
         assert kinds(await here.told("reconcile", code=1)) == ["stuck"]
 
 
@@ -210,7 +210,7 @@ async def test_batches_that_the_ledger_does_not_know_are_information(tmp_path: P
         (upstream,) = here.service.world().batches
         async with here.store() as store:
             await Ledger(store).record(
-                OWNER,
+                TENANT,
                 "batch",
                 upstream,
                 dict.fromkeys((await facts(here, "batch"))[upstream]),

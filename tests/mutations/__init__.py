@@ -1,7 +1,7 @@
-"""Mutations: every row of every table of `mappings/` broken in turn, and looked for by the proof.
+"""Mutations: breaks every row of every table of `mappings/` in turn; the proof must notice.
 
-A mutant is one module's source with one thing changed: a row dropped, swapped with its neighbour,
-misspelt, off by one word; in flows an amount, a page or an order. A gateway is started with it, and
-asked what `tests/proof/coverage.py` asks, beside a legacy face that has no mutant. One that is
-answered alike in all of it has survived; `survivors.toml` has those that may, each with its reason.
+A mutant is the source of a module with one change: a row dropped, swapped with its neighbour, misspelt or off by
+one word; in flows an amount, a page or an order. A gateway with the mutant gets the sequences of
+`tests/proof/coverage.py`, beside the simulator's legacy interface without one. A mutant survives if all responses
+are alike; `survivors.toml` lists those that may, each with its reason.
 """

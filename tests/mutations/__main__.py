@@ -1,6 +1,6 @@
-"""`make mutants`: every mutant tried, and which survived.
+"""`make mutants`: tries every mutant and lists the survivors.
 
-Exit code 1 where one survived that `survivors.toml` does not list, or one is listed that was found.
+Exits with 1 if a mutant survived that `survivors.toml` does not list, or a listed one was found.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import click
 from tests.mutations.zygote import Zygote
 
 FEW = 20
-"""Mutants for which it does not pay to find out first what comes to them."""
+"""With fewer mutants, measuring line coverage first does not pay."""
 
 Told = dict[str, Any]
-"""Of one mutant: its name, ``by`` what it was found (empty where it was not), how long it took."""
+"""A mutant's name, what found it (``by``, empty if nothing did), and how long that took."""
 
 
 def main() -> int:
@@ -80,7 +80,7 @@ def _chosen(given: argparse.Namespace) -> list[Any]:
 
 
 def _tried(given: argparse.Namespace, names: list[str], folder: Path) -> list[Told]:
-    """Each of the names that nobody has tried yet, in so many processes; what is known of all."""
+    """Tries the mutants without a result, in some processes; returns the results of all."""
     from tests.mutations.keeping import Kept
 
     kept = Kept(folder)
@@ -133,7 +133,7 @@ def _in_parts(given: argparse.Namespace, kept: Any, todo: Path, count: int) -> N
 
 
 def _part(given: argparse.Namespace) -> int:
-    zygote = Zygote()  # before anything of the gateway is imported
+    zygote = Zygote()  # before the gateway is imported
     import structlog
 
     from tests.mutations.trying import Bench, Known, share_of
@@ -162,7 +162,7 @@ def _part(given: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """``unlisted`` have survived without a reason, ``outdated`` have a reason and were found."""
+    """``unlisted`` survived without a reason, ``outdated`` have a reason and were found."""
 
     defined: int
     found: list[str]

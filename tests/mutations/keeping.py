@@ -16,11 +16,11 @@ SOURCES = ("mappings", "gateway", "tests/proof", "tests/mutations", "tests/house
 
 
 class Kept:
-    """``tried`` is by the mutant's name: what found it, and how long it took."""
+    """``tried`` maps a mutant's name to what found it and how long that took."""
 
     def __init__(self, folder: Path) -> None:
         self.known = folder / "known.json"
-        """What came of asking without a mutant: ``trying.Known``."""
+        """The results without a mutant: ``trying.Known``."""
         self.tried: dict[str, dict[str, Any]] = {}
         self._tried, of = folder / "tried.jsonl", folder / "of"
         sources = _sources()

@@ -1,4 +1,4 @@
-"""Mutants of a module: what is changed where, made of its syntax tree."""
+"""Builds the mutants of a module from its syntax tree."""
 
 from __future__ import annotations
 

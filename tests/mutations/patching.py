@@ -1,4 +1,4 @@
-"""A mutant put into the modules that are loaded, and taken out again: no process is started for it.
+"""Applies a mutant to loaded modules and removes it again, without a new process.
 
 The mutated source is run apart. What stands in a running gateway of the module then gets the mutant's
 code (functions) or its place (tables), wherever it was imported. That is as good as a start with it
@@ -22,7 +22,7 @@ ROOTS = ("mappings", "gateway")
 
 @contextmanager
 def patched(mutant: Mutant) -> Iterator[None]:
-    """Raises what its module raises when it is loaded: it was found before anything was asked."""
+    """Raises what the mutated module raises when it loads."""
     module = sys.modules[f"mappings.{mutant.module}"]
     tree = mutant.tree()
     apart = ModuleType(module.__name__)

@@ -1,4 +1,4 @@
-"""Which lines of `mappings/` each sequence comes to: only these can notice what is changed there."""
+"""Records the lines of `mappings/` that each sequence executes; only these sequences can reveal a mutant there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reach = Mapping[str, list[int]]
 
 
 async def reach_of(worlds: Worlds) -> dict[str, list[int]]:
-    """Plays all of them, once; raises AssertionError where one is not answered alike."""
+    """Plays every sequence once; raises AssertionError if a response differs."""
     found: dict[str, list[int]] = {}
     for place, (_tag, askings) in enumerate(coverage()):
         with _traced() as lines:
@@ -61,7 +61,7 @@ def _traced() -> Iterator[set[tuple[str, int]]]:
 
 
 def sequences_for(mutant: Mutant, reach: Reach) -> set[int] | None:
-    """Those that come to where it is, or to what uses its table; None where all may."""
+    """The sequences that execute the mutant's lines or users of its table; None if all may."""
     if not reach or mutant.is_read_at_start:
         return None
     if mutant.is_flow:

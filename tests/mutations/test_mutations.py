@@ -1,4 +1,4 @@
-"""The machinery of `make mutants`, with a few mutants of a seed; and `compare` finds them as well."""
+"""Tests the machinery of `make mutants` with a sample, and that `compare` finds mutants too."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ BROKEN = {
     "paging.build_meta: 'records' misspelt": "meta.records",
     "batches.list_batches: True turned round": "batches[].amount",
 }
-"""A field, an amount, a status, a page and an order; and where each of them shows."""
+"""Mutants of a field, an amount, a status, a page and an order, with the path of the difference."""
 
 RULES: dict[str, Any] = {
     "ignore": [{"path": "errors[].message", "reason": "a message is for people"}],

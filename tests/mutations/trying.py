@@ -1,4 +1,4 @@
-"""Mutants tried: each is asked for what it may have broken, until an answer differs or all is asked."""
+"""Tries mutants: plays sequences that may reveal each until a response differs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import Any, Self
 
 from gateway.compare.answer import Answer
 from gateway.compare.endpoints import AnswerUnavailable
-from gateway.docgen.openapi import build_openapi_document
-from mappings.effects import Vocabulary
+from tests.house import describe_interface
 from tests.mutations.mutants import Mutant
 from tests.mutations.patching import patched
 from tests.mutations.reach import Reach, reach_of, sequences_for
@@ -33,13 +32,13 @@ from tests.proof.worlds import (
 )
 
 SECONDS = 8
-"""For one answer: a mutant may go round for ever."""
+"""Limit for one response: a mutant may loop for ever."""
 
 MERCHANTS = 1500
-"""Then both worlds are made anew."""
+"""Sequences before both services are replaced."""
 
 IN_MEMORY = next((place for place in ("/dev/shm",) if os.access(place, os.W_OK)), None)
-"""Where a state is that nobody needs to find again: a disk takes most of the time."""
+"""For databases that need not survive: a disk would take most of the time."""
 
 FIRST = {
     "objects": ("recipients", "payouts", "lists", "batches"), "banking": ("faults", "banks", "payouts"),
@@ -55,7 +54,7 @@ FIRST = {
     "payments": ("batches", "pages"), "newest": ("newest", "batches"), "matching": ("batches",), "drafts": ("batches",),
     "errors": ("errors", "recipients", "batches"), "field_types": ("recipients", "amounts"),
 }  # fmt: skip
-"""What is likely to notice a mutant of a module is asked first; in the end all is."""
+"""Tags of the sequences most likely to reveal a mutant of a module; all are played in the end."""
 
 
 Remembered = dict[int, list[Answer]] | None
@@ -64,7 +63,7 @@ Remembered = dict[int, list[Answer]] | None
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """``by`` is what found it; empty where nothing did."""
+    """``by`` is what found the mutant; empty if it survived."""
 
     mutant: Mutant
     by: str
@@ -127,7 +126,7 @@ ASKED_BARELY = {"batches", "pages", "amounts", "balances", "every field"}
 
 
 class Town:
-    """Worlds of one kind of service, made anew now and then."""
+    """Compared services of one kind, replaced now and then."""
 
     def __init__(self, words: Mapping[str, str], remembers: Remembered, **switches: Any) -> None:
         self._words = words
@@ -233,7 +232,7 @@ class Bench:
         return None
 
     def _described_otherwise(self) -> str:
-        found = differs(build_openapi_document(Vocabulary(), ()), self._known.shown)
+        found = differs(describe_interface(), self._known.shown)
         return found and f"described otherwise: {found}"
 
     # In one that is started with it
@@ -283,7 +282,7 @@ class Bench:
         return ""
 
     async def _filled(self) -> Path:
-        """A state with keys in it, to be copied."""
+        """A database with keys, to be copied."""
         if self._template is None:
             self._template = Path(tempfile.mkdtemp(dir=IN_MEMORY))
             await import_keys(self._template, keys_of(len(coverage())))
@@ -333,13 +332,13 @@ async def known(*, is_brief: bool) -> Known:
         for _tag, askings in coverage()
     ]
     shown = sorted(worlds.shown or ())
-    differ = differs(build_openapi_document(Vocabulary(), ()), shown)
+    differ = differs(describe_interface(), shown)
     assert not differ, differ
     return Known(reach, answers, shown, alike)
 
 
 async def _difference(worlds: Worlds, sequence: Sequence) -> str:
-    """What of a sequence is not answered alike; empty where all is."""
+    """The first difference in a sequence; empty if there is none."""
     _, askings = sequence
     try:
         found = await worlds.play(askings)

@@ -44,7 +44,7 @@ class Job:
 
 
 class NotStarted(Exception):
-    """Its gateway could not be started: it was found before anything was asked."""
+    """The mutant's gateway did not start, which reveals the mutant."""
 
 
 class Zygote:
@@ -81,7 +81,7 @@ class Zygote:
         """Ends the gateway that was started last; what it leaves behind is nobody's."""
         self._here.send(None)
         while self._here.recv() is not None:
-            pass  # what it said too late
+            pass  # drop late messages
 
     def end(self) -> None:
         self._here.close()
@@ -115,15 +115,14 @@ def _fork_on_demand(jobs: Connection, lifeline: int) -> None:
 
 
 def _serve(job: Job, tell: Connection, lifeline: int) -> None:
-    # A mutant may go round for ever, or take all the memory there is.
+    # A mutant may loop for ever or exhaust the memory.
     resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
     sys.meta_path.insert(0, _Mutated(f"mappings.{job.module}", job.source))
     if not job.folder:
-        from gateway.docgen.openapi import build_openapi_document
-        from mappings.effects import Vocabulary
+        from tests.house import describe_interface
 
-        tell.send((build_openapi_document(Vocabulary(), ()), ""))
+        tell.send((describe_interface(), ""))
     else:
         asyncio.run(_run(job, tell, lifeline))
 
@@ -134,14 +133,11 @@ async def _run(job: Job, tell: Connection, lifeline: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     from pathlib import Path
 
-    from gateway.server.app import run_gateway
-    from tests.house import settings_for
+    from tests.house import run_until_shutdown, settings_for
 
     asyncio.get_running_loop().add_reader(lifeline, os._exit, 0)
     settings = settings_for(Path(job.folder), job.base_url, **job.sections)
-    async with run_gateway(settings) as running:
-        tell.send((running.url, ""))
-        await asyncio.Event().wait()
+    await run_until_shutdown(settings, lambda running: tell.send((running.url, "")))
 
 
 class _Mutated(importlib.abc.MetaPathFinder):

@@ -1,6 +1,5 @@
-"""The proof: random sequences of all operations, asked of two worlds, and every answer compared.
+"""The proof: sends random sequences of all operations to two services and compares every response.
 
-One world is the simulator's legacy face, written from the legacy document alone; the other the
-gateway, in front of a simulator's current face with an equal seed. What may differ all the same is
-in ``named``, each with its reason.
+Control is the simulator's legacy interface, written from the legacy document alone. Candidate is the gateway in
+front of a simulator with an equal seed. Differences that are allowed are listed in ``named``, each with its reason.
 """

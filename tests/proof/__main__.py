@@ -1,7 +1,7 @@
-"""`make proof`: random sequences for as long as there is time, and how much was compared.
+"""`make proof`: compares random sequences for a given time, and prints how much was compared.
 
-It goes on where something differs, tells each difference once, and at its end the shortest sequence
-that shows it.
+It continues after a difference, reports each kind once, and prints the shortest sequence that shows it at
+the end.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tests.proof.sequences import Asking, sequences
 from tests.proof.worlds import OWN_WORDS, Tally, Worlds, open_worlds, told
 
 AT_A_TIME = 100
-"""Sequences, before both worlds are made anew."""
+"""Sequences before both services are replaced."""
 SPEAKS_EVERY_SECONDS = 300
 IN_MEMORY = Path("/dev/shm")
-"""No power failure is waited for here: what waits for a disk asks less."""
+"""Databases need not survive a power failure, and a disk would slow the proof down."""
 
 LONG = sequences(least=10, most=40)
-"""What one thing does to another shows late."""
+"""Long sequences, because some effects show late."""
 
 Found = TypeVar("Found")
 
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _some(seed: int, tally: Tally, findings: Findings, ends: float) -> list[Kind]:
-    """Returns what was not found before."""
+    """Plays sequences of a seed; returns the new differences."""
     known = set(findings.first)
 
     async def plays(worlds: Worlds) -> None:
@@ -80,7 +80,7 @@ def _some(seed: int, tally: Tally, findings: Findings, ends: float) -> list[Kind
 
 def _in_worlds(seed: int, merchants: int, plays: Callable[[Worlds], Awaitable[Found]]) -> Found:
     async def within(folder: Path) -> Found:
-        # Every other time the service has words of its own.
+        # Every other time the service has its own vocabulary.
         words = OWN_WORDS if seed % 2 else {}
         async with open_worlds(folder, merchants, words) as worlds:
             return await plays(worlds)
@@ -94,7 +94,7 @@ def _in_worlds(seed: int, merchants: int, plays: Callable[[Worlds], Awaitable[Fo
 
 
 def _shortest(seed: int, kind: Kind, askings: list[Asking]) -> list[Asking]:
-    """What of a sequence is needed for that kind of difference to be found."""
+    """The shortest part of a sequence that still shows this kind of difference."""
 
     async def plays(worlds: Worlds) -> list[Asking]:
         async def shows(tried: list[Asking]) -> bool:
@@ -115,7 +115,7 @@ def _tell(tally: Tally, seconds: float) -> None:
     )
     click.echo("differences that are named:")
     for one in NAMED:
-        click.echo(f"{tally.named[one.name]:8}  {one.name} ({one.section}): {one.exactness_reason}")
+        click.echo(f"{tally.named[one.name]:8}  {one.name} ({one.section}): {one.because}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is asked every time: each field of each table at least once, right, wrong and left out.
+"""Fixed sequences: each field of each table at least once, valid, invalid and left out.
 
 Random sequences (``sequences``) meet a row of a table now and then. These meet every one: each has a
 tag, by which those that are likely to notice a mutant of some module are asked first.

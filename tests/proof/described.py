@@ -1,8 +1,7 @@
-"""Whether the description of the interface, `/openapi.json`, is that of what the legacy face answers.
+"""Compares `/openapi.json` with the responses of the simulator's legacy interface.
 
-Half of the shapes of `mappings/` do nothing while a request is answered: they say what an answer
-carries. What they say is held against the answers of the legacy face, which knows nothing of them,
-and against what the legacy document lists.
+Half of the shapes of `mappings/` have no effect on a response: they describe it. They are checked against the
+responses of the legacy interface, which is independent of them, and against the lists of the legacy document.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What differed, each kind once, and the shortest sequence that shows it."""
+"""Collects differences by kind, each with the shortest sequence that shows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Findings:
     """What was found after a sequence, and how often: an answer counts by its first difference."""
 
     first: dict[Kind, tuple[int, list[Unexplained], list[Asking]]] = field(default_factory=dict)
-    """With the seed, and what was asked up to it and after."""
+    """The first of each kind: its seed, the differences and the sequence."""
     count: Counter[Kind] = field(default_factory=Counter)
 
     def add(self, seed: int, found: list[Unexplained], askings: list[Asking]) -> None:

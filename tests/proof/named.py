@@ -1,4 +1,4 @@
-"""Every difference between the two worlds that is meant, with its reason: no wildcards."""
+"""Every allowed difference between the two services, with its reason: no wildcards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a legacy client may ask, one thing after another: mostly right, now and then wrong."""
+"""Sequences of legacy requests, mostly valid and sometimes not."""
 
 from __future__ import annotations
 

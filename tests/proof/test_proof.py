@@ -1,4 +1,4 @@
-"""What is asked every time and a hundred random sequences, answered alike by legacy face and gateway."""
+"""Fixed and random sequences are answered alike by the legacy service and the gateway."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 
 from gateway.compare.differences import Difference
 from gateway.compare.operations import identify_operation
-from gateway.docgen.openapi import build_openapi_document
 from mappings import OPERATIONS
-from mappings.effects import Vocabulary
+from tests.house import describe_interface
 from tests.proof.coverage import EVERY_FIELD, coverage
 from tests.proof.described import differs
 from tests.proof.drawing import drawn
@@ -25,11 +24,11 @@ from tests.proof.sequences import ENDS, Asking, R, sequences
 from tests.proof.worlds import OWN_WORDS, Unexplained, open_worlds, told
 
 EACH = 4
-"""Sequences that end with one operation: over a hundred in all."""
+"""Sequences per last operation: over a hundred in all."""
 
 
 class Proof:
-    """``merchants`` is how often it can be asked to play."""
+    """``merchants`` is how many sequences it can play."""
 
     def __init__(self, folder: Path, merchants: int, words: dict[str, str]) -> None:
         self._runner = asyncio.Runner()
@@ -54,7 +53,7 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
 
 @pytest.fixture(scope="module")
 def proof_in_own_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
-    """In front of a service that has words of its own for what the documents made neutral."""
+    """In front of a service with its own words for the documents' neutral ones."""
     proof = Proof(tmp_path_factory.mktemp("own"), len(ENDS) * EACH * 10, OWN_WORDS)
     yield proof
     proof.end()
@@ -87,11 +86,11 @@ def test_what_is_described_is_what_the_legacy_document_shows(proof: Proof) -> No
     proof.worlds.shown = set()
     found = proof.play(EVERY_FIELD)
     assert not found, told(found)
-    assert differs(build_openapi_document(Vocabulary(), ()), proof.worlds.shown) == ""
+    assert differs(describe_interface(), proof.worlds.shown) == ""
 
 
 def test_what_is_described_otherwise_is_told(proof: Proof) -> None:
-    shown, description = {"read_country country.code"}, build_openapi_document(Vocabulary(), ())
+    shown, description = {"read_country country.code"}, describe_interface()
     assert differs(description, shown).startswith("described, and not shown: ")
     assert differs({"paths": {}}, shown) == "shown, and not described: read_country country.code"
 

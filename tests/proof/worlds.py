@@ -1,4 +1,4 @@
-"""Two worlds with equal seeds, and what is asked of both."""
+"""Two services with equal seeds, one behind the gateway, that get the same requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.proof.named import LOGGED, NAMED, Named
 from tests.proof.sequences import AT_THE_SERVICE, WHOLE, Asking
 
 SECONDS = 20
-"""A busy machine is none of the differences."""
+"""Generous, because a slow machine is no difference."""
 NONE = {"recipient": "R-NONE", "batch": "B-NONE", "payment": "P-NONE"}
 
 
@@ -64,7 +64,7 @@ LONG_AGO = RULES.combine(
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """A difference that no name stands for."""
+    """A difference that is not a known one."""
 
     asking: str
     operation: str
@@ -73,7 +73,7 @@ class Unexplained:
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """Those of one kind are most likely one mistake."""
+        """Differences of one kind most likely have one cause."""
         return self.operation, self.difference.kind, self.difference.normal_path
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ class Unexplained:
 
 
 def told(found: list[Unexplained]) -> str:
-    """All that differs in one answer, with what was asked and both answers."""
+    """Formats the differences of one response with the request and both responses."""
     if not found:
         return ""
     control, candidate = (body.decode(errors="replace")[:1500] for body in found[0].bodies)

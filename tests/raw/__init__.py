@@ -1,1 +1,1 @@
-"""Raw requests, as tables: what is sent, what comes back, and why that is right."""
+"""Tables of raw requests: the bytes sent, the responses, and why these are right."""

@@ -1,4 +1,4 @@
-"""Bodies, how they are encoded, and what comes after them."""
+"""Bodies, their encodings, and bytes after them."""
 
 from __future__ import annotations
 

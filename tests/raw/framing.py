@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.raw.rows import CANARY, CHUNKED, KEYED, Row, chunks, get, post, raw
 
 HIDDEN = get(f"/v1/recipients?search={CANARY}")
-"""A request inside of another's body: were it read as one, the service would be asked."""
+"""A request inside another's body: parsed as a request, it would reach the service."""
 
 GOES_ON = "the body, an array, is read to its end and refused"
 MALFORMED = "where the body ends cannot be told: nothing after it is read"

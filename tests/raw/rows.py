@@ -1,4 +1,4 @@
-"""What a row of the tables is, and the pieces that rows are put together from."""
+"""The rows of the tables, and helpers that build them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from tests.house import KEY
 
 CANARY = "canaryodd7f3a"
-"""Stands in most rows, where it is strangest; no answer may repeat it."""
+"""In most rows, at the malformed place; no response may repeat it."""
 
 HOST = "Host: gateway\r\n"
 KEYED = f"{HOST}X-API-Key: {KEY['api_key']}\r\n"
 CHUNKED = f"{KEYED}Transfer-Encoding: chunked\r\n"
 PATH = "/v1/recipients"
 LIST = ("GET /v1/recipients",)
-"""The call of the one good request that most rows spoil."""
+"""The upstream call of the valid request that most rows are made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Row:
 
 
 def raw(text: str | bytes, expected: str, why: str, *calls: str) -> Row:
-    """Text stands for its UTF-8."""
+    """Text is encoded as UTF-8."""
     return Row(text if isinstance(text, bytes) else text.encode(), expected, why, calls)
 
 
@@ -60,7 +60,7 @@ def post(headers: str, body: str = "", path: str = PATH) -> str:
 
 
 def sized(body: str | bytes, more: str = "", path: str = PATH) -> bytes:
-    """A POST with a body and its right length."""
+    """A POST with a body and its correct length."""
     data = body if isinstance(body, bytes) else body.encode()
     return post(f"{KEYED}{more}Content-Length: {len(data)}\r\n", path=path).encode() + data
 

@@ -1,5 +1,5 @@
-"""Player, journal and settling in simulated time, before a service that fails: many seeds, no socket.
+"""Runs executor, journal and reconciler in simulated time in front of a failing service, without sockets.
 
-Everything that a seed decides is decided by it alone, so that what it finds can be played again:
+A run depends on its seed alone, so that every finding can be repeated:
 ``python -m tests.simulation --seeds 17``.
 """

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation --seeds 0:5000`` plays many; ``--seeds 17 --shown`` tells of one."""
+"""``python -m tests.simulation --seeds 0:5000`` plays many seeds; ``--seeds 17 --shown`` prints one."""
 
 from __future__ import annotations
 

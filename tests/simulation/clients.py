@@ -1,4 +1,4 @@
-"""Clients of the simulation: they wait as long as they like, go away, and ask the same again."""
+"""Clients of the simulation: they wait, disconnect and retry."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from gateway.http.responses import LegacyResponse
-from tests.simulation.gateway import Asked, Gateway, Line
+from tests.simulation.assembly import Asked, Gateway, Line, Response
 
 TRIES = 16
-"""After so many in a town that is well again, a client gives up."""
-
-"""After so many, where what it waits for can never be told."""
+"""Attempts after the faults have ended, before a client gives up."""
 
 LONGEST_WAIT = 15.0
 
@@ -25,13 +22,13 @@ class Town(Protocol):
     counts: Counter[str]
 
     def told(self, *what: Any) -> None:
-        """Takes note of something that happened."""
+        """Records an event in the trace."""
 
 
-async def told(town: Town, asked: Asked, dice: random.Random, at: int = 0) -> LegacyResponse | None:
-    """The answer that is one: neither 500 nor 429. None where there was none in the end.
+async def told(town: Town, asked: Asked, dice: random.Random, at: int = 0) -> Response | None:
+    """Retries until the response is neither 500 nor 429; None if the client gives up.
 
-    It is mostly asked of the gateway ``at``.
+    Most attempts go to the gateway ``at``.
     """
     tries = 0
     while tries < TRIES:
@@ -45,7 +42,7 @@ async def told(town: Town, asked: Asked, dice: random.Random, at: int = 0) -> Le
     return None
 
 
-def _pause(said: LegacyResponse | None, dice: random.Random, *, calm: bool) -> float:
+def _pause(said: Response | None, dice: random.Random, *, calm: bool) -> float:
     if said and calm and "Retry-After" in said.headers:
         return float(said.headers["Retry-After"])
     return dice.choice((0.0, 0.0, 0.1, 0.5, 2.0, 5.0)) + (3.0 if calm else 0.0)
@@ -53,7 +50,7 @@ def _pause(said: LegacyResponse | None, dice: random.Random, *, calm: bool) -> f
 
 async def _asked(
     gateway: Gateway, asked: Asked, town: Town, dice: random.Random
-) -> LegacyResponse | None:
+) -> Response | None:
     await asyncio.sleep(dice.choice((0.0, 0.001, 0.01)))
     if not gateway.is_open or gateway.process.is_dead:
         return None
@@ -64,7 +61,7 @@ async def _asked(
         async with asyncio.timeout(patience):
             return await asyncio.shield(line.heard)
     except TimeoutError:
-        if line.heard.done():  # at that very moment
+        if line.heard.done():  # the response arrived at the same moment
             return line.heard.result()
         line.leave()
         return None

@@ -1,21 +1,17 @@
-"""The end of a seed: what the service did, what the journal says, and what the clients were told."""
+"""Compares, at the end of a seed, the service, the journal and the clients' responses."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Row, Select, and_, select
-from sqlalchemy.ext.asyncio import AsyncEngine
-
-from gateway.storage.tables import journal, writes
-from gateway.storage.undertakings import MAY_EXIST, RUNNING, SENT, UNSETTLED
-from tests.audit import DONE_THERE, UNSEEN, Line
+from tests.audit import UNSEEN
+from tests.simulation.database import list_open_operations, list_writes
 from tests.simulation.network import Network
 from tests.simulation.stories import Story
+from tests.state import StoredWrite
 
 if TYPE_CHECKING:
     from tests.simulation.seeds import Town
@@ -26,48 +22,20 @@ async def judged(town: Town, stories: Sequence[Story], at_rest: float) -> list[s
     for story in stories:
         wrong += story.wrong()
     wrong += _started_once(town.network)
-    wrong += against_books(await lines_of(town.engine), town.network)
+    wrong += against_books(await list_writes(town.engine), town.network)
     return wrong
 
 
 async def _settled(town: Town, seconds: float) -> list[str]:
-    """Waits until nothing is left; says what is."""
+    """Waits until no operation is open; returns those that remain."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    while left := await _left(town.engine):
+    while left := await list_open_operations(town.engine):
         if loop.time() >= end:
             break
         await asyncio.sleep(10)
     town.counts["left"] = len(left)
     return [f"not settled: {one}" for one in left]
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """An undertaking that is not over, and the write of which nobody knows what became."""
-
-    state: str
-    operation: str
-    why: str | None
-    path: str | None
-
-
-async def _left(engine: AsyncEngine) -> list[Left]:
-    unanswered = and_(writes.c.undertaking == journal.c.id, writes.c.state == SENT)
-    those = (
-        select(journal.c.state, journal.c.operation, journal.c.why, writes.c.path)
-        .join(writes, unanswered, isouter=True)
-        .where(journal.c.state.in_((RUNNING, UNSETTLED)))
-    )
-    return [Left(*row) for row in await _rows(engine, those)]
-
-
-async def _rows(engine: AsyncEngine, those: Select[Any]) -> Sequence[Row[Any]]:
-    async with engine.connect() as connection:
-        rows = (await connection.execute(those)).all()
-        # To close it takes a turn of the loop: others would find themselves in its transaction.
-        await connection.rollback()
-        return rows
 
 
 def _started_once(network: Network) -> Iterator[str]:
@@ -76,19 +44,11 @@ def _started_once(network: Network) -> Iterator[str]:
             yield f"{id_} was started {times} times"
 
 
-async def lines_of(engine: AsyncEngine) -> list[Line]:
-    columns = (writes.c.method, writes.c.path, writes.c.state, writes.c.made)
-    those = select(*columns, journal.c.state.label("of")).join(
-        journal, journal.c.id == writes.c.undertaking
-    )
-    return [Line(**row._mapping) for row in await _rows(engine, those)]
-
-
-def against_books(lines: list[Line], network: Network) -> Iterator[str]:
-    """What the journal says that is not so, and what it does not know."""
+def against_books(lines: list[StoredWrite], network: Network) -> Iterator[str]:
+    """Differences between the journal and the service."""
     executed = Counter(_what(one.method, one.path) for one in network.done())
-    known = Counter((line.method, line.path) for line in lines if line.state in DONE_THERE)
-    open_ = Counter((line.method, line.path) for line in lines if line.state in (SENT, MAY_EXIST))
+    known = Counter((line.method, line.path) for line in lines if line.is_executed)
+    open_ = Counter((line.method, line.path) for line in lines if line.may_exist)
     for what, times in executed.items():
         if not what[1].endswith(UNSEEN) and times > known[what] + open_[what]:
             yield f"executed {times} times, and known {known[what]} times: {what}"
@@ -107,11 +67,7 @@ def against_books(lines: list[Line], network: Network) -> Iterator[str]:
         for one in network.service.starts
         if one.batch_id not in made
     )
-    yield from (
-        f"lost: {line}"
-        for line in lines
-        if line.state == SENT and line.of not in (RUNNING, UNSETTLED)
-    )
+    yield from (f"lost: {line}" for line in lines if line.is_open and not line.has_open_operation)
 
 
 def _what(method: str, path: str) -> tuple[str, str]:

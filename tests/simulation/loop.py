@@ -1,4 +1,4 @@
-"""An event loop on which time passes only where nobody has anything to do: then it jumps."""
+"""An event loop whose time jumps to the next timer when nothing is ready."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tests.simulation.machine import PROCESS
 
 MOST_TURNS = 300_000
-"""Of the loop, in one seed; some ten times what the longest takes."""
+"""Iterations of the loop in one seed; ten times as many as the longest seed needs."""
 
 
 class Stuck(AssertionError):
-    """Everybody waits for somebody else, or goes round and round."""
+    """All tasks wait for each other, or loop without end."""
 
 
 class _Jumps(selectors.SelectSelector):
-    """Nothing comes from outside: whatever is waited for is over at once."""
+    """No I/O comes from outside, so that waiting only advances the clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Loop(asyncio.SelectorEventLoop):
         super().__init__(self._jumps)
         self.set_task_factory(_made)  # type: ignore[arg-type]
         self.wrong: list[str] = []
-        """What went wrong in tasks that nobody looked after."""
+        """Exceptions of tasks that nobody awaited."""
         self.set_exception_handler(self._heard)
 
     def time(self) -> float:
@@ -61,10 +61,10 @@ def _made(
     coroutine: Coroutine[Any, Any, Any],
     context: contextvars.Context | None = None,
 ) -> asyncio.Task[Any]:
-    """Each task belongs to the process that it was begun in, and ends with it."""
+    """Makes each task belong to the process that started it, and end with it."""
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context)
     process = PROCESS.get() if context is None else context.get(PROCESS)
-    # What a killed process leaves open a database closes by itself; there is one connection here.
+    # A database closes the connections of a killed process; here there is only one, which must stay.
     if process is not None and coroutine.__qualname__ != AsyncConnection.close.__qualname__:
         process.keep(task)
     return task

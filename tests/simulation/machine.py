@@ -1,4 +1,4 @@
-"""A process of the simulation: it is held up, its clock is off, and it is killed at any of its steps."""
+"""A simulated process: it can be paused, its clock set off, and killed at any step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 EPOCH = 1_800_000_000.0
-"""Unix time at which every simulation begins, by the service's clock."""
+"""Unix time at which every simulation begins, on the service's clock."""
 
 PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
@@ -18,11 +18,11 @@ DELAYS = (0.0, 0.0, 0.0, 0.001, 0.003, 0.02)
 
 
 class Killed(BaseException):
-    """Its process is no more: nothing that it does reaches anybody."""
+    """The process was killed: nothing that it does has an effect."""
 
 
 class Process:
-    """``step`` stands wherever a real one would wait for something outside of it."""
+    """``step`` is called wherever a real process would wait for I/O."""
 
     def __init__(self, dice: random.Random) -> None:
         self.dice = dice
@@ -30,7 +30,7 @@ class Process:
         self.steps = 0
         self.dies_at: int | None = None
         self.holds_at: tuple[int, float] | None = None
-        """At which of its steps it is held up, and for how many seconds."""
+        """The step at which it pauses, and for how many seconds."""
         self.held_until = 0.0
         self.off = 0.0
         """Seconds by which its clock is ahead of the service's."""
@@ -50,7 +50,7 @@ class Process:
             task.cancel()
 
     def begin(self, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Has a task run in it."""
+        """Starts a task in this process."""
         context = contextvars.copy_context()
         context.run(PROCESS.set, self)
         return asyncio.get_running_loop().create_task(what, context=context)

@@ -1,4 +1,4 @@
-"""Mistakes that the product could have: with each of them, the simulation has to find something."""
+"""Planted mistakes; the simulation must find each of them."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _whoever_writes_to_a_batch_holds_nothing() -> Iterator[tuple[Any, str, Any]]:
-    """Not to start it, nor to quote it; nor does the record of the write look at what it names."""
+    """Starts and quotes take no lock, and the record of a write checks nothing that it names."""
     plain = batch_locks.acquire_batch_lock
 
-    def taken(batch: Batch, phase: str, *more: Any) -> Any:
+    def acquire_batch_lock(batch: Batch, phase: str, *more: Any) -> Any:
         if phase not in ("starting", "quoting"):
             yield from plain(batch, phase, *more)
 
-    yield batches, "taken", taken
+    yield batches, "acquire_batch_lock", acquire_batch_lock
     yield journal, "_guard", lambda _call: []
 
 
@@ -141,12 +141,12 @@ MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = 
     _an_idempotency_key_says_nothing: {**_TWINS, "keys": 1.0},
     _whoever_writes_to_a_batch_holds_nothing: _CONTESTED,
 }
-"""Each with the temper in which it is met soonest."""
+"""Each with the conditions that reveal it soonest."""
 
 
 @contextmanager
 def mutated(mutation: Callable[[], Iterator[tuple[Any, str, Any]]]) -> Iterator[None]:
-    """The product with this mistake."""
+    """Applies a mistake to the product for the time of the context."""
     changes = list(mutation())
     before = [(of, what, getattr(of, what)) for of, what, _ in changes]
     try:

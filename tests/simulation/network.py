@@ -1,8 +1,4 @@
-"""The service with its books, and the way to it: what is sent may be lost, late, or answered oddly.
-
-``Wire`` stands where ``gateway.upstream.client`` does, and keeps the same promises: a write is sent once,
-and stamped when it leaves; what left and was not answered is Unknown.
-"""
+"""The simulated service and the network before it, which loses, delays and corrupts messages."""
 
 from __future__ import annotations
 
@@ -15,17 +11,10 @@ from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from typing import Any
 
-from multidict import CIMultiDict, CIMultiDictProxy
-
-from gateway.auth.signing import Credentials, build_signature_headers, format_signed_target
 from gateway.config.settings import CurrentWords
-from gateway.simulator import Service
+from gateway.simulator import Service, Switches
 from gateway.simulator.face import Face
-from gateway.upstream.client import Reply
-from gateway.upstream.clock import ServiceClock, measure_skew
-from gateway.upstream.send_attempt import Fence
-from mappings.failures import Unknown, Unreachable
-from tests.judge import HTML, MADE, Heard, _Asked
+from tests.judge import HTML, MADE, Heard, SentRequest
 from tests.simulation.machine import EPOCH, Process
 
 TIMEOUT_SECONDS = 4.0
@@ -40,7 +29,7 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What becomes of a request and of its answer.
+    """What happens to a request and its response.
 
     It comes after ``travels`` seconds, or not at all; its sender sees the connection fail (``cut``
     before it comes, ``dropped`` after), or is answered by ``says``, or hears nothing (``silent``).
@@ -91,12 +80,12 @@ class Network:
     dice: random.Random
     heard: list[Heard] = field(default_factory=list)
     part: float = 0.0
-    """Of the requests, that something becomes of."""
+    """Share of the requests that meet a fault."""
     fates: Sequence[Fate] = FATES
     snags: float = 0.0
-    """Of the batches that are made, after how many whoever made one is paused or killed."""
+    """Share of batch creates after which the process is paused or killed."""
     is_superseded: Callable[[str], bool] = lambda _batch: False
-    """Whether an edit has left this batch of the service: nothing is to be written to it any more."""
+    """Whether this upstream batch is superseded, so that nothing may be written to it."""
     wrong: list[str] = field(default_factory=list)
     told: Callable[..., None] = lambda *_told: None
     _late: dict[asyncio.Task[None], None] = field(default_factory=dict)
@@ -105,11 +94,11 @@ class Network:
         self._face = Face(self.service)
         self._lists = self.service.switches.inferred
 
-    def send(self, asked: _Asked, sent_at: float) -> asyncio.Future[tuple[int, bytes, str]]:
-        """Has a request on its way, which goes on whatever becomes of whoever sent it."""
+    def send(self, asked: SentRequest, sent_at: float) -> asyncio.Future[tuple[int, bytes, str]]:
+        """Sends a request, which continues even if its sender dies."""
         fate = self.dice.choice(self.fates) if self.dice.random() < self.part else WELL
         if fate.name == "500" and asked.raw_path == "/v1/batches" and not self._lists:
-            # Where nothing shows what became of it, the service's own word is taken for it.
+            # Nothing else shows whether it was executed, so that the service's 500 must be true.
             fate = replace(fate, executes=False)
         heard = Heard(len(self.heard), asked.method, asked.raw_path, asked.headers, asked.data, 0)
         heard.how = fate.name
@@ -122,7 +111,7 @@ class Network:
         return reply
 
     async def _travel(
-        self, asked: _Asked, heard: Heard, fate: Fate, reply: asyncio.Future[Any]
+        self, asked: SentRequest, heard: Heard, fate: Fate, reply: asyncio.Future[Any]
     ) -> None:
         if fate.cut:
             _fails(reply)
@@ -139,7 +128,7 @@ class Network:
             date = formatdate(self.service.clock(), usegmt=True)
             reply.set_result((*fate.says(status, body), date))
 
-    async def _execute(self, asked: _Asked, heard: Heard) -> tuple[int, bytes]:
+    async def _execute(self, asked: SentRequest, heard: Heard) -> tuple[int, bytes]:
         answered: Any = await self._face.handle(asked)  # type: ignore[arg-type]
         heard.status, body = answered.status, bytes(answered.body)
         heard.age = self.service.clock() - float(asked.headers[WORDS.timestamp_header])
@@ -151,7 +140,7 @@ class Network:
         return answered.status, body
 
     def snag(self, process: Process) -> None:
-        """What becomes of a process that has made a batch, before it goes on with it."""
+        """Pauses or kills a process that has just created a batch."""
         if not self.snags or self.dice.random() >= self.snags:
             return
         step = process.steps + self.dice.choice((2, 3, 4, 5, 6, 8, 12, 20))
@@ -165,7 +154,7 @@ class Network:
         return not self._late
 
     def done(self, method: str = "*", about: str = "") -> list[Heard]:
-        """The writes that were executed, and not refused."""
+        """The writes that were executed and succeeded."""
         return [
             one
             for one in self.heard
@@ -179,7 +168,7 @@ _OF_A_BATCH = re.compile(r"/v1/batches/([^/]+)")
 def _fails(reply: asyncio.Future[Any]) -> None:
     if not reply.done():
         reply.set_exception(Lost())
-        reply.exception()  # whoever sent it may be no more
+        reply.exception()  # mark as retrieved: the sender may be dead
 
 
 def _made(heard: Heard, body: dict[str, Any]) -> str | None:
@@ -191,120 +180,7 @@ def _made(heard: Heard, body: dict[str, Any]) -> str | None:
     return None
 
 
-@dataclass(slots=True)
-class _Sending:
-    """One call, and whether it has left."""
-
-    pair: Credentials
-    method: str
-    target: str
-    body: bytes
-    is_write: bool
-    fence: Fence | None
-    may_repeat: bool
-    left: bool = False
-    sent: float = 0.0
-
-    def failure(self, why: str) -> Unreachable | Unknown:
-        if self.is_write and self.left:
-            return Unknown(why, age_seconds=asyncio.get_running_loop().time() - self.sent)
-        return Unreachable(why)
-
-
-class Wire:
-    """One process's way to the network."""
-
-    timeout_seconds = TIMEOUT_SECONDS
-
-    def __init__(self, process: Process, network: Network, clock: ServiceClock) -> None:
-        self.clock = clock
-        self._process = process
-        self._network = network
-
-    async def send(
-        self,
-        environment: str,
-        pair: Credentials,
-        method: str,
-        target: str,
-        body: bytes | None,
-        *,
-        request_id: str,
-        write: bool,
-        fence: Fence | None = None,
-    ) -> Reply:
-        call = _Sending(pair, method, target, body or b"", write, fence, may_repeat=not write)
-        began = asyncio.get_running_loop().time()
-        try:
-            async with asyncio.timeout(self.timeout_seconds):
-                status, told, date = await self._answer(call, environment)
-        except TimeoutError:
-            raise call.failure("no answer in time") from None
-        except Lost:
-            raise call.failure("the connection failed") from None
-        finally:
-            await self._process.step()
-        headers = CIMultiDictProxy(CIMultiDict({"Date": date}))
-        return Reply(status, headers, told, asyncio.get_running_loop().time() - began, 1)
-
-    async def _answer(self, call: _Sending, environment: str) -> tuple[int, bytes, str]:
-        correction, other = self.clock.offset(environment), False
-        while True:
-            status, body, date = await self._attempt(call, correction)
-            seen = measure_skew({"Date": date}, self.clock.wall(), self._network_time(call))
-            if status == 401 and not other:
-                new = self.clock.select_retry_correction(environment, seen, correction)
-                if new is not None:
-                    correction, other = new, True
-                    if call.fence:
-                        await call.fence.fence()
-                    continue
-            if other and status < 500 and status not in (401, 429):
-                self.clock.record_proven(environment, correction)
-            elif 200 <= status < 300 and seen:
-                self.clock.record_accepted(environment, seen)
-            return status, body, date
-
-    def _network_time(self, call: _Sending) -> float:
-        return asyncio.get_running_loop().time() - call.sent
-
-    async def _attempt(self, call: _Sending, correction: float) -> tuple[int, bytes, str]:
-        while True:
-            call.left = False
-            await self._process.step()
-            headers = self._stamped(call, correction)
-            while call.fence and not call.fence.is_fenced:
-                await call.fence.fence()
-                headers = self._stamped(call, correction)
-            call.left, call.sent = True, asyncio.get_running_loop().time()
-            asked = _Asked(call.method, call.target, headers, call.body)
-            try:
-                answered = await self._network.send(asked, call.sent)
-            except Lost:
-                if not call.may_repeat:
-                    raise
-                call.may_repeat = False
-            else:
-                if (call.method, call.target) == ("POST", "/v1/batches"):
-                    self._network.snag(self._process)
-                return answered
-
-    def _stamped(self, call: _Sending, correction: float) -> CIMultiDict[str]:
-        signed = build_signature_headers(
-            call.pair,
-            WORDS,
-            stamp=int(self.clock.wall() + correction),
-            method=call.method,
-            target=format_signed_target("path", call.target),
-            body=call.body,
-        )
-        kind = {"Content-Type": "application/json"} if call.body else {}
-        return CIMultiDict({**signed, **kind})
-
-
 def service(dice: random.Random, **switches: Any) -> Service:
-    from gateway.simulator import Switches
-
     def clock() -> float:
         return EPOCH + asyncio.get_running_loop().time()
 

@@ -1,4 +1,4 @@
-"""One seed: a town of clients, gateways and a failing service, until all is well again, and judged."""
+"""Plays one seed: clients, gateways and a failing service, then recovery and checks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.simulation import judging
-from tests.simulation.gateway import Gateway, opened
+from tests.simulation.assembly import Gateway, opened
+from tests.simulation.database import database, emptied, is_superseded
 from tests.simulation.loop import Loop
 from tests.simulation.machine import Killed
 from tests.simulation.network import FATES, Fate, Network, service
-from tests.simulation.state import database, emptied, is_superseded
 from tests.simulation.stories import STORIES, Kind, Story, person, wallet
 
 LONGEST = 4000.0
-"""Seconds of simulated time in which every client has been told, or something stands still."""
+"""Seconds of simulated time in which every client must have its response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Temper:
-    """What a seed does to its town."""
+    """The conditions of a seed."""
 
     gateways: int
     stories: int
@@ -44,12 +44,12 @@ class Temper:
     fates: tuple[Fate, ...] = FATES
     kinds: tuple[Kind, ...] = STORIES
     snags: float = 0.0
-    """Of the batches that are made, after how many whoever made one is paused or killed."""
+    """Share of batch creates after which the process is paused or killed."""
     twins: float = 0.3
-    """Of what may be wanted by two at once, how much is."""
+    """Share of requests that two clients send at once."""
     keys: float = 0.25
     at_rest: float = 800.0
-    """Seconds of simulated time after which nothing is left that can be settled."""
+    """Seconds of simulated time after which nothing may be in doubt that can be reconciled."""
 
     @classmethod
     def of(cls, dice: random.Random) -> Temper:
@@ -100,7 +100,7 @@ class Town:
         if self.shown:
             sys.stdout.write(f"{line}\n")
 
-    # Its gateways
+    # Gateways
 
     async def open(self, at: int) -> None:
         gateway = await opened(
@@ -120,7 +120,7 @@ class Town:
         self.told("open", at)
 
     async def _minded(self, at: int) -> None:
-        """Kills, ends and holds one of them, and has another in its place."""
+        """Kills, stops and pauses one gateway, and replaces it."""
         dice, temper = self.dice, self.temper
         while not self.is_calm:
             gateway = self.gateways[at]
@@ -155,7 +155,7 @@ class Town:
                 await self.open(at)
         self.told("calm")
 
-    # Its stories
+    # Scenarios
 
     def _story(self, mark: str, payee: str) -> Story:
         dice, temper = random.Random(self.dice.random()), self.temper
@@ -194,7 +194,7 @@ async def _seed(
     seed: int, engine: AsyncEngine, changes: Mapping[str, Any], *, shown: bool
 ) -> Result:
     dice = random.Random(seed)
-    random.seed(seed)  # what the product draws for itself
+    random.seed(seed)  # for the random numbers of the product
     temper = replace(Temper.of(dice), **changes)
     network = Network(
         service(dice, **temper.switches), random.Random(dice.random()), fates=temper.fates
@@ -230,14 +230,14 @@ def _hears(lines: list[Mapping[str, Any]]) -> None:
 
 
 def _is_odd(line: Mapping[str, Any]) -> bool:
-    """Whether something raised what nobody had thought of."""
+    """Whether an unforeseen exception was logged."""
     return "raised_at" in line
 
 
 def played(seed: int, *, shown: bool = False, **changes: Any) -> Result:
-    """The same for the same seed, whenever and wherever it is played.
+    """Plays a seed; the result depends on nothing else.
 
-    ``changes`` are of its temper.
+    ``changes`` replace fields of its conditions.
     """
     engine = database()
     loop = Loop()

@@ -1,4 +1,4 @@
-"""What the clients of the simulation want, and what there has to be of it at the service in the end."""
+"""Scenarios of the clients, and what the service must have in the end."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.http.responses import LegacyResponse
-from gateway.simulator.state import Batch
+from gateway.simulator import Batch
 from tests.simulation import clients
+from tests.simulation.assembly import Asked, Response
 from tests.simulation.clients import Town
-from tests.simulation.gateway import Asked
 from tests.simulation.network import Network
 
 
 @dataclass
 class Story:
-    """What one client did."""
+    """The requests of one client, and their checks."""
 
     town: Town
     network: Network
@@ -31,8 +30,8 @@ class Story:
     checks: list[Callable[[], str | None]] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)
 
-    async def asks(self, asked: Asked, times: int = 1, at: int = 0) -> list[LegacyResponse | None]:
-        """The same, by so many clients at once: each a request of its own, unless it has a key."""
+    async def asks(self, asked: Asked, times: int = 1, at: int = 0) -> list[Response | None]:
+        """Sends a request from several clients at once; without an Idempotency-Key each counts as its own."""
         return list(
             await asyncio.gather(
                 *(
@@ -43,11 +42,11 @@ class Story:
         )
 
     async def ask(self, operation: str, body: Any = None, **ids: str) -> Any:
-        """The answer's body; None where it was refused, or never told."""
+        """The response's body; None if it was refused or never came."""
         asked = Asked(operation, ids, body, self._key(operation))
         (said,) = await self.asks(asked)
         self.wanted.append(f"{operation} {said and said.status}")
-        return json.loads(said.encoded_body) if said and said.status == 200 else None
+        return json.loads(said.data) if said and said.status == 200 else None
 
     def _key(self, operation: str) -> str | None:
         is_post = operation.startswith(("create", "start", "generate"))
@@ -62,7 +61,7 @@ class Story:
     # At the service
 
     def people(self) -> list[list[str]]:
-        """The accounts of everybody who has this story's address, and was not deleted again."""
+        """The accounts of each recipient with this scenario's address that is not deleted."""
         return [
             [account.fields["emailAddress"] for account in one.accounts]
             for one in self.network.service.world().recipients.values()
@@ -91,7 +90,7 @@ def wallet(mark: str) -> dict[str, Any]:
 
 
 async def a_recipient(story: Story) -> None:
-    """One, or two clients who want the same at the same time."""
+    """One client, or two that send the same request at once."""
     mark, dice = story.mark, story.dice
     has_payout = dice.random() < 0.6
     body = person(mark, payout=wallet(mark)) if has_payout else person(mark)
@@ -106,9 +105,9 @@ async def a_recipient(story: Story) -> None:
     def check() -> str | None:
         there = story.people()
         if any(end is None or end.status != 200 for end in ends):
-            return f"never told: {[end and end.encoded_body for end in ends]}"
-        told = {json.loads(end.encoded_body)["recipient"]["id"] for end in ends if end}
-        # Which of two that are the same a client is told of is all one.
+            return f"never told: {[end and end.data for end in ends]}"
+        told = {json.loads(end.data)["recipient"]["id"] for end in ends if end}
+        # Either of two identical recipients is a right answer.
         if not len(told) <= len(there) <= most or any(one != account for one in there):
             return f"told of {len(told)}, there is {there}"
         return None
@@ -117,7 +116,7 @@ async def a_recipient(story: Story) -> None:
 
 
 async def a_batch(story: Story) -> None:
-    """Made, perhaps changed, perhaps quoted, and started."""
+    """Creates a batch, may edit and quote it, and starts it."""
     dice, mark = story.dice, story.mark
     amounts = [f"{dice.randrange(10, 99)}.00" for _ in range(dice.choice((1, 1, 2)))]
     payments = [_payment(story, amount) for amount in amounts]
@@ -140,7 +139,7 @@ def _payment(story: Story, amount: str) -> dict[str, Any]:
 
 
 async def _changed(story: Story, batch: str, amounts: list[str]) -> list[str]:
-    """The amounts as they are to be then."""
+    """The amounts after the edit."""
     how = story.dice.choice(("add", "amount", "amount", "remove"))
     if how == "add":
         added = await story.ask("create_payment", _payment(story, "5.00"), id=batch)
@@ -160,7 +159,7 @@ async def _changed(story: Story, batch: str, amounts: list[str]) -> list[str]:
     return others if done else amounts
 
 
-async def _started(story: Story, batch: str) -> list[LegacyResponse | None]:
+async def _started(story: Story, batch: str) -> list[Response | None]:
     twins = 2 if story.dice.random() < story.twins else 1
     key = f"{story.mark} start" if story.dice.random() < story.keys else None
     ends = await story.asks(Asked("start_batch", {"id": batch}, None, key), twins)
@@ -169,7 +168,7 @@ async def _started(story: Story, batch: str) -> list[LegacyResponse | None]:
 
 
 async def a_contested_batch(story: Story) -> None:
-    """Edited, so that it may be a draft, and then started, quoted and edited by several at a time."""
+    """Edits a batch, so that it may be a draft, then starts, quotes and edits it concurrently."""
     dice, mark = story.dice, story.mark
     amounts = ["11.00", "12.00", "13.00"]
     payments = [_payment(story, amount) for amount in amounts]
@@ -196,18 +195,18 @@ async def a_contested_batch(story: Story) -> None:
 
 @dataclass
 class _Contest:
-    """A batch that several change at a time, and what they were told of it."""
+    """A batch that several clients change at once, and their responses."""
 
     story: Story
     batch: str
     ids: dict[str, str]
-    """Its payments' ids by the amounts that they had first."""
+    """Its payments' ids by their first amounts."""
     amounts: list[str]
     is_deleted: bool = False
     is_untold: bool = False
 
     async def edits(self, *ways: str) -> None:
-        """One after the other, by one client, mostly at another gateway than the starts."""
+        """Edits in sequence by one client, mostly at another gateway than the starts."""
         ids, batch = self.ids, {"id": self.batch}
         for way in ways:
             await asyncio.sleep(self.story.dice.choice((0.0, 0.01, 0.05, 0.3)))
@@ -243,26 +242,22 @@ class _Contest:
         self.is_untold = self.is_untold or said is None
         return said is not None and said.status == 200
 
-    def wrong(self, ends: list[LegacyResponse | None]) -> str | None:
-        """What was paid that no client was told of, or was not though one was."""
+    def wrong(self, ends: list[Response | None]) -> str | None:
+        """A contradiction between what was paid and the clients' responses."""
         story, started = self.story, self.story.starts()
         if len(started) > 1 or (self.is_deleted and started):
             return f"{started} were started"
         if self.is_untold or any(end is None for end in ends):
             return None if _is_untold(story) else "nobody was told"
         if not started:
-            return (
-                None
-                if self.is_deleted
-                else f"not started: {[end and end.encoded_body for end in ends]}"
-            )
+            return None if self.is_deleted else f"not started: {[end and end.data for end in ends]}"
         (batch,) = [one for one in story.batches() if one.id == started[0]]
         paid = sorted(str(one.amount) for one in batch.payments.values())
         return None if paid == sorted(self.amounts) else f"paid {paid} for {sorted(self.amounts)}"
 
 
 def _is_untold(story: Story) -> bool:
-    """Whether a batch was lost at a service that lists none: then it is left for a person."""
+    """Whether a batch was lost at a service without lists, and is left to the operator."""
     return story.town.counts["left"] > 0
 
 
@@ -273,14 +268,14 @@ def _at_most_one(story: Story) -> str | None:
     return None if _is_untold(story) else "nobody was told of the batch"
 
 
-def _paid(story: Story, amounts: list[str], ends: list[LegacyResponse | None]) -> str | None:
+def _paid(story: Story, amounts: list[str], ends: list[Response | None]) -> str | None:
     started = story.starts()
     if len(started) > 1:
         return f"{started} were started"
     if any(end is None for end in ends):
         return None if _is_untold(story) else "nobody was told of the start"
     if not any(end and end.status == 200 for end in ends) or not started:
-        return f"not started: {[end and end.encoded_body for end in ends]}"
+        return f"not started: {[end and end.data for end in ends]}"
     (batch,) = [one for one in story.batches() if one.id == started[0]]
     paid = sorted(str(one.amount) for one in batch.payments.values())
     return None if paid == sorted(amounts) else f"paid {paid} for {sorted(amounts)}"

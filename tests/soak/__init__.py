@@ -1,1 +1,1 @@
-"""A load and fault run on loopback, bounded in time: ``make soak``. It is no test of `make test`."""
+"""A time-bounded load and fault run on loopback: ``make soak``. Not part of `make test`."""

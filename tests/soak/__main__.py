@@ -1,4 +1,4 @@
-"""``python -m tests.soak [SECONDS]``: prints a table, and exits 1 where a bound is broken."""
+"""``python -m tests.soak [SECONDS]``: prints a table, and exits with 1 if a bound is exceeded."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SHED_SECONDS = 15
 BIG, MEGABYTE = 1000, 1024 * 1024
 HELD = 256 * MEGABYTE
 SPARE_MEMORY = 192 * MEGABYTE
-"""Beside what bodies hold: connections, and what is under way."""
+"""Bytes for connections and requests in flight, besides bodies."""
 
 FAULTS = 0.25
-"""The part of the time in which it is crowded, overloaded and starved; each of that is done once at least."""
+"""Share of the time with crowds, overload and a silent service; each happens at least once."""
 
 LEAST_STEADY = 10
 """Seconds."""
@@ -51,7 +51,7 @@ breaker_seconds = {BREAKER_SECONDS}
 
 
 class Report:
-    """The table, and what of it is out of bounds."""
+    """The table, and the rows that exceed their bounds."""
 
     def __init__(self) -> None:
         self.broken: list[str] = []
@@ -91,7 +91,7 @@ class Run:
         self.report.line("calm: not answered", tally.statuses.total() - tally.answered, "", 0)
 
     async def crowd(self) -> None:
-        """4,000 that are silent and 1,500 that are slow, while others work."""
+        """Opens 4,000 silent and 1,500 slow connections while other clients work."""
         crowd = Crowd(self.gateway.port)
         slow_head = b"GET /v1/recipients HTTP/1.1\r\nHost: gateway\r\nX-"
         slow_body = (
@@ -112,7 +112,7 @@ class Run:
         )
 
     async def overload(self) -> None:
-        """A merchant whose requests take 1 s asks for 400 at once; another goes on."""
+        """One merchant sends 400 requests of 1 s at once; another continues."""
         self.service.slow[PEOPLE["slow"]] = 1.0
         before = self.service.asked[PEOPLE["slow"]]
         async with self.asking("slow", 400) as slow, self.asking("quick", 8, 0.01) as quick:
@@ -124,7 +124,7 @@ class Run:
             await asyncio.sleep(0.05)
         self.report.line("overload: the merchant's shed", slow.statuses[500], "")
         self.report.line("overload: neither answered nor told when to come", slow.others, "", 0)
-        # Some were under way when their clients went away.
+        # Some were in flight when their clients disconnected.
         self.report.line("overload: sent and not answered", asked - slow.answered, "", 64)
         self.report.people("overload, another merchant", quick, 3000)
         self.report.line(
@@ -133,7 +133,7 @@ class Run:
         self.report.line("overload: recovered after its end", time.monotonic() - began, "s", 5)
 
     async def bodies(self) -> None:
-        """A thousand bodies of a megabyte at once, of which a quarter comes."""
+        """Announces a thousand bodies of a megabyte at once and sends a quarter of each."""
         crowd, before = Crowd(self.gateway.port), self.memory()
         head = (
             f"POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nX-API-Key: slow-api-key\r\n"
@@ -154,7 +154,7 @@ class Run:
         self.report.people("bodies, others meanwhile", tally, 3000)
 
     async def silence(self) -> None:
-        """The service is gone for some seconds."""
+        """Stops the service for some seconds."""
         while await self._seconds_of("quick") > 0.5:
             await asyncio.sleep(0.05)
         self.service.close()
@@ -219,7 +219,7 @@ async def soak(seconds: float) -> list[str]:
             for part in (run.calm, run.crowd, run.overload, run.bodies, run.silence):
                 await part()
             after.append(run.memory() / MEGABYTE)
-            # What the first round left is what there is to be kept.
+            # Caches are full after the first round.
             report.line("memory after this round", after[-1], "MB", 1.3 * after[0] + 64)
         code = await gateway.ends()
         report.line("exit code", code, "", 0)

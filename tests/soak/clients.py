@@ -1,4 +1,4 @@
-"""Clients: some that ask one request after the other, and some that only take up room."""
+"""Clients that send requests continuously, and clients that only hold connections."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ READ = "GET /v1/profile/balances HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {key}\r
 
 @dataclass(slots=True)
 class Tally:
-    """What clients were told, and after how many seconds."""
+    """Statuses that clients got, and after how many seconds."""
 
     statuses: Counter[int | str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
-    """Of those that were answered 200."""
+    """For responses with status 200."""
     without_wait: int = 0
-    """Refusals that did not say when to come again."""
+    """Refusals without Retry-After."""
 
     def part(self, of_hundred: int) -> float:
         """A percentile, in milliseconds."""
@@ -33,12 +33,12 @@ class Tally:
 
     @property
     def others(self) -> int:
-        """Of those that are neither answered nor told to come again."""
+        """Requests that were neither answered nor given Retry-After."""
         return self.statuses.total() - self.statuses[200] - self.statuses[500] + self.without_wait
 
 
 class Asking:
-    """So many clients of a merchant that ask for as long as this is entered."""
+    """Clients of one merchant that send requests while the context is open."""
 
     def __init__(self, port: int, key: str, clients: int, *, pause: float = 0.0) -> None:
         self.tally = Tally()
@@ -85,7 +85,7 @@ class Asking:
             self.tally.without_wait += 1
             await asyncio.sleep(0.05)
         else:
-            await asyncio.sleep(0.2)  # not as long as it is told: this is a crowd that pushes
+            await asyncio.sleep(0.2)  # ignores Retry-After, as an impatient crowd does
         return b"\r\nconnection: close" not in head
 
 
@@ -97,7 +97,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
 
 
 class Crowd:
-    """Connections that say something, or nothing, and go on saying it very slowly."""
+    """Connections that send nothing, or send very slowly."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -105,7 +105,7 @@ class Crowd:
         self._dripping: asyncio.Task[None] | None = None
 
     async def come(self, saying: Iterable[bytes]) -> None:
-        # Some at a time: they are to be accepted, and not to wait in the kernel.
+        # In groups, so that they are accepted and do not wait in the kernel's queue.
         batch: list[bytes] = []
         for said in [*saying, None]:
             if said is not None:
@@ -133,7 +133,7 @@ class Crowd:
         return sum(not (reader.at_eof() or reader.exception()) for reader, _ in self._there)
 
     async def gone_within(self, seconds: float) -> float | None:
-        """After how many seconds all were ended; None where they were not."""
+        """Seconds until all were closed; None if some were not."""
         began = time.monotonic()
         while self.left:
             if time.monotonic() - began > seconds:

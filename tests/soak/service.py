@@ -1,4 +1,4 @@
-"""A service that answers at once, slowly for one merchant, or not at all, and counts."""
+"""A service that answers at once, slowly for one merchant, or not at all, and counts requests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Service:
     def __init__(self) -> None:
         self.port = 0
         self.asked: Counter[str] = Counter()
-        """Requests, by access key."""
+        """Requests by access key."""
         self.slow: dict[str, float] = {}
-        """Seconds that an answer takes, by access key."""
+        """Seconds that a response takes, by access key."""
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -28,7 +28,7 @@ class Service:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Its end, at once; ``open`` is its return at the same address."""
+        """Closes at once; ``open`` returns at the same address."""
         if self._server:
             self._server.close()
         for writer in list(self._writers):

@@ -1,8 +1,8 @@
-"""A fresh gateway at half of what it can do: whether its memory stays flat, and its answers in time.
+"""Runs a fresh gateway at half of its capacity and checks memory and latency.
 
-What it can do is found out first, by clients that ask as soon as they are answered. Then requests come
-when they are due, whatever became of those before, and an answer's time counts from then on: a gateway
-that falls behind is not waited for.
+First, clients that send as soon as they are answered measure the capacity. Then requests are sent at a fixed
+rate, whether or not earlier ones were answered, and latency counts from the time at which a request was
+due: the load does not wait for a gateway that falls behind.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TRIES = 3
 MOST_CONNECTIONS = 256
 SAMPLES = 400
 PARTS = 10
-"""Of the time, each with its own percentiles."""
+"""Parts of the run, each with its own percentiles."""
 
 MEGABYTE = 1024 * 1024
 GROWN = 24
-"""Megabytes by which the last quarter's median may be above the first one's, in which caches fill."""
+"""Megabytes by which the last quarter's median may exceed the first quarter's, in which caches fill."""
 
 _READ, _LIST, _METHOD, _BATCH = (one.request for one in WORKS[:4])
 _AMONG = WORKS[0].among
@@ -56,7 +56,7 @@ class Lines(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """Asks one request at a time, and tells of its status; 0 where the connection ended instead."""
+    """Sends one request at a time and reports its status, or 0 if the connection ended."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
 class Heard:
     statuses: Counter[int] = field(default_factory=Counter)
     took: list[list[float]] = field(default_factory=lambda: [[] for _ in range(PARTS)])
-    """Seconds, for each part of the time."""
+    """Seconds, for each part of the run."""
 
     @property
     def others(self) -> int:
@@ -107,7 +107,7 @@ class Heard:
 
 
 class Asking:
-    """Has requests asked on as many connections as it takes, up to a bound."""
+    """Sends requests on as many connections as needed, up to a bound."""
 
     def __init__(self, port: int) -> None:
         self.heard = Heard()
@@ -118,7 +118,7 @@ class Asking:
         self._count = 0
 
     async def as_they_are_answered(self, seconds: float) -> float:
-        """Requests a second that are answered 200 where a few clients ask all the time."""
+        """Requests per second with status 200 while a few clients send continuously."""
         until = time.monotonic() + seconds
         await asyncio.gather(*(self._client(until) for _ in range(CLIENTS)))
         return self.heard.statuses[200] / seconds
@@ -218,7 +218,7 @@ async def steady(seconds: float, report: Lines) -> None:
     short = min(20.0, seconds / 10)
     with tempfile.TemporaryDirectory() as name:
         async with _gateway(Path(name) / "gateway") as gateway:
-            await Asking(gateway.port).as_they_are_answered(short / 4)  # so that it is warm
+            await Asking(gateway.port).as_they_are_answered(short / 4)  # warm up
             tries = [
                 await Asking(gateway.port).as_they_are_answered(short / TRIES) for _ in range(TRIES)
             ]
@@ -258,7 +258,7 @@ def _tell(
     last = median(size for _, size in samples[-quarter:])
     report.line("steady: memory, median of the first quarter", first, "MB")
     report.line("steady: memory, median of the last quarter", last, "MB", first + GROWN)
-    # From the second quarter on: in the first one caches fill.
+    # From the second quarter on, because caches fill in the first.
     later = samples[quarter:]
     line = linear_regression([at for at, _ in later], [size for _, size in later])
     report.line("steady: memory, a line through what follows", 3600 * line.slope, "MB an hour")

@@ -19,8 +19,8 @@ from mappings import OPERATIONS
 from mappings.effects import Call, CompareAndSet, Confirmed, Request
 from mappings.failures import Conflict, Unknown
 from tests.house import settings_for
-from tests.simulation.gateway import OWN_KEY
-from tests.states import lay_out
+from tests.simulation.assembly import OWN_KEY
+from tests.state import create_database
 from tests.test_state_faults import moved
 
 CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
@@ -33,7 +33,7 @@ ADA = Confirmed({"recipient": {"id": "R-1"}}, object_id="R-1")
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     settings = settings_for(tmp_path, "http://127.0.0.1:1")
-    async with open_store(lay_out(settings.state)) as store:
+    async with open_store(create_database(settings.state)) as store:
         yield store
 
 

@@ -18,7 +18,7 @@ from mappings.effects import Call, Request
 from tests.house import settings_for
 from tests.parts import open_parts
 from tests.processes import free_port
-from tests.simulation.gateway import OWN_KEY
+from tests.simulation.assembly import OWN_KEY
 from tests.sockets import until
 
 CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")

@@ -23,7 +23,7 @@ from gateway.storage.engine import parsed, postgresql_engine, sqlite_engine, sql
 from gateway.storage.keyfile import make_key_file
 from gateway.storage.store import Store, utc_now
 from gateway.storage.upgrade import configuration
-from tests.states import lay_out
+from tests.state import create_database
 
 POSTGRES = os.environ.get(
     "PAYOUT_GATEWAY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres"
@@ -67,7 +67,7 @@ def nothing_yet(folder: Path) -> State:
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> State:
-    return lay_out(nothing_yet(tmp_path))
+    return create_database(nothing_yet(tmp_path))
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""The state in a database in memory: each transaction at one moment, and time before and after it.
+"""A database in memory: a transaction takes no time, and time passes before and after it.
 
-That is what a database promises, and with a driver of its own that waits for nothing it is so on
-each run alike.
+The driver never waits, so that every run of a seed is the same.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import base64
 import json
 import random
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal, cast
 
-from sqlalchemy import delete, event
+from sqlalchemy import Row, Select, delete, event
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -33,19 +32,19 @@ from gateway.storage.migrate import migrate
 from gateway.storage.on_sqlite import transact
 from gateway.storage.statements import Made, Transaction
 from gateway.storage.tables import metadata
-from tests.house import KEY
 from tests.simulation.machine import Process
+from tests.state import KEY, OpenOperation, StoredWrite, select_open_operations, select_writes
 
 KEYS = EncryptionKeys({"one": base64.b64decode(b"A" * 43 + b"=")})
 KEPT = ("keys", "pairs", "counters", "encryption_keys")
-"""Tables that are the same for every seed."""
+"""Tables that every seed shares."""
 
 Trouble = Literal["before", "after"] | None
 
 
 class _Cursor(sqlite3.Cursor):
     async def _async_soft_close(self) -> None:
-        """What SQLAlchemy asks of a cursor that is waited for."""
+        """Required by SQLAlchemy of an asynchronous cursor."""
 
 
 class _Connection(sqlite3.Connection):
@@ -54,7 +53,7 @@ class _Connection(sqlite3.Connection):
 
 
 class Inline(SQLiteDialect_pysqlite):
-    """SQLite's own driver, called from where others would be waited for."""
+    """SQLite's driver, called synchronously from an asynchronous engine."""
 
     driver = "inline"
     is_async = True
@@ -65,14 +64,14 @@ registry.register("sqlite.inline", __name__, "Inline")
 
 
 class State(Store):
-    """One process's way to the database; ``trouble`` says what becomes of its next transaction."""
+    """One process's store, which may fail before or after a transaction."""
 
     def __init__(self, process: Process, engine: AsyncEngine, *, shared: bool) -> None:
         super().__init__(engine, "memory", lambda: datetime.fromtimestamp(process.wall(), UTC))
         self.encryption = KEYS
         self.shared = shared
         self.part = 0.0
-        """Of its transactions, that fail."""
+        """Share of its transactions that fail."""
         self._process = process
 
     @property
@@ -101,7 +100,7 @@ class State(Store):
         async with super().write() as connection, _at_once():
             yield connection
         await self._process.step()
-        if trouble == "after":  # it is committed, and nobody was told
+        if trouble == "after":  # committed, but reported as failed
             raise _unavailable()
 
     async def looked_up(self, work: Transaction[Made]) -> Made:
@@ -130,7 +129,7 @@ class State(Store):
 
 @asynccontextmanager
 async def _at_once() -> AsyncIterator[None]:
-    """Fails where a transaction waits for anything: others would find themselves in the midst of it."""
+    """Fails if a transaction waits: others would run in the middle of it."""
     turns: list[None] = []
     handle = asyncio.get_running_loop().call_soon(turns.append, None)
     yield
@@ -143,12 +142,12 @@ def _unavailable() -> StoreUnavailable:
 
 
 _DRIVERS: dict[Any, sqlite3.Connection] = {}
-"""The connection that there is of each engine."""
+"""The only connection of each engine."""
 
 
 @cache
 def database() -> AsyncEngine:
-    """The one that all seeds use, one after the other."""
+    """The engine that all seeds use, one after another."""
     engine = create_async_engine(
         "sqlite+inline://", poolclass=StaticPool, connect_args={"factory": _Connection}
     )
@@ -172,14 +171,14 @@ async def _filled(engine: AsyncEngine) -> None:
 
 
 def is_superseded(engine: AsyncEngine, batch: str) -> bool:
-    """Whether an edit has left this batch of the service, by what is committed at this moment."""
+    """Whether this upstream batch is superseded, by the committed rows."""
     those = "SELECT facts FROM remembered WHERE kind = 'alias' AND id = ?"
     rows = _DRIVERS[engine.sync_engine].execute(those, (batch,)).fetchall()
     return any(json.loads(facts).get("abandoned") for (facts,) in rows)
 
 
 async def emptied(engine: AsyncEngine) -> None:
-    """As it was before the first seed."""
+    """Deletes what a seed has written."""
     async with engine.begin() as connection:
         for table in reversed(metadata.sorted_tables):
             if table.name not in KEPT:
@@ -195,4 +194,20 @@ async def _nothing() -> None:
 
 
 def _awaits(*_execution: object) -> None:
-    await_only(_nothing())  # SQLAlchemy insists that something is; this is over at once
+    await_only(_nothing())  # SQLAlchemy requires one await; this one returns at once
+
+
+async def list_writes(engine: AsyncEngine) -> list[StoredWrite]:
+    return [StoredWrite(**row._mapping) for row in await _rows(engine, select_writes())]
+
+
+async def list_open_operations(engine: AsyncEngine) -> list[OpenOperation]:
+    return [OpenOperation(*row) for row in await _rows(engine, select_open_operations())]
+
+
+async def _rows(engine: AsyncEngine, query: Select[Any]) -> Sequence[Row[Any]]:
+    async with engine.connect() as connection:
+        rows = (await connection.execute(query)).all()
+        # Closing takes a turn of the loop, in which others would find themselves in this transaction.
+        await connection.rollback()
+        return rows

@@ -1,0 +1,239 @@
+"""Sets up and reads the state of a gateway, so that tests depend on no table and no repository.
+
+Objects are what the gateway remembers between requests, by kind and id; ``facts`` is the JSON object that it
+keeps of one. Every function takes a gateway's settings and opens its database for that moment, also while
+the gateway runs; ``open_state`` keeps it open for several steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from sqlalchemy import Select, create_engine, select, update
+
+from gateway.auth.key_import import import_keys
+from gateway.auth.key_lines import parse_key_lines
+from gateway.config.settings import Settings
+from gateway.config.settings import State as StateSettings
+from gateway.storage import Ledger, Store, Tenant, open_store
+from gateway.storage.engine import parsed, sqlite_file
+from gateway.storage.tables import journal, writes
+from gateway.storage.undertakings import (
+    ANSWERED,
+    DONE,
+    HAPPENED,
+    MAY_EXIST,
+    RUNNING,
+    SENT,
+    UNDONE,
+    UNSETTLED,
+)
+from gateway.storage.upgrade import upgrade
+
+ENVIRONMENT = "sandbox"
+KEY = {
+    "merchant": "demo",
+    "environment": ENVIRONMENT,
+    "api_key": "an-api-key-for-tests",
+    "access_key": "SIMULATORACCESSKEY",
+    "secret_key": "simulator-secret-key",
+}
+TENANT = Tenant(KEY["merchant"], ENVIRONMENT)
+
+Objects = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Kind to id to facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWrite:
+    """A write to the service as it is recorded, with the state of its operation."""
+
+    method: str
+    path: str
+    state: str
+    made: str | None
+    operation_state: str
+
+    @property
+    def is_executed(self) -> bool:
+        """Whether the gateway knows that the service executed it."""
+        return self.state in (ANSWERED, HAPPENED)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was sent and has no proof of either outcome yet."""
+        return self.state == SENT
+
+    @property
+    def may_exist(self) -> bool:
+        return self.state in (SENT, MAY_EXIST)
+
+    @property
+    def has_open_operation(self) -> bool:
+        return self.operation_state in (RUNNING, UNSETTLED)
+
+    @property
+    def has_closed_operation(self) -> bool:
+        return self.operation_state in (DONE, ANSWERED, UNDONE)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOperation:
+    """An operation that is not over; ``path`` is that of a write without an outcome, if it has one."""
+
+    state: str
+    operation: str
+    why: str | None
+    path: str | None
+
+
+def select_writes() -> Select[Any]:
+    """Rows with the fields of ``StoredWrite``."""
+    columns = (writes.c.method, writes.c.path, writes.c.state, writes.c.made)
+    return select(*columns, journal.c.state.label("operation_state")).join(
+        journal, journal.c.id == writes.c.undertaking
+    )
+
+
+def select_open_operations() -> Select[Any]:
+    """Rows with the fields of ``OpenOperation``."""
+    is_unanswered = (writes.c.undertaking == journal.c.id) & (writes.c.state == SENT)
+    return (
+        select(journal.c.state, journal.c.operation, journal.c.why, writes.c.path)
+        .join(writes, is_unanswered, isouter=True)
+        .where(journal.c.state.in_((RUNNING, UNSETTLED)))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """An open database."""
+
+    store: Store
+
+    async def import_api_keys(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Imports keys as the command line does."""
+        data = "\n".join(json.dumps(line) for line in lines).encode()
+        await import_keys(self.store, parse_key_lines(data))
+
+    async def put_objects(self, objects: Objects, tenant: Tenant = TENANT) -> None:
+        ledger = Ledger(self.store)
+        for kind, facts_by_id in objects.items():
+            for id_, facts in facts_by_id.items():
+                await ledger.record(tenant, kind, id_, facts)
+
+    async def list_objects(
+        self, kinds: Iterable[str], tenant: Tenant = TENANT
+    ) -> dict[str, dict[str, dict[str, Any]]]:
+        ledger = Ledger(self.store)
+        return {kind: await ledger.recall_all(tenant, kind) for kind in kinds}
+
+    async def list_writes(self) -> list[StoredWrite]:
+        async with self.store.read() as connection:
+            rows = await connection.execute(select_writes())
+            return [StoredWrite(**row._mapping) for row in rows]
+
+    async def count_operations(self) -> Counter[str]:
+        """How many operations are in each state."""
+        async with self.store.read() as connection:
+            return Counter(await connection.scalars(select(journal.c.state)))
+
+    async def age_writes(self, seconds: float) -> None:
+        """Makes every recorded write this much older."""
+        async with self.store.write() as connection:
+            for row in (await connection.execute(select(writes))).all():
+                is_row = (writes.c.undertaking == row.undertaking, writes.c.number == row.number)
+                earlier = row.entered_at - timedelta(seconds=seconds)
+                await connection.execute(update(writes).where(*is_row).values(entered_at=earlier))
+
+
+@asynccontextmanager
+async def open_state(settings: Settings, *, create: bool = True) -> AsyncIterator[State]:
+    async with open_store(settings.state, create=create) as store:
+        yield State(store)
+
+
+async def given_objects(settings: Settings, objects: Objects, tenant: Tenant = TENANT) -> None:
+    async with open_state(settings) as state:
+        await state.put_objects(objects, tenant)
+
+
+async def stored_objects(
+    settings: Settings, kinds: Iterable[str], tenant: Tenant = TENANT
+) -> dict[str, dict[str, dict[str, Any]]]:
+    async with open_state(settings) as state:
+        return await state.list_objects(kinds, tenant)
+
+
+async def stored_writes(settings: Settings) -> list[StoredWrite]:
+    async with open_state(settings, create=False) as state:
+        return await state.list_writes()
+
+
+async def in_doubt_writes(settings: Settings) -> list[StoredWrite]:
+    return [write for write in await stored_writes(settings) if write.is_open]
+
+
+async def operations_by_state(settings: Settings) -> Counter[str]:
+    async with open_state(settings, create=False) as state:
+        return await state.count_operations()
+
+
+# New databases. Migrations take longer than most tests, so that their result is copied.
+
+_files_with_key: list[bytes] = []
+"""The files of a database into which KEY was imported."""
+
+
+async def import_lines(settings: Settings, lines: list[dict[str, Any]]) -> None:
+    """Imports keys as the command line does; makes the database if there is none."""
+    files = database_files(settings.state)
+    is_default = lines == [KEY] and files and not any(file.exists() for file in files)
+    if is_default and _files_with_key:
+        for file, data in zip(files, _files_with_key, strict=True):
+            _write_private_file(file, data)
+        return
+    create_database(settings.state)
+    async with open_state(settings) as state:
+        await state.import_api_keys(lines)
+    if is_default:
+        _files_with_key[:] = [file.read_bytes() for file in files]  # two tasks may get here
+
+
+def database_files(state: StateSettings) -> list[Path]:
+    """The database and its encryption key; none for PostgreSQL."""
+    file = sqlite_file(parsed(state.url))
+    return [file, state.encryption_key_file] if file else []
+
+
+def create_database(state: StateSettings) -> StateSettings:
+    """Lays out the tables if there is no SQLite file yet, so that the first start migrates nothing."""
+    for file in database_files(state)[:1]:
+        if not file.exists():
+            _write_private_file(file, _migrated_file())
+    return state
+
+
+@cache
+def _migrated_file() -> bytes:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "gateway.db"
+        engine = create_engine(f"sqlite:///{file}")
+        with engine.begin() as connection:
+            upgrade(connection, "")
+        engine.dispose()
+        return file.read_bytes()
+
+
+def _write_private_file(file: Path, data: bytes) -> None:
+    file.touch(0o600)  # the gateway refuses files that others can read
+    file.write_bytes(data)

@@ -1,0 +1,87 @@
+"""The black-box suites import no internals of the product, so that a redesign leaves them alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SUITES = (
+    "test_cases.py",
+    "test_cases_in_process.py",
+    "test_kills.py",
+    "serve_ahead.py",  # a process of test_kills
+    "test_simulation.py",
+    "simulation/*.py",
+    "proof/*.py",
+    "mutations/*.py",
+)
+PUBLIC = ("gateway.simulator", "gateway.compare", "gateway.config.settings", "mappings.OPERATIONS")
+ASSEMBLY = {
+    "tests/house.py": "runs a gateway",
+    "tests/state.py": "sets up and reads its state",
+    "tests/parts.py": "assembles a gateway without sockets for the cases in process",
+    "tests/simulation/assembly.py": "assembles a gateway without sockets",
+    "tests/simulation/database.py": "is the database of such a gateway",
+    "tests/simulation/mutations.py": "plants mistakes in the product",
+    "tests/mutations/reach.py": "traces the lines of mappings/",
+    "tests/mutations/test_mutations.py": "checks that a table of mappings/ is replaced and restored",
+}
+"""The only modules of these suites that may import anything else of the product, and what for."""
+
+
+def imported_names(file: Path) -> Iterator[str]:
+    """Full names of what a module imports, inside of functions too."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def find_module(name: str) -> Path | None:
+    """The file of ``tests.a.b``, or of ``tests.a.b.name``."""
+    for dotted in (name, name.rpartition(".")[0]):
+        file = ROOT / f"{dotted.replace('.', '/')}.py"
+        if file.is_file():
+            return file
+    return None
+
+
+def list_modules() -> list[str]:
+    """The suites' modules, and those of tests/ that they import, to the last."""
+    found: set[Path] = set()
+    pending = [file for suite in SUITES for file in (ROOT / "tests").glob(suite)]
+    while pending:
+        file = pending.pop()
+        if file not in found:
+            found.add(file)
+            names = [name for name in imported_names(file) if name.startswith("tests.")]
+            pending += [module for name in names if (module := find_module(name))]
+    return sorted(str(file.relative_to(ROOT)) for file in found)
+
+
+def list_internals(file: Path) -> list[str]:
+    return [
+        name
+        for name in imported_names(file)
+        if name.partition(".")[0] in ("gateway", "mappings")
+        and (
+            not any(f"{name}.".startswith(f"{public}.") for public in PUBLIC)
+            or any(part.startswith("_") for part in name.split("."))
+        )
+    ]
+
+
+@pytest.mark.parametrize("module", [one for one in list_modules() if one not in ASSEMBLY])
+def test_module_imports_no_internals(module: str) -> None:
+    assert list_internals(ROOT / module) == []
+
+
+@pytest.mark.parametrize("module", ASSEMBLY)
+def test_assembly_module_is_used_and_needs_internals(module: str) -> None:
+    assert module in list_modules()
+    assert list_internals(ROOT / module)

@@ -1,0 +1,105 @@
+"""Transcripts of ``cases/``: a legacy request, the calls that it becomes, and the legacy response.
+
+A case may give ``settings``, objects that are ``remembered`` before it, and those that it ``remembers``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+CASES = Path(__file__).parent / "cases"
+FILES = sorted(CASES.glob("*/*.json"))
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def name_of(file: Path) -> str:
+    return f"{file.parent.name}/{file.stem}"
+
+
+@dataclass
+class ScriptedService:
+    """Answers the calls of a case in order; calls marked ``together`` in any order."""
+
+    expected: list[dict[str, Any]]
+    surprises: list[str] = field(default_factory=list)
+
+    def answer(
+        self, method: str, target: str, data: bytes | None
+    ) -> tuple[int, str, dict[str, str]]:
+        """Status, body and headers for a call."""
+        call: dict[str, Any] = {"method": method, "path": target.removeprefix("/v1")}
+        if data:
+            call["body"] = json.loads(data)
+        for place, expected in enumerate(self.expected):
+            if expected["request"] == call:
+                del self.expected[place]
+                answer = expected["answer"]
+                body = answer["body"]
+                text = body if isinstance(body, str) else json.dumps(body)
+                return answer.get("status", 200), text, answer.get("headers") or {}
+            if not expected.get("together"):
+                break
+        self.surprises.append(f"{json.dumps(call)} came, expected: {json.dumps(self.expected[:1])}")
+        return 500, '{"ok": false, "errors": []}', {}
+
+
+@dataclass
+class Transcript:
+    """One case, as it is played."""
+
+    case: dict[str, Any]
+    service: ScriptedService
+    began: str
+
+    @classmethod
+    def load(cls, file: Path) -> Transcript:
+        case = json.loads(file.read_text("utf-8"))
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return cls(case, ScriptedService(list(case.get("calls", []))), now)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        settings = self.case.get("settings", {})
+        # Otherwise the gateway may look for superseded batches meanwhile, which no case expects.
+        upstream = {"abandoned_check_seconds": 0, **settings.get("upstream", {})}
+        return {**settings, "upstream": upstream}
+
+    @property
+    def request(self) -> tuple[str, str, Any]:
+        """Method, target and body."""
+        request = self.case["request"]
+        return request["method"], "/v1" + request["path"], request.get("body")
+
+    @property
+    def objects_before(self) -> dict[str, Any]:
+        objects: dict[str, Any] = self.case.get("remembered", {})
+        return objects
+
+    @property
+    def kinds(self) -> set[str]:
+        """Kinds of objects to compare afterwards."""
+        return {"recipient", *self.objects_before, *self.case.get("remembers", {})}
+
+    def check(self, status: int, body: Any, objects: dict[str, Any]) -> None:
+        assert not self.service.surprises
+        answer = self.case["answer"]
+        assert body == answer["body"]
+        assert list(body) == list(answer["body"]), "the order of fields"
+        assert status == answer.get("status", 200)
+        assert not self.service.expected, "calls that were not made"
+        expected = self.case.get("remembers", self.objects_before)
+        assert self._replace_new_times(objects) == {**{kind: {} for kind in objects}, **expected}
+
+    def _replace_new_times(self, value: Any) -> Any:
+        """Puts "<now>" in place of times that the request set."""
+        if isinstance(value, dict):
+            return {name: self._replace_new_times(fact) for name, fact in value.items()}
+        if isinstance(value, list):
+            return [self._replace_new_times(element) for element in value]
+        is_new = isinstance(value, str) and TIME.fullmatch(value) and value >= self.began
+        return "<now>" if is_new else value
