@@ -1,4 +1,4 @@
-"""The house put together, and run: state, limits, upstream, player, the door, the admin port."""
+"""Assembles and runs a gateway: database, rate limits, clients, handlers, and the two ports."""
 
 from __future__ import annotations
 
@@ -86,15 +86,15 @@ from mappings.spelling import map_legacy_words
 log = structlog.get_logger()
 
 UPSTREAM_POOLS = 4
-"""Pools of connections to the service: two environments, and the signed face has its own."""
+"""Connection pools to the service: one for each environment, and again for the signed interface."""
 
 SPARE_SECONDS = 5
-"""How much longer than an upstream call a shutdown waits for what is in flight."""
+"""A shutdown waits this much longer than an upstream call may take for requests in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gateway that accepts connections; the ports are those it really has."""
+    """A gateway that accepts connections, with the ports that it is bound to."""
 
     at: ServerSettings
     port: int
@@ -104,18 +104,18 @@ class Running:
     load: Load
 
     def reload(self) -> None:
-        """Reads the certificate anew; connections that are there keep theirs."""
+        """Reload the TLS certificate; open connections keep the old one."""
         if self.server.certificate:
             self.server.certificate.reload()
 
     async def retire(self, seconds: float = RETIRE_SECONDS) -> None:
-        """Takes no new connections, and ends the others when each has had its next answer."""
+        """Stop accepting connections, and close each open one after its next response."""
         await self.door.end()
         await self.server.retire(seconds)
 
     @property
     def requests(self) -> int:
-        """How many are carried out at this moment, or wait for their turn."""
+        """The number of requests that run or wait for admission."""
         return self.load.shares.going + self.load.shares.waiting
 
     @property
@@ -129,7 +129,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """Where a worker listens: at some queues of its parent's port, and for its parent at a socket."""
+    """The sockets that a worker gets from the supervisor.
+
+    It accepts clients from some of the port's queues, and the supervisor's admin requests at a Unix
+    socket.
+    """
 
     queues: Sequence[Queue]
     numbers: Sequence[int]
@@ -145,12 +149,12 @@ async def run_gateway(
     monotonic: Callable[[], float] = time.monotonic,
     gone_seconds: float = GONE_SECONDS,
 ) -> AsyncIterator[Running]:
-    """A running gateway; on leaving, what is in flight is finished first.
+    """Run a gateway; on exit, requests in flight are finished first.
 
-    ``inherited`` is for one of several workers. ``clock`` is what requests are stamped by, and
-    stamps are held against; by ``monotonic`` it is told when a write that is not seen can no longer
-    happen. After ``gone_seconds`` without a sign of it, a process is taken for gone. Raises
-    Misconfigured, also where it cannot listen, and StoreUnavailable.
+    ``inherited_sockets`` is set for one of several workers. ``clock`` is used for request timestamps;
+    ``monotonic`` decides when a write that is not visible can no longer be executed. A process
+    without a heartbeat for ``lease_seconds`` is considered dead. Raises ConfigurationError, also if
+    a port cannot be bound, and StoreUnavailable.
     """
     check_extensions()
     check_runnable(settings)
@@ -280,7 +284,7 @@ async def run_gateway(
         pages = _pages(
             parts,
             partial(_states, breakers, legacy_breakers),
-            # Made when somebody asks for it: a start takes less long.
+            # Built on the first request, to keep the start fast.
             cache(partial(_described, settings, door.port)),
         )
         admin = AdminRunner(pages, access_log=None)
@@ -290,7 +294,7 @@ async def run_gateway(
 
 
 def _reloads(learned: CapabilityCache) -> PeriodicTask:
-    """What `doctor` or another process finds out about the service is known here soon."""
+    """Pick up what `doctor` or another process has learned about the service's capabilities."""
     return PeriodicTask("capability_reload", RELOAD_SECONDS, learned.reload, at_its_end=False)
 
 
@@ -299,14 +303,14 @@ def _pages(
     states: Callable[[], Mapping[str, str]],
     description: Callable[[], Mapping[str, JSON]],
 ) -> web.Application:
-    """The admin port's."""
+    """Create the application of the admin port."""
     settings, environments = parts.settings, parts.settings.environments.configured()
     application = create_admin_application(
         parts.checks,
         description,
         Standing(parts.store, parts.limits, parts.clock, parts.indexes, environments).page,
         states,
-        # A worker's own is asked by its parent alone, who has asked before.
+        # Only the supervisor can reach a worker's admin socket, and it has authenticated the request.
         [] if parts.has_parent else [admin_door(settings.server)],
     )
     console.add_console(application, parts)
@@ -344,7 +348,7 @@ def _to_current(
 def _to_legacy(
     settings: Settings, breakers: Breakers
 ) -> AbstractAsyncContextManager[PassthroughClient]:
-    """The way to the legacy service, which fails or is well by itself."""
+    """Open the client of the legacy service, whose circuit breakers are separate."""
     return open_passthrough(settings, _legacy_origins(settings), breakers)
 
 
@@ -364,7 +368,7 @@ def _legacy_breakers(settings: Settings) -> Breakers:
 
 
 def _states(current: Breakers, legacy: Breakers) -> dict[str, str]:
-    """Whether each environment is asked, of either service."""
+    """Return the circuit breaker state of each environment of both services."""
     return {
         **current.states(),
         **{f"legacy {name}": state for name, state in legacy.states().items()},
@@ -372,13 +376,13 @@ def _states(current: Breakers, legacy: Breakers) -> dict[str, str]:
 
 
 def _described(settings: Settings, port: int) -> Mapping[str, JSON]:
-    """What clients may ask, and where."""
+    """Build the OpenAPI document of the legacy interface, with the public URLs."""
     addresses = openapi.list_public_urls(settings.server, port)
     return openapi.build_openapi_document(settings.vocabulary.for_mappings(), addresses)
 
 
 async def _tell_of_no_keys(store: Store) -> None:
-    """A state without keys is often one made by accident, in another folder."""
+    """Warn about a database without keys: it was often created by accident, in the wrong folder."""
     if not await load_listed_keys(store):
         log.warning(
             "no_api_keys",
@@ -409,12 +413,12 @@ def _now(clock: Clock) -> datetime:
 
 
 def patience(settings: Settings) -> float:
-    """Seconds that what was begun may take."""
+    """Return the time that a running request may take."""
     return settings.upstream.timeout_seconds + SPARE_SECONDS
 
 
 def shutdown_seconds(settings: Settings) -> float:
-    """That a shutdown waits for what has been asked, at most: some of it may still wait its turn."""
+    """Return how long a shutdown waits at most: some requests may still wait for admission."""
     return patience(settings) + settings.load.queue_seconds
 
 
@@ -424,7 +428,7 @@ async def _door(
     runner: web.BaseRunner,
     inherited: Inherited | None,
 ) -> Listening:
-    """Has clients' connections accepted."""
+    """Start to accept client connections."""
     server = settings.server
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -464,8 +468,8 @@ def _checks(settings: Settings, store: Store, limits: Limits) -> dict[str, Check
                 pass
         except StoreUnavailable as unavailable:
             return str(unavailable)
-        # A state that is full can be read. Nothing is written to find out: every process does, in
-        # every few seconds.
+        # A database on a full disk can still be read. No write is needed to find out, because every
+        # process writes a heartbeat every few seconds.
         return str(store.unwritten) if store.unwritten else None
 
     way_out = EgressConfig(settings)
@@ -488,7 +492,7 @@ def _checks(settings: Settings, store: Store, limits: Limits) -> dict[str, Check
 
 
 async def _answers(origin: str, way_out: Mapping[str, Any]) -> bool:
-    """Whether anything speaks HTTP there; an unsigned request that changes nothing."""
+    """Return whether a server speaks HTTP there; sends an unsigned request that changes nothing."""
     try:
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
@@ -500,7 +504,10 @@ async def _answers(origin: str, way_out: Mapping[str, Any]) -> bool:
 
 
 def install_shutdown_event() -> asyncio.Event:
-    """Set on SIGTERM or SIGINT, from now on; to be called before anybody is told that we run."""
+    """Return an event that SIGTERM and SIGINT set.
+
+    Call it before readiness is announced: the signal may follow immediately.
+    """
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
