@@ -69,4 +69,5 @@ def log_request(
     }
     if trace := traces.current_trace_id():
         line["trace_id"] = trace
+    # A 4xx is the client's error, so only 5xx are logged as errors.
     (log.error if status >= 500 else log.info)("request", **line, **more)

@@ -23,6 +23,7 @@ def encode_stored(value: JSON) -> Text:
     for part in parts:
         plain.append(part)
         size += len(part)
+        # Most values are small, so compression starts only once the text exceeds this size.
         if size > json_codec.LARGE:
             return CompressedBuffer.of(chain(plain, parts))
     return b"".join(plain).decode()

@@ -25,6 +25,7 @@ async def run_in_thread(work: Callable[P, Made], *args: P.args, **named: P.kwarg
 
     The work runs to its end even if the caller is cancelled.
     """
+    # The caller's context variables, such as the trace span, must be set in the thread too.
     own = partial(contextvars.copy_context().run, work, *args, **named)
     return await asyncio.get_running_loop().run_in_executor(_thread, own)
 

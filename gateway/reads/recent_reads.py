@@ -38,6 +38,7 @@ class Kept:
 
     def get(self, owner: Tenant, call: Call) -> JSON | None:
         count, body = self._answers.get(_name(owner, call), (-1, None))
+        # Comparing counters invalidates all answers of a tenant without searching for them.
         return body if count == self.count(owner) else None
 
     def put(self, owner: Tenant, call: Call, body: JSON, asked_at: int) -> None:

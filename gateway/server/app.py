@@ -160,6 +160,8 @@ async def run_gateway(
     check_runnable(settings)
     clock = clock or Clock()
     now = partial(_now, clock)
+    # Entered in the order of their dependencies, so that a shutdown closes the ports first and the
+    # database last.
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(open_tracing(settings.traces))
         store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
@@ -167,6 +169,7 @@ async def run_gateway(
         limits = await stack.enter_async_context(
             open_limits(settings, store.encryption.lasting("limits"))
         )
+        # Requests without a valid key are counted by address, apart from the limits of keys.
         strangers = InProcess(most=STRANGERS)
         ledger = Ledger(store)
         learned = await load_capabilities(ledger, settings.environments.configured())
@@ -177,6 +180,7 @@ async def run_gateway(
         keyring = await stack.enter_async_context(ApiKeyStore(store))
         inferred = InferredOperations(settings.upstream.inferred_operations, learned)
         indexes = await stack.enter_async_context(_indexes(settings, store))
+        # Only without other processes, whose changes would not invalidate these answers.
         kept = Kept(is_alone=store.is_of_one_process, changed=indexes.changed)
         usage = await stack.enter_async_context(Usage(store, now))
         journal = Journal(store, ledger, clock, gone_seconds)

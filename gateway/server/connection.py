@@ -271,6 +271,7 @@ class Connection(RequestHandler):
             request_id=request_id,
             **{"http.response.status_code": said.status, "error.type": type(exc).__name__},
         )
+        # The manager may be the admin server, which has no extra headers.
         told = getattr(self._manager, "told", responses.NOTHING)
         return responses.build_web_response(said, request_id, told=told)
 

@@ -114,6 +114,7 @@ def _listening(family: int, address: tuple[Any, ...], *, shared: bool) -> socket
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # IPv4 addresses have their own sockets, with which a dual-stack socket would conflict.
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind(address)

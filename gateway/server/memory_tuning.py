@@ -31,6 +31,7 @@ def tune_gc() -> None:
     Objects that exist after the start stay alive, and scanning them again delays requests. Most
     objects of a request are freed by reference counting, so that the default threshold is too low.
     """
+    # Collected first, so that no garbage is frozen.
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)

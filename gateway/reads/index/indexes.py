@@ -106,6 +106,7 @@ class Indexes:
         reading = Reading(question, make, self._monotonic, held.page_size)
         try:
             await held.sync(reading, question.gone)
+        # Somebody dropped the cache during its refresh; the query starts again with a new one.
         except Dropped:
             return await self.find(question, make, owner, ordered)
         except NoIndex as why:
@@ -150,6 +151,7 @@ class Indexes:
     def _drop(self, owner: Tenant, held: RecipientCache) -> None:
         if self._held.get(owner) is held:
             del self._held[owner]
+            # The event loop has only weak references to tasks, so the set keeps them alive.
             self._dropping.add(its := asyncio.create_task(held.drop()))
             its.add_done_callback(self._dropping.discard)
 

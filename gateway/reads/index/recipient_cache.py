@@ -119,6 +119,7 @@ class RecipientCache:
         self._asked += 1
         asked = self._asked
         async with self._lock:
+            # Queries that wait for the lock share one synchronization.
             if self._began >= asked:  # a synchronization that started after this call has finished
                 return
             began = self._asked
@@ -267,6 +268,7 @@ class RecipientCache:
             for id_ in await reading.alone_each(left, self._keep):
                 self._remove(id_, read_at)
         except BaseException:
+            # These recipients have not been read again yet, so the next increment has to do it.
             self.changed |= changed
             raise
         self._advance(sent_at, max((one.stamp for one in walked), default=None))

@@ -79,6 +79,7 @@ async def _settled(question: Find, make: Make) -> list[Row]:
         if parts is None:
             continue
         rows = {str(row["id"]): row for part in parts for row in part.rows}
+        # A different number of distinct rows means that some moved between pages.
         if {part.records for part in parts} in ({None}, {len(rows)}):
             return list(rows.values())
     raise Unreachable("the list kept changing while it was read")

@@ -89,6 +89,7 @@ class Reading:
                 raise NoIndex("it does not say how many pages there are")
             if not read or number >= part.pages:
                 return walked
+            # Continue from the last date and not with the next page, which might skip rows.
             if since is None or read[-1].stamp > since:
                 since, number = read[-1].stamp, FIRST
             else:  # more rows with the same date than fit in a page

@@ -129,6 +129,7 @@ async def _page(
         ) as session,
         session.request(
             method,
+            # Encoded already: the worker must get the path unchanged.
             URL(f"http://worker{path}", encoded=True),
             headers=_end_to_end(headers or {}),
             data=body or None,

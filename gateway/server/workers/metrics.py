@@ -85,6 +85,7 @@ class Added:
         await self.look(self._workers())
         workers = set(self._workers())
         for worker in self._last.keys() - workers:
+            # Gauges end with their worker, but counters must not decrease.
             left = [one for one in self._last.pop(worker) if one.type in COUNTED]
             self._gone = sum_metrics([self._gone, left])
         running = Metric("payout_gateway_workers", "Workers that accept connections.", "gauge")

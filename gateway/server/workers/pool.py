@@ -106,6 +106,7 @@ class Crew:
 
         If one does not start, stop all and raise WorkerStartError.
         """
+        # All or nothing: a rolling restart keeps the old workers unless every new one accepts.
         filling = [asyncio.ensure_future(post.fill()) for post in self._posts]
         try:
             await asyncio.gather(*filling)

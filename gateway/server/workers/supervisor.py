@@ -97,6 +97,7 @@ class Parent:
         crews = [*self._leaving, *filter(None, [self._crew])]
         for crew in crews:
             crew.end()
+        # New connections are refused once the workers have closed their copies of the sockets too.
         for one in chain(*self._door):
             one.close()
         if await _gone(crews, shutdown_seconds(self._settings) + SPARE_SECONDS):

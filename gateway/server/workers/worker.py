@@ -54,6 +54,7 @@ class Child:
             ours.close()
             raise NotStarted(f"no process can be started ({error.strerror})") from None
         finally:
+            # The supervisor must not keep the worker's end open: it notices its exit by the end of stream.
             its.close()
         return cls(process, *await asyncio.open_connection(sock=ours), admin)
 
