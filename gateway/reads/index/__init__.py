@@ -10,7 +10,7 @@ nothing has to be encrypted or outlives the process. Loading 100,000 recipients 
 Synchronization: the first refresh reads the whole list in walks along the update dates. Then each query makes
 two calls: the number of recipients, and those changed since the last call (filtered by update date, with an
 overlap for changes that become visible late). If the numbers are equal, so are the recipients; see
-``recipient_cache``. If a recipient was archived elsewhere, the service has fewer; a third call lists the
+``cache``. If a recipient was archived elsewhere, the service has fewer; a third call lists the
 archived ones, or they are found by counting along the update dates. After ``lists.index_seconds`` the whole
 list is refreshed, usually in the background, to find changes that do not move the update date. If such a
 change was made through a gateway, the recipient is read again by its id before the next answer.
