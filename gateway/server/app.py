@@ -393,7 +393,7 @@ async def _tell_of_no_keys(store: Store) -> None:
             database=store.where,
             **{"process.working_directory": str(Path.cwd())},
             reason="the database has no API key; every client is answered invalid_api_key",
-            hint="run `payout-gateway keys import`, or start in the folder of the state that is meant",
+            hint="run `payout-gateway keys import`, or start in the folder of the right database",
         )
 
 

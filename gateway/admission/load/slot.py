@@ -68,7 +68,7 @@ class Load:
     def ask(self, merchant: str) -> Waiter:
         ticket, displaced = self.shares.ask(merchant)
         for one in displaced:
-            self.tell(one, "others wait who ask for less")
+            self.tell(one, "displaced by merchants with shorter queues")
         return ticket
 
     async def turn(self, ticket: Waiter) -> None:
@@ -78,7 +78,7 @@ class Load:
             async with asyncio.timeout(self.settings.queue_seconds):
                 why = await turn
         except TimeoutError:
-            why = "it waited too long"
+            why = "waited longer than load.queue_seconds"
         finally:
             del self._turns[ticket]
         if why:
@@ -118,7 +118,7 @@ class AdmissionSlot:
     def hold(self, size: int) -> None:
         """Reserve memory for a part of the body; raises Overloaded."""
         if size and not self._load.held.take(self._holder, size, self._bytes):
-            raise self._load.overloaded("too many bytes of bodies are held")
+            raise self._load.overloaded("request bodies exceed load.held_bytes")
         self._bytes += size
 
     async def begin(self, merchant: str) -> None:
@@ -135,7 +135,7 @@ class AdmissionSlot:
     def forsake(self) -> None:
         """Cancel the wait of a request whose client disconnected; a running request continues."""
         if self._ticket is not None:
-            self._load.tell(self._ticket, "its client went away while it waited")
+            self._load.tell(self._ticket, "the client disconnected while the request waited")
 
     def end(self) -> None:
         if self._bytes:

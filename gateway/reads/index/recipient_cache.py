@@ -130,7 +130,7 @@ class RecipientCache:
         if not self.is_whole:
             await self._wait_for(self.begin(reading, gone))
         if not self.is_whole:
-            raise NoIndex("to read all of it takes longer than lists.index_seconds")
+            raise NoIndex("a refresh takes longer than lists.index_seconds")
         for number in range(TRIES):
             self._take_out(gone)
             before, since = await reading.count(), self._since
@@ -147,7 +147,7 @@ class RecipientCache:
     def _check_room(self, n: int) -> None:
         self.expected = n
         if not self._fits(self, n):
-            raise NoIndex("there are more than lists.index_recipients")
+            raise NoIndex("there are more recipients than lists.index_recipients")
 
     def _take_out(self, gone: frozenset[str]) -> None:
         """Remove deleted recipients, only once: if the service still lists one, it is found again."""

@@ -71,7 +71,7 @@ class Reading:
     async def _stamp_at(self, place: int) -> int:
         part = await self._asked(None, None, size=1, number=place)
         if len(part.rows) != 1:
-            raise NoIndex("it gives no page of one row")
+            raise NoIndex("the service does not support pages of one row")
         return parse_row_stamp(part.rows[0])
 
     async def walk(self, keep: Keep, since: int | None, until: int | None = None) -> list[Entry]:
@@ -86,7 +86,7 @@ class Reading:
             keep(read)
             walked += read
             if part.pages is None:
-                raise NoIndex("it does not say how many pages there are")
+                raise NoIndex("the service does not report the number of pages")
             if not read or number >= part.pages:
                 return walked
             # Continue from the last date and not with the next page, which might skip rows.
@@ -137,7 +137,7 @@ class Reading:
             return False
         row = body.get("recipient") or {}
         if row.get("id") != id_:
-            raise NoIndex("it gives another recipient than was asked for")
+            raise NoIndex("the service returned another recipient than requested")
         if is_gone(row, {}):
             return False
         keep(_entries([row], asked_at))
@@ -167,7 +167,7 @@ class Reading:
             if refused.status not in (400, 406):
                 raise
             if asked_for != PAGE_SIZE or not refused.names("invalid_field", "pageSize"):
-                raise NoIndex("it does not list by update date") from None
+                raise NoIndex("the service does not filter and sort by update date") from None
             self.page_size = None  # the service refuses this size
         else:
             return parse_page(body, self.question, number)
@@ -178,7 +178,7 @@ def _entries(rows: Sequence[Row], asked_at: float) -> list[Entry]:
     try:
         return [Entry(row, asked_at) for row in rows]
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise NoIndex("its rows are not as the document shows them") from None
+        raise NoIndex("the service's rows do not match the document") from None
 
 
 def _check_dates(read: Sequence[Entry], since: int | None, until: int | None) -> None:
@@ -189,10 +189,10 @@ def _check_dates(read: Sequence[Entry], since: int | None, until: int | None) ->
         (since is None or stamps[0] >= since) and (until is None or stamps[-1] <= until)
     )
     if not is_in_order or not is_in_span or (stamps and stamps[0] < 0):
-        raise NoIndex("its update dates are not what it lists by")
+        raise NoIndex("the service's lists are not in the order of update dates")
 
 
 def _records(part: Part) -> int:
     if part.records is None:
-        raise NoIndex("it does not say how many there are")
+        raise NoIndex("the service does not report the number of recipients")
     return part.records
