@@ -220,7 +220,7 @@ async def test_nobody_waits_for_ever(tmp_path: Path) -> None:
         await until(lambda: house.running.load.shares.going == 2)
         (waits,) = await crowd.ask(legacy())
         assert_shed(await answer(waits))
-        assert house.running.load.shed == {"it waited too long": 1}
+        assert house.running.load.shed == {"waited longer than load.queue_seconds": 1}
         assert len(recorder.requests) <= 2
         gate.open.set()
 
@@ -275,7 +275,7 @@ async def test_what_little_grows_to_is_held_as_it_grows(tmp_path: Path) -> None:
         assert held.total == 0
         assert held.take("demo sandbox", 3 * MEGABYTE)
         assert_shed(await ask(bomb))
-        assert house.running.load.shed == {"too many bytes of bodies are held": 1}
+        assert house.running.load.shed == {"request bodies exceed load.held_bytes": 1}
         assert held.total == 3 * MEGABYTE
 
 

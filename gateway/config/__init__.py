@@ -1,1 +1,1 @@
-"""Settings and extensions."""
+"""Settings, and the check of C extensions."""

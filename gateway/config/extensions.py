@@ -1,6 +1,6 @@
-"""The parts of libraries that are written in C: without one of them a library falls back, quietly.
+"""Checks that libraries use their C extensions, because they fall back to Python silently.
 
-It then does the same in Python, several times slower, and aiohttp's reading of HTTP is less strict too.
+The Python code is several times slower, and aiohttp's Python HTTP parser is less strict too.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _PARTS = {
     "yarl": ("yarl._quoting_c", "YARL_NO_EXTENSIONS"),
     "simplejson": ("simplejson._speedups", ""),
 }
-"""By library: its part in C, and the variable that has it do without."""
+"""For each library, its C extension and the environment variable that disables it."""
 
 
 def check_extensions() -> None:
-    """Raises Misconfigured with each library that does without."""
+    """Raise ConfigurationError with each library that runs without its extension."""
     problems = []
     for library, (part, switch) in _PARTS.items():
         importlib.import_module(library)
         if sys.modules.get(part) is None:
             unset = f", and unset {switch}" if switch else ""
             problems.append(
-                f"{library} runs without its C extensions: it does in Python, several times slower, what "
-                f"every request needs; install its binary wheel for this platform{unset}"
+                f"{library} runs without its C extensions, which makes every request several times "
+                f"slower; install its binary wheel for this platform{unset}"
             )
     if problems:
         raise Misconfigured(problems)

@@ -1,7 +1,7 @@
 """The configuration: gateway.toml, overridden by environment variables.
 
-Every key is also an environment variable (``PAYOUT_GATEWAY_SERVER__PORT``). Unknown keys are
-errors. What a mistake says names the key and, where it stands in the file, the line.
+Each key can also be set with an environment variable (``PAYOUT_GATEWAY_SERVER__PORT``). Unknown keys
+are errors. Error messages name the key and its line in the file.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from mappings.effects import LegacyOptions, Vocabulary
 ENVIRONMENT_PREFIX = "PAYOUT_GATEWAY_"
 
 CONFIG = Path("gateway.toml")
-"""The file that is read where none is named."""
+"""The file that is read if no other is given."""
 
 
 class Misconfigured(Exception):
-    """A configuration that cannot be run; each problem is one line for the operator."""
+    """The configuration is invalid; each problem is one line for the operator."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -104,16 +104,16 @@ def _label(text: str) -> str:
 _OTHER_METHODS = frozenset(
     ["bank", "bank-transfer", "check", "mobile-wallet", "mobile-money", "cash", "debit-card"]
 )
-"""Both documents, section 1: how a recipient may be paid otherwise."""
+"""The payout methods other than a wallet (both documents, section 1)."""
 
 
 def _wallet(word: str) -> str:
-    """A wallet word that no method and no balance has: else a wallet is taken for a bank account."""
+    """Refuse the name of another method or a currency: a wallet would be taken for a bank account."""
     if word.lower() in _OTHER_METHODS:
-        raise ValueError(f"is what another payout method is called; {_WALLETS_OWN}")
+        raise ValueError(f"is the name of another payout method; {_WALLETS_OWN}")
     if re.fullmatch("[A-Z]{3}", word):
         raise ValueError(
-            f"looks like a currency, which is what balances are keyed by; {_WALLETS_OWN}"
+            f"looks like a currency, and balances are keyed by currency; {_WALLETS_OWN}"
         )
     return word
 
@@ -122,7 +122,10 @@ _WALLETS_OWN = "set the word that the service uses for its wallet"
 
 
 def _no_field_of(*shapes: type, but: str) -> Callable[[str], str]:
-    """A name for a field that no other field of these objects has; ``but`` is its neutral name."""
+    """Return a validator that refuses the names of other fields of the same objects.
+
+    ``neutral_name`` is the field's own name in ``shapes``.
+    """
     taken = frozenset(name for shape in shapes for name in shape.__annotations__) - {but}
 
     def check(word: str) -> str:
@@ -139,7 +142,7 @@ def _network(text: str) -> str:
 
 
 def _listed(given: Any) -> Any:
-    """A list in a variable: with commas, or as JSON."""
+    """Parse the list in an environment variable: separated by commas, or JSON."""
     if not isinstance(given, str):
         return given
     if given.lstrip().startswith("["):
@@ -160,24 +163,24 @@ class Section(BaseModel):
 
 
 def _in_a_file(written: Any, name: str) -> Any:
-    """A section with what the file that it names holds in the place of a key."""
+    """Return the section with the content of the file that ``<name>_file`` names as ``name``."""
     key = f"{name}_file"
     if isinstance(written, dict) and (named := written.get(key)):
         try:
             return {**written, name: _read_secret(Path(named)).strip()}
         except Misconfigured as unread:
-            return {**written, key: unread}  # told where that key stands, see ReadFile
+            return {**written, key: unread}  # reported with the key's location, see KeyFile
     return written
 
 
 def _was_read(named: Any) -> Any:
     if isinstance(named, Misconfigured):
-        raise ValueError(str(named))  # noqa: TRY004 - pydantic tells of these with their place
+        raise ValueError(str(named))  # noqa: TRY004 - pydantic reports ValueErrors with their location
     return named
 
 
 ReadFile = Annotated[Path, BeforeValidator(_was_read)]
-"""A file that holds what another key may say; it was read once (``_in_a_file``), and may be a pipe."""
+"""A file with the value of another key. It is read only once (``_read_key_file``): it may be a pipe."""
 
 
 class Server(Section):
@@ -187,7 +190,7 @@ class Server(Section):
     admin_port: int = Field(8081, ge=0, le=65535)
     workers: int = Field(1, ge=1)
     public_urls: Annotated[tuple[Origin, ...], BeforeValidator(_listed)] = ()
-    """Where clients reach the gateway, for what describes it; default is where it listens."""
+    """The URLs at which clients reach the gateway, for openapi.json; default: where it listens."""
     trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(_listed)] = ()
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
@@ -216,7 +219,7 @@ class Server(Section):
 
 
 def _is_clear_text(address: str) -> bool:
-    """Whether what is sent there crosses a network unencrypted."""
+    """Return whether requests to the address cross a network unencrypted."""
     parts = urlsplit(address)
     if parts.scheme != "http" or parts.hostname == "localhost":
         return False
@@ -227,6 +230,7 @@ def _is_clear_text(address: str) -> bool:
 
 
 class Environment(Section):
+    # Declared before the URLs, because their validators read it.
     allow_http: bool = False
     base_url: Origin
     ca_file: Path | None = None
@@ -238,7 +242,7 @@ class Environment(Section):
         if _is_clear_text(address) and not info.data.get("allow_http"):
             raise ValueError(
                 "API keys and personal data would cross a network in clear text; use https://, "
-                "or set allow_http = true if the network is yours alone"
+                "or set allow_http = true on a private network"
             )
         return address
 
@@ -273,7 +277,7 @@ def _read_secret(path: Path) -> str:
 
 
 class Addressed(Section):
-    """A section whose address may carry a password, and so may be read from a file."""
+    """A section whose ``url`` may contain a password, and can therefore be read from a file."""
 
     @model_validator(mode="before")
     @classmethod
@@ -293,7 +297,7 @@ class State(Addressed):
 
     @property
     def mark(self) -> Path:
-        """Where the last number of the state is kept; see store/marks.py."""
+        """The file with the last sequence number of the database; see storage/restore_marks.py."""
         return self.mark_file or Path(f"{self.encryption_key_file}.mark")
 
 
@@ -306,7 +310,7 @@ class Limits(Addressed):
 
 
 class Load(Section):
-    """For each process. Seconds and bytes are bounds of what a client may take."""
+    """Load limits of each process; timeouts and bytes are the maximum that a client may use."""
 
     in_flight: int = Field(128, ge=1)
     in_flight_per_merchant: int = Field(32, ge=1)
@@ -324,9 +328,9 @@ class Load(Section):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.in_flight_per_merchant > self.in_flight:
-            raise ValueError("in_flight_per_merchant is more than in_flight, which is for all")
+            raise ValueError("in_flight_per_merchant exceeds in_flight, the total")
         if self.queue_per_merchant > self.queue:
-            raise ValueError("queue_per_merchant is more than queue, which is for all")
+            raise ValueError("queue_per_merchant exceeds queue, the total")
         return self
 
 
@@ -353,14 +357,14 @@ class Upstream(Section):
     def _has_a_proxy(self) -> Self:
         credentials = self.proxy_credentials.get_secret_value()
         if credentials and not self.proxy:
-            raise ValueError("proxy_credentials are of no use without proxy")
+            raise ValueError("proxy_credentials need proxy")
         if credentials and ":" not in credentials:
             raise ValueError("proxy_credentials must be name:password")
         return self
 
 
 class Lists(Section):
-    """Of questions that only the legacy interface has; of each process."""
+    """The recipient caches of each process, for list queries that only the legacy interface has."""
 
     index: bool = True
     index_seconds: float = Field(3600, ge=60)
@@ -368,7 +372,7 @@ class Lists(Section):
 
 
 MONTHS_TO_SUNSET = 3
-"""From the announcement to the removal (current interface, section 9)."""
+"""Months from the announcement to the removal (current interface, section 9)."""
 
 
 def _day(given: Any) -> Any:
@@ -392,14 +396,14 @@ class Deprecation(Section):
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.sunset and not self.announced:
-            raise ValueError("sunset needs announced, the day on which clients were told of it")
+            raise ValueError("sunset needs announced, the day of the announcement to clients")
         if self.announced and self.sunset and self.sunset < self.announced:
             raise ValueError("sunset is before announced")
         return self
 
     @property
     def sunset_date(self) -> date | None:
-        """The day from which the interface may be gone; three months later unless one is given."""
+        """The first day without the interface; by default three months after the announcement."""
         if self.sunset or not self.announced:
             return self.sunset
         months = self.announced.month - 1 + MONTHS_TO_SUNSET
@@ -410,6 +414,7 @@ class Deprecation(Section):
 
 class LegacyWords(Section):
     wallet: WalletWord = "wallet"
+    # The default is validated too, because a configured wallet word may be equal to it.
     service: NeutralWord = Field("service", validate_default=True)
     service_total: Annotated[
         NeutralWord, AfterValidator(_no_field_of(legacy.Summary, but="ServiceTotal"))
@@ -428,7 +433,7 @@ class LegacyWords(Section):
     @classmethod
     def _is_not_the_wallet(cls, word: str, info: ValidationInfo) -> str:
         if word == info.data.get("wallet"):
-            raise ValueError("is the wallet's word; balances of the two could not be told apart")
+            raise ValueError("is the wallet's word; the two balances would have the same name")
         return word
 
 
@@ -480,7 +485,7 @@ class Legacy(Section):
 
 
 class Writes(Section):
-    """What counts as a retry of a write; see the contract of the translation, section 7."""
+    """Which requests count as retries of a write."""
 
     identical_in_flight: Literal["retry", "separate"] = "retry"
     replay_seconds: float = Field(0, ge=0, le=3600)
@@ -498,12 +503,12 @@ class Signed(Section):
 
 
 FEWEST_DAYS = 30
-"""What is younger may still be needed to find out about a write, or to answer a client."""
+"""Younger records may still be needed to determine the outcome of a write, or to replay an answer."""
 
 
 def _days(number: int) -> int:
     if 0 < number < FEWEST_DAYS:
-        raise ValueError(f"must be {FEWEST_DAYS} or more, or 0 for good")
+        raise ValueError(f"must be {FEWEST_DAYS} or more, or 0 to keep records forever")
     return number
 
 
@@ -511,7 +516,7 @@ Days = Annotated[int, Field(ge=0), AfterValidator(_days)]
 
 
 class Retention(Section):
-    """For how long; 0 is for good."""
+    """How long records are kept; 0 means forever."""
 
     journal_days: Days = 400
     texts_days: Days = 400
@@ -525,7 +530,7 @@ class Traces(Section):
 
 
 class Comparing(Section):
-    """Of keys that are switched to ``compare``: who answers, and how many reads are compared."""
+    """For API keys in mode ``compare``: which service answers, and how many reads are compared."""
 
     answers: Literal["legacy", "current"] = "legacy"
     sample: float = Field(1.0, gt=0, le=1)
@@ -533,7 +538,7 @@ class Comparing(Section):
 
 
 class Recording(Section):
-    """Of legacy clients' requests and their answers, scrubbed; off where there is no directory."""
+    """The recording of masked legacy requests and responses; off if there is no directory."""
 
     directory: str = ""
     keys: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
@@ -551,20 +556,20 @@ def build_url(host: str, port: int, scheme: str = "http") -> str:
 def has_password(url: str) -> bool:
     try:
         parts = urlsplit(url)
-    except ValueError:  # what is no address is told elsewhere, where it is used
+    except ValueError:  # an invalid URL is reported by the code that uses it
         return False
     return bool(parts.password or dict(parse_qsl(parts.query)).get("password"))
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The file that settings are of, which is no part of what they say."""
+    """The file that settings were read from. It does not affect their equality."""
 
     path: Path | None = field(default=None, compare=False)
     text: str = field(default="", compare=False)
 
     def placed(self, key: str, what: str) -> str:
-        """One line: what is said of a key, and where that was set."""
+        """Return one line: where the key was set, and the problem."""
         variables = {".".join(keys): name for name in os.environ if (keys := keys_of(name))}
         set_by = next((name for named, name in variables.items() if _within(named, key)), None)
         if set_by:
@@ -576,21 +581,21 @@ class Written:
         return f"{self.path}:{line}: {key}: {what}" if self.path and line else f"{key}: {what}"
 
     def passwords(self) -> Iterator[str]:
-        """Addresses that the file itself has, with a password in them, whatever a variable says."""
+        """Yield a problem for each URL with a password in the file, even if a variable overrides it."""
         written = tomllib.loads(self.text)
         for section in ("state", "limits"):
             url = written.get(section, {}).get("url")
             if isinstance(url, str) and has_password(url):
                 variable = f"{ENVIRONMENT_PREFIX}{section}__url".upper()
                 what = (
-                    "has a password, which this file need not hold; put the url into a file of its "
-                    f"own that url_file names, or set {variable}"
+                    "contains a password, which does not belong in this file; put the URL into a "
+                    f"separate file named by url_file, or set {variable}"
                 )
                 yield self.in_file(f"{section}.url", what)
 
 
 class Settings(BaseSettings):
-    """All of it; ``deploy/configuration.md`` is made of it."""
+    """The whole configuration. ``make docs`` generates ``deploy/configuration.md`` from it."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -621,15 +626,15 @@ class Settings(BaseSettings):
 
     @property
     def has_file(self) -> bool:
-        """Whether any of it may come from a file."""
+        """Return whether a configuration file was read."""
         return self._written.path is not None
 
     def passwords(self) -> list[str]:
-        """What of the file is better kept elsewhere, each with where it stands."""
+        """Return a line for each password in the configuration file, with its location."""
         return list(self._written.passwords())
 
     def placed(self, problem: str) -> str:
-        """What begins with a key, with where that was set; anything else as it is."""
+        """Add the location to a problem that starts with a key; return others unchanged."""
         key, _, what = problem.partition(": ")
         if key.partition(".")[0] not in Settings.model_fields:
             return problem
@@ -640,21 +645,22 @@ class Settings(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        *_others: PydanticBaseSettingsSource,  # the library's own reading of variables and .env files
+        *_others: PydanticBaseSettingsSource,  # the library's sources for variables and .env files
         **_named: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return Variables(settings_cls), init_settings
 
 
 class Variables(PydanticBaseSettingsSource):
-    """``PAYOUT_GATEWAY_SERVER__PORT`` as ``server.port``.
+    """Reads ``PAYOUT_GATEWAY_SERVER__PORT`` as ``server.port``.
 
-    Every variable of ours with a double underscore names a key, and one that does not exist is a
-    mistake; an orchestrator sets others (``PAYOUT_GATEWAY_PORT``) for a service of this name.
+    Every variable with our prefix and a double underscore names a key; an unknown key is an error.
+    Variables without it are ignored: Kubernetes sets some (``PAYOUT_GATEWAY_PORT``) for a Service of
+    this name.
     """
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        raise NotImplementedError  # all of them are read at once
+        raise NotImplementedError  # __call__ reads all variables
 
     def __call__(self) -> dict[str, Any]:
         read: dict[str, Any] = {}
@@ -669,24 +675,24 @@ class Variables(PydanticBaseSettingsSource):
 
 
 def keys_of(variable: str) -> list[str] | None:
-    """The key that a variable names; None where it is not one of ours."""
+    """Return the key that an environment variable names, or None if it is not a setting."""
     name = variable.upper()
     if not name.startswith(ENVIRONMENT_PREFIX):
         return None
     rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
-    # ``SERVER_PORT`` means ``SERVER__PORT``, and would be passed over silently.
+    # ``SERVER_PORT`` is a typo of ``SERVER__PORT``, which must not be ignored silently.
     if "__" not in rest and rest.partition("_")[0] not in Settings.model_fields:
         return None
     return rest.split("__")
 
 
 def has_key_variable() -> bool:
-    """Whether the environment sets any key."""
+    """Return whether the environment sets any key."""
     return any(value and keys_of(name) for name, value in os.environ.items())
 
 
 def load(path: Path | None) -> Settings:
-    """Reads a configuration file and the environment; raises Misconfigured."""
+    """Read a configuration file and the environment; raises ConfigurationError."""
     text = _read(path) if path else ""
     file = Written(path, text)
     try:
@@ -702,7 +708,7 @@ def load(path: Path | None) -> Settings:
 
 
 SECRETS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
-"""Keys that a variable or a file of their own may set, and the configuration file may not."""
+"""Keys that only a variable or a separate file may set, not the configuration file."""
 
 
 def _secrets(written: dict[str, Any], file: Written) -> Iterator[str]:
@@ -712,8 +718,8 @@ def _secrets(written: dict[str, Any], file: Written) -> Iterator[str]:
             variable = f"{ENVIRONMENT_PREFIX}{section}__{key}".upper()
             yield file.in_file(
                 f"{section}.{key}",
-                "is a secret, and not for this file; put it into a file of its own that "
-                f"{key}_file names, or set {variable}",
+                "is a secret and not allowed in this file; put it into a separate file named by "
+                f"{key}_file, or set {variable}",
             )
 
 
@@ -728,7 +734,7 @@ def _problems(error: ValidationError, file: Written) -> Iterator[str]:
 
 
 def _unknown(keys: list[str]) -> str:
-    """With what may have been meant, or all that there is where that is little."""
+    """Describe an unknown key, with a similar one or the only ones that exist."""
     known = list(_keys_in(keys[:-1]))
     if meant := get_close_matches(keys[-1], known, 1):
         return f"unknown key; did you mean {meant[0]}?"
@@ -749,13 +755,13 @@ def _keys_in(section: list[str]) -> Mapping[str, FieldInfo]:
 
 
 def _within(one: str, other: str) -> bool:
-    """Whether one key is the other, or is in it, or the other way round."""
+    """Return whether the keys are equal, or one is nested in the other."""
     longer, shorter = (one, other) if len(one) > len(other) else (other, one)
     return longer == shorter or longer.startswith(f"{shorter}.")
 
 
 def _line_of(text: str, keys: list[str]) -> int | None:
-    """The line on which a key stands; its section's line where the key itself is not there."""
+    """Return the line of a key, or of its section if the file does not contain the key."""
     section, found = "", None
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):

@@ -1,4 +1,4 @@
-"""The one line that a request leaves in the log, whichever face it was for."""
+"""The access log: one line for each request, of either interface."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def log_request(
     seconds: float = 0.0,
     more: Mapping[str, Any],
 ) -> None:
-    """``took`` is in seconds; ``more`` holds nothing that a client sent; ``owner`` is merchant and environment.
+    """Log a request, and record its metrics and span, so that all three agree.
 
-    Counted as well, so that the log and the metrics agree.
+    ``tenant`` is the merchant and environment. ``extra_fields`` must contain nothing that the client
+    sent.
     """
     merchant, environment = owner or (None, None)
     metrics.observe_request(
@@ -68,4 +69,5 @@ def log_request(
     }
     if trace := traces.current_trace_id():
         line["trace_id"] = trace
+    # A 4xx is the client's error, so only 5xx are logged as errors.
     (log.error if status >= 500 else log.info)("request", **line, **more)

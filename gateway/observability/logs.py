@@ -1,7 +1,7 @@
-"""Logs: JSON lines on standard error, readable ones on a terminal.
+"""Configures logging: JSON lines on standard error, or readable lines on a terminal.
 
-No secret, key or personal data: what is logged of an exception is its type and where it was
-raised, never its text.
+Logs contain no secrets, keys or personal data. Of an exception only the type and the frames are
+logged, because its text may hold input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 
 
 def configure_logging(*, level: str = "info", **of_each: Any) -> None:
-    """``of_each`` is told in every line."""
+    """Configure structlog and the standard library; every line has ``common_fields``."""
 
     def told_of_each(
         _logger: Any, method: str, line: MutableMapping[str, Any]
@@ -30,7 +30,7 @@ def configure_logging(*, level: str = "info", **of_each: Any) -> None:
         line.update(of_each)
         return line
 
-    # A line in one write: those of several workers must not run into each other.
+    # Each line is one write, so that the lines of several workers are not mixed.
     renderer: Any
     loggers: Any
     if sys.stderr.isatty():
@@ -47,8 +47,8 @@ def configure_logging(*, level: str = "info", **of_each: Any) -> None:
         logger_factory=loggers,
         cache_logger_on_first_use=True,
     )
-    # Libraries log texts of exceptions, and those can hold what was sent. So can what Python itself
-    # writes about an exception that nobody caught, in a thread, a finalizer or anywhere.
+    # Libraries log the texts of exceptions, which can hold what a client sent. So can the message
+    # that Python itself writes about an uncaught exception, also in a thread or a finalizer.
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     logging.captureWarnings(capture=True)
     sys.excepthook = lambda _type, error, _trace: log_crash(error)
@@ -66,18 +66,18 @@ _JSON = msgspec.json.Encoder(enc_hook=repr)
 def _as_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> bytes:
     try:
         return _JSON.encode(line)
-    except UnicodeEncodeError:  # halves of a surrogate pair: a file's name may have some
+    except UnicodeEncodeError:  # lone surrogates, which a file name may contain
         return json.dumps(line, default=repr).encode()
 
 
 class _Unfailing(Generic[AnyStr]):
-    """A stream that loses what it cannot write: a full disk is not to cost a client's answer."""
+    """A stream that drops lines it cannot write, so that a full disk does not fail a request."""
 
     def __init__(self, stream: IO[AnyStr]) -> None:
         self._stream: IO[AnyStr] = stream
 
     def write(self, text: AnyStr) -> None:
-        try:  # noqa: SIM105 - as each request's line is written
+        try:  # noqa: SIM105 - this runs for every request
             self._stream.write(text)
         except OSError:
             pass
@@ -90,7 +90,7 @@ class _Unfailing(Generic[AnyStr]):
 
 
 class _Libraries(logging.Handler):
-    """What a library logs, as one line without its arguments."""
+    """Logs a library's record as one line, without its message, which may hold input."""
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
@@ -107,7 +107,7 @@ def log_crash(error: BaseException | None) -> None:
 
 
 def describe_exception(error: BaseException | None) -> dict[str, Any]:
-    """An exception as a log may tell it: its type and its frames, not its text."""
+    """Return the log fields of an exception: its type and frames, but not its text."""
     if error is None:
         return {}
     frames = traceback.extract_tb(error.__traceback__)

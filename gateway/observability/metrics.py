@@ -1,10 +1,11 @@
-"""What the gateway counts of itself, for `/metrics`; one process's figures.
+"""The Prometheus metrics of one process, for `/metrics`.
 
-Labels have values of ours alone: faces, operations, endpoints, environments, kinds of outcome. No
-key, merchant, path or id is one, so that nothing a client does adds a series. A request is found
-in the log by its exemplar, the id that its line has too (OpenMetrics; older formats have none).
+Label values come only from fixed sets: interfaces, operations, endpoints, environments, outcomes. No
+key, merchant, path or id is a label, so no client can add a series. An exemplar has the request id
+that is in the access log too (only in the OpenMetrics format).
 
-Several workers are added up by their parent, see ``gateway.server.workers.metrics``.
+With several workers, the supervisor adds their metrics up; see
+``gateway.server.workers.metrics_aggregation``.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ OVER_LIMIT, BROWNOUT = "rate limit exceeded", "brownout"
 """Values of ``reason`` in a request's log line."""
 
 DATABASE_UNAVAILABLE = "database_unavailable"
-"""Both an ``error.type`` and an outcome."""
+"""A value of ``error.type`` that is also an outcome."""
 
 SIGNED, NO_OPERATION, ELSEWHERE = "signed", "none", "other"
-"""In the place of an operation, for requests that have none; and of an endpoint that is not listed."""
+"""Labels for requests without a legacy operation, and for endpoints that are not listed."""
 
 SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -45,10 +46,10 @@ REFRESHED, FAILED, CANCELLED = "success", "failed", "cancelled"
 """Outcomes of a full refresh of a recipient cache."""
 
 EXEMPLAR_SECONDS = 0.1
-"""From here on a request is worth finding; of the others an exemplar would cost more than it tells."""
+"""Only slower requests get an exemplar: for the others it costs more than it is worth."""
 
 EXEMPLAR_CHARACTERS = 128 - len("request_id")
-"""What OpenMetrics leaves for the value."""
+"""OpenMetrics limits an exemplar's labels, names and values together, to 128 characters."""
 
 
 def _named(name: str) -> str:
@@ -208,7 +209,7 @@ _FAILURES = frozenset({"in_doubt", "unreachable", "blocked", "overloaded", "refu
 """Values of ``error.type`` that are an outcome; each is the ``error_type`` of a Failure."""
 
 
-# Each series is looked for once: labels have few values, and the library's search takes its time.
+# Series are cached, because labels have few values and the library's lookup is slow.
 _requests, _calls = cache(requests.labels), cache(calls.labels)
 _legacy_calls = cache(legacy_calls.labels)
 _request_duration, _upstream_duration = (
@@ -229,7 +230,7 @@ def observe_request(
     request_id: str,
     told: Mapping[str, Any],
 ) -> None:
-    """One request, as its line in the log tells it; times in seconds."""
+    """Record a request from the fields of its log line. Times are in seconds."""
     named = operation or (SIGNED if api == "signed" else NO_OPERATION)
     found = {"request_id": request_id} if len(request_id) <= EXEMPLAR_CHARACTERS else None
     counted = _requests(
@@ -238,7 +239,7 @@ def observe_request(
     counted.inc(exemplar=found if status >= 500 else None)
     its = (api, named, environment)
     _observe(_request_duration(*its), took, found)
-    # Parallel calls take longer together than the request did.
+    # The times of parallel calls are added, so they may exceed the duration of the request.
     _observe(_overhead(*its), max(took - at_service, 0.0), found)
     if at_service:
         _observe(_upstream_duration(*its), at_service, found)
@@ -249,7 +250,7 @@ def _observe(histogram: Histogram, seconds: float, found: dict[str, str] | None)
 
 
 def classify_outcome(status: int, told: Mapping[str, Any]) -> str:
-    """The label ``outcome`` of a request."""
+    """Return the value of the label ``outcome`` for a request."""
     reason = told.get("reason")
     if reason == OVER_LIMIT:
         return "rate_limited"
@@ -270,21 +271,21 @@ def classify_outcome(status: int, told: Mapping[str, Any]) -> str:
 
 
 def count_ignored_parameters(operation: str, count: int) -> None:
-    """``operation`` by its name."""
+    """``operation`` is the name of an operation."""
     ignored.labels(operation).inc(count)
 
 
 def count_call(environment: str, method: str, path: str, came_of_it: str) -> None:
-    """``path`` as the endpoint has it, with the names of its ids."""
+    """Count a call; ``path`` is the endpoint's template, with placeholders for ids."""
     _calls(environment, _ENDPOINTS.get((method, path), ELSEWHERE), came_of_it).inc()
 
 
 def count_legacy_call(environment: str, operation: str, came_of_it: str) -> None:
-    """``operation`` by its name."""
+    """``operation`` is the name of an operation."""
     _legacy_calls(environment, operation, came_of_it).inc()
 
 
 def render_metrics(accepted: str, figures: Collector = REGISTRY) -> tuple[bytes, str]:
-    """Figures in the form that a scraper takes, and the name of that."""
+    """Render metrics in the format that the Accept header asks for; return it with its type."""
     encoder, content_type = choose_encoder(accepted)
     return encoder(figures), content_type

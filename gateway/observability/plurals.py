@@ -1,8 +1,8 @@
-"""How many there are of what, in words."""
+"""Formats counts with singular and plural nouns."""
 
 from __future__ import annotations
 
 
 def pluralize(number: int, one: str, more: str = "") -> str:
-    """``1 key``, ``2 keys``; ``more`` where the plural is not made with an s."""
+    """Format ``1 key`` or ``2 keys``; ``plural`` is needed only for irregular plurals."""
     return f"{number} {one if number == 1 else more or f'{one}s'}"

@@ -1,12 +1,12 @@
-"""Traces for OpenTelemetry, where `[traces]` names a collector; nothing otherwise.
+"""OpenTelemetry traces, if `[traces]` configures a collector.
 
-Needs ``pip install payout-gateway[traces]``. A request is a span, and so is each call of the
-service below it. Spans hold routes as the documents write them (``/v1/recipients/{id}``), statuses
-and outcomes: no id, query, body, address or text of an error. Of what a client sends only its
-``traceparent`` is taken, and whether it is recorded is decided here.
+Requires ``pip install payout-gateway[traces]``. Each request is a span, with a child span for each
+upstream call. Spans contain route templates (``/v1/recipients/{id}``), statuses and outcomes, but no
+ids, queries, bodies, addresses or error texts. Only ``traceparent`` is taken from a client's headers;
+the sampling decision is made here.
 
-Both services are sent a ``traceparent``. No header is signed (current interface, section 5), so
-signatures are what they were.
+Both services receive a ``traceparent``. Signatures do not cover headers (current interface, section
+5), so it does not affect them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Others are a client's own words."""
+"""Other methods are reported as ``_OTHER``, because a client can invent any number of them."""
 
 EXPORT_SECONDS = 5
 
@@ -41,7 +41,10 @@ _tracer: Tracer | None = None
 
 @asynccontextmanager
 async def open_tracing(settings: Traces) -> AsyncIterator[None]:
-    """Traces go to the collector that is configured; Misconfigured where the extra is missing."""
+    """Export traces to the configured collector, if any.
+
+    Raises ConfigurationError if the extra is not installed.
+    """
     if not settings.endpoint:
         yield
         return
@@ -57,7 +60,7 @@ async def open_tracing(settings: Traces) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            # It waits for the collector, and may not hold up what is still in flight.
+            # The shutdown waits for the collector and must not block requests still in flight.
             await asyncio.to_thread(provider.shutdown)
 
 
@@ -65,7 +68,7 @@ async def open_tracing(settings: Traces) -> AsyncIterator[None]:
 def export_spans_to(
     exporter: SpanExporter, ratio: float = 1.0, *, batched: bool = False
 ) -> Iterator[TracerProvider]:
-    """Has this process's spans go to an exporter."""
+    """Export the spans of this process until the context ends."""
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import (  # noqa: PLC0415
@@ -74,9 +77,9 @@ def export_spans_to(
     )
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
 
-    global _tracer  # noqa: PLW0603 - like a logger's, one a process
+    global _tracer  # noqa: PLW0603 - one for the process, like a logger
     by_ratio = TraceIdRatioBased(ratio)
-    # A client that says that its trace is recorded does not decide that it is recorded here.
+    # The client's sampled flag is ignored: otherwise clients could decide how much is exported.
     sampler = ParentBased(by_ratio, remote_parent_sampled=by_ratio)
     resource = Resource({"service.name": "payout-gateway"})
     provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
@@ -90,7 +93,7 @@ def export_spans_to(
 
 
 def start_request_span(asked: web.BaseRequest) -> AbstractContextManager[None]:
-    """The span of a request of either face; what it was is told when it is answered."""
+    """Start the span of a request of either interface; see ``record_request_span``."""
     return _OFF if _tracer is None else _request(_tracer, asked)
 
 
@@ -102,7 +105,7 @@ def _request(tracer: Tracer, asked: web.BaseRequest) -> Iterator[None]:
     )
 
     given = asked.headers.get("traceparent", "")
-    # Without its tracestate, which can hold anything.
+    # Without the client's tracestate, which can hold anything.
     parent = TraceContextTextMapPropagator().extract({"traceparent": given})
     method = _method(asked.method)
     with tracer.start_as_current_span(
@@ -119,7 +122,7 @@ def _request(tracer: Tracer, asked: web.BaseRequest) -> Iterator[None]:
 def record_request_span(
     *, api: str, method: str, operation: str | None, environment: str, status: int, outcome: str
 ) -> None:
-    """What the request was whose span is open."""
+    """Set the attributes of the current request span, once the request is answered."""
     if _tracer is None:
         return
     from opentelemetry.trace import StatusCode, get_current_span  # noqa: PLC0415
@@ -140,7 +143,7 @@ def record_request_span(
 
 
 class Calling:
-    """The span of a call; ``ended`` is told what came of it."""
+    """The span of an upstream call."""
 
     def __init__(self, span: Any = None) -> None:
         self._span = span
@@ -164,7 +167,7 @@ _UNSEEN = nullcontext(Calling())
 def start_call_span(
     method: str, path: str, environment: str, service: Literal["current", "legacy"] = "current"
 ) -> AbstractContextManager[Calling]:
-    """The span of a call of a service; ``path`` as its document has it, or empty."""
+    """Start the span of an upstream call; ``path`` is a route template, or empty."""
     return _UNSEEN if _tracer is None else _call(_tracer, method, path, environment, service)
 
 
@@ -191,7 +194,7 @@ def _call(
 
 
 def build_trace_headers() -> Mapping[str, str]:
-    """What the service is sent of the span that is open."""
+    """Return the trace context headers of the current span, to be sent to the service."""
     if _tracer is None:
         return {}
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
@@ -204,7 +207,7 @@ def build_trace_headers() -> Mapping[str, str]:
 
 
 def current_trace_id() -> str | None:
-    """Of the span that is open, for its line in the log."""
+    """Return the trace id of the current span, for the access log."""
     if _tracer is None:
         return None
     from opentelemetry.trace import format_trace_id, get_current_span  # noqa: PLC0415

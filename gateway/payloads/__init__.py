@@ -1,1 +1,1 @@
-"""JSON payloads of any size."""
+"""Encodes, decodes and stores JSON payloads of any size."""

@@ -1,6 +1,6 @@
-"""A text as it comes, or is made, kept folded: a long one takes a fraction of its bytes.
+"""A byte buffer that is compressed while it is filled, for large payloads.
 
-It is read from its beginning, a window at a time, as often as is wanted.
+It is read from its start, one window at a time, any number of times.
 """
 
 from __future__ import annotations
@@ -12,16 +12,20 @@ from collections.abc import Iterable, Iterator
 from typing import Self
 
 PART = 256 * 1024
-"""Bytes that are folded together."""
+"""Bytes that are compressed together."""
 
 WINDOW = 64 * 1024
-"""Bytes that a reader is given at a time. TLS encrypts as many while others wait."""
+"""Bytes that are read at a time; TLS encryption of a window blocks the event loop."""
 
 _QUICKLY = 1
 
 
 class CompressedBuffer:
-    """``bytes`` of it are all of it, in hand. One is made again of the ``parts`` and the length of another."""
+    """An append-only buffer of compressed parts.
+
+    ``bytes(buffer)`` decompresses all of it. ``parts`` and ``size`` restore a buffer from the parts of
+    another one and its length.
+    """
 
     def __init__(self, parts: Iterable[bytes] = (), size: int = 0) -> None:
         self._folded = [*parts]
@@ -30,7 +34,7 @@ class CompressedBuffer:
 
     @classmethod
     def of(cls, those: Iterable[bytes]) -> Self:
-        """Folded while it is made."""
+        """Compress chunks while they are produced."""
         folded = cls()
         for one in those:
             folded.put(one)
@@ -41,15 +45,16 @@ class CompressedBuffer:
             self._folded.append(zlib.compress(full, _QUICKLY))
 
     async def add(self, part: bytes) -> None:
-        """The same, from the loop: it is folded in a thread beside it.
+        """Append a chunk from the event loop; the compression runs in a thread.
 
-        Not ``aside``, where it would have to wait for others while the service waits for it.
+        It does not use ``run_in_thread``: there it would queue behind other work, while the sender
+        waits for this body to be read.
         """
         if full := self._full_with(part):
             self._folded.append(await asyncio.to_thread(zlib.compress, full, _QUICKLY))
 
     def _full_with(self, part: bytes) -> bytes:
-        """What is to be folded now; mostly nothing."""
+        """Append to the open part; return it if it is full, else nothing."""
         self._last.write(part)
         self._size += len(part)
         if self._last.tell() < PART:
@@ -61,7 +66,7 @@ class CompressedBuffer:
         return self._size
 
     def parts(self) -> Iterator[bytes]:
-        """As it is kept."""
+        """Yield the compressed parts, which can be stored and restored."""
         yield from self._folded
         if last := self._last.getvalue():
             yield zlib.compress(last, _QUICKLY)
@@ -76,7 +81,7 @@ class CompressedBuffer:
 
 
 def iter_windows(text: bytes | CompressedBuffer) -> Iterator[memoryview]:
-    """Of what is in hand, or folded."""
+    """Yield the bytes of a plain or compressed text, one window at a time."""
     if isinstance(text, CompressedBuffer):
         return text.windows()
     view = memoryview(text)

@@ -1,14 +1,14 @@
-"""JSON bytes to values and back, exactly: what is not translated leaves as it came.
+"""Converts JSON to values and back without loss: fields that are not translated stay byte-equal.
 
-Text is ``str``, whole numbers are ``int``, numbers with a point or an exponent are ``Decimal``
-and are written as they were read (``1.10``, ``1E5``). Never a float. Key order is kept.
+Strings are ``str``, integers ``int``; numbers with a point or an exponent are ``Decimal`` and are
+encoded as they were read (``1.10``, ``1E5``). Floats are never used. The order of keys is kept.
 
-msgspec reads and writes, ten times as fast as anything that is stricter. It keeps the last of two equal
-keys and takes ``-0`` for 0, and says nothing: so what it read is held against what would be written of it,
-and where the two differ by more than blanks simplejson reads the text again, and has the say.
+msgspec decodes and encodes, because it is ten times as fast as any stricter library. It silently keeps
+the last of two equal keys and reads ``-0`` as 0. So the decoded value is encoded again and compared with
+the input. If they differ by more than whitespace, simplejson decodes the text, and its result counts.
 
-Of a large text the long lists become ``Rows``: what was read and what is written is in hand a slice
-at a time. The values are the same, and so are the bytes.
+In a large text, long lists become ``Rows``: they are decoded and encoded one slice at a time. The values
+and bytes are the same.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ from gateway.payloads.compressed_buffer import CompressedBuffer, iter_windows
 from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, LazySequence, MappedSequence
 
 LARGE = 256 * 1024
-"""Bytes from which a text is read by slices, and worked on where it holds up nobody (``aside``)."""
+"""Larger texts are decoded in slices, and processed in a thread instead of the event loop."""
 
 LONG = frozenset({"payments", "update_payments", "remove_payments", "entries"})
-"""The lists that may be very long: the documents set no bound to the payments of a batch."""
+"""Fields whose lists may be very long: the documents set no maximum of payments in a batch."""
 
 DEPTH = 64
-"""How deep objects and arrays may be nested; the documents' deepest are nested five deep."""
+"""Maximum nesting of objects and arrays; the documents' deepest body has five levels."""
 
 DIGITS = 4300
-"""How many digits a number may have, written out: as many as Python reads into an ``int``."""
+"""Maximum digits of a number when written out: Python's own limit for ``int``."""
 
 
 class Unreadable(Exception):
-    """Bytes that are not JSON, or JSON that cannot be kept exactly. Says why, never the input."""
+    """The bytes are not JSON, or JSON that cannot be kept exactly.
+
+    The message has the reason, but never the input.
+    """
 
 
 class Number(Decimal):
@@ -70,44 +73,44 @@ class Number(Decimal):
 def read(
     data: bytes | CompressedBuffer, packs: Collection[str] = (), most_bytes: int | None = None
 ) -> Any:
-    """The value of one JSON text, UTF-8 with or without a byte order mark; raises Unreadable.
+    """Decode a JSON text, UTF-8 with or without a byte order mark; raises JsonError.
 
-    Refused besides what is not JSON: an object with the same key twice, ``NaN`` and
-    ``Infinity``, halves of surrogate pairs, more than ``DEPTH`` levels or ``DIGITS`` digits.
-    ``-0`` becomes 0. ``packs`` are the fields whose lists are ``Rows`` where they are long.
-    ``most_bytes`` bounds the memory of what cannot be read in slices (``estimate_memory_bytes``).
+    Also refused: objects with a duplicate key, ``NaN`` and ``Infinity``, lone surrogates, more than
+    ``MAX_DEPTH`` levels or ``MAX_DIGITS`` digits. ``-0`` becomes 0. Long lists in the fields
+    ``packed_lists`` become ``Rows``. ``max_memory_bytes`` bounds the memory of a text that cannot be
+    decoded in slices (``estimate_memory_bytes``).
     """
     if packs and len(data) > LARGE:
-        with suppress(Unsliced):  # what is wrong with it is told by whoever reads all of it
+        with suppress(Unsliced):  # the decoding of the whole text below reports the error
             return loads_in_slices(data, packs)
     if most_bytes is not None and estimate_memory_bytes(data) > most_bytes:
         raise Unreadable("too many values")
     reason, value = _read(bytes(data))
-    if reason:  # raised here and not where it was found: the cause's text holds the input
+    if reason:  # raised outside the except block, because the cause's text holds the input
         raise Unreadable(reason)
     return value
 
 
 def loads_in_slices(data: bytes | CompressedBuffer, packs: Collection[str]) -> Any:
-    """Like ``read``, of a large text, but never holds more of it than ``SLICE_BYTES`` of values at once.
+    """Like ``loads``, but never holds more than ``SLICE_BYTES`` of values at once.
 
-    Raises Unsliced.
+    Raises NotSliceableError.
     """
     return _BySlices(data, packs).read()
 
 
 VALUE_BYTES = 80
-"""What a value in a JSON text is reckoned to take in memory, beside the text."""
+"""Estimated memory of one value, in addition to its text."""
 
 SLICE_BYTES = VALUE_BYTES * LARGE
-"""The values that a text of ``LARGE`` bytes may take: what is read without asking whether there is room."""
+"""Estimated memory of the values of a text of ``LARGE_BYTES``, which needs no check for room."""
 
 
 def estimate_memory_bytes(data: bytes | CompressedBuffer) -> int:
-    """Bytes that the values of a JSON text may take once they are read.
+    """Estimate the memory that the values of a JSON text need, without parsing it.
 
-    Every value but the first follows a separator or opens an array or object, so that these are counted
-    in the bytes: nothing is parsed before there is room for what it becomes.
+    Every value but the first follows a comma or opens an array or object, so that counting these bytes
+    gives an upper bound. A hostile body is refused before it is parsed.
     """
     if isinstance(data, CompressedBuffer):
         return sum(estimate_memory_bytes(bytes(window)) for window in data.windows())
@@ -115,40 +118,40 @@ def estimate_memory_bytes(data: bytes | CompressedBuffer) -> int:
 
 
 def loads_trusted(text: str) -> Any:
-    """As ``read``, of a text that ``dumps`` or ``dumps_trusted`` made: there is nothing in it to look for."""
+    """Like ``loads``, but without checks, for a text that ``dumps`` or ``dumps_trusted`` made."""
     return _READER.decode(text)
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON, UTF-8 and not escaped; raises TypeError for what is not JSON (a float)."""
+    """Encode as compact, unescaped UTF-8 JSON; raises TypeError for other values, such as floats."""
     _check(value)
     return _whole(value, _CHECKED)
 
 
 def dumps_trusted(value: Any) -> bytes:
-    """As ``dumps``, of values that are checked elsewhere: to look through them takes longer."""
+    """Like ``dumps``, but without the check, which takes longer than the encoding."""
     return _whole(value, _WRITTEN)
 
 
 def dumps_chunks(value: Any) -> list[bytes]:
-    """As ``dumps``, not put together: of a large value that would be one more of it."""
+    """Like ``dumps``, but returns chunks, because joining them would hold a second copy."""
     _check(value)
     return [*_parts(value, _CHECKED)]
 
 
 def dumps_compressed(value: Any) -> CompressedBuffer:
-    """As ``dumps``, folded while it is made."""
+    """Like ``dumps``, but compresses the text while it is produced."""
     _check(value)
     return CompressedBuffer.of(_parts(value, _CHECKED))
 
 
 def iterdumps(value: Any) -> Iterator[bytes]:
-    """What ``dumps_trusted`` makes of a value, a slice of its rows at a time."""
+    """Like ``dumps_trusted``, but yields one slice of rows at a time."""
     return _parts(value, _WRITTEN)
 
 
 def iterdumps_canonical(value: Any) -> Iterator[bytes]:
-    """The same, and the same for every order of an object's fields; to make digests of."""
+    """Like ``iterdumps``, but with sorted fields, for digests."""
     return _parts(value, _ORDERED)
 
 
@@ -196,22 +199,22 @@ def _sliced(value: Any, manner: _Manner) -> Iterator[bytes]:
 
 
 def has_rows(value: Any) -> bool:
-    """Whether a value, or an object in it, has a list that is not in hand."""
+    """Return whether a value, or an object in it, contains ``Rows``."""
     if not isinstance(value, dict):
         return isinstance(value, LazySequence)
-    for one in value.values():  # noqa: SIM110 - for any it would be a generator more
-        # By its type first: each answer is looked through, and to ask of a text takes longer.
+    for one in value.values():  # noqa: SIM110 - any() would add a generator
+        # Types are tested first: this runs for every response, and a call for each string is slow.
         if type(one) not in _SHORT and has_rows(one):
             return True
     return False
 
 
 class _InSlices(Exception):
-    """There are Rows in it."""
+    """The value contains ``Rows``, so it must be encoded in slices."""
 
 
 def _otherwise(value: Any) -> msgspec.Raw:
-    """What msgspec knows no way to write."""
+    """Encode the types that msgspec does not support."""
     if isinstance(value, Number):
         return msgspec.Raw(str(value).encode())
     if isinstance(value, LazySequence):
@@ -232,14 +235,14 @@ def _read(data: bytes) -> tuple[str, Any]:
 
 
 def _as_written(data: bytes) -> Any:
-    """The value of a text that says what would be written of it; raises _Odd for every other one."""
+    """Decode a text whose value would be encoded to the same text; raises _NeedsStrictDecode."""
     try:
         value = _READER.decode(data)
         written = _WRITER.encode(value)
     except (ValueError, ArithmeticError, RecursionError):  # a DecodeError is a ValueError, too
         raise _Odd from None
-    # A key twice, and all else that is lost in reading, makes what is written shorter, and nothing
-    # makes it longer: that both have blanks within texts does not matter here.
+    # Duplicate keys and every other loss make the encoded text shorter, and nothing makes it longer.
+    # So removing whitespace inside of strings too cannot hide a difference.
     if written != data and written.translate(None, _BLANKS) != data.translate(None, _BLANKS):
         raise _Odd
     return value
@@ -248,7 +251,7 @@ def _as_written(data: bytes) -> Any:
 def _strictly(data: bytes) -> tuple[str, Any]:
     try:
         text = data.removeprefix(BOM_UTF8).decode()
-        if text.startswith(("\ufeff", "\xef\xbb\xbf")):  # simplejson would pass over these too
+        if text.startswith(("\ufeff", "\xef\xbb\xbf")):  # simplejson would skip a second one too
             return "not JSON: line 1 column 1", None
         value = _DECODER.decode(text)
         if b"\\ud" in data or b"\\uD" in data:
@@ -269,7 +272,7 @@ def _strictly(data: bytes) -> tuple[str, Any]:
 
 
 def _is_deeper(value: Any, most: int) -> bool:
-    """Whether what was read is nested deeper: its values are JSON's."""
+    """Return whether a decoded value is nested deeper than ``max_depth``."""
     if type(value) not in _READ_NESTS:
         return False
     if not most:
@@ -299,7 +302,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _number(text: str) -> Decimal:
     number = Decimal(text)
-    # 1E999999999 is short to send, and a gigabyte as soon as someone writes it out.
+    # 1E999999999 is short to send, but a gigabyte when it is written out.
     if len(text) > DIGITS or abs(number.adjusted()) > DIGITS:
         raise ValueError
     return number if str(number) == text else Number(text)
@@ -308,27 +311,27 @@ def _number(text: str) -> Decimal:
 _DECIMALS = {Decimal, Number}
 _SIMPLE = {str, int, bool, type(None)}
 _PLAIN = _SIMPLE | {CompressedSequence, MappedSequence}
-"""Of values that are what they are: nothing is to be looked for in them before they are written."""
+"""Types that need no check before they are encoded."""
 _READ_NESTS = {dict, list}
 _NESTS = _READ_NESTS | {tuple}
 _SHORT = _SIMPLE | _DECIMALS | {list, tuple}
-"""Of values that have no Rows in them, as far as ``has_rows`` looks."""
+"""Types in which ``has_rows`` does not search."""
 
 
 def _check(value: Any) -> None:
-    """Raises TypeError."""
+    """Raise TypeError if the value cannot be encoded as JSON."""
     if flaw := _flaw((value,), DEPTH):
         raise TypeError(flaw)
 
 
 def _flaw(those: Iterable[Any], deep: int) -> str:
-    """What keeps values from being written as JSON; empty where nothing does.
+    """Return the reason that values cannot be encoded as JSON, or an empty string.
 
-    msgspec writes floats, bytes, dates, NaN and keys that are numbers without a word, and has no switch for it.
+    msgspec silently encodes floats, bytes, dates, NaN and numeric keys, and has no option against it.
     """
     for one in those:
         kind = type(one)
-        if kind is str or kind in _PLAIN:  # nearly all are texts
+        if kind is str or kind in _PLAIN:  # nearly all values are strings
             continue
         if kind in _NESTS:
             if not deep:
@@ -345,7 +348,7 @@ def _flaw(those: Iterable[Any], deep: int) -> str:
 
 
 def _odd_key(value: dict[Any, Any]) -> bool:
-    for key in value:  # noqa: SIM110 - for any it would be a generator more
+    for key in value:  # noqa: SIM110 - any() would add a generator
         if type(key) is not str:
             return True
     return False
@@ -358,9 +361,7 @@ _BLANKS = b" \t\n\r"
 
 
 class _Manner(NamedTuple):
-    """How a value is written: whether its rows are looked through as the rest of it is, and in what
-    order fields are.
-    """
+    """How a value is encoded: whether its rows are checked, and whether fields are sorted."""
 
     encoder: msgspec.json.Encoder
     checks: bool = False
@@ -374,25 +375,25 @@ _ORDERED = _Manner(
 )
 
 
-# A large text, a window of it at a time
+# Decoding of a large text, one window at a time
 
 _HEADS = 3
-"""How deep the objects are nested in which a long list is looked for."""
+"""Maximum depth of the objects in which long lists are decoded in slices."""
 
 _BLANK = _BLANKS.decode()
 _BETWEEN_ITEMS = ("},{", "}, {")
 
 
 class Unsliced(Exception):
-    """A text that has to be read at once: it is wrong, or has much that is in no long list."""
+    """The text must be decoded at once: it is invalid, or too much of it is in no long list."""
 
 
 class _Odd(Unsliced):
-    """What is better read at once: it is wrong, or may be."""
+    """The text is invalid, or may be, and needs the strict decoder."""
 
 
 class _BySlices:
-    """Reads an object of which the long lists are packed as they are read."""
+    """Decodes an object and packs its long lists while they are decoded."""
 
     def __init__(self, data: bytes | CompressedBuffer, packs: Collection[str]) -> None:
         self._size = len(data)
@@ -405,7 +406,7 @@ class _BySlices:
         self._may_be_halves = False
 
     def read(self) -> Any:
-        """Raises _Odd."""
+        """Decode the whole text; raises _NeedsStrictDecode."""
         if self._next() != "{":
             raise _Odd
         value = self._object(1)
@@ -446,7 +447,7 @@ class _BySlices:
         return self._any()
 
     def _rows(self, depth: int) -> Iterator[Any]:
-        """The items of a list, none of which is yet beyond the bounds that the whole has."""
+        """Yield the items of a list, checked against the limits of the whole text."""
         for some in self._items():
             if self._may_be_halves:
                 self._refuse_halves(some)
@@ -465,10 +466,10 @@ class _BySlices:
                 if some := self._many():
                     yield some
                 else:
-                    odd_until = self._decoded  # with what there is of the text: item by item
+                    odd_until = self._decoded  # the rest of the decoded text goes item by item
             self._next()
             yield [self._any()]
-            # Objects of the service are longer, however they are written: this is something else.
+            # Objects of the service are longer, in any formatting: this is a hostile body.
             if (alone := alone + 1) > LARGE:
                 raise _Odd
             if self._next() == "]":
@@ -477,10 +478,10 @@ class _BySlices:
             self._pass(",")
 
     def _many(self) -> list[Any]:
-        """The items from here to the last that is whole in what there is of the text, read at once.
+        """Decode the items up to the last complete one in the decoded text, at once.
 
-        None where there is no such place. Where it was found within an item, or within a text, what is
-        before it is no list, and is not taken for one.
+        Returns an empty list if there is none. If the boundary is inside of an item or a string, the
+        text before it is not a valid list and is not used.
         """
         self._next()
         end = max(self._text.rfind(between, self._at) for between in _BETWEEN_ITEMS)
@@ -508,7 +509,7 @@ class _BySlices:
             raise _Odd from None
 
     def _any(self) -> Any:
-        """The value that begins here."""
+        """Decode the value at the current position."""
         while True:
             try:
                 value, end = _SCAN(self._text, self._at)
@@ -520,7 +521,7 @@ class _BySlices:
             self._more()
 
     def _next(self) -> str:
-        """The next character that is not blank; none at the end."""
+        """Skip whitespace and return the next character; empty at the end."""
         while True:
             while self._at < len(self._text):
                 if (character := self._text[self._at]) not in _BLANK:
@@ -540,7 +541,7 @@ class _BySlices:
         return self._decoded < self._size
 
     def _more(self) -> None:
-        """A window more of the text, or twice of what did not do."""
+        """Decode another window, or double the text if one window was not enough."""
         if not self._has_more:
             raise _Odd
         left, new = self._text[self._at :], ""
@@ -552,7 +553,7 @@ class _BySlices:
             except UnicodeDecodeError:
                 raise _Odd from None
         self._text, self._at = left + new, 0
-        # One value that takes more than a window, and is read again with each: its cost is bounded.
+        # A value longer than a window is decoded again with each window, so its cost must be bounded.
         if len(self._text) > LARGE and estimate_memory_bytes(self._text.encode()) > SLICE_BYTES:
             raise _Odd
         self._may_be_halves = self._may_be_halves or "\\ud" in self._text or "\\uD" in self._text

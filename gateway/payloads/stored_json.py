@@ -1,4 +1,4 @@
-"""Values as the state keeps them: JSON, and where that is long, folded."""
+"""JSON values as they are stored in the database; large ones are compressed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mappings.effects import JSON
 Text = str | CompressedBuffer
 
 _PACKED = "z"
-"""How a long text began, and no JSON does, before it was kept in pieces: packed as a whole, in base64."""
+"""Prefix of texts in an older format, compressed as a whole and in base64; no JSON starts with it."""
 
 
 def encode_stored(value: JSON) -> Text:
@@ -23,13 +23,14 @@ def encode_stored(value: JSON) -> Text:
     for part in parts:
         plain.append(part)
         size += len(part)
+        # Most values are small, so compression starts only once the text exceeds this size.
         if size > json_codec.LARGE:
             return CompressedBuffer.of(chain(plain, parts))
     return b"".join(plain).decode()
 
 
 def compress_if_large(text: str) -> Text:
-    """A text that is there, as it is to be kept."""
+    """Compress a JSON text for storage if it is large."""
     data = text.encode()
     return CompressedBuffer.of([data]) if len(data) > json_codec.LARGE else text
 
@@ -39,14 +40,14 @@ def plain(text: Text) -> str:
 
 
 def is_starting_with(text: Text, character: str) -> bool:
-    """Of a long one the rest is left folded."""
+    """Return whether a text starts with a character; a large one is decompressed only so far."""
     if isinstance(text, str):
         return text.startswith(character)
     return bytes(next(text.windows(), b"")[:1]) == character.encode()
 
 
 def value(text: Text) -> JSON:
-    """Its long lists are Rows."""
+    """Decode a stored value; long lists become ``Rows``."""
     if isinstance(text, CompressedBuffer):
         return json_codec.read(text, json_codec.LONG)
     if is_long(text):
@@ -55,5 +56,5 @@ def value(text: Text) -> JSON:
 
 
 def is_long(text: Text) -> bool:
-    """Whether to read it takes so long that others should not wait for it."""
+    """Return whether decoding the text takes so long that it should not block the event loop."""
     return isinstance(text, CompressedBuffer) or text.startswith(_PACKED)

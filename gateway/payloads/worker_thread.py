@@ -1,8 +1,8 @@
-"""Long work without I/O, done aside: in a thread, while the loop serves everybody else.
+"""Runs CPU-bound work in a thread, so that the event loop can serve other requests.
 
-The interpreter goes from one thread to the other every few milliseconds, and whenever what is in hand
-is a slice (``mappings.lazy_sequences``) nothing takes longer than that. There is one such thread in a process:
-several would not be faster together, and the loop would have to wait for each of them.
+The interpreter switches threads every few milliseconds, and operations on a slice
+(``mappings.lazy_sequences``) take no longer than that. There is only one such thread in a process:
+because of the interpreter lock several would not be faster, and the event loop would compete with each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ _thread = ThreadPoolExecutor(1, "aside")
 
 
 async def run_in_thread(work: Callable[P, Made], *args: P.args, **named: P.kwargs) -> Made:
-    """What the work returns or raises. It is done to its end also where nobody waits any more."""
+    """Return the result of the work, or raise its error.
+
+    The work runs to its end even if the caller is cancelled.
+    """
+    # The caller's context variables, such as the trace span, must be set in the thread too.
     own = partial(contextvars.copy_context().run, work, *args, **named)
     return await asyncio.get_running_loop().run_in_executor(_thread, own)
 
@@ -29,5 +33,5 @@ async def run_in_thread(work: Callable[P, Made], *args: P.args, **named: P.kwarg
 async def run_in_thread_if(
     is_long: bool, work: Callable[P, Made], *args: P.args, **named: P.kwargs
 ) -> Made:
-    """What is short is not worth the way there and back."""
+    """Run slow work in the thread; for short work the switch would cost more than it saves."""
     return await run_in_thread(work, *args, **named) if is_long else work(*args, **named)

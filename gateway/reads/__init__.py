@@ -1,1 +1,1 @@
-"""Lists: paging, filters, cached recipients."""
+"""Reads of the service: list queries, recipient caches, and recently read answers."""

@@ -1,7 +1,7 @@
-"""List questions: one call where the service can answer, else its whole list, kept or read.
+"""Answers list queries: with one call if the service supports the query, else from its whole list.
 
-What the service cannot answer is decided over all that it lists: of an index where one is kept
-(``index``), else of a reading made for the question alone (``scanning``).
+The whole list comes from the recipient cache (``recipient_cache``) if there is one, else from a scan
+for this query only (``recipient_cache.scan``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mappings.failures import Refused
 A_DAY = 86_400
 
 Names = Callable[[Tenant, Iterable[str]], Awaitable[Mapping[str, str]]]
-"""What clients call some of an owner's recipients, where that differs."""
+"""Returns the alias ids of a tenant's recipients, for those that have one."""
 
 
 async def _no_names(_owner: Tenant, _those: Iterable[str]) -> Mapping[str, str]:
@@ -36,16 +36,16 @@ async def _no_names(_owner: Tenant, _those: Iterable[str]) -> Mapping[str, str]:
 
 
 class Listing:
-    """``indexes`` are None where none are to be kept."""
+    """Answers list queries of tenants; ``caches`` is None if recipients are not cached."""
 
     def __init__(self, indexes: Indexes | None = None, names: Names = _no_names) -> None:
         self._indexes = indexes
         self._names = names
-        # Whether the service lists what clients must not see, as far as it has shown.
+        # Whether the service lists rows that clients must not see, as far as its lists have shown.
         self._lists_hidden: TTLCache[tuple[Tenant, str], bool] = TTLCache(10_000, A_DAY)
 
     async def find(self, question: ListQuery, make: Make, owner: Tenant) -> ListPage:
-        """The page of rows that a question asks for; raises what a call raises."""
+        """Return the page of rows that a query asks for; raises the errors of a call."""
         about = (owner, question.path)
         if question.native_query is not None and not self._may_list_hidden(question, about):
             found = await _asked(question, question.native_query, make)
@@ -57,15 +57,13 @@ class Listing:
             try:
                 return await self._of_index(self._indexes, question, make, owner)
             except NoIndex:
-                pass  # it is read for this question alone, as if there were none
+                pass  # the list is scanned for this query, as without a cache
         rows = await load_all_rows(question, make)
         self._learn(question, about, rows)
         return select_page(await self._ordered(owner, question, rows), rows)
 
-    async def _of_index(
-        self, indexes: Indexes, question: ListQuery, make: Make, owner: Tenant
-    ) -> ListPage:
-        """Raises NoIndex where none can be kept."""
+    async def _of_index(self, indexes: Indexes, question: ListQuery, make: Make, owner: Tenant) -> ListPage:
+        """Answer from the cache; raises CacheUnavailable if the recipients cannot be cached."""
         if not indexes.has(owner) and (rows := await load_single_page(question, make)) is not None:
             self._learn(question, (owner, question.path), rows)
             return select_page(await self._ordered(owner, question, rows), rows)
@@ -76,7 +74,7 @@ class Listing:
         return found
 
     async def _ordered(self, owner: Tenant, question: ListQuery, rows: Iterable[Row]) -> ListQuery:
-        """The question over these rows: an order of ids is that of the ids which clients see."""
+        """Return the query with its sort key; ids are sorted by the alias ids that clients see."""
         if not question.is_sorted_by_id:
             return question
         names = await self._names(owner, {str(row["id"]) for row in rows})
@@ -86,7 +84,10 @@ class Listing:
         return self._lists_hidden.get(about, bool(question.excluded_ids))
 
     def _learn(self, question: ListQuery, about: tuple[Tenant, str], rows: list[Row]) -> None:
-        """A whole list shows whether hidden rows are in it; a narrowed one only if they are."""
+        """Record whether a list contains hidden rows.
+
+        A filtered list proves it only if there are some; a whole list also if there are none.
+        """
         if any(map(question.is_hidden, rows)):
             self._lists_hidden[about] = True
         elif question.excluded_ids and not question.prefilter:
@@ -94,17 +95,20 @@ class Listing:
 
 
 async def _asked(question: ListQuery, ask: Mapping[str, str], make: Make) -> ListPage | None:
-    """The service's own answer; None where it will not give one, or not say of how many."""
+    """Ask the service; return None if it refuses the query or does not return the totals."""
     try:
         part = parse_page(
             await make(Call("GET", question.path, query=ask)), question, question.page
         )
     except Refused as refused:
-        if refused.status in (400, 406):  # a value that it does not take, where lists have no 406
+        if refused.status in (
+            400,
+            406,
+        ):  # it does not support the value; lists have no 406 of their own
             return None
         raise
     if part.pages is None or part.records is None:
         return None
-    # Some services give their last page for one that lies past the end.
+    # Some services return the last page for a page past the end.
     is_past = part.page != question.page or question.page > part.pages
     return ListPage([] if is_past else part.rows, part.pages, part.records)

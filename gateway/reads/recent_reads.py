@@ -1,10 +1,9 @@
-"""Answers to reads that may be used again for a short while, until something is changed.
+"""Caches answers to recipient reads for a short time, until the merchant changes something.
 
-Only recipients are kept so, by address or id: a batch of many payments names few of them.
-A change made through this gateway drops everything that its merchant has here; one made elsewhere
-is seen when the time is up. That nobody has an address, or several have, is not kept. Where other
-processes share the state nothing is kept: what is changed through one of them the others would not
-know, and who is paid must not depend on who answers.
+Recipients are cached by email address and id, because a large batch pays few of them. A change through
+this gateway invalidates all entries of the merchant; a change elsewhere is seen after the TTL. Results
+with no recipient or several are not cached. If other processes share the database, nothing is cached:
+this process would miss their changes, and the payee must not depend on which process answers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _Name = tuple[Tenant, str, tuple[tuple[str, str], ...]]
 
 
 class Kept:
-    """``changed`` is told of each recipient that a change made through this process is about."""
+    """The cache; ``on_change`` is called with each recipient that this process changes."""
 
     def __init__(
         self,
@@ -39,15 +38,19 @@ class Kept:
 
     def get(self, owner: Tenant, call: Call) -> JSON | None:
         count, body = self._answers.get(_name(owner, call), (-1, None))
+        # Comparing counters invalidates all answers of a tenant without searching for them.
         return body if count == self.count(owner) else None
 
     def put(self, owner: Tenant, call: Call, body: JSON, asked_at: int) -> None:
-        """``asked_at`` is the count when the call was made: it may answer from before a change."""
+        """Store an answer; ``change_count`` is the count before the call.
+
+        If it has changed since, the answer may be from before a change and is not used.
+        """
         if self._is_alone and _is_of_one(body):
             self._answers[_name(owner, call)] = (asked_at, body)
 
     def forget(self, owner: Tenant, recipient: str = "") -> None:
-        """``recipient`` is the one that was changed, where it is one that is known."""
+        """Invalidate all answers of a tenant; ``recipient_id`` is the changed one, if known."""
         self._changes[owner] += 1
         if recipient:
             self._tell(owner, recipient)
@@ -57,7 +60,11 @@ class Kept:
 
 
 def _is_of_one(body: JSON) -> bool:
-    """Nobody, or several, is why a batch is refused: who mends that elsewhere asks again at once."""
+    """Return whether the answer has exactly one recipient.
+
+    No or several recipients make a batch fail. The client corrects that elsewhere and retries
+    immediately, so such an answer must not be cached.
+    """
     recipients = body.get("recipients")
     return recipients is None or len(recipients) == 1
 

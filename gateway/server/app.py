@@ -1,4 +1,4 @@
-"""The house put together, and run: state, limits, upstream, player, the door, the admin port."""
+"""Assembles and runs a gateway: database, rate limits, clients, handlers, and the two ports."""
 
 from __future__ import annotations
 
@@ -86,15 +86,15 @@ from mappings.vocabulary import map_legacy_words
 log = structlog.get_logger()
 
 UPSTREAM_POOLS = 4
-"""Pools of connections to the service: two environments, and the signed face has its own."""
+"""Connection pools to the service: one for each environment, and again for the signed interface."""
 
 SPARE_SECONDS = 5
-"""How much longer than an upstream call a shutdown waits for what is in flight."""
+"""A shutdown waits this much longer than an upstream call may take for requests in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A gateway that accepts connections; the ports are those it really has."""
+    """A gateway that accepts connections, with the ports that it is bound to."""
 
     at: ServerSettings
     port: int
@@ -104,18 +104,18 @@ class Running:
     load: Load
 
     def reload(self) -> None:
-        """Reads the certificate anew; connections that are there keep theirs."""
+        """Reload the TLS certificate; open connections keep the old one."""
         if self.server.certificate:
             self.server.certificate.reload()
 
     async def retire(self, seconds: float = RETIRE_SECONDS) -> None:
-        """Takes no new connections, and ends the others when each has had its next answer."""
+        """Stop accepting connections, and close each open one after its next response."""
         await self.door.end()
         await self.server.retire(seconds)
 
     @property
     def requests(self) -> int:
-        """How many are carried out at this moment, or wait for their turn."""
+        """The number of requests that run or wait for admission."""
         return self.load.shares.going + self.load.shares.waiting
 
     @property
@@ -129,7 +129,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """Where a worker listens: at some queues of its parent's port, and for its parent at a socket."""
+    """The sockets that a worker gets from the supervisor.
+
+    It accepts clients from some of the port's queues, and the supervisor's admin requests at a Unix
+    socket.
+    """
 
     queues: Sequence[Queue]
     numbers: Sequence[int]
@@ -145,17 +149,19 @@ async def run_gateway(
     monotonic: Callable[[], float] = time.monotonic,
     gone_seconds: float = GONE_SECONDS,
 ) -> AsyncIterator[Running]:
-    """A running gateway; on leaving, what is in flight is finished first.
+    """Run a gateway; on exit, requests in flight are finished first.
 
-    ``inherited`` is for one of several workers. ``clock`` is what requests are stamped by, and
-    stamps are held against; by ``monotonic`` it is told when a write that is not seen can no longer
-    happen. After ``gone_seconds`` without a sign of it, a process is taken for gone. Raises
-    Misconfigured, also where it cannot listen, and StoreUnavailable.
+    ``inherited_sockets`` is set for one of several workers. ``clock`` is used for request timestamps;
+    ``monotonic`` decides when a write that is not visible can no longer be executed. A process
+    without a heartbeat for ``lease_seconds`` is considered dead. Raises ConfigurationError, also if
+    a port cannot be bound, and StoreUnavailable.
     """
     check_extensions()
     check_runnable(settings)
     clock = clock or ServiceClock()
     now = partial(_now, clock)
+    # Entered in the order of their dependencies, so that a shutdown closes the ports first and the
+    # database last.
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(open_tracing(settings.traces))
         store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
@@ -163,6 +169,7 @@ async def run_gateway(
         limits = await stack.enter_async_context(
             open_limits(settings, store.encryption.lasting("limits"))
         )
+        # Requests without a valid key are counted by address, apart from the limits of keys.
         strangers = InProcess(most=STRANGERS)
         ledger = Ledger(store)
         learned = await load_capabilities(ledger, settings.environments.configured())
@@ -173,6 +180,7 @@ async def run_gateway(
         keyring = await stack.enter_async_context(ApiKeyStore(store))
         inferred = OptionalEndpoints(settings.upstream.inferred_operations, learned)
         indexes = await stack.enter_async_context(_indexes(settings, store))
+        # Only without other processes, whose changes would not invalidate these answers.
         kept = Kept(is_alone=store.is_of_one_process, changed=indexes.changed)
         usage = await stack.enter_async_context(UsageCounter(store, now))
         journal = Journal(store, ledger, clock, gone_seconds)
@@ -206,9 +214,7 @@ async def run_gateway(
             replay_seconds=settings.writes.replay_seconds,
         )
         legacy_breakers = _legacy_breakers(settings)
-        sender = LegacySender(
-            await stack.enter_async_context(_to_legacy(settings, legacy_breakers))
-        )
+        sender = LegacySender(await stack.enter_async_context(_to_legacy(settings, legacy_breakers)))
         begun = BatchRouting(ledger, ids)
         forwarding = ServiceRouter(
             await stack.enter_async_context(Modes(store, keyring)),
@@ -247,18 +253,14 @@ async def run_gateway(
         signers = await stack.enter_async_context(SignerStore(store, keyring))
         signed_face = SignedHandler(
             settings,
-            sender_authenticator=SenderAuthenticator(
-                settings, signers, limits, upstream.clock, unauthenticated_limits=strangers
-            ),
+            sender_authenticator=SenderAuthenticator(settings, signers, limits, upstream.clock, unauthenticated_limits=strangers),
             passthrough=await stack.enter_async_context(_to_current(settings, breakers, clock)),
             write_guard=SignedWriteGuard(ledger, journal.rows, once, now, patience(settings)),
             recent_reads=kept,
             usage=usage,
             load=load,
         )
-        faces = InterfaceRouter(
-            settings.vocabulary.current, legacy_handler=handler, signed_handler=signed_face
-        )
+        faces = InterfaceRouter(settings.vocabulary.current, legacy_handler=handler, signed_handler=signed_face)
         await stack.enter_async_context(settling)
         reconciler = Reconciler(store, ledger, player, ids, settings.environments.configured())
         watch = SupersededBatchMonitor(reconciler, settings.upstream.abandoned_check_seconds)
@@ -286,7 +288,7 @@ async def run_gateway(
         pages = _pages(
             parts,
             partial(_states, breakers, legacy_breakers),
-            # Made when somebody asks for it: a start takes less long.
+            # Built on the first request, to keep the start fast.
             cache(partial(_described, settings, door.port)),
         )
         admin = AdminRunner(pages, access_log=None)
@@ -296,7 +298,7 @@ async def run_gateway(
 
 
 def _reloads(learned: CapabilityCache) -> PeriodicTask:
-    """What `doctor` or another process finds out about the service is known here soon."""
+    """Pick up what `doctor` or another process has learned about the service's capabilities."""
     return PeriodicTask("capability_reload", RELOAD_SECONDS, learned.reload, at_its_end=False)
 
 
@@ -305,14 +307,14 @@ def _pages(
     states: Callable[[], Mapping[str, str]],
     description: Callable[[], Mapping[str, JSON]],
 ) -> web.Application:
-    """The admin port's."""
+    """Create the application of the admin port."""
     settings, environments = parts.settings, parts.settings.environments.configured()
     application = create_admin_application(
         parts.checks,
         description,
         MetricsPage(parts.store, parts.limits, parts.clock, parts.indexes, environments).render,
         states,
-        # A worker's own is asked by its parent alone, who has asked before.
+        # Only the supervisor can reach a worker's admin socket, and it has authenticated the request.
         [] if parts.has_parent else [admin_door(settings.server)],
     )
     console.add_console(application, parts)
@@ -350,7 +352,7 @@ def _to_current(
 def _to_legacy(
     settings: Settings, breakers: CircuitBreakers
 ) -> AbstractAsyncContextManager[PassthroughClient]:
-    """The way to the legacy service, which fails or is well by itself."""
+    """Open the client of the legacy service, whose circuit breakers are separate."""
     return open_passthrough(settings, _legacy_origins(settings), breakers)
 
 
@@ -370,7 +372,7 @@ def _legacy_breakers(settings: Settings) -> CircuitBreakers:
 
 
 def _states(current: CircuitBreakers, legacy: CircuitBreakers) -> dict[str, str]:
-    """Whether each environment is asked, of either service."""
+    """Return the circuit breaker state of each environment of both services."""
     return {
         **current.list_states(),
         **{f"legacy {name}": state for name, state in legacy.list_states().items()},
@@ -378,20 +380,20 @@ def _states(current: CircuitBreakers, legacy: CircuitBreakers) -> dict[str, str]
 
 
 def _described(settings: Settings, port: int) -> Mapping[str, JSON]:
-    """What clients may ask, and where."""
+    """Build the OpenAPI document of the legacy interface, with the public URLs."""
     addresses = openapi.list_public_urls(settings.server, port)
     return openapi.build_openapi_document(settings.vocabulary.for_mappings(), addresses)
 
 
 async def _tell_of_no_keys(store: Store) -> None:
-    """A state without keys is often one made by accident, in another folder."""
+    """Warn about a database without keys: it was often created by accident, in the wrong folder."""
     if not await load_listed_keys(store):
         log.warning(
             "no_api_keys",
             database=store.where,
             **{"process.working_directory": str(Path.cwd())},
             reason="the database has no API key; every client is answered invalid_api_key",
-            hint="run `payout-gateway keys import`, or start in the folder of the state that is meant",
+            hint="run `payout-gateway keys import`, or start in the folder of the right database",
         )
 
 
@@ -415,12 +417,12 @@ def _now(clock: ServiceClock) -> datetime:
 
 
 def patience(settings: Settings) -> float:
-    """Seconds that what was begun may take."""
+    """Return the time that a running request may take."""
     return settings.upstream.timeout_seconds + SPARE_SECONDS
 
 
 def shutdown_seconds(settings: Settings) -> float:
-    """That a shutdown waits for what has been asked, at most: some of it may still wait its turn."""
+    """Return how long a shutdown waits at most: some requests may still wait for admission."""
     return patience(settings) + settings.load.queue_seconds
 
 
@@ -430,7 +432,7 @@ async def _door(
     runner: web.BaseRunner,
     inherited: Inherited | None,
 ) -> Listening:
-    """Has clients' connections accepted."""
+    """Start to accept client connections."""
     server = settings.server
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -470,8 +472,8 @@ def _checks(settings: Settings, store: Store, limits: Limits) -> dict[str, Check
                 pass
         except StoreUnavailable as unavailable:
             return str(unavailable)
-        # A state that is full can be read. Nothing is written to find out: every process does, in
-        # every few seconds.
+        # A database on a full disk can still be read. No write is needed to find out, because every
+        # process writes a heartbeat every few seconds.
         return str(store.unwritten) if store.unwritten else None
 
     way_out = EgressConfig(settings)
@@ -494,7 +496,7 @@ def _checks(settings: Settings, store: Store, limits: Limits) -> dict[str, Check
 
 
 async def _answers(origin: str, way_out: Mapping[str, Any]) -> bool:
-    """Whether anything speaks HTTP there; an unsigned request that changes nothing."""
+    """Return whether a server speaks HTTP there; sends an unsigned request that changes nothing."""
     try:
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
@@ -506,7 +508,10 @@ async def _answers(origin: str, way_out: Mapping[str, Any]) -> bool:
 
 
 def install_shutdown_event() -> asyncio.Event:
-    """Set on SIGTERM or SIGINT, from now on; to be called before anybody is told that we run."""
+    """Return an event that SIGTERM and SIGINT set.
+
+    Call it before readiness is announced: the signal may follow immediately.
+    """
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

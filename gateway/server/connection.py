@@ -1,7 +1,7 @@
-"""aiohttp's low-level server, without its own pages and its own log lines.
+"""An HTTP server on aiohttp's low-level API, with the gateway's own error responses and logs.
 
-Its pages are plain text, and its 400 page and its log repeat a malformed header, a key included.
-Here every answer is the legacy interface's, and what is logged holds nothing a client sent.
+aiohttp's error pages are plain text, and its 400 page and log repeat a malformed header, even an API
+key. Here every response has the legacy format, and nothing that a client sent is logged.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from mappings import errors
 from mappings.failures import Problem
 
 LINGERING_SECONDS = 5
-"""How long the rest of a body that nobody reads is taken, so that its client sees the answer."""
+"""After an early response the rest of the body is drained this long, so that the client reads it."""
 
 TLS_END_SECONDS = 5
-"""How long a client's own word that it ends TLS is waited for."""
+"""How long to wait for the client's TLS close_notify."""
 
 WRITE_STALL_SECONDS = 30
-"""After so long without a byte of its answer read, a client's connection is closed."""
+"""A connection is closed if its client reads no byte of a response for this time."""
 
 ADMIN_BOUNDS = Bounds(most=64, head_seconds=10, idle_seconds=75, pressed_seconds=2)
-"""Of the admin port, apart from the clients'; its descriptors are among ``descriptors.OTHERS``."""
+"""The admin port's own bounds; its sockets are among ``file_descriptors.OTHER_DESCRIPTORS``."""
 
 RESET_SECONDS = 60
-"""After so long a reset says nothing of a response any more: a load balancer resets idle connections."""
+"""A later reset does not concern the response: load balancers reset idle connections."""
 
 CLOSE_SECONDS = 5
-"""How long a connection is kept half closed after its last response, so that a reset is seen."""
+"""How long a connection stays half closed after its last response, so that a reset is noticed."""
 
 RETIRE_SECONDS = 5
-"""How long a worker that another takes the place of waits for its clients' next requests."""
+"""How long a replaced worker waits for the next requests on its connections."""
 
 END_SECONDS = 1
-"""The same, where nobody takes its place."""
+"""The same for a worker that is not replaced."""
 
 MALFORMED = Problem("invalid_field", "The request is not well-formed HTTP.")
 
 NO_ACCESS_LOG: Any = None
-"""The handler writes the one line that a request leaves; aiohttp's types know no None here."""
+"""Disables aiohttp's access log, because the handler writes one; its type does not allow None."""
 
 log = structlog.get_logger()
 
@@ -76,10 +76,10 @@ _WELL_FORMED = re.compile(r"b'[A-Z]{1,20} /\S* HTTP/1\.[01]")
 
 
 def _passes_over(data: bytes, message: RawRequestMessage) -> bool:
-    """Whether aiohttp drops what came with a request, as it does after ``Upgrade: h2c``.
+    """Return whether aiohttp drops the data after a request, as it does after ``Upgrade: h2c``.
 
-    The connection is then closed once that request is answered; a client that went on at once
-    would wait for its second answer for ever.
+    The connection must be closed after the response: a client that pipelined a second request would
+    wait for its response forever.
     """
     if not message.upgrade or message.headers.get("Upgrade", "").lower() == "websocket":
         return False
@@ -120,10 +120,10 @@ class Connection(RequestHandler):
         self._unread = 0
         self._unread_since = 0.0
         self._latest: Any = None
-        """The body of the request that came last; no earlier one can be incomplete."""
+        """The body of the last request received; only this one can be incomplete."""
 
     def arrives(self, plain: asyncio.Transport) -> None:
-        """It is there, and TLS is to be spoken on it first."""
+        """Track a new connection that starts with a TLS handshake."""
         self._plain = plain
         self._tracker.open(self, _address(plain), shakes_hands=True)
 
@@ -140,7 +140,7 @@ class Connection(RequestHandler):
         return None if self._plain is self.transport else self._plain
 
     def end(self) -> None:
-        """At once: nobody waits for an answer on it."""
+        """Close immediately: no response is pending."""
         if self._plain is not None:
             self._plain.abort()
 
@@ -154,7 +154,7 @@ class Connection(RequestHandler):
         self._tracker.end_work(self)
 
     def pause_writing(self) -> None:
-        """A response is sent, so its request is not carried out any more."""
+        """The response fills the buffer, so its request is no longer running."""
         super().pause_writing()
         self._tracker.end_work(self)
 
@@ -163,7 +163,7 @@ class Connection(RequestHandler):
         self._tracker.end_work(self)
 
     def is_stalled(self, now: float) -> bool:
-        """Whether its client has not read anything of an answer for ``WRITE_STALL_SECONDS``."""
+        """Return whether the client has read no response data for ``WRITE_STALL_SECONDS``."""
         waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
         if not self._unread or waiting < self._unread:
             self._unread_since = now
@@ -186,20 +186,20 @@ class Connection(RequestHandler):
             self._latest = body
             self._ended = _passes_over(data, last)
         elif self._cut_off():
-            # aiohttp would answer twice: the request whose body it is, and then the error.
+            # aiohttp would answer twice: the request with this body, and then the error.
             self._messages.pop()
             self._request_count -= 1
             self._ended = True
 
     def _refuse_versions(self) -> None:
-        """HTTP/0.9 has no status to answer with, and HTTP/2.0 is not written in lines."""
+        """Refuse HTTP/0.9, whose responses have no status, and HTTP/2.0, which is binary."""
         for place, (message, _body) in enumerate(self._messages):
             if not isinstance(message, _ErrInfo) and message.version not in _VERSIONS:
                 error = BadStatusLine()
                 self._messages[place] = (_ErrInfo(400, error, ""), EMPTY_PAYLOAD)
 
     def _cut_off(self) -> bool:
-        """Whoever waits for the rest of a body need not; False where all of it came."""
+        """Fail the pending read of an incomplete body; return False if the body is complete."""
         if self._latest is None or self._latest.is_eof():
             return False
         self._latest.set_exception(web.RequestPayloadError("malformed"))
@@ -229,7 +229,7 @@ class Connection(RequestHandler):
         return self._loop.time() - self._answered_at <= RESET_SECONDS
 
     async def _half_close(self) -> None:
-        """Waits for the client to close: a reset on a socket that is closed here is told to nobody."""
+        """Wait for the client to close: the kernel does not report a reset on a closed socket."""
         if self.transport is None or not self.transport.can_write_eof():
             return
         self.transport.write_eof()
@@ -259,27 +259,26 @@ class Connection(RequestHandler):
         message: str | None = None,  # noqa: ARG002 - it repeats what the client sent
     ) -> web.StreamResponse:
         if request.writer.output_size > 0:
-            raise ConnectionError("an answer has begun; no other can be sent")
+            raise ConnectionError("a response has been started; no other can be sent")
         metrics.invalid_http.inc()
         request_id = generate_id()
         problem = MALFORMED if status < 500 else errors.INTERNAL_ERROR
         if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(str(exc)):
             problem = errors.NOT_FOUND  # a method that no path has
-        said = responses.build_error_response(
-            errors.build_legacy_error(problem), closes_connection=True
-        )
+        said = responses.build_error_response(errors.build_legacy_error(problem), closes_connection=True)
         log.warning(
             "invalid_http_request",
             request_id=request_id,
             **{"http.response.status_code": said.status, "error.type": type(exc).__name__},
         )
+        # The manager may be the admin server, which has no extra headers.
         told = getattr(self._manager, "told", responses.NO_HEADERS)
         return responses.build_web_response(said, request_id, deprecation_headers=told)
 
     def log_exception(self, *_args: Any, **named: Any) -> None:
         error = named.get("exc_info")
         if isinstance(error, web.RequestPayloadError):
-            return  # of a body that nobody reads any more; what there was to say has been said
+            return  # the rest of a body after the response; nothing is left to report
         log.error(
             "connection_failed",
             **logs.describe_exception(error if isinstance(error, BaseException) else None),
@@ -287,9 +286,10 @@ class Connection(RequestHandler):
 
 
 class Handshake(asyncio.Protocol):
-    """A connection until TLS is spoken on it.
+    """The TLS handshake of a connection.
 
-    Not left to the loop's own listening: nobody could count or end those that never get so far.
+    The event loop's own TLS servers are not used: they do not expose unfinished handshakes, which
+    must count as connections and be closed like them.
     """
 
     def __init__(self, connection: Connection, server: Server) -> None:
@@ -301,9 +301,10 @@ class Handshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         plain = cast("asyncio.Transport", transport)
         self._connection.arrives(plain)
-        if plain.is_closing():  # in the way of others
+        if plain.is_closing():  # the tracker has closed it for others
             return
-        # By its first step TLS is who reads: uvloop would give this protocol what comes before it.
+        # Started eagerly, so that TLS reads from the first byte: uvloop would otherwise give this
+        # protocol the data that arrives before.
         self._shaking = asyncio.ensure_future(
             self._shake(plain, start_eagerly(self._secured(plain)))
         )
@@ -311,7 +312,7 @@ class Handshake(asyncio.Protocol):
         self._shaking.add_done_callback(self._server.handshakes.discard)
 
     def data_received(self, data: bytes) -> None:
-        """A client may ask before the handshake is known here to be over."""
+        """Buffer a request that arrives before this process has noticed the end of the handshake."""
         self._early.append(data)
 
     async def _shake(
@@ -321,7 +322,7 @@ class Handshake(asyncio.Protocol):
         try:
             secure = await securing
         except OSError:
-            pass  # no TLS, or none that both speak, or nothing more came: nobody to tell
+            pass  # no TLS, no common version or cipher, or a timeout: no response is possible
         finally:
             if secure is None:
                 plain.abort()
@@ -348,7 +349,7 @@ class Handshake(asyncio.Protocol):
 
 
 class Server(web.Server):
-    """Makes a Connection for each client. To be entered: it looks after them while it is."""
+    """Creates a Connection for each client. As a context manager it runs their timeouts."""
 
     def __init__(
         self,
@@ -372,7 +373,7 @@ class Server(web.Server):
 
         super().__init__(handled)
         self.told = told
-        """Headers of the answers that are made here: what is no HTTP has a legacy answer too."""
+        """Headers of responses that are created here, to requests that are not valid HTTP."""
         self._retiring = False
         self._idle_seconds = bounds.idle_seconds
         self.handshake_seconds = bounds.head_seconds
@@ -397,15 +398,15 @@ class Server(web.Server):
         await asyncio.gather(*ending, return_exceptions=True)
 
     async def retire(self, seconds: float) -> None:
-        """From here on each answer is its connection's last; returns when none is left.
+        """Make each response its connection's last; return when no connection is left.
 
-        Or after so many seconds: connections on which nothing was asked meanwhile can be closed. To
-        close them at once would lose what clients are just sending.
+        Returns after ``seconds`` in any case: connections without a request until then can be closed.
+        Closing them immediately would lose requests that clients are just sending.
         """
         self._retiring = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.connections:  # noqa: ASYNC110 - aiohttp tells nobody of the last one's end
+                while self.connections:  # noqa: ASYNC110 - aiohttp has no event for the last one's end
                     await asyncio.sleep(0.05)
 
     def __call__(self) -> RequestHandler:
@@ -422,12 +423,12 @@ class Server(web.Server):
             access_log=NO_ACCESS_LOG,
             keepalive_timeout=self._idle_seconds,
             lingering_time=LINGERING_SECONDS,
-            auto_decompress=False,  # what is passed on has to be what came, see incoming.py
+            auto_decompress=False,  # a body that is forwarded must be unchanged
         )
 
 
 class _AdminServer(web.Server):
-    """Answers malformed requests as the client port does, within connection bounds of its own."""
+    """Answers malformed requests like the client port, with its own connection bounds."""
 
     def __init__(self, made: web.Server) -> None:
         super().__init__(self._handle, request_factory=made.request_factory)
@@ -450,7 +451,7 @@ class _AdminServer(web.Server):
 
 
 class AdminRunner(web.AppRunner):
-    """Runs an application whose connections repeat nothing that was sent."""
+    """Runs the admin application on connections whose errors do not repeat the request."""
 
     _sweeping: asyncio.Task[None] | None = None
 

@@ -38,7 +38,7 @@ RECIPIENT = {
 
 @asynccontextmanager
 async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
-    """Settings of a demo: ports as configured, everything else for this run alone."""
+    """Start the simulator and yield demo settings; only the ports are taken from ``settings``."""
     words = simulator_words(settings.vocabulary)
     simulator = await start(service=Service(words=words, wallet_balance=WALLET_FUNDS))
     try:
@@ -61,7 +61,7 @@ async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
 
 
 def simulator_words(vocabulary: configured.Words) -> Words:
-    """The configured words as the simulator takes them, those of both interfaces."""
+    """Convert the configured vocabulary of both interfaces to the simulator's."""
     legacy = LegacyWords(**map_legacy_words(vocabulary.for_mappings()))
     return Words(**vocabulary.current.model_dump(), legacy=legacy)
 
@@ -80,11 +80,11 @@ async def _import_demo_key(state: State) -> None:
 
 
 def format_demo_instructions(running: Running) -> str:
-    """What the screen says: that this is a demo, and lines to paste."""
+    """Format the text for the terminal: a notice that this is a demo, and commands to try."""
     call = f'curl -s -H "X-API-Key: {DEMO_API_KEY}"'
     return f"""
 This is a DEMO: the gateway in front of a built-in simulator, on loopback, with a demo key.
-No real service is called, and everything is forgotten when it ends (Ctrl-C).
+No real service is called. All data is deleted when it ends (Ctrl-C).
 
 Create a recipient with a bank account:
 
@@ -98,6 +98,6 @@ List the recipients, and read the first one's payout method:
   ID=$({call} {running.url}/v1/recipients | grep -o '"id":"R-[^"]*"' | head -1 | cut -d'"' -f4)
   {call} "{running.url}/v1/recipients/$ID/payout-methods"
 
-Look at what came of it: {running.admin_url}/
+Open the operator console: {running.admin_url}/
 
 payout-gateway accepts connections on {running.url}, admin on {running.admin_url}"""

@@ -1,4 +1,4 @@
-"""Listening sockets: bound here, or inherited from the process that bound them."""
+"""Listening sockets, bound here or inherited from the supervisor."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from aiohttp import web
 from gateway.config.settings import ENVIRONMENT_PREFIX, Misconfigured
 
 WAITING = 1024
-"""Connections that the kernel keeps in a queue until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""One of a name's addresses that this machine does not have, such as IPv6's where that is off."""
+"""An address of the host name is not available on this machine, such as an IPv6 address."""
 
 Queue = Sequence[socket.socket]
-"""A listening socket for each address of a host. A port has one or several queues, among which
-the kernel spreads connections."""
+"""A listening socket for each address of a host.
+
+The kernel distributes the connections of a port among its queues.
+"""
 
 
 def bind_sockets(host: str, port: int, variable: str, queues: int = 1) -> list[Queue]:
-    """Listens on a port; raises Misconfigured.
+    """Bind a port and return its queues; raises ConfigurationError.
 
-    ``port`` 0 is any free one. ``variable`` is the setting that names the port, for the message.
+    ``port`` 0 is any free port. ``variable`` is the setting of the port, for the error message.
     """
     shared = queues > 1 and hasattr(socket, "SO_REUSEPORT")
     made: list[Queue] = []
     try:
         if shared and port:
-            # A port that is shared would be ours even if another gateway had it.
+            # With SO_REUSEPORT alone, binding would succeed although another gateway has the port.
             _close(_queue(host, port, shared=False))
         for _ in range(queues if shared else 1):
             made.append(_queue(host, find_bound_port(made) if made else port, shared=shared))
@@ -49,9 +51,9 @@ def find_bound_port(queues: Sequence[Queue]) -> int:
 
 
 class Listening:
-    """A port's queues, and which of them a runner that is set up takes connections from.
+    """Accepts connections from some queues of a port, for an aiohttp runner that is set up.
 
-    Each is listened at by a copy of its socket, because aiohttp closes what it stops to listen at.
+    It accepts from duplicates of the sockets, because aiohttp closes a socket when it stops a site.
     """
 
     def __init__(self, runner: web.BaseRunner, queues: Sequence[Queue]) -> None:
@@ -64,7 +66,7 @@ class Listening:
         return find_bound_port(self._queues)
 
     async def at(self, numbers: Iterable[int]) -> None:
-        """Takes connections from the queues of these numbers, and from no others."""
+        """Accept connections only from the queues with these numbers."""
         wanted = set(numbers)
         for number in wanted - self._sites.keys():
             self._sites[number] = [
@@ -78,7 +80,7 @@ class Listening:
                 await site.stop()
 
     async def end(self) -> None:
-        """Leaves the queues to other processes; where there is none, they are gone."""
+        """Close this process's sockets; connections still queued are lost if no other has them."""
         await self.at(())
         for queue in self._queues:
             _close(queue)
@@ -112,6 +114,7 @@ def _listening(family: int, address: tuple[Any, ...], *, shared: bool) -> socket
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # IPv4 addresses have their own sockets, with which a dual-stack socket would conflict.
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind(address)

@@ -1,4 +1,4 @@
-"""A process's memory: what it has at its start stays, and what is free goes back to the machine."""
+"""Tunes garbage collection and malloc, and returns free memory to the system."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ from contextlib import suppress
 from gateway.storage.periodic_tasks import PeriodicTask
 
 YOUNG_OBJECTS = 10_000
-"""More of them than were thrown away since garbage was last looked for, and it is looked for again."""
+"""The generation 0 threshold of the garbage collector, in allocations less deallocations."""
 
 _MMAP_THRESHOLD, _ARENA_MAX = -3, -8
-"""glibc's words for them (``malloc.h``)."""
+"""Parameter numbers of ``mallopt`` in glibc's ``malloc.h``."""
 
 LARGE_BLOCK = 128 * 1024
-"""What is larger has memory of its own: it grows without being copied, and goes back when it is free.
-What is not should be above the 87 KB that SQLite takes, and gives back, several times in a write.
+"""Larger blocks get their own mapping: they grow without a copy, and freeing returns the memory.
+
+It must be above the 87 KB that SQLite allocates and frees several times for each write.
 """
 
 TRIM_SECONDS = 60
-"""A millisecond's work, so often."""
+"""Interval of ``malloc_trim``, which takes about a millisecond."""
 
 
 def tune_gc() -> None:
-    """What a process has now stays: to look through it for garbage again and again holds requests up.
+    """Freeze the current objects and collect garbage less often.
 
-    And what a request makes is gone with it, mostly by itself: there is less to look for than Python
-    looks out for.
+    Objects that exist after the start stay alive, and scanning them again delays requests. Most
+    objects of a request are freed by reference counting, so that the default threshold is too low.
     """
+    # Collected first, so that no garbage is frozen.
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
-    with suppress(AttributeError, OSError):  # a system whose C library has no such thing
+    with suppress(AttributeError, OSError):  # the C library is not glibc
         ours = ctypes.CDLL(None).mallopt
         ours(_MMAP_THRESHOLD, LARGE_BLOCK)
-        # One thread at a time runs Python: what one has freed, another is to use again.
+        # Only one thread at a time runs Python, so one arena suffices and freed memory is reused.
         ours(_ARENA_MAX, 1)
 
 
 def create_trim_task() -> PeriodicTask:
-    """``async with`` it: a crowd leaves holes, and glibc keeps all that lies below what is in use."""
+    """Create a task, for ``async with``, that trims the heap.
+
+    After a burst of requests glibc keeps all free memory below the highest block in use.
+    """
     return PeriodicTask("heap_trim", TRIM_SECONDS, _trim, at_its_end=False)
 
 
@@ -50,6 +55,6 @@ async def _trim() -> None:
 
 
 def trim_malloc() -> None:
-    """Whole pages of what is free."""
+    """Return free pages to the system."""
     with suppress(AttributeError, OSError):  # as above
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""A process's end, told in the log: that it came in order, after how long, and what it waited for."""
+"""Logs an orderly shutdown, with the uptime and the work that it waited for."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ log = structlog.get_logger()
 
 
 class Lifetime:
-    """From when it is made. What does not end in order has other lines, or none."""
+    """Measures the uptime from its creation, and the duration of the shutdown."""
 
     def __init__(self) -> None:
         self._began = self._told = time.monotonic()
         self._waited_for: dict[str, int] = {}
 
     def ends(self, **waited_for: int) -> None:
-        """It was told to: of what there is still so much under way."""
+        """Record the start of the shutdown, and the counts of what it waits for."""
         self._told = time.monotonic()
         self._waited_for = waited_for
 

@@ -501,7 +501,7 @@ def test_one_environment_is_enough_to_run() -> None:
 
 @pytest.mark.parametrize("line", ["in_flight = 31", "queue = 127"])
 def test_no_merchant_has_more_than_there_is_for_all(line: str) -> None:
-    assert "per_merchant is more than" in problem(f"[load]\n{line}")
+    assert "per_merchant exceeds" in problem(f"[load]\n{line}")
 
 
 def test_there_is_room_for_the_largest_body_that_may_come() -> None:
@@ -610,7 +610,7 @@ def test_a_password_in_the_file_is_warned_of_and_not_shown(
     text = f"{BASE}[{section}]\nurl = '{url}'"
     (said,) = load(written(text)).passwords()
     variable = f"PAYOUT_GATEWAY_{section.upper()}__URL"
-    assert said.startswith(f"gateway.toml:4: {section}.url: has a password")
+    assert said.startswith(f"gateway.toml:4: {section}.url: contains a password")
     assert "url_file" in said
     assert variable in said
     assert "hush" not in said
@@ -692,7 +692,7 @@ def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatc
         ("[server]\nadmin_token_file = 'empty'", "at least 16 visible characters"),
         ("[server]\nadmin_token_file = 'missing'", "server.admin_token_file: missing: there is no such file"),
         ("[server]\ntls_key_file = 'short'", "need each other"),
-        ("[upstream]\nproxy_credentials_file = 'short'", "of no use without proxy"),
+        ("[upstream]\nproxy_credentials_file = 'short'", "proxy_credentials need proxy"),
         ("[upstream]\nproxy = 'http://gate:hush@proxy.example'", "without query, fragment or credentials"),
         ("[upstream]\nproxy = 'socks5://proxy.example'", "upstream.proxy"),
         ("[upstream]\nproxy = 'http://p'\nproxy_credentials_file = 'short'", "name:password"),

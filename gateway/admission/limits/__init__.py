@@ -1,16 +1,17 @@
-"""How many requests a key may make: ``limit`` in any 3,600 seconds.
+"""The rate limit: a sliding window of 3,600 seconds for each API key.
 
-The bound, stated: time is counted in whole seconds, and a request counts from when it was
-admitted until the 3,601st second after the one it fell in begins. So there are never more than
-``limit`` in any 3,600 s, wherever they begin; and a request is only refused when ``limit`` were
-admitted in the last 3,601 s. The error of up to one second is on the strict side.
+Time is counted in whole seconds. A request counts from its admission until the start of the 3,601st
+second after its own. So no 3,600-second window ever contains more than ``limit`` requests, and a
+request is refused only if ``limit`` requests were admitted in the last 3,601 s. The error of up to
+one second is on the strict side.
 
-``memory://`` counts in one process. ``redis://`` counts for all processes on all hosts, by
-Redis's own clock; ``in_redis`` says what holds while Redis is gone. It is imported where Redis is
-named: its client takes a tenth of a start.
+``memory://`` counts in one process. ``redis://`` counts for all processes on all hosts, by Redis's
+own clock; ``in_redis`` describes the guarantees during a Redis outage. That module is imported only
+if Redis is configured, because its client accounts for a tenth of the start-up time.
 
-Whoever has no key counts by address, in each process by itself and apart from all keys: a million
-addresses take no more memory than ``STRANGERS`` do, and neither keys' tallies nor room in Redis.
+Requests without a valid key are counted by client address, in each process separately and apart
+from the keys. At most ``MAX_ADDRESSES`` are kept, so a million addresses can neither exhaust the
+memory, nor evict the counts of keys, nor fill Redis.
 """
 
 from gateway.admission.limits.in_process import STRANGERS, Admission, InProcess, Limits

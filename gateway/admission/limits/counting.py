@@ -1,5 +1,6 @@
-"""Counting what Redis has counted, for whoever looks at the limit: over a connection of its own, so
-that no request waits for it.
+"""Reads the current request counts from Redis, for displays and reports.
+
+It uses a connection of its own, so that no client request waits for it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from gateway.admission.limits.redis_line import create_redis_client
 SCRIPT = Path(__file__).with_name("counted.lua").read_text("utf-8")
 
 TOGETHER = 100
-"""Tallies of one script call: about a millisecond of Redis's time, which requests wait for."""
+"""Keys in one script call. This is about a millisecond of Redis's time, for which requests wait."""
 
 SECONDS = 3.0
 
 
 async def fetch_request_counts(url: str, names: Sequence[str]) -> list[int]:
-    """How many requests of each tally count at this moment; raises one of Gone."""
+    """Return the number of requests in the current window for each Redis key.
+
+    Raises one of ``REDIS_ERRORS``.
+    """
     redis = create_redis_client(url)
     try:
         async with asyncio.timeout(SECONDS):

@@ -1,4 +1,4 @@
-"""The limit of one process, and what every limit answers."""
+"""The in-process rate limiter, and the interface that all rate limiters implement."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 WINDOW = 3_600
 KEPT = WINDOW + 1
-"""Seconds for which a second's count is kept."""
+"""Seconds for which the count of a second is kept: the window and the second that is not over."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class Admission:
-    """Whether a request is let in, and what its answer says of the limit.
+    """The decision for a request, and the values of its rate limit headers.
 
-    ``reset_seconds`` is when ``remaining`` begins to grow again; 0 where nothing is counted.
-    ``retry_after`` is None for an admitted request. A client that waits exactly that many
-    seconds, alone on its key, is admitted.
+    ``reset_seconds`` is the time until ``remaining`` grows again; 0 if nothing is counted.
+    ``retry_after_seconds`` is None for an admitted request. A client that waits exactly that long
+    is admitted, provided that it is the only one that uses the key.
     """
 
     admitted: bool
@@ -35,31 +35,31 @@ class Admission:
 
 
 STRANGERS = 65_536
-"""How many of those are counted who have no key: anybody has as many addresses, or makes up as many keys."""
+"""Addresses that are counted at a time. An attacker has any number of them, so there is a bound."""
 
 
 class Limits(Protocol):
     async def admit(self, key: str, limit: int) -> Admission:
-        """Counts a request of ``key`` where ``limit`` allows it; a refused one does not count."""
+        """Count a request of ``key`` if ``limit`` allows it; a refused request does not count."""
         ...
 
     async def counted(self, keys: Sequence[str]) -> list[int] | None:
-        """How many requests of each key count at this moment; counts none itself.
+        """Return the number of requests in the current window for each key.
 
-        None where nobody can say it for all processes.
+        Returns None if the numbers of all processes are not available.
         """
         ...
 
     async def fault(self) -> str | None:
-        """What is wrong with it, in words for an operator; None where all is well."""
+        """Return a message for the operator if the limiter does not work as configured, else None."""
         ...
 
 
 class _Tally:
     """The admitted requests of one key, by second.
 
-    Two arrays of four bytes an entry, at most 3,601 of which are in use: below 70 KB with as
-    many that are not cut off yet, whatever the limit.
+    Two arrays of four bytes an entry. At most 3,601 entries are in use and as many are not cut off
+    yet: less than 70 KB, independent of the limit.
     """
 
     __slots__ = ("_counts", "_head", "_seconds", "total")
@@ -91,10 +91,10 @@ class _Tally:
             self._counts.append(1)
 
     def seconds_until(self, most: int, now: int) -> int:
-        """How long until no more than ``most`` are counted; 0 where that is so already."""
+        """Return the seconds until at most ``max_count`` requests are counted; 0 if that is so now."""
         counted, at = self.total, self._head
         wait = 0
-        while counted > most:  # more than one turn only after the key's limit was lowered
+        while counted > most:  # loops more than once only after the key's limit was lowered
             wait = self._seconds[at] + KEPT - now
             counted -= self._counts[at]
             at += 1
@@ -102,10 +102,10 @@ class _Tally:
 
 
 class InProcess:
-    """The limit of one process. ``clock`` gives seconds from anywhere, never backwards.
+    """Counts requests in this process. ``clock`` returns seconds and never goes backwards.
 
-    A key without a request in the last hour is forgotten, and of more than ``most`` keys the one that
-    was admitted longest ago.
+    Keys without a request in the last hour are dropped. If there are more than ``max_keys``, the key
+    with the oldest last admission is dropped.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class InProcess:
         self._most = most
         self._began = math.floor(clock())
         self._tidied = 0
-        """The second in which those without a request were last forgotten."""
+        """The second in which idle keys were last dropped."""
         self._tallies: OrderedDict[str, _Tally] = OrderedDict()
 
     async def admit(self, key: str, limit: int) -> Admission:
@@ -130,6 +130,7 @@ class InProcess:
             return Admission(False, limit, 0, wait, wait)
         tally.add(now)
         self._tallies[key] = tally
+        # Both kinds of eviction rely on the order of last admissions.
         self._tallies.move_to_end(key)
         if self._most is not None and len(self._tallies) > self._most:
             self._tallies.popitem(last=False)
@@ -149,7 +150,7 @@ class InProcess:
         return None
 
     def _forget_idle(self, now: int) -> None:
-        # Ordered by each key's last admission, so that only those to be dropped are looked at.
+        # Keys are in the order of their last admission, so this stops at the first to be kept.
         while self._tallies:
             key, tally = next(iter(self._tallies.items()))
             if tally.newest + KEPT > now:

@@ -1,20 +1,20 @@
-"""The limit of all processes on all hosts that name the same Redis.
+"""The rate limiter that all processes on all hosts with the same Redis share.
 
-One script call decides a request (``admit.lua``), by Redis's own clock, so neither the number of
-processes nor their clocks matter. What many requests ask at once goes out together.
+One script call (``admit.lua``) decides a request, by Redis's own clock. So neither the number of
+processes nor their clocks matter. Concurrent requests are sent in one pipeline.
 
-While Redis is gone, each process decides alone: it lets its *share* of a key's limit through, the
-limit divided by all processes, at least 1. After less than 100 ms of silence it is gone; those who
-asked wait no longer, and those who come later not at all: one task tries again, once a second.
+If Redis is unavailable, each process decides locally: it admits its *share* of a key's limit, the
+limit divided by the number of processes, at least 1. Redis counts as unavailable after less than
+100 ms without a reply. Requests do not wait any longer; one task reconnects once a second.
 
-The bound, stated: in any 3,600 s no more are admitted than the limit and, for each process that
-was without Redis meanwhile, its share; so, with no process started in that time and a limit of at
-least one for each, at most twice the limit. More are let through only where Redis forgets: when it
-comes back empty (appendonly keeps it from that), when a replica takes its place that had not heard
-of the last requests, and when it evicts keys (``eviction``).
+The guarantee: in any 3,600 s, at most the limit and, for each process that lost Redis in that time,
+its share are admitted. If no process was started in that time and the limit is at least the number
+of processes, that is at most twice the limit. More is admitted only if Redis loses data: when it
+restarts empty (``appendonly`` prevents that), when a replica that lacks the last requests takes
+over, and when Redis evicts keys (``eviction_policy``).
 
-No key or address can be read in Redis: tallies are named by a digest that is keyed with the
-state's encryption key. A tally expires with its last request.
+Redis contains no API keys and no addresses: its keys are digests, keyed with the encryption key of
+the database. They expire with their last request.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PAUSE_SECONDS = 1.0
-"""How long Redis is left alone after it failed."""
+"""Time between attempts to reconnect to Redis."""
 
 TOGETHER = 100
-"""Questions asked at once: a millisecond of Redis's time, which others wait for."""
+"""Requests in one pipeline. It takes a millisecond of Redis's time, for which others wait."""
 
 TRIALS = 1_000_000_000
-"""The limit of a key of no one's, by which it is found out whether Redis can be asked."""
+"""The limit of the key that probes Redis; no client has that key."""
 
 NAMES = "payout-gateway:limit:"
 
-GONE = "Redis does not answer; each process lets its share of a key's limit through meanwhile"
+GONE = "Redis does not answer; each process admits its share of the limit until it does"
 
 REFUSED = (
-    "Redis refuses the password; each process lets its share of a key's limit through meanwhile"
+    "Redis refuses the password; each process admits its share of the limit until it is accepted"
 )
 
 _log = structlog.get_logger(__name__)
@@ -70,23 +70,23 @@ class _Asked:
     answered: asyncio.Future[Reply | None]
 
     def answer(self, reply: Reply | None) -> None:
-        """None where Redis did not say. Whoever asked may have gone."""
+        """Set the reply; None if Redis gave none. The request may have been cancelled."""
         if not self.answered.done():
             self.answered.set_result(reply)
 
 
 class InRedis:
-    """``async with`` it. ``processes`` is how many share the limit, on all hosts together.
+    """A rate limiter in Redis, used with ``async with``.
 
-    ``times_gone`` and ``decided_alone`` count since the start: how often Redis was lost, and the
-    requests that were decided without it.
+    ``process_count`` is the number of processes that share the limit, on all hosts. ``outage_count``
+    and ``local_decision_count`` count outages of Redis and the requests decided without it.
     """
 
     def __init__(self, url: str, naming_key: bytes, processes: int) -> None:
         self._url = url
         self._naming_key = naming_key
         self._processes = processes
-        # Counted like a request, because a Redis that is full or a replica still answers reads.
+        # The probe is counted like a request: a full Redis, or a replica, still answers reads.
         self._trial = Question(self.name_of("trial"), TRIALS)
         self._alone = InProcess()
         self._line: Line | None = None
@@ -99,7 +99,7 @@ class InRedis:
         self.decided_alone = 0
 
     async def __aenter__(self) -> Self:
-        await self._connect()  # so that the first requests find it there
+        await self._connect()  # so that the first requests do not have to wait
         self._working = asyncio.create_task(self._work(), name="limits")
         return self
 
@@ -130,11 +130,12 @@ class InRedis:
         return REFUSED if self._is_refused else GONE
 
     def name_of(self, key: str) -> str:
-        """What the tally of a key is called in Redis."""
+        """Return the Redis key under which the requests of an API key are counted."""
         return NAMES + hmac.digest(self._naming_key, key.encode(), hashlib.sha256).hex()[:32]
 
     async def _admit_alone(self, key: str, limit: int) -> Admission:
         self.decided_alone += 1
+        # At least 1, so that a low limit does not block a key during an outage.
         share = max(1, limit // self._processes) if limit > 0 else 0
         return replace(await self._alone.admit(key, share), limit=limit)
 
@@ -154,7 +155,7 @@ class InRedis:
                 await self._connect()
 
     async def _carry(self, line: Line) -> None:
-        """Takes what is asked by now to Redis, and each answer to who asked."""
+        """Send the pending questions to Redis and pass the replies on."""
         those = [await self._asked.get()]
         while len(those) < TOGETHER and not self._asked.empty():
             those.append(self._asked.get_nowait())
@@ -163,7 +164,7 @@ class InRedis:
         try:
             replies = await line.ask([one.question for one in those])
             failed = next((one for one in replies if isinstance(one, ResponseError)), None)
-        except Exception as error:  # noqa: BLE001 - if this task ended, all requests would wait for ever
+        except Exception as error:  # noqa: BLE001 - if this task ended, all requests would wait forever
             failed = error
         finally:
             for one, reply in zip(those, replies, strict=True):
@@ -175,18 +176,18 @@ class InRedis:
     async def _connect(self) -> None:
         try:
             self._line = await open_redis_connection(self._url, self._trial)
-        except Exception as error:  # noqa: BLE001 - as above; what is wrong is told, by its kind
+        except Exception as error:  # noqa: BLE001 - as above; the error's type is logged
             self._tell_gone(error)
         else:
             self._tell_back()
 
     async def _hang_up(self) -> None:
-        """From here on nobody asks; who did is told that there is no answer."""
+        """Close the connection; pending questions get no reply, and are decided locally."""
         line, self._line = self._line, None
         while not self._asked.empty():
             self._asked.get_nowait().answer(None)
         if line:
-            with suppress(Exception):  # it is of no use any more, however it ends
+            with suppress(Exception):  # the connection is discarded in any case
                 await line.close()
 
     def _tell_gone(self, error: Exception) -> None:

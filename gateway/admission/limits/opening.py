@@ -1,4 +1,4 @@
-"""The limit that ``[limits] url`` names."""
+"""Opens the rate limiter that ``[limits] url`` configures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def find_limit_problems(settings: Settings) -> Iterator[str]:
-    """What would keep the limit from holding, in lines for the operator."""
+    """Yield the settings with which the limit would not hold, as messages for the operator."""
     limits, server = settings.limits, settings.server
     if not limits.url.startswith("memory://"):
         from gateway.admission.limits.redis_line import find_redis_url_problems  # noqa: PLC0415 - see the package
@@ -24,14 +24,17 @@ def find_limit_problems(settings: Settings) -> Iterator[str]:
     elif server.workers > 1 or limits.hosts > 1:
         alone = "server.workers" if server.workers > 1 else "limits.hosts"
         yield (
-            f"{alone}: memory:// counts in each process by itself; for several, set limits.url "
+            f"{alone}: memory:// counts in each process separately; for several, set limits.url "
             f"to a redis:// address, or {alone} to 1"
         )
 
 
 @asynccontextmanager
 async def open_limits(settings: Settings, naming_key: bytes) -> AsyncIterator[Limits]:
-    """``naming_key``: what tallies' names in Redis are keyed with. Raises Misconfigured."""
+    """Open the configured rate limiter; raises ConfigurationError.
+
+    ``naming_key`` keys the digests that are used as Redis keys.
+    """
     if found := list(find_limit_problems(settings)):
         raise Misconfigured(found)
     limits = settings.limits

@@ -1,7 +1,7 @@
-"""One connection to Redis, and what is asked over it: many requests' questions at a time.
+"""A connection to Redis that decides many requests in one pipeline.
 
-redis-py tries ten times by default; here once, because the one who asks has another way. A
-connection that failed is not used again.
+redis-py tries ten times by default. Here a call is tried once, because the caller can decide
+locally. A connection that failed is not used again.
 """
 
 from __future__ import annotations
@@ -20,52 +20,53 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
 CONNECT_SECONDS = 1.0
-"""For a connection; nobody's request waits for it."""
+"""Timeout of a new connection; no client request waits for it."""
 
 LOOKS = 18
 LOOK_SECONDS = 0.005
-"""An answer is looked for so often, so long apart: after 90 ms of silence Redis is gone."""
+"""A reply is polled so often, at this interval: Redis counts as unavailable after 90 ms."""
 
 SCRIPT = Path(__file__).with_name("admit.lua").read_text("utf-8")
+# EVALSHA identifies scripts by their SHA-1 digest.
 _DIGEST = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 Gone = (RedisError, OSError, TimeoutError)
-"""What it raises where Redis cannot be asked."""
+"""Errors that mean that Redis is unavailable."""
 
 Made = TypeVar("Made")
 
 
 class Question(NamedTuple):
-    """Whether one more request of a key is admitted; ``name`` is what Redis knows the key by."""
+    """Asks whether one more request of a key is admitted."""
 
     name: str
     limit: int
 
 
 Reply = tuple[bool, int, int]
-"""Admitted or not, what remains, and the seconds until more does."""
+"""Whether the request is admitted, the requests that remain, and the seconds until more do."""
 
 
 class Line:
-    """Made by ``open_redis_connection``; one caller at a time."""
+    """An open connection; see ``open_redis_connection``. Only one caller may use it at a time."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
 
     async def ask(self, questions: Sequence[Question]) -> list[Reply | ResponseError]:
-        """An answer to each, or what Redis said instead; raises one of Gone."""
+        """Return a reply or Redis's error for each question; raises one of ``REDIS_ERRORS``."""
         return await await_redis_reply(self._asked(questions))
 
     async def close(self) -> None:
         await self._redis.aclose()
 
     async def learn(self) -> None:
-        """Has Redis keep the script."""
+        """Load the script into Redis's script cache."""
         await self._redis.script_load(SCRIPT)
 
     async def _asked(self, questions: Sequence[Question]) -> list[Reply | ResponseError]:
         replies = await self._sent(questions)
-        # A Redis that was emptied or has taken another's place does not know the script.
+        # After a restart or a failover, Redis does not have the script.
         strange = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if strange:
             await self.learn()
@@ -89,10 +90,10 @@ def _reply(said: Any) -> Reply | ResponseError:
 
 
 async def await_redis_reply(work: Coroutine[Any, Any, Made]) -> Made:
-    """What becomes of some work, or TimeoutError when it takes longer than ``LOOKS`` looks.
+    """Return the coroutine's result; raises TimeoutError after ``MAX_POLLS`` polls.
 
-    Not one wait for the whole time: where this process is busy, an answer may long be there
-    before anybody comes to look, and Redis is not to blame.
+    It does not wait once for the whole time: if this process is busy, the reply may have arrived long
+    before the event loop gets to it, and Redis must not be declared unavailable for that.
     """
     task = asyncio.ensure_future(work)
     task.add_done_callback(_seen)
@@ -106,20 +107,20 @@ async def await_redis_reply(work: Coroutine[Any, Any, Made]) -> Made:
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
-    """What comes too late is looked at all the same, or asyncio reports it as forgotten."""
+    """Retrieve the exception of a late reply, which asyncio would otherwise report as never retrieved."""
     if not task.cancelled():
         task.exception()
 
 
 def describe_redis_error(error: BaseException) -> str:
-    """What an error is, without its text; of what Redis says, the word that it begins with."""
+    """Return the type of an error and Redis's error code, without the text, which may hold data."""
     word = str(error).partition(" ")[0]
     said = isinstance(error, ResponseError) and word.isupper() and word.isalpha()
     return f"{type(error).__name__} {word}" if said else type(error).__name__
 
 
 def create_redis_client(url: str) -> Redis:
-    """A client of one connection that asks once. RESP2 is what every Redis and its like speak."""
+    """Create a client with one connection and no retries. It uses RESP2, which all servers support."""
     made: Redis = Redis.from_url(
         url,
         protocol=2,
@@ -136,30 +137,30 @@ PARAMETERS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname
 
 
 def find_redis_url_problems(url: str) -> Iterator[str]:
-    """What is wrong with a redis:// or rediss:// address; a password in it is not repeated."""
+    """Yield the problems of a redis:// or rediss:// URL, without repeating its password."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises where it is no number
+        parts.port  # noqa: B018 - raises if it is not a number
     except ValueError:
-        yield "cannot be read as an address; in a password, write / # ? @ : as %2F %23 %3F %40 %3A"
+        yield "is not a valid URL; in a password, write / # ? @ : as %2F %23 %3F %40 %3A"
         return
     if parts.path.removeprefix("/") and not parts.path.removeprefix("/").isdecimal():
-        yield "after the host comes the number of a database or nothing (redis://host:6379/0)"
+        yield "the path must be empty or a database number (redis://host:6379/0)"
     if set(parse_qs(parts.query, keep_blank_values=True)) - PARAMETERS or parts.fragment:
-        yield f"may have these parameters and no others: {', '.join(sorted(PARAMETERS))}"
+        yield f"may have only these parameters: {', '.join(sorted(PARAMETERS))}"
     elif parts.query and parts.scheme != "rediss":
-        yield "ssl_… parameters belong to a rediss:// address"
+        yield "ssl_… parameters require a rediss:// URL"
 
 
 async def open_redis_connection(url: str, trial: Question) -> Line:
-    """A connection over which a question was answered, in time; raises one of Gone."""
+    """Open a connection and probe it with a question; raises one of ``REDIS_ERRORS``."""
     line = Line(create_redis_client(url))
     try:
         async with asyncio.timeout(2 * CONNECT_SECONDS):
             await line.learn()
         for reply in await line.ask([trial]):
             if isinstance(reply, ResponseError):
-                raise reply  # noqa: TRY301 - what Redis says is its answer here
+                raise reply  # noqa: TRY301 - an error reply means that the probe failed
     except BaseException:
         await line.close()
         raise

@@ -1,9 +1,9 @@
-"""How much is done at once, and what is shed when more is asked for than that.
+"""Load shedding: bounds on concurrent requests, buffered bodies and connections.
 
-Three things are bounded, each in all and each so that one merchant cannot take it from another:
-the requests that are carried out (``shares``), the memory that bodies take (``holding``) and the
-connections (``connections``). These are pure; ``slot`` puts requests to them, and ``connection_tracker``
-connections.
+Each bound applies to the process and, so that one merchant cannot starve another, to each merchant:
+running requests (``fair_limiter``), memory for bodies (``memory_budget``) and connections
+(``connections``). These modules do no I/O; ``admission_slot`` applies them to requests and
+``connection_tracker`` to connections.
 """
 
 from gateway.admission.load.connection_tracker import ConnectionTracker

@@ -1,4 +1,4 @@
-"""Clients' connections: counted, and closed if they take too long or others need the room."""
+"""Tracks client connections; closes those that are too slow or are replaced at the limit."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import structlog
 from gateway.admission.load.connections import Bounds, Connections
 
 LONGEST_SWEEP = 1.0
-"""Seconds between two looks for connections that take too long."""
+"""The longest interval between two searches for connections that are too slow."""
 
 PAUSE = 3.0
-"""Seconds without such a look after which the process was stopped, or kept from running."""
+"""If two searches are further apart than this, the process was stopped or starved of CPU."""
 
 log = structlog.get_logger()
 
 
 class ClientConnection(Protocol):
     def end(self) -> None:
-        """At once."""
+        """Close immediately, without waiting for buffered data."""
 
     def is_stalled(self, now: float) -> bool:
-        """Whether its client has long read nothing of what was written to it."""
+        """Return whether the client has stopped reading its response."""
 
 
 One = TypeVar("One", bound=ClientConnection)
 
 
 class ConnectionTracker(Generic[One]):
-    """The clients' connections; closes those that take too long, or that others need the room of.
+    """Tracks the phases of connections and closes those that have to go.
 
-    ``clock`` is the loop's.
+    ``clock`` is the event loop's.
     """
 
     def __init__(self, bounds: Bounds, clock: Callable[[], float]) -> None:
@@ -44,7 +44,7 @@ class ConnectionTracker(Generic[One]):
         """How many connections were closed, by reason."""
         self._now = clock
         self._ticks: tuple[float, ...] = ()
-        """When the last two sweeps began."""
+        """Start times of the last two sweeps."""
         self._told = 0
         self._every = min(LONGEST_SWEEP, min(bounds.head_seconds, bounds.pressed_seconds) / 4)
 
@@ -79,10 +79,10 @@ class ConnectionTracker(Generic[One]):
         self.connections.close(one)
 
     def estimate_arrival(self) -> float:
-        """When a request that is read now may have come: before a pause of the process, if there was one.
+        """Return the earliest time at which a request that is read now can have arrived.
 
-        The system takes bytes while a process is stopped. What comes in the second after a pause cannot be
-        told apart from that.
+        The kernel accepts bytes while the process is stopped. Bytes that are read within a second after
+        a pause may have arrived before it.
         """
         now = self._now()
         times = (*self._ticks, now)
@@ -90,7 +90,7 @@ class ConnectionTracker(Generic[One]):
         return next(paused, now)
 
     async def sweep(self) -> None:
-        """For ever."""
+        """Close slow connections periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._every)
             now = self._now()
@@ -105,7 +105,7 @@ class ConnectionTracker(Generic[One]):
             self._tell()
 
     def _tell(self) -> None:
-        """Of many; that a client waits in vain for its next request is nothing."""
+        """Log closed connections only under pressure: an idle timeout alone is normal."""
         if self.connections.is_pressed(self._now()) and self.shed.total() > self._told:
             log.warning(
                 "connections_shed",

@@ -1,11 +1,11 @@
-"""Which connections are kept, and which are closed to make room or because they take too long.
+"""Decides which connections are closed, at the limit and after a timeout.
 
-At the limit a new connection replaces another one. A request that is carried out is never cut off. Of the
-rest, clients that have not authenticated are one side and tenants the other: the side with more connections
-gives up one, of the address or tenant that has most of them the one with the longest time without progress.
-So neither side can take what the other needs, however often closed connections are opened again. Under
-pressure, when more than half of the connections are taken, silent and idle ones have less time. Clients that
-do not read their responses are closed by ``ConnectionTracker``.
+At the limit, a new connection replaces another one, but never one with a running request. Connections
+of unauthenticated clients and those of tenants form two groups. The larger group loses a connection: of
+the address or tenant with the most connections, the one without progress for the longest time. So neither
+group can starve the other, however often its closed connections are opened again. Under pressure, when
+more than half of the connections are in use, the timeouts are shorter. ``ConnectionTracker`` closes
+connections whose clients do not read their responses.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 PRESSED_FOR = 30
-"""Seconds that pressure lasts after there were too many: who came with them goes with them."""
+"""Pressure lasts this long after the last excess, so that the clients that caused it go too."""
 
 One = TypeVar("One")
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How many connections, and the seconds for a header, between requests, and under pressure."""
+    """The limit of connections, and the timeouts for a header, when idle, and under pressure."""
 
     most: int
     head_seconds: float
@@ -42,7 +42,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class _State:
-    """``since`` is when the phase began; ``tenant`` is whose request it is, once that is proven."""
+    """``since`` is the start of the phase; ``tenant`` is set once the request is authenticated."""
 
     address: Hashable
     phase: Phase
@@ -51,13 +51,13 @@ class _State:
 
 
 class Connections(Generic[One]):
-    """``now`` is any clock's, in seconds; it never goes back."""
+    """The open connections and their phases. ``now`` is in seconds and never goes backwards."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._pressed_until = float("-inf")
         self._states: dict[One, _State] = {}
-        # Those that may be closed, by address or tenant: the first has been without progress the longest.
+        # Connections that may be closed, by address or tenant, the longest without progress first.
         self._strangers: dict[Hashable, dict[One, float]] = {}
         self._tenants: dict[Hashable, dict[One, float]] = {}
 
@@ -67,7 +67,7 @@ class Connections(Generic[One]):
     def open(
         self, one: One, now: float, address: Hashable = None, *, shakes_hands: bool = False
     ) -> One | None:
-        """Adds a connection; returns the one to close for it, which may be itself."""
+        """Add a connection; return the one to close for it, which may be the new one itself."""
         replaced = None
         if len(self) >= self._bounds.most:
             replaced = self._choose_replaceable()
@@ -84,12 +84,12 @@ class Connections(Generic[One]):
         self._move(one, Phase.SILENT, now)
 
     def start_head(self, one: One, now: float) -> None:
-        """Some of a request came; that more of it comes gives it no more time."""
+        """Record the first bytes of a header; further bytes do not extend its timeout."""
         if self._phase(one) is not Phase.HEAD:
             self._move(one, Phase.HEAD, now, is_other_request=True)
 
     def start_request(self, one: One, now: float) -> None:
-        """A whole head came, or more of the body, which is progress."""
+        """Record a complete header, or more of the body, which counts as progress."""
         phase = self._phase(one)
         if phase is not Phase.WORK:
             self._move(one, Phase.REQUEST, now, is_other_request=phase is not Phase.REQUEST)
@@ -105,7 +105,7 @@ class Connections(Generic[One]):
         self._move(one, Phase.WORK, now)
 
     def end_work(self, one: One, now: float) -> None:
-        """The response is sent from here on, and its client reads some of it."""
+        """Record that the response is being sent, or that the client read some of it."""
         if self._phase(one) in (Phase.WORK, Phase.REQUEST):
             self._move(one, Phase.REQUEST, now)
 
@@ -121,7 +121,7 @@ class Connections(Generic[One]):
         return [one for one, state in self._states.items() if state.phase in phases]
 
     def pop_overdue(self, now: float) -> list[One]:
-        """Removes those that took too long."""
+        """Remove and return the connections whose phase has timed out."""
         self._update_pressure(now)
         most = self._bounds.pressed_seconds if self.is_pressed(now) else float("inf")
         head, idle = min(most, self._bounds.head_seconds), min(most, self._bounds.idle_seconds)
@@ -166,7 +166,7 @@ class Connections(Generic[One]):
         self._leave_group(one, state)
         state.phase, state.since = phase, now
         if is_other_request:
-            state.tenant = None  # proxies send requests of several clients on one connection
+            state.tenant = None  # a proxy may send requests of several clients on one connection
         self._join_group(one, state, now)
 
     def _join_group(self, one: One, state: _State, now: float) -> None:

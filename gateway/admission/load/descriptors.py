@@ -1,4 +1,4 @@
-"""Open files: every connection is one, and a process may have only so many."""
+"""File descriptors: every connection needs one, and the system limits them for each process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import resource
 import structlog
 
 OTHERS = 128
-"""Files that are no connections of clients or to the service: the state, logs, sockets."""
+"""Descriptors for everything else: the database, logs, listening sockets."""
 
 log = structlog.get_logger()
 
 
 def room_for(connections: int, to_service: int) -> int:
-    """How many connections of clients there can be, and at most as many as are asked for.
+    """Return how many client connections are possible, at most ``connections``.
 
-    Raises this process's own bound as far as it may; above that is the system's.
+    Raises the soft limit of this process as far as the hard limit allows.
     """
     wanted = connections + to_service + OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -24,6 +24,7 @@ def room_for(connections: int, to_service: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
+    # Clients get at least a quarter of the descriptors, even if the upstream pools need more.
     room = max(soft // 4, soft - to_service - OTHERS)
     log.warning(
         "open_file_limit_too_low",

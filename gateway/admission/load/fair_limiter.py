@@ -1,8 +1,7 @@
-"""Who is carried out now, who waits, and who is sent away: by merchant, and fair between them.
+"""A concurrency limiter that is fair between merchants.
 
-Whoever comes first waits first among its own merchant's requests. Among merchants the next place
-goes to the one that has the fewest: one whose requests take long keeps its own waiting, and no
-other's.
+Requests of one merchant run in the order of their arrival. Among merchants, the one with the fewest
+running requests is next, so slow requests of one merchant delay only that merchant's.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class LimiterCapacity:
-    """How many requests may go and wait: in all, and of one merchant."""
+    """The maximum of running and waiting requests, in total and for each merchant."""
 
     going: int
     going_per_merchant: int
@@ -38,13 +37,13 @@ class LimiterCapacity:
 
 
 class FairLimiter:
-    """Every method that changes the standing of others' tickets returns these."""
+    """Methods return the waiters of other requests whose state they changed."""
 
     def __init__(self, room: LimiterCapacity) -> None:
         self._room = room
         self._numbers = 0
         self.going = 0
-        """How many go, of all merchants."""
+        """Running requests of all merchants."""
         self._going: Counter[str] = Counter()
         self._queues: dict[str, deque[Waiter]] = {}
 
@@ -53,11 +52,11 @@ class FairLimiter:
         return sum(map(len, self._queues.values()))
 
     def would_shed(self, merchant: str) -> bool:
-        """Whether a request that came now would be sent away."""
+        """Return whether a request that arrives now would be rejected."""
         return not self._may_go(merchant) and not self._may_wait(merchant)
 
     def ask(self, merchant: str) -> tuple[Waiter, list[Waiter]]:
-        """A new request's ticket, and those that it displaced."""
+        """Add a request; return its waiter, and the waiters that it displaced."""
         self._numbers += 1
         ticket = Waiter(merchant, self._numbers)
         if self._may_go(merchant):
@@ -66,12 +65,13 @@ class FairLimiter:
         if not self._may_wait(merchant):
             ticket.standing = WaiterState.SHED
             return ticket, []
+        # At a full queue the longest queue of a merchant gives a place to this shorter one.
         displaced = [self._displace()] if self.waiting >= self._room.waiting else []
         self._queues.setdefault(merchant, deque()).append(ticket)
         return ticket, displaced
 
     def leave(self, ticket: Waiter) -> list[Waiter]:
-        """It is done, or does not want to wait any more; those that may go now."""
+        """Remove a finished or cancelled request; return the waiters that start instead."""
         if ticket.standing is WaiterState.WAITS:
             self._drop(ticket)
         elif ticket.standing is WaiterState.GOES:
@@ -83,7 +83,8 @@ class FairLimiter:
         return list(self._called()) if self._queues else []
 
     def _may_go(self, merchant: str) -> bool:
-        # Where somebody waits of whom more may go, all places are taken.
+        # A request cannot overtake others: while a merchant below its maximum waits, all places
+        # are taken.
         room = self._room
         return self.going < room.going and self._going[merchant] < room.going_per_merchant
 
@@ -97,7 +98,7 @@ class FairLimiter:
         return max(map(len, self._queues.values()), default=0)
 
     def _displace(self) -> Waiter:
-        """The newest of the longest queue: whoever asks for most gives way to who asks for little."""
+        """Shed the newest request of the longest queue, so that the busiest merchant gives way."""
         longest = max(self._queues.values(), key=len)
         ticket = longest[-1]
         self._drop(ticket)

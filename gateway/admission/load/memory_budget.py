@@ -1,8 +1,8 @@
-"""Bytes of bodies in memory: so many in all, and no merchant has them all.
+"""A budget of bytes for request bodies in memory.
 
-A body counts by the length that it declares, before any of it is read, or else as it comes. A
-merchant holds at most half. The last eighth is for small bodies: a few large ones that come slowly
-keep nobody from sending a payment.
+A body counts with its declared length before any of it is read, or else as its bytes arrive. One
+merchant gets at most half of the budget. The last eighth is reserved for small bodies, so that a few
+large, slow bodies cannot keep other clients from sending a payment.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class MemoryBudget:
         return self._most // 2
 
     def take(self, merchant: str, size: int, has: int = 0) -> bool:
-        """Whether there is room for ``size`` more of a body that ``has`` as much already."""
+        """Reserve ``size`` more bytes for a body with ``reserved`` bytes; return whether they fit."""
         is_small = size + has <= SMALL
+        # Large bodies cannot use the last eighth.
         room = self._most if is_small else self._most - self._most // 8
         if self.total + size > room or self._by[merchant] + size > self.most_per_merchant:
             return False

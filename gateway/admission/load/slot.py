@@ -1,4 +1,4 @@
-"""A request's stay: the bytes of its body, and a place among those that are carried out."""
+"""The admission of a request: the memory for its body and a place among the running requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOO_MANY = "too many requests wait"
 
 
 class Overloaded(Halted):
-    """There is more to do than can be done; nothing was sent. ``why`` is for the log."""
+    """The gateway is overloaded; nothing was sent to the service. ``reason`` is for the log."""
 
     error_type = "overloaded"
 
@@ -29,14 +29,14 @@ class Overloaded(Halted):
 
 
 class RequestConnection(Protocol):
-    """The connection of a request. While that is carried out it is not closed to make room."""
+    """The connection of a request. It is not closed for others between these two calls."""
 
     def start_work(self) -> None: ...
     def end_work(self) -> None: ...
 
 
 class Load:
-    """What one process has to do at once."""
+    """The load limits of one process and their current use."""
 
     def __init__(self, settings: LoadSettings) -> None:
         self.settings = settings
@@ -50,39 +50,42 @@ class Load:
             )
         )
         self.shed: Counter[str] = Counter()
-        """How many requests were sent away, by why."""
+        """Rejected requests, by reason."""
         self._turns: dict[Waiter, asyncio.Future[str]] = {}
 
     def stay(self, holder: str, connection: RequestConnection | None = None) -> AdmissionSlot:
-        """A request's, for whom its body is held; to be ended, whatever becomes of it."""
+        """Create the slot of a request; the caller must release it in any case.
+
+        ``holder`` is the merchant, or the client's address, that the body's memory counts for.
+        """
         return AdmissionSlot(self, holder, connection)
 
     def overloaded(self, why: str) -> Overloaded:
         self.shed[why] += 1
-        # By then everybody who waits now has gone, or was sent away.
+        # After this time every request that waits now has started or was rejected.
         return Overloaded(why, max(1, ceil(self.settings.queue_seconds)))
 
     def ask(self, merchant: str) -> Waiter:
         ticket, displaced = self.shares.ask(merchant)
         for one in displaced:
-            self.tell(one, "others wait who ask for less")
+            self.tell(one, "displaced by merchants with shorter queues")
         return ticket
 
     async def turn(self, ticket: Waiter) -> None:
-        """Returns when it is this ticket's; raises Overloaded."""
+        """Wait until the waiter may run; raises Overloaded if it may not in time."""
         turn = self._turns[ticket] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self.settings.queue_seconds):
                 why = await turn
         except TimeoutError:
-            why = "it waited too long"
+            why = "waited longer than load.queue_seconds"
         finally:
             del self._turns[ticket]
         if why:
             raise self.overloaded(why)
 
     def tell(self, ticket: Waiter, why: str = "") -> None:
-        """That it is its turn, or why it will not be."""
+        """Wake a waiter to run, or to fail if there is a reason."""
         turn = self._turns.get(ticket)
         if turn is not None and not turn.done():
             turn.set_result(why)
@@ -93,7 +96,7 @@ class Load:
 
 
 class AdmissionSlot:
-    """Made by ``Load.stay``."""
+    """The slot of one request; see ``LoadShedder.create_slot``."""
 
     def __init__(self, load: Load, holder: str, connection: RequestConnection | None) -> None:
         self._load = load
@@ -103,24 +106,25 @@ class AdmissionSlot:
         self._ticket: Waiter | None = None
 
     def check(self, merchant: str) -> None:
-        """Raises Overloaded where there is no use in reading the body first."""
+        """Raise Overloaded if the request would be rejected anyway, before its body is read."""
         if self._load.shares.would_shed(merchant):
             raise self._load.overloaded(TOO_MANY)
 
     @property
     def most_bytes(self) -> int:
-        """What a request can hold at most: more is refused however little others hold."""
+        """The largest body that can be admitted at all, even if no other is in memory."""
         return self._load.held.most_per_merchant
 
     def hold(self, size: int) -> None:
-        """Raises Overloaded."""
+        """Reserve memory for a part of the body; raises Overloaded."""
         if size and not self._load.held.take(self._holder, size, self._bytes):
-            raise self._load.overloaded("too many bytes of bodies are held")
+            raise self._load.overloaded("request bodies exceed load.held_bytes")
         self._bytes += size
 
     async def begin(self, merchant: str) -> None:
-        """Returns when it is this request's turn; raises Overloaded."""
+        """Wait for a place among the running requests; raises Overloaded."""
         ticket = self._ticket = self._load.ask(merchant)
+        # Shed immediately: neither a place to run nor one to wait is free.
         if ticket.standing is WaiterState.SHED:
             raise self._load.overloaded(TOO_MANY)
         if ticket.standing is WaiterState.WAITS:
@@ -129,9 +133,9 @@ class AdmissionSlot:
             self._connection.start_work()
 
     def forsake(self) -> None:
-        """Its client does not wait any more: it gives up its turn, but not what is under way."""
+        """Cancel the wait of a request whose client disconnected; a running request continues."""
         if self._ticket is not None:
-            self._load.tell(self._ticket, "its client went away while it waited")
+            self._load.tell(self._ticket, "the client disconnected while the request waited")
 
     def end(self) -> None:
         if self._bytes:

@@ -1,25 +1,23 @@
-"""An index of a merchant's recipients, for questions that the service cannot answer.
+"""The recipient cache: a merchant's recipients, for list queries that the service cannot answer.
 
-What a row holds: the fields that legacy queries filter and order by, as they are, and what an answer
-shows of a recipient, packed. Nothing that no answer shows is kept. The service gives no ten recipients by
-their ids in one call, so a page can only come from here; what makes that right is that before each answer
-the index is brought up to the service's list.
+An entry has the fields that legacy queries filter and sort by, and, compressed, those that answers show.
+The service cannot return several recipients by their ids in one call, so a page has to come from the cache.
+It is correct because the cache is synchronized with the service's list before each answer.
 
-Where: in the memory of each process, by merchant and environment. None of it is stored, so there is nothing
-to encrypt and nothing that outlives the process; to read 100,000 again takes some 400 calls.
+The cache is in the memory of each process, for each merchant and environment. Nothing is stored on disk, so
+nothing has to be encrypted or outlives the process. Loading 100,000 recipients takes about 400 calls.
 
-How it is kept: first the whole list, in walks along the update dates. Then, for every question, two calls:
-how many there are, and what was changed since (by the service's own update-date filter, with an overlap
-for what shows late). As many here as there, and they are the same ones (``held``). Where somebody was archived
-elsewhere there are fewer there, and a third call asks who was archived last; where the service does not show
-that, it is found by counting along the update dates. After
-``lists.index_seconds`` all of it is read again, mostly beside the queries: this is for what moves no update
-date. What is changed through a gateway and moves none is read anew by its id before the next answer.
+Synchronization: the first refresh reads the whole list in walks along the update dates. Then each query makes
+two calls: the number of recipients, and those changed since the last call (filtered by update date, with an
+overlap for changes that become visible late). If the numbers are equal, so are the recipients; see
+``cache``. If a recipient was archived elsewhere, the service has fewer; a third call lists the
+archived ones, or they are found by counting along the update dates. After ``lists.index_seconds`` the whole
+list is refreshed, usually in the background, to find changes that do not move the update date. If such a
+change was made through a gateway, the recipient is read again by its id before the next answer.
 
-While it is built, whoever asks waits for it, as for a reading of the whole list today; when the service
-fails half-way they get the error that a reading would have given. Never a part. Where the service cannot be
-kept up with (no counts, no update dates), or there is no room, the list is read for each question as without
-an index, and after that age it is tried again.
+During the first refresh queries wait, and if the service fails they get its error; never a partial list. If
+the service does not support the synchronization (no counts or no update dates), or the cache has no room,
+each query scans the list, and caching is tried again after ``lists.index_seconds``.
 """
 
 from gateway.reads.index.indexes import Figures, Indexes

@@ -1,4 +1,4 @@
-"""The indexes of a process, one for each merchant and environment that needs one, within bounds."""
+"""The recipient caches of a process, one for each tenant that needs one, within bounds."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from gateway.storage.tenants import Tenant
 
 IDLE_SECONDS = 300.0
-"""An index that nobody has asked for so long makes room for another."""
+"""A cache that was not used for this time may be evicted to make room for another."""
 
 REFRESHED_AT = 0.75
-"""The part of its age at which an index that is in use is read anew."""
+"""The fraction of the maximum age after which a cache in use is refreshed in the background."""
 
 _MOST_WITHOUT = 10_000
 
 log = structlog.get_logger()
 
 Ordered = Callable[[ListQuery, Sequence[Entry]], Awaitable[ListQuery]]
-"""A question with the order of the rows that it is asked of, where they have to be known for it."""
+"""Returns a query with the sort key for these rows, if the key depends on the rows."""
 
 
 async def _as_it_is(question: ListQuery, _rows: Sequence[Entry]) -> ListQuery:
@@ -48,9 +48,7 @@ async def _as_it_is(question: ListQuery, _rows: Sequence[Entry]) -> ListQuery:
 
 
 class Figures(NamedTuple):
-    """How many indexes a process has of an environment, of how many recipients in all, and how many
-    seconds ago the whole of the oldest was read.
-    """
+    """The number of caches of an environment and of their recipients, and the age of the oldest."""
 
     indexes: int
     recipients: int
@@ -58,7 +56,7 @@ class Figures(NamedTuple):
 
 
 class Indexes:
-    """``elsewhere`` is, for an owner, what other processes have changed; see ``changes``."""
+    """The caches of all tenants; ``create_remote_changes`` is described in ``remote_changes``."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class Indexes:
         self._wall = wall
         self._held: dict[Tenant, RecipientCache] = {}
         self._dropping: set[asyncio.Task[None]] = set()
-        # Of whom none can be kept; after a while it is tried again.
+        # Tenants whose recipients cannot be cached; caching is tried again after a while.
         self._without: TtlCache[Tenant, bool] = TtlCache(
             _MOST_WITHOUT, settings.index_seconds, monotonic
         )
@@ -87,7 +85,7 @@ class Indexes:
 
     @property
     def recipients(self) -> int:
-        """How many recipients there are in all of them."""
+        """The number of recipients in all caches."""
         return sum(len(one.rows) for one in self._held.values())
 
     def figures(self, environment: str) -> Figures:
@@ -98,7 +96,7 @@ class Indexes:
     async def find(
         self, question: ListQuery, make: Make, owner: Tenant, ordered: Ordered = _as_it_is
     ) -> ListPage:
-        """The page that a question asks for; raises NoIndex, and what a call raises."""
+        """Return the page that a query asks for; raises CacheUnavailable and the errors of a call."""
         held = self._held.get(owner)
         if held is None:
             its = self._settings.index_seconds, self._fits, self._elsewhere(owner)
@@ -108,6 +106,7 @@ class Indexes:
         reading = Reading(question, make, self._monotonic, held.page_size)
         try:
             await held.sync(reading, question.excluded_ids)
+        # Somebody dropped the cache during its refresh; the query starts again with a new one.
         except Dropped:
             return await self.find(question, make, owner, ordered)
         except NoIndex as why:
@@ -118,35 +117,33 @@ class Indexes:
         held.page_size = reading.page_size
         metrics.cache_calls.labels(owner.environment).observe(reading.calls)
         if held.age > REFRESHED_AT * self._settings.index_seconds:
-            # Beside the queries, so that none of them has to wait for it.
-            held.begin(
-                Reading(question, make, self._monotonic, held.page_size), question.excluded_ids
-            )
+            # In the background, so that no query has to wait for the refresh.
+            held.begin(Reading(question, make, self._monotonic, held.page_size), question.excluded_ids)
         rows = [*held.rows.values()]
         return await run_in_thread(_page, await ordered(question, rows), rows)
 
     async def lists_hidden(self, question: ListQuery, owner: Tenant) -> bool:
-        """Whether the service lists what clients must not see, as far as is known."""
+        """Return whether the service lists rows that clients must not see, as far as known."""
         held = self._held.get(owner)
         return held is None or await run_in_thread(_any_hidden, question, [*held.rows.values()])
 
     async def close(self) -> None:
-        """Ends what is read beside queries."""
+        """Cancel background refreshes."""
         await asyncio.gather(*self._dropping, *(held.drop() for held in self._held.values()))
 
     def changed(self, owner: Tenant, id_: str) -> None:
-        """A recipient may have been changed through this process: it is read anew before it is shown."""
+        """Record that this process may have changed a recipient; it is read again before it is shown."""
         if held := self._held.get(owner):
             held.changed.add(id_)
 
     def drop(self, scope: Tenant) -> None:
-        """An empty merchant or environment is every one."""
+        """Drop the caches of a scope; an empty merchant or environment means all."""
         for owner, held in [*self._held.items()]:
             if covers(scope, owner):
                 self._drop(owner, held)
 
     def drop_old(self) -> None:
-        """What would be read anew before it was used again."""
+        """Drop idle caches that are too old to be used without a refresh."""
         for owner, held in [*self._held.items()]:
             if not held.is_whole and self._is_idle(held):
                 self._drop(owner, held)
@@ -154,6 +151,7 @@ class Indexes:
     def _drop(self, owner: Tenant, held: RecipientCache) -> None:
         if self._held.get(owner) is held:
             del self._held[owner]
+            # The event loop has only weak references to tasks, so the set keeps them alive.
             self._dropping.add(its := asyncio.create_task(held.drop()))
             its.add_done_callback(self._dropping.discard)
 
@@ -161,7 +159,7 @@ class Indexes:
         return self._monotonic() - held.used_at >= IDLE_SECONDS
 
     def _fits(self, held: RecipientCache, n: int) -> bool:
-        """Whether there is room for so many, once those have gone that nobody asks for."""
+        """Evict idle caches if necessary; return whether ``count`` recipients fit."""
         most = self._settings.index_recipients
         others = {owner: one for owner, one in self._held.items() if one is not held}
         there = sum(max(one.expected, len(one.rows)) for one in others.values())

@@ -1,6 +1,6 @@
-"""What has indexes dropped: their age, an operator's word, and a recipient that is erased.
+"""Drops recipient caches: at the end of their age, by operators, and when a recipient is erased.
 
-An operator's word is an act in the state, which every process that shares it looks for.
+Operators' commands are entries of the audit log in the database, which every process polls.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gateway.storage.tenants import Tenant
 EVERY_SECONDS = 2.0
 
 APART = timedelta(hours=1)
-"""How much the clocks of those who share a state may differ, and for how long it may be gone."""
+"""Covers differences of clocks between processes, and an unavailable database."""
 
 DROPPED = "dropped the index"
 
 
 class Dropping(PeriodicTask):
-    """``async with`` it: indexes are dropped on request from then on."""
+    """Drops caches on request, while entered with ``async with``."""
 
     def __init__(self, indexes: Indexes, store: Store, seconds: float = EVERY_SECONDS) -> None:
         super().__init__("recipient_cache_invalidation", seconds, self._look, at_its_end=False)
@@ -44,6 +44,6 @@ class Dropping(PeriodicTask):
 
 
 async def invalidate_indexes(store: Store, scope: Tenant) -> None:
-    """Has every running gateway drop the indexes of a scope; it is noted who wanted that."""
+    """Make every running gateway drop the caches of a scope, by an entry in the audit log."""
     async with store.write() as connection:
         await note(store, connection, DROPPED, scope)

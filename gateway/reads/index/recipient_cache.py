@@ -1,11 +1,11 @@
-"""One merchant's recipients in one environment, and how they are kept as the service has them.
+"""The cache of one merchant's recipients in one environment, and its synchronization.
 
-What makes the index right is one comparison. After an increment it has every recipient that the service
-has, and perhaps some that were archived elsewhere: they are in no increment. So where it has as many as the
-service counted just before, it has the same ones. Where it has more, the service is asked, by the filter by
-status, who was archived last: one call. Where it does not show them, or they do not explain the difference,
-they are looked for by counting along the update dates, in as many calls as it takes to halve the list down
-to a page.
+Its correctness depends on one comparison. After an increment the cache has every recipient that the service
+has, and perhaps some that were archived elsewhere, because an increment does not list those. So if it has as
+many as the service counted just before, it has the same ones. If it has more, one call with the status filter
+lists the recipients that were archived last. If the service does not list them, or they do not explain the
+difference, the surplus entries are found by counting along the update dates: a binary search down to one
+page.
 """
 
 from __future__ import annotations
@@ -33,35 +33,36 @@ if TYPE_CHECKING:
     from gateway.storage.tenants import Tenant
 
 OVERLAP_SECONDS = 10.0
-"""How much later than its update date a change may be seen in the service's list."""
+"""A change becomes visible in the service's list at most this long after its update date."""
 
 OVERLAP = int(OVERLAP_SECONDS * 1000)
 
 APART = 60_000
-"""Milliseconds by which the service's clock may differ from this one, where it shows a date to come."""
+"""Update dates that are further in the future are not trusted as a mark, in milliseconds."""
 
 TRIES = 5
-"""Comparisons of one query, while others change the list."""
+"""Comparisons for one query, while others change the list."""
 
 Elsewhere = Callable[[], Awaitable[Collection[str]]]
-"""The recipients that other processes have changed since it was last asked."""
+"""Returns the ids of recipients that other processes have changed since the last call."""
 
 
 log = structlog.get_logger()
 
 
 class Dropped(Exception):
-    """While its list was read."""
+    """The cache was dropped during its refresh."""
 
 
 async def list_no_processes() -> Collection[str]:
-    """Where there are no other processes."""
+    """Return no changes, for a database that no other process uses."""
     return ()
 
 
 class RecipientCache:
-    """``seconds`` after its beginning a whole reading is made again. ``fits`` says whether there is
-    room for so many.
+    """A tenant's recipients; refreshed ``max_age_seconds`` after the start of the last refresh.
+
+    ``make_room`` returns whether there is room for a number of recipients.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class RecipientCache:
     ) -> None:
         self.rows: dict[str, Entry] = {}
         self.expected = 0
-        """How many there will be, while they are read."""
+        """The number of recipients that a running refresh will load."""
         self.page_size: int | None = PAGE_SIZE
-        """None where the service gives no such pages, but its own."""
+        """None if the service refuses this page size; its default is used then."""
         self.changed: set[str] = set()
-        """Recipients that were changed through this process since they were read."""
+        """Recipients that this process has changed since they were read."""
         self.used_at = monotonic()
         self._owner = owner
         self._read_at: float | None = None
@@ -93,7 +94,7 @@ class RecipientCache:
         self._wall = wall
         self._taken_out: frozenset[str] = frozenset()
         self._out: dict[str, float] = {}
-        """Who was found not to be there any more, and when that was asked."""
+        """Recipients that the service no longer has, with the time of the request that showed it."""
         self._since: int | None = None
         self._marks: list[tuple[float, int]] = []
         self._lock = asyncio.Lock()
@@ -101,7 +102,7 @@ class RecipientCache:
 
     @property
     def age(self) -> float:
-        """Seconds since the last whole reading began."""
+        """Seconds since the start of the last full refresh."""
         return math.inf if self._read_at is None else self._monotonic() - self._read_at
 
     @property
@@ -109,16 +110,17 @@ class RecipientCache:
         return self.age < self._seconds
 
     async def sync(self, reading: Reading, gone: frozenset[str]) -> None:
-        """From here on it has what the service had when this was called, or later.
+        """Bring the cache to the state of the service at the time of this call, or later.
 
-        ``gone`` are ids that are remembered as deleted. Raises NoIndex, Dropped, and what a call
-        raises.
+        ``deleted_ids`` are recipients that were deleted through the gateway. Raises CacheUnavailable,
+        CacheDroppedError, and the errors of a call.
         """
         self.used_at = self._monotonic()
         self._asked += 1
         asked = self._asked
         async with self._lock:
-            if self._began >= asked:  # one that began after this was asked for has ended
+            # Queries that wait for the lock share one synchronization.
+            if self._began >= asked:  # a synchronization that started after this call has finished
                 return
             began = self._asked
             await self._sync(reading, gone)
@@ -128,7 +130,7 @@ class RecipientCache:
         if not self.is_whole:
             await self._wait_for(self.begin(reading, gone))
         if not self.is_whole:
-            raise NoIndex("to read all of it takes longer than lists.index_seconds")
+            raise NoIndex("a refresh takes longer than lists.index_seconds")
         for number in range(TRIES):
             self._take_out(gone)
             before, since = await reading.count(), self._since
@@ -138,17 +140,17 @@ class RecipientCache:
                 return
             if len(self.rows) > before and await self._leave_archived(reading, before, since):
                 return
-            if number:  # at first it is mostly that somebody came between the two
+            if number:  # the first difference is usually a change between the two calls
                 await self._mend(reading, before)
         raise Unreachable("the list kept changing while it was read")
 
     def _check_room(self, n: int) -> None:
         self.expected = n
         if not self._fits(self, n):
-            raise NoIndex("there are more than lists.index_recipients")
+            raise NoIndex("there are more recipients than lists.index_recipients")
 
     def _take_out(self, gone: frozenset[str]) -> None:
-        """Those deleted through the gateway, once: who is listed all the same is found again."""
+        """Remove deleted recipients, only once: if the service still lists one, it is found again."""
         for id_ in self.rows.keys() & (gone - self._taken_out):
             del self.rows[id_]
         self._taken_out |= gone
@@ -157,7 +159,7 @@ class RecipientCache:
         for one in read:
             there = self.rows.get(one.id)
             if there is None:
-                # A page of a whole reading may come after it was found that they are gone.
+                # A page of a refresh may arrive after a later request showed that it is gone.
                 is_newer = one.asked_at >= self._out.get(one.id, -math.inf)
             else:
                 is_newer = not one.is_older_than(there)
@@ -168,10 +170,10 @@ class RecipientCache:
         if self.rows.pop(id_, None) is not None:
             self._out[id_] = asked_at
 
-    # Readings
+    # Refreshes
 
     def begin(self, reading: Reading, gone: frozenset[str]) -> asyncio.Task[None]:
-        """A whole reading, or the one that is under way. Clients that go away do not end it."""
+        """Start a full refresh, or return the running one. Client disconnects do not cancel it."""
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_whole(reading, gone), name="index")
             self._reading.add_done_callback(self._tell)
@@ -191,7 +193,7 @@ class RecipientCache:
             came_of_it = metrics.CANCELLED
         elif error := reading.exception():
             came_of_it = metrics.FAILED
-            # Who waits for it is told, and another query tries it again.
+            # Waiting queries get the error, and the next query tries again.
             log.info(
                 "recipient_cache_refresh_failed",
                 **self._owner._asdict(),
@@ -202,21 +204,21 @@ class RecipientCache:
         metrics.cache_refreshes.labels(self._owner.environment, came_of_it).inc()
 
     async def drop(self) -> None:
-        """Ends a reading that is under way."""
+        """Cancel a running refresh."""
         self._is_dropped = True
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _read_whole(self, reading: Reading, gone: frozenset[str]) -> None:
-        """All that the service has; what it does not have any more is dropped at the end.
+        """Read all recipients of the service, and then remove those that it no longer has.
 
-        It may go on beside queries: what is read is never put in the place of something newer.
+        Queries may run meanwhile, because an older entry never replaces a newer one.
         """
         began, goes_on = self._monotonic(), self.is_whole
         self._out.clear()
         if not goes_on:
-            await self._elsewhere()  # what they have changed by now is read
+            await self._elsewhere()  # the refresh reads all changes made before now
         records, newest = await reading.ends()
         self._check_room(records)
         marked_at = self._monotonic()
@@ -255,7 +257,7 @@ class RecipientCache:
         )
 
     async def _increment(self, reading: Reading) -> None:
-        """What was changed since, and what was changed through the gateway and does not show there."""
+        """Read recipients changed since the last increment, and those changed here that it lacks."""
         changed, self.changed = self.changed, set()
         try:
             changed |= set(await self._elsewhere())
@@ -266,15 +268,16 @@ class RecipientCache:
             for id_ in await reading.alone_each(left, self._keep):
                 self._remove(id_, read_at)
         except BaseException:
+            # These recipients have not been read again yet, so the next increment has to do it.
             self.changed |= changed
             raise
         self._advance(sent_at, max((one.stamp for one in walked), default=None))
 
     def _advance(self, sent_at: float, newest: int | None) -> None:
-        """The next increment begins where nothing can come to light any more.
+        """Move the start of the next increment to a date before which nothing new can appear.
 
-        What has an update date of then was dated before that mark was seen, and so it was visible
-        when this increment was asked for, if that was long enough afterwards.
+        A change with such a date was dated before the mark was seen. So it was visible to this
+        increment, if the increment was sent long enough after the mark.
         """
         while self._marks and self._marks[0][0] <= sent_at - OVERLAP_SECONDS:
             _, mark = self._marks.pop(0)
@@ -286,18 +289,16 @@ class RecipientCache:
                 self._since = newest - OVERLAP
 
     def _mark(self, newest: int | None) -> int | None:
-        """A date that was now, or past, when it was seen: one of the future tells nothing of what
-        comes before it.
-        """
+        """Limit an update date to the present: later changes may have dates before a future one."""
         now = int(self._wall() * 1000)
         return newest if newest is None or newest <= now + APART else now - APART
 
     async def _leave_archived(self, reading: Reading, records: int, since: int | None) -> bool:
-        """Takes out who was archived, last changed first, back to ``since``; whether no more can be.
+        """Remove archived recipients, back to ``since``; return whether the cache is correct now.
 
-        Somebody may be archived just after they were counted. As many as were counted are then the
-        same ones only where all who were archived since have been shown: where it was the whole
-        archive, or where archiving moves update dates.
+        A recipient may be archived just after the count. Equal numbers then prove equal recipients
+        only if all archived ones have been listed: if the whole archive was read, or if archiving
+        moves update dates.
         """
         is_dated = True
         for number in itertools.count(FIRST_PAGE):
@@ -306,7 +307,7 @@ class RecipientCache:
                 break
             for one in read:
                 there = self.rows.get(one.id)
-                # Some services list their archive: there they are as they are to be.
+                # Some services include archived recipients in lists; those entries stay.
                 if there and there.status != ARCHIVED and not one.is_older_than(there):
                     is_dated = is_dated and one.stamp > there.stamp
                     self._remove(one.id, one.asked_at)
@@ -315,21 +316,21 @@ class RecipientCache:
         return False
 
     async def _mend(self, reading: Reading, records: int) -> None:
-        """Finds out in which spans of update dates it is not as the service has it."""
+        """Find the spans of update dates with surplus entries, and reload them."""
         dated = await run_in_thread(_by_date, [*self.rows.values()])
         stamps = [one.stamp for one in dated]
         spans = [(0, len(stamps), len(stamps) - records)] if stamps else []
         most = reading.calls + max(len(stamps) // PAGE_SIZE, 12)
         while spans:
             if reading.calls >= most:
-                self._read_at = None  # a whole reading is no dearer
+                self._read_at = None  # a full refresh needs no more calls than this
                 raise Unreachable("the list kept changing while it was read")
             begin, end, off = spans.pop()
             middle = _between_dates(stamps, begin, end)
             if end - begin <= PAGE_SIZE or middle == end:
                 await self._read_span(reading, dated[begin:end])
                 continue
-            # A date is shown by the millisecond, and may be later by less.
+            # Dates are shown in milliseconds; the real one may be a fraction later.
             until = stamps[middle - 1] + 1
             there = bisect_right(stamps, until, begin, end) - begin
             off_left = there - await reading.count(stamps[begin], until)
@@ -339,7 +340,7 @@ class RecipientCache:
                 spans.append((middle, end, off - off_left))
 
     async def _read_span(self, reading: Reading, span: Sequence[Entry]) -> None:
-        """Drops whom the service does not have there any more, nor has shown since."""
+        """Remove entries that the service no longer lists in the span, unless read again since."""
         asked_at = self._monotonic()
         walked = await reading.walk(self._keep, span[0].stamp, span[-1].stamp + 1)
         met = {one.id for one in walked}
@@ -354,6 +355,6 @@ def _by_date(rows: list[Entry]) -> list[Entry]:
 
 
 def _between_dates(stamps: Sequence[int], begin: int, end: int) -> int:
-    """Near the middle, where one date ends and the next begins; the end where all are the same."""
+    """Return a position near the middle at which the date changes; the end if all are equal."""
     middle = bisect_left(stamps, stamps[(begin + end) // 2], begin, end)
     return middle if middle > begin else bisect_right(stamps, stamps[begin], begin, end)

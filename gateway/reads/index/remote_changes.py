@@ -1,7 +1,7 @@
-"""What other processes have changed of a merchant's recipients, as the journal that all share tells.
+"""Finds recipients that other processes have changed, in the journal in the database.
 
-Nearly all of it shows in the service's update dates. This is for what may not: the document does not
-say that a recipient's date moves when an account of theirs is changed.
+Most changes move the service's update date. This covers those that may not: the document does not say
+that a change of an account moves the date of its recipient.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gateway.storage.tenants import Tenant
 from gateway.storage.undertakings import SENT
 
 APART = timedelta(minutes=2)
-"""How long a write may take, and the clocks of those who share a state may differ."""
+"""The longest duration of a write plus the largest difference between clocks of processes."""
 
 
 _READ = (writes.c.undertaking, writes.c.number, writes.c.path, writes.c.state)
 
 
 class Elsewhere:
-    """Called again and again, each time for what has become known since."""
+    """Returns, on each call, the ids of recipients changed since the previous call."""
 
     def __init__(self, store: Store, owner: Tenant) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class Elsewhere:
         async with self._store.read() as connection:
             rows = [*await connection.execute(those)]
         known, self._looked_at = self._told, now
-        # What is not answered yet may be executed at any moment: it is told again.
+        # A write without an answer may be executed at any moment, so it is reported again.
         self._told = {(row.undertaking, row.number) for row in rows if row.state != SENT}
         new = (row.path for row in rows if (row.undertaking, row.number) not in known)
         return {id_ for path in new if (id_ := extract_recipient_id(path))}

@@ -1,7 +1,7 @@
-"""A recipient as the index has it: what queries read of it at hand, what answers show of it packed.
+"""An entry of the recipient cache: the fields of queries, and the compressed fields of answers.
 
-Some hundred thousand of them are in memory, so each is as small as can be: no dict of its own, words that
-many have in common only once, the rest compressed.
+Hundreds of thousands are in memory, so an entry is kept small: slots instead of a dict, common strings
+interned, the rest compressed.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _FAMILIAR = (
     b',"createdAt":"20","updatedAt":"20","status":"active","complianceStatus":"verified","compliance":'
     b'{"status":"verified","checkedAt":"20"},{"id":"R-","referenceId":"","type":"individual","email":"'
 )
-"""What most of them have in common, so that not each has it packed: the last is the nearest."""
+"""The zlib dictionary: text that most recipients share, the most frequent at the end."""
 
 _WINDOW, _MEMORY = 12, 5
-"""A recipient is a page of text at most: what zlib has by default takes longer to set up than to use."""
+"""Smaller than zlib's defaults, whose set-up takes longer than compressing a short text."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Entry:
-    """One recipient. Read with ``get``, it is what ``recipient_rows.told`` makes of a row.
+    """One recipient, with the mapping interface of ``recipient_rows.select_query_fields``.
 
-    It is never changed: a later reading takes its place. ``stamp`` is its update date, in
-    milliseconds since 1970, ``asked_at`` when the reading was sent, by this process's own clock.
+    It is immutable; a later read replaces it. ``stamp`` is its update date in milliseconds since 1970;
+    ``asked_at`` is the time of the request that read it, by this process's monotonic clock.
     """
 
     __slots__ = (
@@ -81,33 +81,33 @@ class Entry:
             setattr(self, name, told[name])
 
     def get(self, name: str, default: JSON = None) -> JSON:
-        # No field of an address has the name of one of a recipient's: both are in one object.
+        # Recipient and address fields have different names, so one object can serve as both.
         return self if name == "address" else getattr(self, name, default)
 
     def __getitem__(self, name: str) -> JSON:
         return self.get(name)
 
     def whole(self) -> Row:
-        """What answers show of it, as the service gave it."""
+        """Return the fields that answers show, as the service returned them."""
         its: Row = json_codec.read(_unpacked(self.packed))
         return its
 
     def is_undated_after(self, other: Entry) -> bool:
-        """Whether it was changed since the other was read, and the update date does not tell."""
+        """Return whether it has changed since ``other`` was read, with the same update date."""
         return self.stamp == other.stamp and self.packed != other.packed
 
     def is_older_than(self, other: Entry) -> bool:
-        """Where two readings crossed, the later state is the one with the later update date."""
+        """Return whether ``other`` is newer, by update date; if equal, by the time of the request."""
         return (self.stamp, self.asked_at) < (other.stamp, other.asked_at)
 
 
 def parse_row_stamp(row: Row) -> int:
-    """A row's update date; the beginning of time where it has none."""
+    """Return a row's update date in milliseconds since 1970; negative if it has none."""
     return (dates.parse_instant(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
 
 
 def format_stamp(stamp: int) -> str:
-    """A stamp as the service takes dates."""
+    """Format a stamp for the service's date filters."""
     moment = _EPOCH + stamp * _MILLISECOND
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -1,8 +1,7 @@
-"""A list as the service gives it: page by page, to its end.
+"""Scans the service's list page by page, to its end.
 
-A scan is complete or it is no answer. Pages are read in the order of creation, so that what is
-new comes at the end; when rows may have moved from one page to another meanwhile, the scan is made
-again.
+A scan is complete or fails. Pages are read in the order of creation, so that new rows appear at the
+end. If rows may have moved between pages meanwhile, the scan is repeated.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from mappings.failures import Refused, Unreachable
 from mappings.paging import FIRST_PAGE, Page, parse_count
 
 PAGE_SIZE = 250
-"""Rows asked for at a time; the document shows no maximum, the service's ``meta`` tells."""
+"""Rows in a page; the document states no maximum. If the service refuses it, its default is used."""
 
 SIDE_BY_SIDE = 4
-"""Pages of one scan under way at a time."""
+"""Pages of one scan that are requested at a time."""
 
 TRIES = 4
-"""Scans of a list that keeps changing, before it is told as a failure."""
+"""Scans of a list that keeps changing, before the query fails."""
 
 Its = TypeVar("Its")
 Make = Callable[[Call], Awaitable[JSON]]
@@ -33,7 +32,7 @@ Row = Mapping[str, JSON]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One page as the service gave it; ``pages`` and ``records`` are None where it did not say."""
+    """One page of the service's list; the counts are None if the service did not return them."""
 
     rows: list[Row]
     page: int
@@ -42,7 +41,7 @@ class Part:
 
 
 def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
-    """The page that is asked for, of all rows."""
+    """Filter and sort all rows, and return the requested page."""
     kept = [row for row in rows if not question.is_hidden(row) and question.is_match(row)]
     if question.sort_key is not None:
         kept.sort(key=lambda row: str(row["id"]))
@@ -52,23 +51,21 @@ def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
 
 
 async def load_single_page(question: ListQuery, make: Make) -> list[Row] | None:
-    """Every row, where a single page has them all; None where it does not, or it cannot be told."""
+    """Fetch the list if one page contains all rows; None if not, or if it cannot be determined."""
     try:
         part = await _read(question, FIRST_PAGE, PAGE_SIZE, make)
     except Refused as refused:
         if refused.status not in (400, 406):
             raise
         return (
-            await load_single_page(replace(question, prefilter={}), make)
-            if question.prefilter
-            else None
+            await load_single_page(replace(question, prefilter={}), make) if question.prefilter else None
         )
     is_all = part.pages is not None and part.pages <= FIRST_PAGE
     return part.rows if is_all and part.records in (None, len(part.rows)) else None
 
 
 async def load_all_rows(question: ListQuery, make: Make) -> list[Row]:
-    """Every row, narrowed where the service takes that."""
+    """Fetch all rows, with the prefilter if the service supports it."""
     try:
         return await _settled(question, make)
     except Refused as refused:
@@ -83,16 +80,17 @@ async def _settled(question: ListQuery, make: Make) -> list[Row]:
         if parts is None:
             continue
         rows = {str(row["id"]): row for part in parts for row in part.rows}
+        # A different number of distinct rows means that some moved between pages.
         if {part.records for part in parts} in ({None}, {len(rows)}):
             return list(rows.values())
     raise Unreachable("the list kept changing while it was read")
 
 
 async def _all_parts(question: ListQuery, make: Make) -> list[Part] | None:
-    """Every page; None where rows moved from page to page meanwhile.
+    """Fetch every page; None if rows moved between pages meanwhile.
 
-    The last page is read before the others and again after them: whatever was taken out of the
-    list or put into it between, its rows have moved.
+    The last page is read before the others and again after them: any row that was removed or inserted
+    meanwhile has changed the last page.
     """
     size: int | None = PAGE_SIZE
     try:
@@ -100,7 +98,7 @@ async def _all_parts(question: ListQuery, make: Make) -> list[Part] | None:
     except Refused as refused:
         if not refused.has_problem("invalid_field", "pageSize"):
             raise
-        size = None  # more than this service gives: its own default, then
+        size = None  # the service refuses this size; use its default
         first = await _read(question, FIRST_PAGE, size, make)
     if first.pages is None:
         return await _twice_alike(question, first, size, make)
@@ -115,7 +113,7 @@ async def _all_parts(question: ListQuery, make: Make) -> list[Part] | None:
 
 
 async def _side_by_side(question: ListQuery, most: int, size: int | None, make: Make) -> list[Part]:
-    """The first pages, as many as there are: a service may tell of more, which bring nothing new."""
+    """Fetch pages until one has no new rows: a service may report more pages than it has."""
     numbers = count(FIRST_PAGE)
     parts = dict[int, Part]()
     seen = set[str]()
@@ -136,7 +134,7 @@ async def _side_by_side(question: ListQuery, most: int, size: int | None, make: 
 
 
 async def gather_all(those: Sequence[Coroutine[Any, Any, Its]]) -> list[Its]:
-    """What each gave; where one failed the others are waited for, and its failure is raised."""
+    """Return all results; if one fails, wait for the others and raise its error."""
     outcomes = await asyncio.gather(*those, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -151,7 +149,7 @@ def _ids(parts: list[Part]) -> list[str]:
 async def _twice_alike(
     question: ListQuery, first: Part, size: int | None, make: Make
 ) -> list[Part] | None:
-    """For a service that does not say how many pages there are."""
+    """Fetch all pages twice, for a service without page counts; None if they differ."""
     parts = await _until_empty(question, first, size, make)
     if len(parts) == FIRST_PAGE:
         return parts
@@ -159,10 +157,8 @@ async def _twice_alike(
     return again if _ids(parts) == _ids(again) else None
 
 
-async def _until_empty(
-    question: ListQuery, first: Part, size: int | None, make: Make
-) -> list[Part]:
-    """For a service that does not say how many pages there are."""
+async def _until_empty(question: ListQuery, first: Part, size: int | None, make: Make) -> list[Part]:
+    """Fetch pages until one is empty or has no new rows, for a service without page counts."""
     parts = [first]
     seen = {row["id"] for row in first.rows}
     while parts[-1].rows:

@@ -1,8 +1,8 @@
-"""Readings of the service's list by update date, as often as it takes and no more often.
+"""Reads the service's list by update date, with as few calls as possible.
 
-A *walk* goes along the update dates and always asks for what comes after the last one it has: pages that
-are told by a number would lose a row whenever one before it is taken away. What is changed meanwhile moves
-to the end, and is met there.
+A *walk* follows the update dates and always asks for the rows after the last date it has. With page numbers,
+it would skip a row whenever an earlier one is removed. Rows that are changed meanwhile move to the end,
+where the walk meets them.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from mappings.paging import FIRST_PAGE
 Keep = Callable[[Sequence[Entry]], None]
 
 LEAST_APART = 4
-"""Pages that each of several walks side by side should have."""
+"""Minimum pages of each of several parallel walks."""
 
 
 class NoIndex(Exception):
-    """None can be kept, or not now; why, in a word for the log."""
+    """The recipients cannot be cached, or not now; the text is the reason for the log."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """``keep``, where something is to be read, is told of each page as it comes.
+    """Reads recipients for one query or refresh, and counts the calls.
 
-    ``page_size`` becomes None where the service refuses pages of that size: its own are read then.
+    Methods call ``store_entries`` with the entries of each page as it arrives. ``page_size`` becomes
+    None if the service refuses that size; its default is used then.
     """
 
     question: ListQuery
@@ -51,31 +52,31 @@ class Reading:
     calls: int = field(default=0, init=False)
 
     async def count(self, since: int | None = None, until: int | None = None) -> int:
-        """How many rows the service lists that were last changed in a span, both ends in it."""
+        """Return the number of rows with an update date in a span, both ends included."""
         return _records(await self._asked(since, until, size=1))
 
     async def ends(self) -> tuple[int, int | None]:
-        """How many rows there are, and when one was changed last; None where there are none."""
+        """Return the number of rows and the newest update date; None if there are no rows."""
         part = await self._asked(None, None, size=1, direction="desc")
         return _records(part), parse_row_stamp(part.rows[0]) if part.rows else None
 
     async def whole(self, records: int, keep: Keep) -> None:
-        """Walks along all of it, side by side where that is worth it."""
+        """Walk along the whole list, in parallel if it is long enough."""
         apart = min(SIDE_BY_SIDE, records // (PAGE_SIZE * LEAST_APART) or 1)
         places = [records * number // apart for number in range(1, apart)]
         marks = sorted(set(await gather_all([self._stamp_at(place) for place in places])))
-        # What is within a millisecond of a mark is met by both of its neighbours.
+        # The walks overlap by a millisecond, the resolution of dates, so that no row is missed.
         spans = zip([None, *marks], [*(mark + 1 for mark in marks), None], strict=True)
         await gather_all([self.walk(keep, *span) for span in spans])
 
     async def _stamp_at(self, place: int) -> int:
         part = await self._asked(None, None, size=1, number=place)
         if len(part.rows) != 1:
-            raise NoIndex("it gives no page of one row")
+            raise NoIndex("the service does not support pages of one row")
         return parse_row_stamp(part.rows[0])
 
     async def walk(self, keep: Keep, since: int | None, until: int | None = None) -> list[Entry]:
-        """Every row that was last changed in a span, some of them more than once."""
+        """Read every row with an update date in a span; some may be returned more than once."""
         walked: list[Entry] = []
         number = FIRST_PAGE
         while True:
@@ -86,18 +87,19 @@ class Reading:
             keep(read)
             walked += read
             if part.pages is None:
-                raise NoIndex("it does not say how many pages there are")
+                raise NoIndex("the service does not report the number of pages")
             if not read or number >= part.pages:
                 return walked
+            # Continue from the last date and not with the next page, which might skip rows.
             if since is None or read[-1].stamp > since:
                 since, number = read[-1].stamp, FIRST_PAGE
-            else:  # more on one date than a page has
+            else:  # more rows with the same date than fit in a page
                 number += 1
 
     async def archived(self, number: int) -> tuple[list[Entry], bool]:
-        """A page of those in the archive, last changed first, and whether it is the last.
+        """Fetch a page of archived recipients, newest first; return it and whether it is the last.
 
-        None of them where the service does not filter by that status, or not in that order.
+        Returns no entries if the service does not support this filter or order.
         """
         asked_at = self.monotonic()
         try:
@@ -112,9 +114,9 @@ class Reading:
         return read, number >= part.pages
 
     async def alone_each(self, ids: Iterable[str], keep: Keep) -> list[str]:
-        """Reads rows by themselves; the ids of those that are not there, or in the archive.
+        """Read rows by their ids; return the ids that do not exist or are archived.
 
-        Whether the service lists its archive is seen in its list, not here.
+        A service that lists archived recipients adds them again with its list.
         """
         those = iter(ids)
         gone: list[str] = []
@@ -136,7 +138,7 @@ class Reading:
             return False
         row = body.get("recipient") or {}
         if row.get("id") != id_:
-            raise NoIndex("it gives another recipient than was asked for")
+            raise NoIndex("the service returned another recipient than requested")
         if is_deleted_for_clients(row, {}):
             return False
         keep(_entries([row], asked_at))
@@ -152,7 +154,7 @@ class Reading:
         direction: str = "asc",
         status: str = "",
     ) -> Part:
-        """``size`` is of a page that is not to be a whole one."""
+        """Fetch a page by update date; ``size`` overrides the normal page size."""
         self.calls += 1
         asked_for = self.page_size if size is None else size
         query = {"page": str(number)} | ({"pageSize": str(asked_for)} if asked_for else {})
@@ -166,8 +168,8 @@ class Reading:
             if refused.status not in (400, 406):
                 raise
             if asked_for != PAGE_SIZE or not refused.has_problem("invalid_field", "pageSize"):
-                raise NoIndex("it does not list by update date") from None
-            self.page_size = None  # more than this service gives
+                raise NoIndex("the service does not filter and sort by update date") from None
+            self.page_size = None  # the service refuses this size
         else:
             return parse_page(body, self.question, number)
         return await self._asked(since, until, number=number, direction=direction, status=status)
@@ -177,21 +179,21 @@ def _entries(rows: Sequence[Row], asked_at: float) -> list[Entry]:
     try:
         return [Entry(row, asked_at) for row in rows]
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise NoIndex("its rows are not as the document shows them") from None
+        raise NoIndex("the service's rows do not match the document") from None
 
 
 def _check_dates(read: Sequence[Entry], since: int | None, until: int | None) -> None:
-    """A service that filters or orders in another way would be walked along in vain."""
+    """Raise CacheUnavailable if the rows are not filtered and sorted by update date as requested."""
     stamps = [one.stamp for one in read]
     is_in_order = stamps == sorted(stamps)
     is_in_span = not stamps or (
         (since is None or stamps[0] >= since) and (until is None or stamps[-1] <= until)
     )
     if not is_in_order or not is_in_span or (stamps and stamps[0] < 0):
-        raise NoIndex("its update dates are not what it lists by")
+        raise NoIndex("the service's lists are not in the order of update dates")
 
 
 def _records(part: Part) -> int:
     if part.records is None:
-        raise NoIndex("it does not say how many there are")
+        raise NoIndex("the service does not report the number of recipients")
     return part.records

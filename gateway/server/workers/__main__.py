@@ -1,4 +1,4 @@
-"""A worker: ``python -m gateway.server.workers ORDERS``, started by its parent and by nobody else."""
+"""A worker: ``python -m gateway.server.workers CONFIG``, started only by the supervisor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAILED = 2
 
 
 async def run_worker(orders: Orders) -> int:
-    """Serves until it is told to end; the exit code."""
+    """Serve until a signal or the supervisor's message; return the exit code."""
     told, life = install_shutdown_event(), Lifetime()
     parent = socket.socket(fileno=orders.parent)
     hears, says = await asyncio.open_connection(sock=parent)
@@ -54,7 +54,7 @@ async def run_worker(orders: Orders) -> int:
 async def _until_told(
     told: asyncio.Event, hears: asyncio.StreamReader, running: Running, life: Lifetime
 ) -> None:
-    """Until a signal, or the parent's end, or until it has retired at the parent's word."""
+    """Wait for a signal, the supervisor's exit, or a finished retirement; then drain connections."""
     ended = asyncio.ensure_future(told.wait())
     heard = asyncio.ensure_future(_hear(hears, running))
     try:
@@ -77,7 +77,7 @@ async def _hear(hears: asyncio.StreamReader, running: Running) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent's to hear
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # only the supervisor handles it
     fields: dict[str, Any] = {"process.pid": os.getpid()}
     logs.configure_logging(**fields)
     sys.exit(uvloop.run(run_worker(Orders.read(sys.argv[1]))))

@@ -1,7 +1,7 @@
-"""The admin port of several workers: one answer for all of them.
+"""The admin port of several workers.
 
-``/healthz`` says that the parent is up. ``/readyz`` and ``/metrics`` are asked of every worker.
-Anything else goes to the worker that has been there the longest.
+``/healthz`` reports that the supervisor runs. ``/readyz`` and ``/metrics`` combine the answers of all
+workers. Other requests are forwarded to the oldest worker.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from gateway.admin.port import (
 from gateway.server.workers.metrics import OPEN_METRICS, Added
 
 ANSWER_SECONDS = 60
-"""For a page of a worker; nobody's payment waits for it."""
+"""Timeout for a page of a worker; generous, because no client request waits for it."""
 
 OF_ONE_CONNECTION = {
     *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),
-    *("content-length", "date", "server"),  # made anew
+    *("content-length", "date", "server"),  # set again for the forwarded message
 }
 
 WORSE = ("", "closed", "half_open", "open")
-"""States of a circuit breaker, the best first."""
+"""States of a circuit breaker in order of severity."""
 
 Workers = Callable[[], Sequence[Path]]
-"""The Unix sockets of those that accept connections now."""
+"""Returns the Unix sockets of the workers that accept connections now."""
 
 
 class Page(NamedTuple):
@@ -49,7 +49,7 @@ class Page(NamedTuple):
 
 
 METRICS_SECONDS = 8
-"""Less than the ten after which Prometheus gives up."""
+"""Less than Prometheus's default scrape timeout of ten seconds."""
 
 
 def create_worker_metrics(workers: Workers) -> Added:
@@ -80,7 +80,7 @@ def create_workers_admin_application(
             try:
                 found = await _page(worker, request.method, request.raw_path, headers, body)
             except aiohttp.ClientConnectorError:
-                continue  # it ends just now
+                continue  # this worker is just exiting
             except (aiohttp.ClientError, TimeoutError):
                 break
             return web.Response(status=found.status, headers=found.headers, body=found.body)
@@ -101,7 +101,7 @@ async def fetch_from_each_worker(
     seconds: float,
     headers: Mapping[str, str] | None = None,
 ) -> list[Page | None]:
-    """A page of every worker, None where one does not answer in time."""
+    """Fetch a page from each worker; None if one does not answer in time."""
 
     async def asked(worker: Path) -> Page | None:
         try:
@@ -129,6 +129,7 @@ async def _page(
         ) as session,
         session.request(
             method,
+            # Encoded already: the worker must get the path unchanged.
             URL(f"http://worker{path}", encoded=True),
             headers=_end_to_end(headers or {}),
             data=body or None,
@@ -146,7 +147,7 @@ def _end_to_end(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 
 def _ready(pages: Sequence[Page | None]) -> dict[str, Any]:
-    """What /readyz says for all: ready where every worker that answers is, and one does."""
+    """Merge the workers' /readyz: ready if one answers and all that answer are ready."""
     told = [json.loads(page.body) for page in pages if page]
     faults = {name: fault for one in told for name, fault in one["faults"].items()}
     if not pages:
@@ -158,7 +159,7 @@ def _ready(pages: Sequence[Page | None]) -> dict[str, Any]:
 
 
 def _worst(told: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Each worker finds out for itself whether the service answers; what the worst off has found."""
+    """Return the worst circuit breaker state of each environment, because each worker has its own."""
     found: dict[str, str] = {}
     for one in told:
         for name, state in one["circuit_breakers"].items():

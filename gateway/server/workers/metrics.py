@@ -1,11 +1,11 @@
-"""`/metrics` of several workers: their figures added up, one series for all.
+"""`/metrics` of several workers, aggregated to one series each.
 
-A counter never goes back: what a worker had counted is kept when it ends, up to the last time that
-it was asked. Its parent asks before it has workers retire, so that only what a worker counts while it
-retires, or between a scrape and its death, is lost.
+Counters never decrease: the values of a worker that exited are kept, as of its last scrape. The
+supervisor scrapes workers before it retires them, so that only the counts of a retiring worker, or of
+the time between the last scrape and a crash, are lost.
 
-Prometheus's own way of adding processes up (files that all of them map) has no exemplars, and no
-figures of the processes themselves.
+The multiprocess mode of prometheus_client (files mapped by all processes) supports neither exemplars
+nor process metrics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prometheus_client.samples import Sample
 from gateway.observability.metrics import render_metrics
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
-"""What workers are asked for: it is the form that has exemplars."""
+"""The format that workers are asked for, because it has exemplars."""
 
 COUNTED = ("counter", "histogram")
 
@@ -44,16 +44,14 @@ LEAST = frozenset(
         "process_start_time_seconds",
     }
 )
-"""Of every other figure that is not counted each worker tells the same, or the farthest from zero
-is the one to know.
-"""
+"""Of these gauges the minimum is reported; of the gauges not listed, the value farthest from zero."""
 
 Ask = Callable[[Sequence[Path]], Awaitable[list[str | None]]]
-"""The page of every worker, None where one does not answer in time."""
+"""Returns the metrics page of each worker, None if one does not answer in time."""
 
 
 class Figures(Collector):
-    """What several processes said, as if one had."""
+    """Exposes metrics of several processes as those of one."""
 
     def __init__(self, found: Iterable[Metric]) -> None:
         self._found = list(found)
@@ -63,17 +61,17 @@ class Figures(Collector):
 
 
 class Added:
-    """Made once; ``render_metrics`` is asked for by scrapers."""
+    """Scrapes the workers and keeps the counters of those that exited."""
 
     def __init__(self, workers: Callable[[], Sequence[Path]], ask: Ask) -> None:
         self._workers = workers
         self._ask = ask
         self._last: dict[Path, list[Metric]] = {}
         self._gone: list[Metric] = []
-        self._turn = asyncio.Lock()  # or one that ends meanwhile might be counted twice
+        self._turn = asyncio.Lock()  # else a worker that exits meanwhile might be counted twice
 
     async def look(self, workers: Sequence[Path]) -> None:
-        """Takes these workers' figures."""
+        """Update the stored metrics of these workers."""
         for worker, said in zip(workers, await self._ask(workers), strict=True):
             if said is not None:
                 read = text_string_to_metric_families(said)  # type: ignore[no-untyped-call] # the library's own
@@ -87,6 +85,7 @@ class Added:
         await self.look(self._workers())
         workers = set(self._workers())
         for worker in self._last.keys() - workers:
+            # Gauges end with their worker, but counters must not decrease.
             left = [one for one in self._last.pop(worker) if one.type in COUNTED]
             self._gone = sum_metrics([self._gone, left])
         running = Metric("payout_gateway_workers", "Workers that accept connections.", "gauge")

@@ -1,4 +1,4 @@
-"""Workers that were started together, and those that come after each of them."""
+"""A pool of worker processes that restarts workers that exit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import structlog
 from gateway.server.workers.worker import Child, NotStarted, describe_exit_code
 
 STABLE_SECONDS = 10
-"""A worker that lived as long is replaced at once; after one that did not there is a pause."""
+"""A worker that ran this long is restarted immediately, others after a growing delay."""
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30
@@ -21,14 +21,14 @@ LONGEST_PAUSE_SECONDS = 30
 log = structlog.get_logger()
 
 Start = Callable[[Sequence[int]], Awaitable[Child]]
-"""Starts a worker that takes connections from the queues of these numbers."""
+"""Starts a worker that accepts connections from the queues with these numbers."""
 
 
 class Post:
-    """A place in a crew: the worker that has it, and another when that one dies.
+    """A place in the pool: its worker, which is replaced when it exits.
 
-    ``queues`` are those whose connections it takes; ``changed`` is called when it begins or ceases
-    to take them.
+    ``queues`` are the numbers of the queues that it accepts from; ``on_change`` is called when its
+    worker starts or stops accepting.
     """
 
     def __init__(self, start: Start, queues: Sequence[int], changed: Callable[[], None]) -> None:
@@ -40,19 +40,19 @@ class Post:
         self.child: Child | None = None
 
     async def fill(self) -> None:
-        """Until a worker accepts connections here; raises NotStarted."""
+        """Start a worker and wait until it accepts connections; raises WorkerStartError."""
         self.child = await self._start(self.queues)
         if self._given_up.is_set():
             self.child.end()
         await self.child.until_it_accepts()
 
     def give_up(self) -> Child | None:
-        """No worker is started here from now on; the one that there is."""
+        """Stop restarting; return the current worker, if any."""
         self._given_up.set()
         return self.child
 
     async def keep(self) -> None:
-        """Until the post is given up and its worker has ended."""
+        """Restart the worker whenever it exits, until ``stop_restarting``."""
         while self.child:
             since = time.monotonic()
             code = await self.child.gone()
@@ -76,7 +76,7 @@ class Post:
         while not await self._given_up_within(self._pause):
             try:
                 await self.fill()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the post must not stay empty
+            except Exception as error:  # noqa: BLE001 - the slot must be filled after any error
                 self._pause = self._next_pause()
                 why = str(error) if isinstance(error, NotStarted) else type(error).__name__
                 log.error("worker_start_failed", reason=why, restart_delay_seconds=self._pause)
@@ -95,14 +95,18 @@ class Post:
 
 
 class Crew:
-    """As many posts as there are to be workers, of one configuration, and ``queues`` for them."""
+    """The workers of one configuration, and the queues that they share."""
 
     def __init__(self, count: int, queues: int, start: Start) -> None:
         self._posts = [Post(start, one, self._spread) for one in assign_queues(count, queues)]
         self._keeping: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Until all accept connections. Raises NotStarted when one does not; then all have ended."""
+        """Wait until all workers accept connections.
+
+        If one does not start, stop all and raise WorkerStartError.
+        """
+        # All or nothing: a rolling restart keeps the old workers unless every new one accepts.
         filling = [asyncio.ensure_future(post.fill()) for post in self._posts]
         try:
             await asyncio.gather(*filling)
@@ -116,13 +120,13 @@ class Crew:
         self._keeping = [asyncio.ensure_future(post.keep()) for post in self._posts]
 
     def children(self) -> Iterator[Child]:
-        """Those that accept connections."""
+        """Yield the workers that accept connections."""
         for post in self._posts:
             if post.child and post.child.accepts:
                 yield post.child
 
     def _spread(self) -> None:
-        """Until a post is filled again, the others take the connections from its queues."""
+        """Let the other workers accept from the queues of a slot without a worker."""
         vacant = {
             number
             for post in self._posts
@@ -142,7 +146,7 @@ class Crew:
             child.end(number)
 
     async def gone(self) -> None:
-        """Waits for the end of those that were told to retire or to end."""
+        """Wait until the workers that were retired or signalled have exited."""
         await asyncio.gather(*self._keeping, return_exceptions=True)
         for child in self._given_up():
             await child.gone()
@@ -154,7 +158,7 @@ class Crew:
 
 
 def assign_queues(count: int, queues: int) -> list[list[int]]:
-    """For each of so many workers, the numbers of its queues: all are taken care of, evenly."""
+    """Return the queue numbers of each worker; every queue has a worker, evenly distributed."""
     if count > queues:
         return [[number % queues] for number in range(count)]
     return [list(range(number, queues, count)) for number in range(count)]

@@ -1,4 +1,4 @@
-"""The parent: binds the ports, keeps the workers, and is told what to do by signals."""
+"""The supervisor: binds the ports, runs the workers, and handles signals."""
 
 from __future__ import annotations
 
@@ -26,16 +26,19 @@ from gateway.server.workers.pool import Crew
 from gateway.server.workers.worker import Child, NotStarted
 
 SPARE_SECONDS = 10
-"""How much longer than a worker's shutdown may take the parent waits before it kills."""
+"""The supervisor waits this much longer than a worker's shutdown may take, and then kills it."""
 
 LONGEST_FOLDER = 90
-"""A Unix socket's name has about 100 characters."""
+"""The path of a Unix socket is limited to about 100 bytes."""
 
 log = structlog.get_logger()
 
 
 class Parent:
-    """``load`` reads the configuration anew; ``config`` is the file that workers read it from."""
+    """Starts, restarts and stops the workers.
+
+    ``load_settings`` reads the configuration again; workers read it from ``config_file``.
+    """
 
     def __init__(
         self,
@@ -60,14 +63,14 @@ class Parent:
         return [child.admin for child in self._crew.children()] if self._crew else []
 
     async def start(self) -> None:
-        """Until all workers accept connections; raises NotStarted."""
+        """Start the workers and wait until all accept connections; raises WorkerStartError."""
         server = self._settings.server
         crew = Crew(server.workers, len(self._door), self._child)
         await crew.start()
         self._crew = crew
 
     async def restart(self) -> None:
-        """New workers in the place of the old ones, on the configuration as it is now."""
+        """Replace the workers by new ones with the current configuration."""
         log.info("restart_started")
         before, old, its = self._settings, self._crew, self.workers()
         try:
@@ -83,17 +86,18 @@ class Parent:
                 "port_change_ignored", reason="host and ports change only when the process restarts"
             )
         if old:
-            await self.metrics.look(its)  # what they have counted is not to be lost
+            await self.metrics.look(its)  # or the counts since the last scrape would be lost
             old.retire()
             self._leaving[old] = asyncio.ensure_future(old.gone())
             self._leaving[old].add_done_callback(lambda _: self._leaving.pop(old, None))
         log.info("restart_complete", workers=self._settings.server.workers)
 
     async def end(self) -> int:
-        """All workers finish what is in flight; the exit code, 1 where one had to be killed."""
+        """Stop all workers gracefully; return the exit code, 1 if one had to be killed."""
         crews = [*self._leaving, *filter(None, [self._crew])]
         for crew in crews:
             crew.end()
+        # New connections are refused once the workers have closed their copies of the sockets too.
         for one in chain(*self._door):
             one.close()
         if await _gone(crews, shutdown_seconds(self._settings) + SPARE_SECONDS):
@@ -112,7 +116,7 @@ class Parent:
 
 
 async def _gone(crews: Sequence[Crew], seconds: float) -> bool:
-    """Whether all workers have ended in this time."""
+    """Wait up to ``seconds`` for all workers to exit; return whether they did."""
     ends = [asyncio.ensure_future(crew.gone()) for crew in crews]
     _, missing = await asyncio.wait(ends, timeout=seconds) if ends else ((), ())
     return not missing
@@ -129,10 +133,10 @@ async def supervise_workers(
     load: Callable[[], Settings],
     say: Callable[[str, str], None],
 ) -> int:
-    """Runs workers until told to end; the exit code.
+    """Run workers until SIGTERM or SIGINT; return the exit code.
 
-    ``say`` is called with the addresses for clients and for operators when all accept connections.
-    Raises Misconfigured, and NotStarted.
+    ``announce`` is called with the client and admin URLs when all workers accept connections.
+    Raises ConfigurationError and WorkerStartError.
     """
     told, again, life = install_shutdown_event(), _told_to_restart(), Lifetime()
     check_runnable(settings)
@@ -171,15 +175,17 @@ def _told_to_restart() -> asyncio.Event:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder for sockets that only this user can reach."""
+    """Create a folder for sockets that only this user can access."""
     try:
         made = tempfile.TemporaryDirectory(prefix="payout-gateway-")
     except OSError as error:
-        told = f"no temporary folder for the workers' sockets can be made ({error.strerror})"
-        raise Misconfigured([f"{told}; TMPDIR names another place"]) from None
+        told = f"cannot create a temporary folder for the workers' sockets ({error.strerror})"
+        raise Misconfigured([f"{told}; set TMPDIR to another folder"]) from None
     with made as name:
         if len(name) > LONGEST_FOLDER:
-            raise Misconfigured([f"{name} is too long a name for sockets; set TMPDIR to a shorter"])
+            raise Misconfigured(
+                [f"{name} is too long for socket paths; set TMPDIR to a shorter path"]
+            )
         yield Path(name)
 
 
@@ -196,7 +202,7 @@ async def _serving(runner: web.AppRunner, queues: Sequence[Queue]) -> AsyncItera
 
 
 async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
-    """Whether some work was done before we were told to end; if not, it is cancelled."""
+    """Run a coroutine, cancelled on shutdown; return whether it completed before a shutdown."""
     doing, ended = asyncio.ensure_future(work), asyncio.ensure_future(told.wait())
     try:
         await asyncio.wait({doing, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""A worker as its parent sees it."""
+"""A worker process, as the supervisor controls it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gateway.server.workers.worker_config import Orders, encode_message
 
 
 class NotStarted(Exception):
-    """A worker that ended before it accepted connections; the text is for the operator."""
+    """A worker exited before it accepted connections; the text is for the operator."""
 
 
 @dataclass(slots=True)
 class Child:
-    """A started worker. ``admin`` is the Unix socket of its admin pages."""
+    """A started worker. ``admin_socket`` is the Unix socket of its admin pages."""
 
     process: asyncio.subprocess.Process
     hears: asyncio.StreamReader
@@ -37,7 +37,7 @@ class Child:
     async def start(
         cls, config: Path | None, door: Sequence[Queue], queues: Sequence[int], admin: Path
     ) -> Self:
-        """Starts a worker on a configuration and its parent's sockets; raises NotStarted."""
+        """Start a worker with a configuration and inherited sockets; raises WorkerStartError."""
         ours, its = socket.socketpair()
         descriptors = [[one.fileno() for one in queue] for queue in door]
         named = str(config) if config else None
@@ -48,12 +48,13 @@ class Child:
                 orders.written(),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(*chain(*descriptors), its.fileno()),
-                process_group=0,  # a terminal's Ctrl-C is the parent's to hear
+                process_group=0,  # the terminal's Ctrl-C must reach only the supervisor
             )
         except OSError as error:
             ours.close()
             raise NotStarted(f"no process can be started ({error.strerror})") from None
         finally:
+            # The supervisor must not keep the worker's end open: it notices its exit by the end of stream.
             its.close()
         return cls(process, *await asyncio.open_connection(sock=ours), admin)
 
@@ -62,7 +63,7 @@ class Child:
         return self.process.pid
 
     async def until_it_accepts(self) -> None:
-        """Raises NotStarted."""
+        """Wait for the worker's first message; raises WorkerStartError."""
         with suppress(ConnectionError):
             said = await self.hears.readline()
             told = json.loads(said) if said else {}
@@ -71,14 +72,14 @@ class Child:
                 raise NotStarted(why)
         if not self.accepts:
             how = describe_exit_code(await self.process.wait())
-            raise NotStarted(f"a worker ended before it accepted connections ({how}); see the log")
+            raise NotStarted(f"a worker exited before it accepted connections ({how}); see the log")
 
     def take_from(self, queues: Iterable[int]) -> None:
-        """From here on it takes connections from these queues."""
+        """Tell the worker to accept connections from these queues only."""
         self.says.write(encode_message(queues=sorted(queues)))
 
     def retire(self) -> None:
-        """Takes no new connections, and ends when its clients have their answers."""
+        """Tell the worker to accept no new connections and to exit after its last response."""
         self.accepts = False
         self.says.write(encode_message(retire=True))
 
@@ -88,7 +89,7 @@ class Child:
             self.process.send_signal(number)
 
     async def gone(self) -> int:
-        """Waits for its end; its exit code, negative for a signal."""
+        """Wait until the process exits; return its exit code, negative for a signal."""
         code = await self.process.wait()
         self.accepts = False
         self.says.close()
@@ -97,13 +98,13 @@ class Child:
 
 
 def _command() -> list[str]:
-    # The modules that this process found, and not what lies about in the folder it runs in.
+    # Import modules from where this process did, not from the current directory.
     safely = [] if str(Path.cwd()) in sys.path else ["-P"]
     return [sys.executable, *safely, "-m", "gateway.server.workers"]
 
 
 def describe_exit_code(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe the exit code of a process, or the signal that killed it."""
     if code >= 0:
         return f"exit code {code}"
     with suppress(ValueError):

@@ -1,8 +1,8 @@
-"""What a parent tells a worker when it starts it, and what the two say to each other after that.
+"""The configuration that a worker is started with, and the messages between it and the supervisor.
 
-On a socket between them, in lines of JSON: the worker says ``{"accepts": true}`` when it does or
-``{"failed": why}``; the parent says ``{"queues": [0, 1]}``, those to take connections from now, or
-``{"retire": true}``. Either sees the other's end as the socket's.
+Messages are lines of JSON on a socket pair. The worker sends ``{"accepts": true}`` when it accepts
+connections, or ``{"failed": reason}``. The supervisor sends ``{"queues": [0, 1]}``, the queues to accept
+from, or ``{"retire": true}``. Each notices the exit of the other by the end of the stream.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """An argument of the worker's command line; nothing in it is secret.
+    """The argument of the worker's command line; it contains no secrets.
 
-    ``door`` and ``parent`` are file descriptors that the worker inherits: the listening sockets of
-    all queues, and its end of the socket to its parent. ``queues`` are the numbers of those that it
-    begins with; ``admin`` is where it serves its admin pages.
+    ``socket_fds`` and ``parent_fd`` are inherited file descriptors: the listening sockets of all
+    queues, and the worker's end of the socket pair. ``queue_numbers`` are the queues to accept from at
+    first; ``admin_socket`` is the path at which it serves its admin pages.
     """
 
     config: str | None

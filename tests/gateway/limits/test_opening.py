@@ -23,10 +23,10 @@ POSTGRES = {"state": {"url": "postgresql://gateway@db.example/gateway"}}
     [
         ({"server": {"workers": 2}, **POSTGRES}, "redis:// address, or server.workers to 1"),
         ({"limits": {"hosts": 2}}, "redis:// address, or limits.hosts to 1"),
-        ({"limits": {"url": "redis://user:a/b@host:6379"}}, "cannot be read as an address"),
-        ({"limits": {"url": "redis://host:port"}}, "cannot be read as an address"),
-        ({"limits": {"url": "redis://host/payouts"}}, "the number of a database"),
-        ({"limits": {"url": "redis://host?socket_timeout=30"}}, "no others"),
+        ({"limits": {"url": "redis://user:a/b@host:6379"}}, "is not a valid URL"),
+        ({"limits": {"url": "redis://host:port"}}, "is not a valid URL"),
+        ({"limits": {"url": "redis://host/payouts"}}, "a database number"),
+        ({"limits": {"url": "redis://host?socket_timeout=30"}}, "only these parameters"),
         ({"limits": {"url": "redis://host?ssl_ca_certs=ca.pem"}}, "rediss://"),
     ],
 )

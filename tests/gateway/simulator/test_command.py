@@ -216,7 +216,7 @@ def test_words_that_cannot_be_are_one_line(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "vocabulary.legacy.wallet: is what another payout method is called" in done.stderr
+    assert "vocabulary.legacy.wallet: is the name of another payout method" in done.stderr
 
 
 def test_the_legacy_face_takes_the_api_keys_of_the_file():
