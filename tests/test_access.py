@@ -1,7 +1,7 @@
-"""Who gets in: every state of a key, on every path, with every method.
+"""Every state of an API key on every path with every method.
 
-In this order a request is checked: path, key, address, limit, body (contract, section 1). Whoever
-is refused reaches nothing behind the door.
+A request is checked in the order path, key, address, limit, body (contract, section 1). A refused
+request causes no upstream call.
 """
 
 from __future__ import annotations

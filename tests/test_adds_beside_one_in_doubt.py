@@ -1,4 +1,4 @@
-"""Payments added to a batch while it is not known what became of another add to it."""
+"""Payments that are added to a batch while another add to it is in doubt."""
 
 from __future__ import annotations
 

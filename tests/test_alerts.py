@@ -1,4 +1,4 @@
-"""Alert rules and the dashboard ask for what there is: held against a real scrape."""
+"""Alert rules and the dashboard, checked against a real scrape."""
 
 from __future__ import annotations
 

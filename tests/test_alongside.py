@@ -1,4 +1,4 @@
-"""Two services compared while clients are served: nobody waits for it, and what differs is counted."""
+"""Shadow traffic: reads are compared at both services while clients are served."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Amounts, by their text: what a client writes, and what is sent on or refused for it.
+"""Amounts as clients write them, and the text that is sent upstream or the refusal.
 
-Contract, section 5: strings and JSON numbers by their text; digits, and optionally a point and
-exactly two more. Each row goes through all three operations that take an amount.
+Contract, section 5: strings and JSON numbers are read by their text: digits, and optionally a point
+and exactly two more digits. Each row goes through all three operations that take an amount.
 """
 
 from __future__ import annotations

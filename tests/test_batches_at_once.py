@@ -1,6 +1,7 @@
-"""Requests on one batch at the same time: one wins, and what is paid is what was answered.
+"""Concurrent requests on one batch: one wins, and the amounts that are paid are those that were
+answered.
 
-In many rounds over real sockets, and in the order that is worst, which delayed answers bring about.
+The tests run many rounds over real sockets, and force the worst order by delayed answers.
 """
 
 from __future__ import annotations

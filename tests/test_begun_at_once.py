@@ -1,7 +1,7 @@
-"""An edit by a translated key and a start by a forwarded one, of one batch at one moment.
+"""A concurrent edit by a translated key and start by a forwarded key of one batch.
 
-Both are the first to touch it here. Whoever comes first decides at which service it is; the other one
-goes there as well, and nothing is started that is not what its client was told.
+Both are the first to touch the batch. The first one decides at which service the batch is; the
+other one follows it there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bodies with very many tiny entries take no more memory than a small multiple of what they are charged."""
+"""Memory of bodies with very many small entries, compared with the memory that they are charged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interruptions on purpose: whom they hit, what is told, and how fast they are switched off."""
+"""Planned interruptions: which requests they refuse, and how they are listed and switched off."""
 
 from __future__ import annotations
 

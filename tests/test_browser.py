@@ -1,4 +1,4 @@
-"""The set-up of a browser, where none can be had."""
+"""The script that sets up a browser, on a machine without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine's clock is set by 29, 31 and 300 seconds, either way, while writes are under way."""
+"""Clock jumps of 29, 31 and 300 seconds in either direction during writes."""
 
 from __future__ import annotations
 

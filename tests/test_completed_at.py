@@ -1,4 +1,6 @@
-"""When a batch was completed, where the service does not say: the latest of its payments tells it."""
+"""``completedAt`` of a batch if the service does not return it: the latest ``processedAt`` of its
+payments.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one request leaves on its connection never becomes part of the next one."""
+"""Data that one request leaves on a connection never becomes part of the next request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the legacy service knows, brought over: afterwards the gateway answers as it did."""
+"""``cutover import``: objects that only the legacy service knows are imported into the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL goes away and comes back, and the gateway that uses it is not restarted."""
+"""An outage of PostgreSQL, and recovery without a restart of the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Clients that go away before anything of theirs was begun: they may have asked again, elsewhere."""
+"""Clients that disconnect before their write was started: it is dropped, because they may have
+retried.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What runs it elsewhere: files that agree with the program, with each other, and with their own formats.
+"""Deployment files: they agree with the program, with each other and with their own formats.
 
-Their own linters are asked where they are installed; deploy/README.md says which was asked of what.
+Their linters run if they are installed; deploy/README.md lists them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Requests made of the interface's own description, good and bad, by schemathesis.
+"""Requests that schemathesis generates from the OpenAPI document, valid and invalid.
 
-Against a real gateway in front of the simulator. Whatever is sent, the answer is one of those that
-the description has: its status, its shape, no field more; never a 5xx, never nothing. EXAMPLES=1000
-asks more (make fuzz); without it the requests are the same in every run.
+They go to a real gateway in front of the simulator. Every answer has a status and a shape that the
+document describes; no answer is a 5xx. EXAMPLES=1000 sends more (make fuzz); without it, every run
+sends the same requests.
 """
 
 from __future__ import annotations

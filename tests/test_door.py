@@ -1,7 +1,7 @@
-"""The HTTP door of the whole house: real sockets in front, the simulator behind.
+"""HTTP requests through a whole gateway: real sockets in front, the simulator behind.
 
-In this order a request is checked: path, key, address, limit, body. Whatever fails, the answer is
-the legacy interface's, and the service hears nothing of it.
+A request is checked in the order path, key, address, limit, body. Every refusal has the form of the
+legacy interface and causes no upstream call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A batch that is edited in front of a service that cannot: its clients go on with the one they made."""
+"""Edits of a batch in front of a service that cannot edit: clients keep the ids and times of their
+batch.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Each way in which a service can fail to answer, for each kind of write, and a client that retries.
+"""Every fault of a service's answer, for every kind of write, with a client that retries.
 
-Held against the service's own books: nothing is done twice, nothing is lost, and nothing is left of
-which the gateway does not know that it may have happened.
+The service's records are checked: no write is executed twice, none is lost, and the journal knows
+every write that may have been executed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is forgotten by itself and on request, and what stays because nobody may be paid twice."""
+"""Retention and erasure: rows that are deleted, and rows that are kept to prevent double payments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving over, group by group and key by key: where requests go, and that nothing is begun twice."""
+"""Migration modes by operation group and key: routing of requests, and no duplicate writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that hang up as soon as they have their answer: two requests that were answered are two."""
+"""Clients that disconnect directly after their answer: two answered requests are two requests."""
 
 from __future__ import annotations
 

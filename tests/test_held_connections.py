@@ -1,4 +1,4 @@
-"""Clients that hold connections, with a key or without one, do not keep others from being served."""
+"""Clients that hold connections, with or without a key, do not prevent service to others."""
 
 from __future__ import annotations
 

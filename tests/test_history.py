@@ -1,6 +1,4 @@
-"""A merchant who has been here for long: what a request costs does not grow with what was, or keeps
-nobody else waiting.
-"""
+"""Long-standing merchants: the cost of a request does not grow with their history."""
 
 from __future__ import annotations
 

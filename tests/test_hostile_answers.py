@@ -1,4 +1,4 @@
-"""Responses of a service, and forwarded bodies, that are made to cost more than they weigh."""
+"""Responses of a service, and forwarded bodies, that cost much more memory or time than their size."""
 
 from __future__ import annotations
 

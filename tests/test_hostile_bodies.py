@@ -1,4 +1,4 @@
-"""Bodies that are made to cost more than they weigh: refused in linear time, with bounded answers."""
+"""Bodies that cost much more than their size are refused in linear time, with bounded answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Idempotency-Key``: the same request once, whatever it changes, over a restart, and at two instances."""
+"""``Idempotency-Key`` on all writes, after a restart and with two instances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch too large to be worked on in one go: others are served meanwhile, and its bytes are the same."""
+"""Batches that are processed in slices: others are served meanwhile, and the result is the same."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is secret or personal shows up nowhere: not in the log, not in refusals, not on the disk.
+"""Secrets and personal data appear in no log line, no refusal and no file.
 
-Each canary is a value that nothing else would ever write. They are sent in every field, header and
-parameter of every operation, well-formed and malformed, with a service that answers and one that
-is in trouble. The gateway is the real process; its log is all of its standard error.
+Each canary is a value that nothing else would write. Canaries are sent in every field, header and
+parameter of every operation, well-formed and malformed, with a healthy and a faulty service. The
+gateway is a real process; its log is its whole standard error.
 """
 
 from __future__ import annotations

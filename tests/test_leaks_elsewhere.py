@@ -1,7 +1,5 @@
-"""What is secret or personal shows up nowhere else either.
-
-At the most talkative level, in what is left on the disk of a process that was killed, in a crash, in
-what commands print, and on the admin port.
+"""Secrets and personal data in debug logs, on the disk of a killed process, in crashes, in the
+output of commands and on the admin port.
 """
 
 from __future__ import annotations

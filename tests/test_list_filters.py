@@ -1,6 +1,6 @@
-"""Filters that clients send with lists of batches and payments, each held against what is shown without.
+"""Filters of lists of batches and payments, checked against the unfiltered list.
 
-A list with a filter has to be the list without one, less what the filter leaves out: in the same order,
+A filtered list is the unfiltered list without the rows that do not match: in the same order,
 counted, page by page, in front of a service that lists batches and of one that does not.
 """
 

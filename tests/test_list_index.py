@@ -1,7 +1,7 @@
-"""The list of recipients with an index, through the whole house: what it costs, and what it shows.
+"""The list of recipients with an index, through a whole gateway: its cost and its rows.
 
-What the answers must be is decided where the list without one is: in ``tests.test_lists``, over every
-recipient that the service has.
+The expected answers come from ``tests.test_lists``, which computes them from all recipients of the
+service.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The list of recipients, through the whole house: each answer against a reading of all of them.
+"""The list of recipients through a whole gateway, checked against a computation over all of them.
 
-What a query means is written here once more, from the legacy document (section 4.1): over every
-recipient that the service has, one by one, with no regard to how the gateway finds out.
+The expected answer to a query is computed from the legacy document (section 4.1) over every
+recipient of the service, independently of the gateway's implementation.
 """
 
 from __future__ import annotations

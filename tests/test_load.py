@@ -1,4 +1,4 @@
-"""More than can be done, on real sockets: what is shed, what was sent for it, and how much is held."""
+"""Overload on real sockets: load shedding, the calls that are made, and bounds on memory."""
 
 from __future__ import annotations
 

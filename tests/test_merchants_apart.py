@@ -1,8 +1,8 @@
-"""Two merchants of one gateway: neither sees or touches what is the other's, by any spelling of an id.
+"""Isolation of two merchants of one gateway: neither reaches objects of the other by any id.
 
-Where each has an account of its own, nothing at all is shared. Two may also be one account to the
-service, with a pair of keys each: the service then shows both the same objects, and what must stay
-apart is what the gateway itself knows: names of ids, drafts, memos, remembered words.
+Merchants usually have separate accounts at the service. Two merchants may also share one account,
+with separate credentials: the service then shows the same objects to both, and the gateway's own
+data (alias ids, drafts, memos, statuses) must stay separate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the gateway counts of itself: every kind of outcome, and nothing that a client can multiply."""
+"""Metrics: every kind of outcome, and labels that clients cannot multiply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths that the service may not have: what is taken for missing, and for how long, from outside."""
+"""Endpoints that the service may lack: when one counts as missing, and for how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving over with the real commands: a simulator with two faces, a gateway, and a kill."""
+"""A migration with the real commands: a simulator with both interfaces, a gateway, and a kill."""
 
 from __future__ import annotations
 

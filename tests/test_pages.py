@@ -1,4 +1,4 @@
-"""The pages that people read: what they point to is there."""
+"""Links in the documentation have existing targets."""
 
 from __future__ import annotations
 

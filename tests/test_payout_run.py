@@ -1,7 +1,7 @@
-"""A whole payout run through the gateway, in front of every kind of service.
+"""A complete payout through the gateway, in front of every kind of service.
 
-A service may have the operations that the current document does not list, or none of them, and
-may answer in full or barely: the legacy client sees the same bytes, ids and times aside.
+A service may have the optional endpoints or none of them, and may answer fully or barely: the
+legacy client gets the same bytes, except for ids and times.
 """
 
 from __future__ import annotations

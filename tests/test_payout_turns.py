@@ -1,4 +1,4 @@
-"""Writes on one recipient's payout methods take turns, in one process and across several."""
+"""Writes on the payout methods of one recipient are serialized, in one process and across several."""
 
 from __future__ import annotations
 

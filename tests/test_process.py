@@ -1,4 +1,4 @@
-"""The real command, as a process: how it starts, what it says, how it ends."""
+"""The real command as a process: startup, output, shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The payout run with the gateway closed and opened again between any two steps: the same answers."""
+"""The complete payout with a restart of the gateway between any two steps: the same answers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a client sends of a payout comes back from the service; what comes back can be sent again.
+"""Payout details that a client sends are returned by later reads, and can be sent back.
 
-Payouts are made up by hypothesis, sent through the whole house to the simulator, and read again.
-What does not come back as it was sent stands in ``LOST``, each with its reason, and nowhere else.
+Hypothesis generates payouts, which go through a whole gateway to the simulator. All fields that are
+not returned as they were sent are listed in ``LOST``, each with its reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The signed face in between: bodies on their way there, answers on their way back, and what breaks."""
+"""Passthrough of the signed interface: bodies, headers, answers and broken connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches under both faces at once: an edit there and a start here never both win."""
+"""Batches that are used through both interfaces at once: an edit and a start never both win."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The signed face of the whole house: who is let through, in which order, and how others are told."""
+"""Authentication of the signed interface: accepted requests, order of checks, refusals."""
 
 from __future__ import annotations
 

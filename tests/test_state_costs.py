@@ -1,4 +1,4 @@
-"""How often a request goes to the state: by that its price goes, and here it cannot creep back."""
+"""Numbers of database statements and commits of a request, as a guard against regressions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state that is locked, full, moved away or spoilt: nothing leaves, and clients are told so."""
+"""A database that is locked, full, moved or corrupt: no write is sent, and clients get an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service that fails at everything for a while, is not there, or cannot be trusted; and is back."""
+"""Services with random faults, outages or untrusted certificates, and their recovery."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A change of a batch at one process while another is between making its batch and writing to it.
+"""A change of a batch in one process while another creates its replacement and writes to it.
 
-Where the service has no operation to edit a batch, an edit leaves the batch that the service has and makes
-another when that is needed. Whoever read or made the one before must not start it, quote it or add to
-it: what was removed would be paid. One process is held up, paused or killed at each of its calls, on
-SQLite (one process, started again) and on PostgreSQL (two).
+If the service cannot edit a batch, an edit supersedes the service's batch, and another one is
+created when it is needed. A process that read or created the earlier batch must not start it, quote
+it or add to it: removed payments would be paid. One process is delayed, paused or killed at each of
+its calls, on SQLite (one process, restarted) and on PostgreSQL (two processes).
 """
 
 from __future__ import annotations

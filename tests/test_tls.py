@@ -1,4 +1,4 @@
-"""TLS on both sides: what clients see, and whom the gateway believes to be the service."""
+"""TLS on both sides: certificates for clients, and verification of the service."""
 
 from __future__ import annotations
 

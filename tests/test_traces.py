@@ -1,4 +1,4 @@
-"""Traces: a request and its calls as one, a header that is not signed, and nothing of anybody in it."""
+"""Traces: a request and its calls form one trace, and spans contain no client data."""
 
 from __future__ import annotations
 

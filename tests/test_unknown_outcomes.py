@@ -1,4 +1,4 @@
-"""Writes that were sent and not answered: found out, never guessed, never sent again."""
+"""Writes that were sent but not answered: their outcome is read, and they are never sent twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who still uses what: counted as the log tells it, and told by `report usage`."""
+"""``report usage``: its counts match the log."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Each side with words of its own: an unmodified client of them, through the whole house.
+"""Configured vocabularies of both interfaces, with an unmodified client, through a whole gateway.
 
-The documents' neutral words are then nobody's; neither side may see the other's, nor those.
+The default words of the documents are then unused; neither side sees them or the words of the
+other.
 """
 
 from __future__ import annotations

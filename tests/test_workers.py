@@ -1,4 +1,4 @@
-"""Several workers on one port, as processes: nothing is dropped that need not be."""
+"""Several worker processes on one port: they lose no requests unnecessarily."""
 
 from __future__ import annotations
 
