@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @dataclass(frozen=True)
 class Sent:
-    """Goes upstream as this text; ``taken`` is whether the simulator then takes it."""
+    """An amount that is sent upstream as this text, and whether the simulator accepts it."""
 
     text: str
     taken: bool = True
@@ -30,7 +30,7 @@ class Sent:
 
 WRONG = "invalid_field"
 MISSING = "empty_field"
-"""Where an amount is needed; a change that leaves it out changes nothing."""
+"""The error if an amount is required; an update without it changes nothing."""
 
 BIG = "123456789012345678901234567890"
 
@@ -178,7 +178,7 @@ AMOUNTS: dict[str, Sent | str] = {
 }
 NOT_JSON = ["01", "+1", "1.", ".5", "1_000", "0x10", "1,00", "NaN", "Infinity", "-", "1e", "--1",
             "\uff11", "'1.00'"]  # fmt: skip
-"""As JSON numbers: the body as a whole is then no JSON."""
+"""Invalid as JSON numbers, so that the whole body is not JSON."""
 
 
 def shortened(text: str) -> str:
@@ -187,7 +187,7 @@ def shortened(text: str) -> str:
 
 @dataclass(slots=True)
 class Till:
-    """A house with a batch that is open, and a payment in it."""
+    """A gateway with an open batch of one payment."""
 
     house: House
     simulator: Simulator
@@ -196,7 +196,7 @@ class Till:
     payment: str
 
     async def ask(self, method: str, path: str, body: str) -> tuple[Got, list[Any]]:
-        """The answer, and the bodies of the writes that it took."""
+        """Returns the answer, and the bodies of the upstream writes."""
         seen = len(self.simulator.service.requests)
         got = await self.house.ask(method, f"/v1{path}", data=body.encode())
         calls = list(self.simulator.service.requests)[seen:]

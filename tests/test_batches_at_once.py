@@ -27,7 +27,7 @@ def service_of(*, inferred: bool) -> Service:
 
 
 def paid(service: Service) -> list[str]:
-    """The amounts of the only batch that was started since the books were last cleared."""
+    """Returns the amounts of the only batch in the service's list of starts."""
     (started,) = service.starts
     batch = service.batch(started.batch_id)
     return [str(payment.terms.source) for payment in batch.payments.values()]
@@ -105,7 +105,7 @@ async def test_of_many_starts_at_once_one_is_made(*, inferred: bool, tmp_path: P
 
 
 async def make_draft(house: House, recipient: str, amount: str = "9.00") -> str:
-    """Of a service that has no inferred operations: its batch is edited, and so abandoned."""
+    """Creates a draft: without optional endpoints, an edit supersedes the service's batch."""
     batch = await make_batch(house, recipient, "5.00")
     (payment,) = await payment_ids(house, batch)
     assert (await edit(house, batch, payment, amount)).status == 200
@@ -113,7 +113,7 @@ async def make_draft(house: House, recipient: str, amount: str = "9.00") -> str:
 
 
 async def being_made_real(house: House) -> None:
-    """Returns once the ledger says so of the only batch."""
+    """Waits until the ledger has the phase ``making`` for the only batch."""
     async with open_store(house.settings.state) as store, asyncio.timeout(10):
         phase = None
         while phase != "making":
@@ -227,7 +227,7 @@ async def test_a_summary_of_a_draft_whose_making_was_lost_is_not_answered_by_mak
 async def test_edits_at_once_are_all_made_one_after_the_other(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    """The batch is open all the while: nothing in the legacy document refuses any of them."""
+    """The batch stays open: the legacy document gives no reason to refuse any of them."""
     service = service_of(inferred=inferred)
     async with open_town(tmp_path, service) as (house, _simulator):
         recipient = await make_recipient(house)
@@ -367,7 +367,7 @@ async def test_an_abandoned_batch_is_started_by_none_of_its_ids(tmp_path: Path) 
 
 
 async def test_by_two_ids_of_one_batch_an_edit_and_a_start_do_not_both_win(tmp_path: Path) -> None:
-    """After an edit the service has the batch under another id than its clients."""
+    """After an edit, the service's id of the batch differs from the client's id."""
     service = service_of(inferred=False)
     async with open_town(tmp_path, service) as (house, _simulator):
         recipient = await make_recipient(house)
@@ -386,7 +386,7 @@ async def test_by_two_ids_of_one_batch_an_edit_and_a_start_do_not_both_win(tmp_p
 
 
 async def test_two_payments_added_under_one_request_id_are_two(tmp_path: Path) -> None:
-    """Clients choose X-Request-Id, and some send the same with every request."""
+    """Clients choose X-Request-Id, and some send the same value with every request."""
     service = Service(seed=1, switches=Switches(inferred=False))
     async with open_town(tmp_path, service) as (house, _simulator):
         recipient = await make_recipient(house)

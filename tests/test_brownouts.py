@@ -34,7 +34,7 @@ def is_interrupted(got: Got) -> bool:
 
 
 async def eventually(house: House, path: str, *, interrupted: bool) -> Got:
-    """The first answer that is as it should be."""
+    """Returns the first answer that is or is not interrupted, as requested."""
     for _ in range(400):
         got = await house.ask("GET", path)
         if is_interrupted(got) is interrupted:

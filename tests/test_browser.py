@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parent / "browser.sh"
 
 
 def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """On a machine with no browser, no apt-get and no network."""
+    """Runs the script as on a machine without a browser, apt-get and network."""
     for name in ("sh", "id", "timeout", "false"):
         found = shutil.which(name)
         assert found

@@ -23,7 +23,7 @@ def chunked(trailer: str, key: str = "", path: str = "/v1/recipients") -> bytes:
 
 
 async def statuses(port: int, parts: list[bytes], most: int = 100) -> list[int]:
-    """The statuses of all answers on one connection, until the server closes it."""
+    """Returns the statuses of all answers on one connection until the server closes it."""
     async with await wire(port) as connection:
         for part in parts:
             try:

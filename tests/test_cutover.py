@@ -52,7 +52,7 @@ async def batch(here: Valley, *payments: Any, **more: Any) -> str:
 
 
 async def populate(here: Valley) -> dict[str, str]:
-    """At the legacy service, and unknown to the gateway; by a name of the test's own."""
+    """Creates objects at the legacy service, unknown to the gateway; returns ids by name."""
     held = {"autoswitch": {"limit": 500, "active": True}, "holdup": {"limit": 20, "active": True}}
     made = {
         "plain": await recipient(here, "plain"),
@@ -73,7 +73,7 @@ async def populate(here: Valley) -> dict[str, str]:
 
 
 async def reads(here: Valley, made: dict[str, str]) -> list[str]:
-    """Every read of what there is, by the ids that clients know."""
+    """Lists the paths of all reads, with the ids of the client."""
     paths = ["/v1/recipients?pageSize=50", "/v1/batches?pageSize=50"]
     words = ("inactive", "disabled", "suspended", "active")
     paths += [f"/v1/recipients?status={word}" for word in words]
@@ -94,7 +94,7 @@ async def reads(here: Valley, made: dict[str, str]) -> list[str]:
 
 
 LEFT_OUT = {"serverTime", "headers", "enoughFunds"}
-"""Another at each reading; and the simulator counts one balance where the gateway counts two."""
+"""Values that differ in each read, or that the simulator and the gateway define differently."""
 
 
 def settled(value: Any) -> Any:
@@ -110,7 +110,7 @@ def read(got: Got) -> Any:
 
 
 def unequal(control: Any, candidate: Any, place: str = "") -> list[str]:
-    """Where two answers differ."""
+    """Lists the places in which two answers differ."""
     if isinstance(control, dict) and isinstance(candidate, dict):
         names = control.keys() | candidate.keys()
         pairs = [

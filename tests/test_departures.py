@@ -21,15 +21,15 @@ from tests.test_state_faults import locked
 from tests.valley import open_valley
 
 A_MOMENT = 0.3
-"""Seconds, in which a request that nothing holds up is over."""
+"""Long enough for an undelayed request to complete."""
 
 
 READS, WRITES = "BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"
-"""What has to wait for another process that has the state: also what is only read, or not."""
+"""Locks by another process that delay reads and writes, or writes only."""
 
 
 async def asks_and_goes(house: House, file: Path, data: bytes, waits: str = READS) -> None:
-    """While the state is held up: what its request waits for comes when the client has gone."""
+    """Sends a request while the database is locked, and disconnects before the lock is released."""
     async with locked(file, waits):
         async with await wire(house.running.port) as connection:
             await connection.say(data)

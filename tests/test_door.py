@@ -53,7 +53,7 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 def build(simulator: Simulator, tmp_path: Path) -> Build:
-    """Opens a house in front of the simulator, with the settings of a test."""
+    """Opens a gateway in front of the simulator with the settings of a test."""
 
     @asynccontextmanager
     async def build(**sections: Mapping[str, Any]) -> AsyncIterator[House]:
@@ -65,7 +65,7 @@ def build(simulator: Simulator, tmp_path: Path) -> Build:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def house(build: Build) -> AsyncIterator[House]:
-    """A house of the test's own, which it may count requests of and upset."""
+    """A gateway for one test, which may change its state."""
     async with build() as house:
         yield house
 
@@ -102,7 +102,7 @@ async def proxied(
 
 @pytest.fixture
 def behind(service_behind: Simulator) -> Simulator:
-    """The service behind those, with nothing said to it yet."""
+    """The simulator of the module's gateways, without recorded requests and faults."""
     service_behind.service.requests.clear()
     service_behind.service.faults.clear()
     return service_behind
@@ -1055,7 +1055,7 @@ _number = itertools.count()
 
 
 def another() -> dict[str, Any]:
-    """Another recipient each time: what is sent again after an error is taken for a retry."""
+    """Builds a new recipient each time, because an identical body after an error is a retry."""
     return {**ADA, "email": f"ada{next(_number)}@example.com"}
 
 

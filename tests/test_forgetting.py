@@ -1,4 +1,4 @@
-"""Retention and erasure: rows that are deleted, and rows that are kept to prevent double payments."""
+"""Retention and erasure: deleted rows, and rows that are kept to prevent double payments."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Town:
             ]
 
     async def over(self) -> None:
-        """Until nobody is waiting for anything any more."""
+        """Waits until no operation is open."""
 
         async def none_is_open() -> bool:
             async with self.store.read() as connection:
@@ -97,7 +97,7 @@ async def town(folder: Path, state: State) -> AsyncIterator[Town]:  # noqa: F811
 
 
 async def paid(house: House, *addresses: str) -> str:
-    """A batch that pays people by their addresses, so that the ledger has their names."""
+    """Creates a batch that names recipients by email, so that the ledger stores their names."""
     payments = [
         {"recipient": {"email": one}, "sourceAmount": "10.00", "memo": MEMO} for one in addresses
     ]
@@ -168,7 +168,7 @@ async def test_who_is_erased_and_was_deleted_stays_deleted(tmp_path: Path) -> No
 
 
 async def test_an_id_that_is_nobody_s_is_told_so(tmp_path: Path) -> None:
-    """Who mistypes it has erased nobody."""
+    """A mistyped id must not look like a successful erasure."""
     async with post(tmp_path) as here:
         said = await here.says("erase", "R-nobody", "--key", await key_name(here), "--yes")
         assert "no data of R-nobody is stored for demo sandbox" in said.stdout

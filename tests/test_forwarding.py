@@ -32,7 +32,7 @@ def paying(recipient: str, amount: str) -> dict[str, Any]:
 
 
 def request_lines(folder: Path, operation: str) -> list[str]:
-    """The log's lines of an operation, without the terminal's colours."""
+    """Returns the log lines of an operation, without terminal colours."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", logged(folder))
     return [line for line in plain.splitlines() if f"operation={operation} " in line]
 
@@ -324,7 +324,7 @@ async def test_a_batch_that_was_forwarded_stays_at_the_legacy_service(tmp_path: 
 
 
 async def test_a_write_on_a_recipient_begins_no_batch(tmp_path: Path) -> None:
-    """Of batches there have to be none left before the legacy service can go."""
+    """The legacy service can be shut down only when no batch is bound to it."""
     async with open_valley(tmp_path) as here:
         await here.switch("forward")
         recipient = await make_recipient(here.house)
@@ -349,7 +349,7 @@ async def test_a_batch_that_was_translated_stays_at_the_current_service(tmp_path
 
 
 async def test_a_batch_that_was_seen_nowhere_goes_where_its_key_goes(tmp_path: Path) -> None:
-    """And stays there from its first write on."""
+    """From its first write on, the batch stays at that service."""
     async with open_valley(tmp_path, apart=True) as here:
         recipient = await done_directly(here, "/v1/recipients", {**ADA})
         body = paying(recipient, "1.00")
@@ -707,7 +707,7 @@ async def test_a_legacy_service_that_is_silent_is_told_apart_from_the_current_on
 async def test_a_write_that_was_given_up_while_it_waited_for_a_connection_does_not_leave(
     tmp_path: Path,
 ) -> None:
-    """As after a long pause of its process: meanwhile an operator may have said that it was not sent."""
+    """After a long pause of its process, an operator may have settled the write as not sent."""
     sections = {"upstream": {"connections": 1, "timeout_seconds": 5}, "gone_seconds": 0.4}
     async with open_valley(tmp_path, apart=True, sections=sections) as here:
         await here.switch("forward")

@@ -24,7 +24,7 @@ from tests.payday import done, make_batch, make_recipient, open_town, payment_id
 
 OWNER = Tenant(KEY["merchant"], KEY["environment"])
 LONG_AGO = MANY + 500
-"""How many there are of everything."""
+"""The number of old objects of each kind."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 @pytest.fixture
 def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How much each look into the state found."""
+    """The numbers of rows that each read of the database returned."""
     found: list[int] = []
     plain, plain_names = Store.looked_up, Ledger.legacy_ids
 

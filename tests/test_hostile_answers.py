@@ -1,4 +1,4 @@
-"""Responses of a service, and forwarded bodies, that cost much more memory or time than their size."""
+"""Service responses and forwarded bodies that cost much more memory or time than their size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.signed import Recorder, http, recording, says
 MEGABYTE = 1 << 20
 MANY = 20_000_000
 SERVED = 5
-"""Requests of others that are answered, one after the other, while one hostile text is worked on."""
+"""Sequential requests of others that are answered while one hostile text is processed."""
 
 TEXTS = {
     "lists": b'{"ok":true,"a":[' + b"[]," * MANY + b"[]]}",
@@ -40,7 +40,7 @@ class Attacked:
 
     @property
     def peak(self) -> int:
-        """Bytes of memory that the process has had at most."""
+        """The peak memory of the process in bytes."""
         status = Path(f"/proc/{self.gateway.running.pid}/status").read_text("ascii")
         (line,) = [one for one in status.splitlines() if one.startswith("VmHWM:")]
         return int(line.split()[1]) * 1024
@@ -55,7 +55,7 @@ class Attacked:
             return response.status
 
     async def attack(self, method: str, path: str, data: bytes = b"", **headers: str) -> int:
-        """The status of a hostile request, during which others are served in bounded memory."""
+        """Sends a hostile request, and checks that others are served in bounded memory meanwhile."""
         before, served = self.peak, 0
         hostile = asyncio.ensure_future(self.ask(method, path, data, **headers))
         while not hostile.done():

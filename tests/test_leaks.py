@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Place:
-    """The process, the service behind it, and the part of the log that a test has caused."""
+    """The gateway process, its service, and the part of the log that a test has caused."""
 
     def __init__(self, gateway: Process, simulator: Simulator) -> None:
         self.gateway = gateway
@@ -123,7 +123,7 @@ def place(house: Place) -> Iterator[Place]:
 
 
 def assert_silent(place: Place) -> None:
-    """The log of this test: it has lines, and no canary."""
+    """Checks that the log of this test has lines, and no canary."""
     logged = place.new_log()
     assert logged
     assert_no_canary(logged)
@@ -355,14 +355,14 @@ def signed_request(method: str, target: str, body: bytes = b"", **who: str) -> b
 
 
 def made_of(sent: bytes) -> str:
-    """The signature of a request."""
+    """Returns the signature of a request."""
     return sent.partition(b"\r\nX-SVC")[0][-64:].decode()
 
 
 async def signs(
     place: Place, method: str, target: str, body: bytes = b"", *spoil: tuple[str, str], **who: str
 ) -> tuple[Heard, str]:
-    """The answer to a signed request with every canary in its headers, and its signature."""
+    """Sends a signed request with all canaries in headers; returns the answer and signature."""
     sent = signed_request(method, target, body, **who)
     made = made_of(sent)
     for one, other in spoil:
@@ -473,5 +473,5 @@ async def test_nothing_on_the_disk_holds_a_secret_or_a_person_in_plain_text(
 
 
 def _written(folder: Path) -> list[Path]:
-    """What the gateway has written there; the configuration is the operator's."""
+    """Lists files of the gateway, without the operator's configuration."""
     return [path for path in folder.iterdir() if path.name != "gateway.toml"]

@@ -27,7 +27,7 @@ WITH_KEY = b"Host: gateway\r\nX-API-Key: " + API_KEY.encode() + b"\r\n"
 CHUNKED = WITH_KEY + b"Transfer-Encoding: chunked\r\n"
 
 CLOSE = None
-"""The connection is closed without a word."""
+"""The connection is closed without an answer."""
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

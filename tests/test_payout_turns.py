@@ -1,4 +1,4 @@
-"""Writes on the payout methods of one recipient are serialized, in one process and across several."""
+"""Writes on the payout methods of one recipient are serialized, also across processes."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Town:
     service: Service
 
     async def ask(self, method: str, path: str, body: Any = None) -> Got:
-        """What comes back and what the service saw are looked through for words of others."""
+        """Sends a request, and checks the answer and the upstream calls for foreign words."""
         seen = len(self.service.requests)
         got = await self.house.ask(method, f"/v1{path}", body)
         _check_words((*NEUTRAL, *THE_SERVICE_S), got.text)
