@@ -311,7 +311,7 @@ async def test_a_key_of_an_environment_that_is_not_configured_is_refused_as_inva
         await refuses(house, behind, [f"X-API-Key: {key}"], INVALID_KEY)
 
 
-# A key is found by what it hashes to: nothing compares it, letter by letter, with one that is stored.
+# Keys are looked up by their hash, so that no comparison leaks how much of a key matches.
 
 
 class Uncomparable(str):

@@ -86,7 +86,7 @@ async def test_other_adds_go_on(mode: str, has_paths: bool, close: str, tmp_path
         assert await day.amounts() == ["10.00", *happened, "12.00", "13.00"]
         await day.settle()
         assert await day.amounts() == ["10.00", *happened, "12.00", "13.00"]
-        # The retry of the one that was lost.
+        # The retry of the add in doubt.
         again = await day.add("11.00")
         assert (again.status, again.body["payment"]["sourceAmount"]) == (200, "11.00"), again.text
         assert await day.amounts() == ["10.00", "11.00", "12.00", "13.00"]
@@ -106,7 +106,9 @@ async def test_what_else_is_done_to_its_batch_waits(
         assert (await day.add("12.00")).status == 200
         there = await payment_ids(here.house, day.batch)
         writes = here.service.calls("POST", "/v1/batches/*/*")
-        here.breaks("GET", "/v1/batch/*/summary", status=503, times=10_000)  # nothing is settled
+        here.breaks(
+            "GET", "/v1/batch/*/summary", status=503, times=10_000
+        )  # no write is reconciled
         blocked: list[tuple[str, str, Any]] = [
             ("POST", "/generate-quote", None),
             ("POST", "/start-processing", None),

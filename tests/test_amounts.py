@@ -240,7 +240,9 @@ async def test_an_amount_is_sent_on_as_its_text_or_refused_on_its_field(
     added = await till.ask("POST", f"/batches/{till.batch}/payments", payment)
     assert_told(added, expected, "sourceAmount", "amount")
     path = f"/batches/{till.batch}/payments/{till.payment}"
-    await till.ask("PATCH", path, '{"sourceAmount":"5.55"}')  # one that is shown is left out
+    await till.ask(
+        "PATCH", path, '{"sourceAmount":"5.55"}'
+    )  # an unchanged amount would not be sent
     changed = await till.ask("PATCH", path, f'{{"sourceAmount":{amount}}}')
     if expected == MISSING:
         assert (changed[0].status, changed[1]) == (200, [])
@@ -256,7 +258,7 @@ async def test_a_target_amount_follows_the_same_rule(till: Till, amount: str) ->
     target = f'"targetAmount":{amount},"targetCurrency":"EUR"'
     payment = f'{{"recipient":{{"id":"{till.recipient}"}},{target}}}'
     batch = f'{{"sourceCurrency":"USD","payments":[{payment}]}}'
-    # Where neither amount is given, it is the source amount that is missing.
+    # If neither amount is given, the source amount is reported as missing.
     field = "sourceAmount" if expected == MISSING else "targetAmount"
     assert_told(
         await till.ask("POST", "/batches", batch), expected, f"payments[0].{field}", "amount"

@@ -54,7 +54,7 @@ async def test_of_an_edit_and_a_start_at_once_one_wins(*, inferred: bool, tmp_pa
         for number in range(ROUNDS):
             batch = await make_batch(house, recipient, "5.00")
             (payment,) = await payment_ids(house, batch)
-            if number % 3 == 2:  # a batch that is edited already, and so may be a draft
+            if number % 3 == 2:  # an edited batch may be a draft
                 assert (await edit(house, batch, payment, "5.00")).status == 200
             service.starts.clear()
             both = (edit(house, batch, payment), begin(house, batch))
@@ -99,7 +99,7 @@ async def test_of_many_starts_at_once_one_is_made(*, inferred: bool, tmp_path: P
                 assert (await edit(house, batch, payment)).status == 200
             service.starts.clear()
             several = await asyncio.gather(*(begin(house, batch) for _ in range(4)))
-            # Those that come while it is open join it; the others find a batch that is started.
+            # Identical requests in flight join the first; later ones find a started batch.
             assert {200} <= {got.status for got in several} <= {200, 406}
             assert len(service.starts) == 1
 
@@ -297,7 +297,7 @@ async def test_an_edit_does_not_wait_for_a_start(tmp_path: Path) -> None:
         assert paid(service) == ["5.00"]
 
 
-# The worst order: what read the batch first changes it last
+# The worst order: the first request to read the batch is the last to change it
 
 
 @SERVICES
@@ -354,7 +354,7 @@ async def test_an_abandoned_batch_is_started_by_none_of_its_ids(tmp_path: Path) 
         recipient = await make_recipient(house)
         batch = await make_batch(house, recipient, "5.00")
         (payment,) = await payment_ids(house, batch)
-        for amount in ("6.00", "7.00"):  # each time the service's batch is abandoned
+        for amount in ("6.00", "7.00"):  # each edit supersedes the service's batch
             assert (await edit(house, batch, payment, amount)).status == 200
             await done(house, "POST", f"/batches/{batch}/generate-quote")
         first, second, third = service.world().batches

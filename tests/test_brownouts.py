@@ -55,7 +55,7 @@ async def test_a_window_refuses_what_it_is_about_and_nothing_else(tmp_path: Path
         assert got.body["errors"][0]["code"] == "not_authorized"
         assert int(got.headers["Retry-After"]) > 1_000_000
         assert "2999-01-01T00:00:00Z" in got.body["errors"][0]["message"]
-        # What became of another, which this one may be a retry of, is not said.
+        # It does not state the outcome of an earlier request that this one may retry.
         assert "This request changed nothing." in got.body["errors"][0]["message"]
         before = len(simulator.service.requests)
         assert is_interrupted(await house.ask("POST", "/v1/batches", {"sourceCurrency": "USD"}))

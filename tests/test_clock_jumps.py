@@ -131,7 +131,7 @@ async def test_what_signed_requests_are_answered_tells_the_service_s_time(
         assert [await status(time.time()) for _ in range(2)] == [200, 200]
         here.watch.off = 2 * drift
         assert await status(time.time()) == 200
-        # It is the service's 30 seconds that count, to both sides.
+        # The service accepts 30 seconds in either direction.
         assert [await status(time.time() + off) for off in (-35, 35)] == [401, 401]
 
 
@@ -147,7 +147,7 @@ async def test_a_date_that_is_not_the_service_s_keeps_no_signed_request_out(
         await import_lines(settings, [KEY])
         async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
             house = House(running, settings, session)
-            for _ in range(2):  # those that are signed here tell as little
+            for _ in range(2):  # the gateway's own signed requests do not reveal the time either
                 assert (await house.ask("GET", "/v1/profile/balances")).status == 200
             for _ in range(4):
                 data = Client().request("GET", "/v1/recipients", stamp=int(time.time()))

@@ -65,7 +65,7 @@ async def test_nothing_is_forwarded_for_it(tmp_path: Path, waits: str) -> None:
         asked = request(here.house.api_key, "/v1/batches", paying(recipient, "10.00"))
         await asks_and_goes(here.house, tmp_path / "gateway.db", asked, waits)
         assert here.asked_legacy("POST", "/v1/batches") == 0
-        # Its client asks again, and is the first to be heard.
+        # The client's retry is the first request that is executed.
         await make_batch(here.house, recipient, "10.00")
         assert here.asked_legacy("POST", "/v1/batches") == 1
 

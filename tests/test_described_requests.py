@@ -50,7 +50,7 @@ CHECKS = [
 def sharpened(described: dict[str, Any]) -> dict[str, Any]:
     """Forbids unknown fields: answers must not have any, and requests seldom need them."""
     for name, schema in described["components"]["schemas"].items():
-        if name != "Activity":  # those pass as they are
+        if name != "Activity":  # these are passed through unchanged
             schema["additionalProperties"] = schema.get("additionalProperties", False)
     return described
 

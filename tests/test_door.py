@@ -70,7 +70,7 @@ async def house(build: Build) -> AsyncIterator[House]:
         yield house
 
 
-# One house that stands for the whole module: for tables of requests that leave it as it was.
+# Gateways for the whole module, for requests that do not change their state.
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -146,7 +146,7 @@ INVALID = (406, "invalid_field")
 INTERNAL = (500, "internal_server_error")
 
 
-# The order of checks: each request fails every check from one on, and is told of that one.
+# The order of checks: each request fails all checks from one on, which the answer names.
 
 
 async def test_checks_are_made_in_their_order(build: Build, simulator: Simulator) -> None:
@@ -1009,7 +1009,7 @@ async def test_a_malformed_body_after_100_is_still_answered(standing: House) -> 
         assert refused(answer) == INVALID
 
 
-# The service in trouble.
+# Faults of the service.
 
 
 async def test_a_service_that_is_down_is_an_internal_error(
@@ -1127,7 +1127,7 @@ async def test_the_services_own_limit_is_passed_on_with_its_wait(
 ) -> None:
     body = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down"}]}'
     headers = {"Retry-After": "17"}
-    # One of its own: lists are also read to find out what became of the other tests' writes.
+    # A path of its own, because lists are also read to reconcile writes of other tests.
     target = f"{RECIPIENTS}/R-limited"
     behind.next(Fault("GET", target, status=429, body=body, headers=headers))
     answer = await asked(standing, request("GET", target))

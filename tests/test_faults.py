@@ -248,7 +248,7 @@ async def start(here: Town, mark: str) -> Ask:
     return await _of_a_batch(here, mark, "POST", "/start-processing")
 
 
-# What there is to be seen at the service in the end
+# Expected effects at the service
 
 
 def one_person(here: Town, mark: str, _ask: Ask) -> bool:
@@ -431,7 +431,7 @@ async def carried_out(here: Town, cases: list[Case]) -> None:
     assert not here.judge.misdeeds, here.judge.misdeeds
     await until(lambda: here.judge.is_idle)
     await audit(here.house.settings, here.judge)
-    here.ticks.ahead += 60  # from here on nothing that was sent can be executed any more
+    here.ticks.ahead += 60  # after this, no sent call can be executed any more
     for _ in range(TRIES):
         await side_by_side([case.tries(here) for case in cases])
         if all(case.is_final for case in cases):

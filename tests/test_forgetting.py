@@ -222,7 +222,7 @@ async def test_what_is_over_for_long_is_forgotten_and_the_last_of_it_stays(
             left = (await connection.execute(select(writes.c.undertaking).distinct())).all()
             newest = await connection.scalar(select(journal.c.id))
         assert {row.undertaking for row in left} <= {newest}
-        # By its number it is known that the state is the latest one.
+        # The last row's number shows that the database is not older than the mark file.
         assert not await is_older(here.store, here.house.settings.state.mark)
         await make_batch(here.house, ada, "20.00")
 
@@ -231,7 +231,7 @@ async def test_what_nobody_knows_the_outcome_of_is_never_forgotten(tmp_path: Pat
     async with post(tmp_path, inferred=False) as here, here.store() as store:
         there = Town(here.house, store)
         await lose_a_batch(here)
-        # Another, later one, so that it is not the last that keeps it.
+        # A later operation, because the last row is always kept.
         await make_recipient(here.house, "eve")
         await there.age(journal, "began_at")
         await delete_expired(store, DAYS)

@@ -114,7 +114,7 @@ async def test_hostile_forwarded_body_costs_bounded_memory_and_nobody_else_s_tim
 
 async def test_ids_of_a_forwarded_body_are_read_where_they_hold_up_nobody(tmp_path: Path) -> None:
     async with attacked(tmp_path, forwards=True) as here:
-        data = b'{"ids":[' + b"[]," * 700_000 + b"[]]}"  # just as much as may be held
+        data = b'{"ids":[' + b"[]," * 700_000 + b"[]]}"  # just within the memory limit
         assert await here.attack("DELETE", "/batches", data) == 200
 
 

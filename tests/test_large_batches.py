@@ -207,7 +207,7 @@ async def test_a_refusal_of_a_large_change_spells_ids_as_its_client_did(tmp_path
     async with refused as (url, bodies), open_house(tmp_path, url) as house:
         path, ids = await made_and_read(house)
         async with open_store(house.settings.state) as store:
-            # By which an answer would call it that is not about what its client called otherwise.
+            # An imported id, which answers use unless the client used another id.
             owner = Tenant(KEY["merchant"], KEY["environment"])
             await keep(store, owner, {"P-OLD": known}, imported=True)
         got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
@@ -384,7 +384,7 @@ async def test_what_a_large_request_was_is_forgotten_with_it(
     course = Journal.course
     monkeypatch.setattr(Journal, "course", kept_in_view)
     async with service() as (url, _bodies), open_house(tmp_path, url) as house:
-        await made_and_read(house)  # and with it the house's connection to the service was opened
+        await made_and_read(house)  # opens the connection to the service, too
         del courses[1:]
 
         async def is_gone() -> bool:

@@ -65,7 +65,7 @@ class Place:
     async def ask(self, method: str, path: str, body: Any = b"", key: str = API_KEY) -> Heard:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         lines = [f"{method} /v1{path} HTTP/1.1", "Host: x", f"X-API-Key: {key}", *HEADERS]
-        lines += [f"Idempotency-Key: {SSN}-{next(SEEDS)}"]  # the same again would be a retry
+        lines += [f"Idempotency-Key: {SSN}-{next(SEEDS)}"]  # an identical request would be a retry
         lines += [f"Content-Length: {len(data)}"] if data else []
         answer = await heard(self.gateway.port, "\r\n".join([*lines, "", ""]).encode() + data)
         assert answer is not None
@@ -96,7 +96,7 @@ async def placed(folder: Path) -> AsyncIterator[Place]:
         "secret_key": SECRET_KEY,
         "name": "first",
     }
-    # Each request is to meet its trouble: the gateway does not leave this service alone for it.
+    # The circuit breaker is off, so that each request meets its fault.
     upstream = "[upstream]\ntimeout_seconds = 0.5\nbreaker_failures = 0"
     text = configuration(simulator.url, upstream)
     (folder / "gateway.toml").write_text(text)
@@ -309,7 +309,9 @@ async def test_what_the_service_says_of_a_field_is_passed_on_and_not_logged(
 async def test_a_service_that_takes_too_long_leaves_no_canary(place: Place) -> None:
     one = await place.new_objects()
     for method, path, body in operations(one)[:1]:
-        unread = Fault("GET", "*", status=503, times=1000)  # else what was made is seen at once
+        unread = Fault(
+            "GET", "*", status=503, times=1000
+        )  # prevents an immediate confirmation of the write
         place.simulator.service.faults[:] = [Fault(method, "*", answer_delay=1), unread]
         answer = await place.ask(method, path, body)
         assert answer.status == 500
@@ -441,7 +443,7 @@ async def test_a_service_in_trouble_behind_the_signed_face_leaves_no_canary_in_t
 async def test_every_line_of_the_log_is_json_and_a_request_has_one(place: Place) -> None:
     before = len(place.gateway.lines())
     await place.ask("GET", "/recipients")
-    # What other tests left unsettled is told of at the same time.
+    # Writes in doubt of other tests may be logged at the same time.
     (line,) = [one for one in place.gateway.lines()[before:] if one["event"] == "request"]
     assert line["merchant"] == "canary"
     assert line["operation"] == "list_recipients"
@@ -461,7 +463,7 @@ async def test_nothing_on_the_disk_holds_a_secret_or_a_person_in_plain_text(
     assert {"gateway.db", "gateway.key"} <= {path.name for path in files}
     for path in files:
         stored = path.read_bytes().lower()
-        for kind in "br":  # a number that is sent as an id is one
+        for kind in "br":  # a number that was sent as an id is stored as an id
             stored = stored.replace(f"{kind}-{SSN}".encode(), b"")
         for canary in (API_KEY, SECRET_KEY, *PERSONAL):
             for spelled in (

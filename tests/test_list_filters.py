@@ -90,7 +90,7 @@ async def town(
             await done(house, "POST", f"/batches/{batch}/start-processing")
         first = (await done(house, "GET", f"/batches/{batches[3]}"))["batch"]["payments"]
         path = f"/batches/{batches[3]}/payments/{first['payments'][0]['id']}"
-        await done(house, "PATCH", path, {"memo": "edited"})  # a draft where the path is not there
+        await done(house, "PATCH", path, {"memo": "edited"})  # a draft if the endpoint is missing
         yield made
 
 
@@ -103,7 +103,7 @@ async def _batch(made: Town, currency: str, amount: str, *names: str) -> str:
     return str((await done(made.house, "POST", "/batches", body))["batch"]["id"])
 
 
-# What a filter means, over what is shown
+# Expected matches, computed from the unfiltered list
 
 Row = dict[str, Any]
 
@@ -320,7 +320,7 @@ async def test_a_filtered_list_makes_no_more_calls_than_are_documented(
     service.seed_recipients(1, seed=1)
     async with open_town(tmp_path, service) as (house, _simulator):
         await _thousand(house, service)
-        await done(house, "GET", "/batches")  # from here on it is known whether there is a list
+        await done(house, "GET", "/batches")  # detects if the service lists batches
 
         async def calls(path: str, **query: str) -> tuple[int, int]:
             """Returns the number of matches and of upstream calls."""
@@ -338,11 +338,11 @@ async def test_a_filtered_list_makes_no_more_calls_than_are_documented(
         else:
             records, made = await calls("/batches", status="open")
             assert (records, made <= summaries + balance + PAGE) == (100, True)
-            # Of those that are complete no more can come.
+            # Complete batches do not change any more.
             records, made = await calls("/batches", status="complete")
             assert (records, made <= MANY // 10 + balance + PAGE) == (900, True)
             records, made = await calls("/batches", startDate="2026-01-02", endDate="2026-01-02")
-            # Two were created just when a day began: by whose clock, their summaries tell.
+            # Two batches were created at midnight: only their summaries give the service's time.
             assert (records, made <= PAGE + balance + 2) == (24, True)
         recipient = next(iter(service.world().recipients))
         records, made = await calls("/batches", recipient=recipient, status="open")

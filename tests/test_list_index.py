@@ -258,7 +258,7 @@ async def test_nothing_of_the_index_is_stored(tmp_path: Path) -> None:
 async def test_a_question_of_the_service_s_own_is_one_call_all_the_same(warm: Town) -> None:
     before = warm.calls()
     await warm.list(orderBy="name")
-    # A service that lists its archive can answer none by itself.
+    # Lists of a service that includes archived recipients must be filtered here.
     assert warm.calls() - before == (2 if warm.lists_archived else 1)
 
 

@@ -42,7 +42,7 @@ async def prepare(folder: Path, base_url: str, legacy_url: str) -> None:
 
 @asynccontextmanager
 async def simulating() -> AsyncIterator[tuple[str, str]]:
-    """Where both faces of a simulator listen."""
+    """Runs the simulator; yields the URLs of both interfaces."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
         *("simulate", "--port", "0", "--legacy-port", "0"),
