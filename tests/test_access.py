@@ -1,7 +1,7 @@
-"""Who gets in: every state of a key, on every path, with every method.
+"""Every state of an API key on every path with every method.
 
-In this order a request is checked: path, key, address, limit, body (contract, section 1). Whoever
-is refused reaches nothing behind the door.
+A request is checked in the order path, key, address, limit, body (contract, section 1). A refused
+request causes no upstream call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ IDS = {"recipients": "R-1", "batches": "B-1", "payments": "P-1", "countries": "C
 
 
 def filled(path: str) -> str:
-    """An operation's path with ids in it, and the words of the documents."""
+    """Returns an operation's path with example ids and the default vocabulary."""
     parts = path.split("/")
     named = [IDS[parts[place - 1]] if "{" in part else part for place, part in enumerate(parts)]
     return "/v1" + re.sub("[<>]", "", "/".join(named))
@@ -69,7 +69,7 @@ async def house(
 async def proxied(
     behind: Simulator, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[House]:
-    """Behind a proxy that is trusted, and stands where the tests are."""
+    """A gateway that trusts the tests' address as a proxy."""
     trusted = {"trusted_proxies": ["127.0.0.1"]}
     folder = tmp_path_factory.mktemp("proxied")
     async with open_house(folder, behind.url, server=trusted) as house:
@@ -149,7 +149,7 @@ async def asked(connection: Wire, method: str, path: str, headers: list[str]) ->
 
 
 async def refuses(house: House, behind: Simulator, headers: list[str], refusal: Any) -> None:
-    """Over every path and method; a method that nobody knows closes its connection."""
+    """Checks every path and method; an unknown method closes its connection."""
     calls = len(behind.service.requests)
     connection = await wire(house.running.port)
     for method, path, operation in combinations():
@@ -311,11 +311,11 @@ async def test_a_key_of_an_environment_that_is_not_configured_is_refused_as_inva
         await refuses(house, behind, [f"X-API-Key: {key}"], INVALID_KEY)
 
 
-# A key is found by what it hashes to: nothing compares it, letter by letter, with one that is stored.
+# Keys are looked up by their hash, so that no comparison leaks how much of a key matches.
 
 
 class Uncomparable(str):
-    """A key that fails the test as soon as anything compares it, or looks it up by itself."""
+    """A key that fails the test if it is compared or hashed as text."""
 
     __slots__ = ()
 

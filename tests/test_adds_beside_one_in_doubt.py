@@ -1,4 +1,4 @@
-"""Payments added to a batch while it is not known what became of another add to it."""
+"""Payments that are added to a batch while another add to it is in doubt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def section(mode: str) -> dict[str, Any]:
 
 
 class Payday:
-    """A batch of one payment, whose second was added and got no answer."""
+    """A batch of one payment, to which a second was added without an answer."""
 
     def __init__(self, here: Post, recipient: str, batch: str) -> None:
         self.here = here
@@ -67,7 +67,7 @@ class Payday:
         assert got.status == 200, got.text
 
     def paid(self) -> list[str]:
-        """By the service, of the one batch that was started."""
+        """Returns the amounts that the service paid for the only started batch."""
         (started,) = self.here.service.starts
         payments = self.here.service.batch(started.batch_id).payments.values()
         return sorted(str(one.terms.source) for one in payments)
@@ -86,7 +86,7 @@ async def test_other_adds_go_on(mode: str, has_paths: bool, close: str, tmp_path
         assert await day.amounts() == ["10.00", *happened, "12.00", "13.00"]
         await day.settle()
         assert await day.amounts() == ["10.00", *happened, "12.00", "13.00"]
-        # The retry of the one that was lost.
+        # The retry of the add in doubt.
         again = await day.add("11.00")
         assert (again.status, again.body["payment"]["sourceAmount"]) == (200, "11.00"), again.text
         assert await day.amounts() == ["10.00", "11.00", "12.00", "13.00"]
@@ -106,7 +106,9 @@ async def test_what_else_is_done_to_its_batch_waits(
         assert (await day.add("12.00")).status == 200
         there = await payment_ids(here.house, day.batch)
         writes = here.service.calls("POST", "/v1/batches/*/*")
-        here.breaks("GET", "/v1/batch/*/summary", status=503, times=10_000)  # nothing is settled
+        here.breaks(
+            "GET", "/v1/batch/*/summary", status=503, times=10_000
+        )  # no write is reconciled
         blocked: list[tuple[str, str, Any]] = [
             ("POST", "/generate-quote", None),
             ("POST", "/start-processing", None),
@@ -134,7 +136,7 @@ async def test_what_else_is_done_to_its_batch_waits(
 async def test_it_is_never_taken_for_another_that_pays_the_same(
     close: str, answers: str, tmp_path: Path
 ) -> None:
-    """Another memo makes another payment: to the same recipient, of the same amount."""
+    """Payments of one amount to one recipient differ by their memo."""
     async with post(tmp_path, answers=answers) as here:
         day = await Payday.begin(here)
         await day.lose("11.00", close, memo="first")
@@ -169,7 +171,7 @@ async def test_several_adds_in_doubt_are_each_settled_by_their_own(
 
 
 async def test_an_add_that_tells_no_id_is_told_apart(tmp_path: Path) -> None:
-    """Its response says no more than ``ok``: what it made is known by its amount alone."""
+    """The response is only ``ok``: the payment is recognized by its amount."""
     async with post(tmp_path) as here:
         day = await Payday.begin(here)
         await day.lose("11.00", "before", memo="first")

@@ -1,4 +1,4 @@
-"""Alert rules and the dashboard ask for what there is: held against a real scrape."""
+"""Alert rules and the dashboard, checked against a real scrape."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RULES = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text("utf-8"))
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboard.json").read_text("utf-8"))
 
 OF_PROMETHEUS = {"up": {"job", "instance"}}
-"""What it makes itself, of a target, and the labels that it gives to every series."""
+"""Metrics that Prometheus adds for each target, with their labels."""
 
 ITS_LABELS = {"job", "instance"}
 
@@ -42,7 +42,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Scrape:
-    """A scrape after something of everything: an answer, a refusal, a lost write, a forwarded read."""
+    """A scrape after an answer, a refusal, a write in doubt and a forwarded read."""
 
     async def asked() -> Scrape:
         async with open_valley(tmp_path_factory.mktemp("forwarded")) as there:

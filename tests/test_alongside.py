@@ -1,4 +1,4 @@
-"""Two services compared while clients are served: nobody waits for it, and what differs is counted."""
+"""Shadow traffic: reads are compared at both services while clients are served."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.valley import open_valley as open_any
 
 
 def open_valley(folder: Path, **more: Any) -> Any:
-    """Where the current service answers, unless it is said otherwise."""
+    """Opens a gateway whose answers come from the current service by default."""
     sections = more.pop("sections", {})
     comparing = {"answers": "current", **sections.get("comparing", {})}
     return open_any(folder, sections={**sections, "comparing": comparing}, **more)
 
 
 async def compare(here: Valley, path: str = "/v1/profile/balances") -> None:
-    """Switches the key, and waits until both services are asked."""
+    """Switches the key, and waits until both services are called."""
     await here.says("modes", "set", "--key", NAME, "compare", "--yes")
 
     async def both() -> bool:
@@ -57,7 +57,7 @@ def _run(here: Valley, *words: str) -> Any:
 
 
 async def counted(here: Valley, operation: str, number: int, what: str = "compared") -> Any:
-    """The report, once so many of an operation are counted."""
+    """Returns the report once it counts at least ``number`` of an operation."""
     found: list[Any] = []
 
     async def so() -> bool:
@@ -142,7 +142,7 @@ async def test_what_differs_is_counted_by_field_and_without_values(tmp_path: Pat
 
 
 async def test_what_passes_is_no_difference(tmp_path: Path) -> None:
-    """Something was changed between the two readings; a moment later they say the same."""
+    """A value changes between the two reads, and is equal on the next comparison."""
     changed = False
 
     def says(_one: Heard) -> Any:

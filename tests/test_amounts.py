@@ -1,7 +1,7 @@
-"""Amounts, by their text: what a client writes, and what is sent on or refused for it.
+"""Amounts as clients write them, and the text that is sent upstream or the refusal.
 
-Contract, section 5: strings and JSON numbers by their text; digits, and optionally a point and
-exactly two more. Each row goes through all three operations that take an amount.
+Contract, section 5: strings and JSON numbers are read by their text: digits, and optionally a point
+and exactly two more digits. Each row goes through all three operations that take an amount.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @dataclass(frozen=True)
 class Sent:
-    """Goes upstream as this text; ``taken`` is whether the simulator then takes it."""
+    """An amount that is sent upstream as this text, and whether the simulator accepts it."""
 
     text: str
     taken: bool = True
@@ -30,7 +30,7 @@ class Sent:
 
 WRONG = "invalid_field"
 MISSING = "empty_field"
-"""Where an amount is needed; a change that leaves it out changes nothing."""
+"""The error if an amount is required; an update without it changes nothing."""
 
 BIG = "123456789012345678901234567890"
 
@@ -178,7 +178,7 @@ AMOUNTS: dict[str, Sent | str] = {
 }
 NOT_JSON = ["01", "+1", "1.", ".5", "1_000", "0x10", "1,00", "NaN", "Infinity", "-", "1e", "--1",
             "\uff11", "'1.00'"]  # fmt: skip
-"""As JSON numbers: the body as a whole is then no JSON."""
+"""Invalid as JSON numbers, so that the whole body is not JSON."""
 
 
 def shortened(text: str) -> str:
@@ -187,7 +187,7 @@ def shortened(text: str) -> str:
 
 @dataclass(slots=True)
 class Till:
-    """A house with a batch that is open, and a payment in it."""
+    """A gateway with an open batch of one payment."""
 
     house: House
     simulator: Simulator
@@ -196,7 +196,7 @@ class Till:
     payment: str
 
     async def ask(self, method: str, path: str, body: str) -> tuple[Got, list[Any]]:
-        """The answer, and the bodies of the writes that it took."""
+        """Returns the answer, and the bodies of the upstream writes."""
         seen = len(self.simulator.service.requests)
         got = await self.house.ask(method, f"/v1{path}", data=body.encode())
         calls = list(self.simulator.service.requests)[seen:]
@@ -240,7 +240,9 @@ async def test_an_amount_is_sent_on_as_its_text_or_refused_on_its_field(
     added = await till.ask("POST", f"/batches/{till.batch}/payments", payment)
     assert_told(added, expected, "sourceAmount", "amount")
     path = f"/batches/{till.batch}/payments/{till.payment}"
-    await till.ask("PATCH", path, '{"sourceAmount":"5.55"}')  # one that is shown is left out
+    await till.ask(
+        "PATCH", path, '{"sourceAmount":"5.55"}'
+    )  # an unchanged amount would not be sent
     changed = await till.ask("PATCH", path, f'{{"sourceAmount":{amount}}}')
     if expected == MISSING:
         assert (changed[0].status, changed[1]) == (200, [])
@@ -256,7 +258,7 @@ async def test_a_target_amount_follows_the_same_rule(till: Till, amount: str) ->
     target = f'"targetAmount":{amount},"targetCurrency":"EUR"'
     payment = f'{{"recipient":{{"id":"{till.recipient}"}},{target}}}'
     batch = f'{{"sourceCurrency":"USD","payments":[{payment}]}}'
-    # Where neither amount is given, it is the source amount that is missing.
+    # If neither amount is given, the source amount is reported as missing.
     field = "sourceAmount" if expected == MISSING else "targetAmount"
     assert_told(
         await till.ask("POST", "/batches", batch), expected, f"payments[0].{field}", "amount"

@@ -1,6 +1,7 @@
-"""Requests on one batch at the same time: one wins, and what is paid is what was answered.
+"""Concurrent requests on one batch: one wins, and the amounts that are paid are those that were
+answered.
 
-In many rounds over real sockets, and in the order that is worst, which delayed answers bring about.
+The tests run many rounds over real sockets, and force the worst order by delayed answers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def service_of(*, inferred: bool) -> Service:
 
 
 def paid(service: Service) -> list[str]:
-    """The amounts of the only batch that was started since the books were last cleared."""
+    """Returns the amounts of the only batch in the service's list of starts."""
     (started,) = service.starts
     batch = service.batch(started.batch_id)
     return [str(payment.terms.source) for payment in batch.payments.values()]
@@ -53,7 +54,7 @@ async def test_of_an_edit_and_a_start_at_once_one_wins(*, inferred: bool, tmp_pa
         for number in range(ROUNDS):
             batch = await make_batch(house, recipient, "5.00")
             (payment,) = await payment_ids(house, batch)
-            if number % 3 == 2:  # a batch that is edited already, and so may be a draft
+            if number % 3 == 2:  # an edited batch may be a draft
                 assert (await edit(house, batch, payment, "5.00")).status == 200
             service.starts.clear()
             both = (edit(house, batch, payment), begin(house, batch))
@@ -98,13 +99,13 @@ async def test_of_many_starts_at_once_one_is_made(*, inferred: bool, tmp_path: P
                 assert (await edit(house, batch, payment)).status == 200
             service.starts.clear()
             several = await asyncio.gather(*(begin(house, batch) for _ in range(4)))
-            # Those that come while it is open join it; the others find a batch that is started.
+            # Identical requests in flight join the first; later ones find a started batch.
             assert {200} <= {got.status for got in several} <= {200, 406}
             assert len(service.starts) == 1
 
 
 async def make_draft(house: House, recipient: str, amount: str = "9.00") -> str:
-    """Of a service that has no inferred operations: its batch is edited, and so abandoned."""
+    """Creates a draft: without optional endpoints, an edit supersedes the service's batch."""
     batch = await make_batch(house, recipient, "5.00")
     (payment,) = await payment_ids(house, batch)
     assert (await edit(house, batch, payment, amount)).status == 200
@@ -112,7 +113,7 @@ async def make_draft(house: House, recipient: str, amount: str = "9.00") -> str:
 
 
 async def being_made_real(house: House) -> None:
-    """Returns once the ledger says so of the only batch."""
+    """Waits until the ledger has the phase ``making`` for the only batch."""
     async with open_store(house.settings.state) as store, asyncio.timeout(10):
         phase = None
         while phase != "making":
@@ -226,7 +227,7 @@ async def test_a_summary_of_a_draft_whose_making_was_lost_is_not_answered_by_mak
 async def test_edits_at_once_are_all_made_one_after_the_other(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    """The batch is open all the while: nothing in the legacy document refuses any of them."""
+    """The batch stays open: the legacy document gives no reason to refuse any of them."""
     service = service_of(inferred=inferred)
     async with open_town(tmp_path, service) as (house, _simulator):
         recipient = await make_recipient(house)
@@ -296,7 +297,7 @@ async def test_an_edit_does_not_wait_for_a_start(tmp_path: Path) -> None:
         assert paid(service) == ["5.00"]
 
 
-# The worst order: what read the batch first changes it last
+# The worst order: the first request to read the batch is the last to change it
 
 
 @SERVICES
@@ -353,7 +354,7 @@ async def test_an_abandoned_batch_is_started_by_none_of_its_ids(tmp_path: Path) 
         recipient = await make_recipient(house)
         batch = await make_batch(house, recipient, "5.00")
         (payment,) = await payment_ids(house, batch)
-        for amount in ("6.00", "7.00"):  # each time the service's batch is abandoned
+        for amount in ("6.00", "7.00"):  # each edit supersedes the service's batch
             assert (await edit(house, batch, payment, amount)).status == 200
             await done(house, "POST", f"/batches/{batch}/generate-quote")
         first, second, third = service.world().batches
@@ -366,7 +367,7 @@ async def test_an_abandoned_batch_is_started_by_none_of_its_ids(tmp_path: Path) 
 
 
 async def test_by_two_ids_of_one_batch_an_edit_and_a_start_do_not_both_win(tmp_path: Path) -> None:
-    """After an edit the service has the batch under another id than its clients."""
+    """After an edit, the service's id of the batch differs from the client's id."""
     service = service_of(inferred=False)
     async with open_town(tmp_path, service) as (house, _simulator):
         recipient = await make_recipient(house)
@@ -385,7 +386,7 @@ async def test_by_two_ids_of_one_batch_an_edit_and_a_start_do_not_both_win(tmp_p
 
 
 async def test_two_payments_added_under_one_request_id_are_two(tmp_path: Path) -> None:
-    """Clients choose X-Request-Id, and some send the same with every request."""
+    """Clients choose X-Request-Id, and some send the same value with every request."""
     service = Service(seed=1, switches=Switches(inferred=False))
     async with open_town(tmp_path, service) as (house, _simulator):
         recipient = await make_recipient(house)

@@ -1,7 +1,7 @@
-"""An edit by a translated key and a start by a forwarded one, of one batch at one moment.
+"""A concurrent edit by a translated key and start by a forwarded key of one batch.
 
-Both are the first to touch it here. Whoever comes first decides at which service it is; the other one
-goes there as well, and nothing is started that is not what its client was told.
+Both are the first to touch the batch. The first one decides at which service the batch is; the
+other one follows it there.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.test_cutover import imported, populate
 from tests.valley import Valley, open_valley
 
 FORWARDED = {"X-API-Key": KEY["api_key"]}
-"""The other key of the merchant: this one is not switched."""
+"""The merchant's other key, which is not forwarded."""
 
 
 @dataclass
 class Street:
-    """A batch that was imported, and nobody touched; one key is forwarded, and one translated."""
+    """An imported batch without later requests; one key is forwarded, the other translated."""
 
     here: Valley
     path: str
@@ -51,14 +51,14 @@ class Street:
         return next(one["sourceAmount"] for one in payments if one["id"] == self.paid)
 
     def begun_there(self) -> int:
-        """How many starts the legacy service was asked for."""
+        """Counts start requests at the legacy service."""
         return self.here.asked_legacy("POST", f"{self.path}/start-processing")
 
     def begun_here(self) -> int:
         return sum(one.path.endswith("/start-processing") for one in self.written())
 
     def written(self) -> list[Any]:
-        """What the current interface was asked to write."""
+        """Lists writes at the current interface."""
         calls = self.here.current.calls("*", "*", face="current")
         return [one for one in calls if one.method != "GET"]
 

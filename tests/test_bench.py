@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: what can be seen of it without measuring anything."""
+"""The command line of ``python -m tests.bench``, without any measurement."""
 
 from __future__ import annotations
 

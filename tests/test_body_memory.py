@@ -1,4 +1,4 @@
-"""Bodies with very many tiny entries take no more memory than a small multiple of what they are charged."""
+"""Memory of bodies with very many small entries, compared with the memory that they are charged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.processes import Process, configuration, serving
 
 MEGABYTE = 1 << 20
 CHARGED = 24 * MEGABYTE
-"""What each body is charged, about."""
+"""The approximate charge of each body."""
 
 PAYMENTS = ("{}", '{"id":"P-1"}', '{"recipient":{"id":"x"}}', "[]")
 LISTS = {
@@ -29,11 +29,11 @@ LISTS = {
     ("DELETE", "/batches", "ids"): ("{}", "1"),
     ("DELETE", "/recipients", "ids"): ('""', '"R-#"'),
 }
-"""``#`` makes each entry another one."""
+"""``#`` is replaced by the number of the entry."""
 
 
 def body_of(name: str, entry: str) -> bytes:
-    """A list of so many entries as are charged ``CHARGED``."""
+    """Builds a list whose entries are charged ``CHARGED_BYTES``."""
     count = CHARGED // json_codec.estimate_memory_bytes(f"{entry},".encode())
     entries = (entry.replace("#", str(number)) for number in range(count))
     return f'{{"{name}":[{",".join(entries)}]}}'.encode()
@@ -58,7 +58,7 @@ class Measured:
             return response.status, await response.read()
 
     async def measure(self, method: str, path: str, data: bytes) -> tuple[int, int]:
-        """The status of a request, and the bytes of memory that it took at most."""
+        """Returns the status of a request, and the peak of additional memory in bytes."""
         Path(f"/proc/{self.gateway.running.pid}/clear_refs").write_text("5")  # forgets the peak
         before = self._read_bytes("VmRSS")
         status, _ = await self.ask(method, path, data)

@@ -1,4 +1,4 @@
-"""Interruptions on purpose: whom they hit, what is told, and how fast they are switched off."""
+"""Planned interruptions: which requests they refuse, and how they are listed and switched off."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_interrupted(got: Got) -> bool:
 
 
 async def eventually(house: House, path: str, *, interrupted: bool) -> Got:
-    """The first answer that is as it should be."""
+    """Returns the first answer that is or is not interrupted, as requested."""
     for _ in range(400):
         got = await house.ask("GET", path)
         if is_interrupted(got) is interrupted:
@@ -55,7 +55,7 @@ async def test_a_window_refuses_what_it_is_about_and_nothing_else(tmp_path: Path
         assert got.body["errors"][0]["code"] == "not_authorized"
         assert int(got.headers["Retry-After"]) > 1_000_000
         assert "2999-01-01T00:00:00Z" in got.body["errors"][0]["message"]
-        # What became of another, which this one may be a retry of, is not said.
+        # It does not state the outcome of an earlier request that this one may retry.
         assert "This request changed nothing." in got.body["errors"][0]["message"]
         before = len(simulator.service.requests)
         assert is_interrupted(await house.ask("POST", "/v1/batches", {"sourceCurrency": "USD"}))

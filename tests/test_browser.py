@@ -1,4 +1,4 @@
-"""The set-up of a browser, where none can be had."""
+"""The script that sets up a browser, on a machine without one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parent / "browser.sh"
 
 
 def run(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """On a machine with no browser, no apt-get and no network."""
+    """Runs the script as on a machine without a browser, apt-get and network."""
     for name in ("sh", "id", "timeout", "false"):
         found = shutil.which(name)
         assert found

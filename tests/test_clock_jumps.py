@@ -1,4 +1,4 @@
-"""This machine's clock is set by 29, 31 and 300 seconds, either way, while writes are under way."""
+"""Clock jumps of 29, 31 and 300 seconds in either direction during writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ JUMPS = (29, -29, 31, -31, 300, -300)
 
 @dataclass
 class Watch:
-    """A wall clock that somebody sets."""
+    """A wall clock with an adjustable offset."""
 
     off: float = 0
 
@@ -79,7 +79,7 @@ async def test_writes_go_on_and_none_is_executed_twice(jump: float, tmp_path: Pa
 async def test_what_may_still_come_is_not_sent_again_because_the_clock_was_set(
     jump: float, tmp_path: Path
 ) -> None:
-    """It lies about and is executed in the end; the clock says that this was long ago, or will be."""
+    """A delayed request is executed in the end, although the clock says that it has expired."""
     async with town(tmp_path) as here:
         due = asyncio.Event()
         here.judge.does("late", "POST", "/v1/recipients", about="late", due=due)
@@ -120,7 +120,7 @@ async def test_what_was_lost_is_sent_again_once_it_can_come_no_more(
 async def test_what_signed_requests_are_answered_tells_the_service_s_time(
     drift: float, tmp_path: Path
 ) -> None:
-    """Where nobody else asks anything, a clock that drifts away would in the end refuse them all."""
+    """Without other traffic, a drifting clock would in the end refuse every signed request."""
     async with town(tmp_path) as here:
 
         async def status(stamp: float) -> int:
@@ -131,7 +131,7 @@ async def test_what_signed_requests_are_answered_tells_the_service_s_time(
         assert [await status(time.time()) for _ in range(2)] == [200, 200]
         here.watch.off = 2 * drift
         assert await status(time.time()) == 200
-        # It is the service's 30 seconds that count, to both sides.
+        # The service accepts 30 seconds in either direction.
         assert [await status(time.time() + off) for off in (-35, 35)] == [401, 401]
 
 
@@ -139,7 +139,7 @@ async def test_what_signed_requests_are_answered_tells_the_service_s_time(
 async def test_a_date_that_is_not_the_service_s_keeps_no_signed_request_out(
     odd: float, tmp_path: Path
 ) -> None:
-    """A proxy's, say: by it the service would not have taken the stamps that it took."""
+    """The ``Date`` of a proxy, for example, contradicts timestamps that the service accepted."""
     date = formatdate(time.time() + odd, usegmt=True)
     answer = http(200, b'{"ok":true,"balances":{}}', f"Date: {date}")
     async with recording(says(answer)) as service:
@@ -147,7 +147,7 @@ async def test_a_date_that_is_not_the_service_s_keeps_no_signed_request_out(
         await import_lines(settings, [KEY])
         async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
             house = House(running, settings, session)
-            for _ in range(2):  # those that are signed here tell as little
+            for _ in range(2):  # the gateway's own signed requests do not reveal the time either
                 assert (await house.ask("GET", "/v1/profile/balances")).status == 200
             for _ in range(4):
                 data = Client().request("GET", "/v1/recipients", stamp=int(time.time()))

@@ -1,4 +1,6 @@
-"""When a batch was completed, where the service does not say: the latest of its payments tells it."""
+"""``completedAt`` of a batch if the service does not return it: the latest ``processedAt`` of its
+payments.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ async def test_a_complete_batch_says_when_wherever_its_payments_are_read(
         before = len(service.calls("GET", "/v1/batch/*/summary"))
         (row,) = (await done(house, "GET", "/batches"))["batches"]
         read = len(service.calls("GET", "/v1/batch/*/summary")) - before
-        # A list that tells all else of a batch costs no call for this alone.
+        # A list with all other fields makes no call for this field alone.
         assert (row["completedAt"], read) == ((None, 0) if inferred else (LAST, 1))
 
 

@@ -1,4 +1,4 @@
-"""What one request leaves on its connection never becomes part of the next one."""
+"""Data that one request leaves on a connection never becomes part of the next request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def chunked(trailer: str, key: str = "", path: str = "/v1/recipients") -> bytes:
 
 
 async def statuses(port: int, parts: list[bytes], most: int = 100) -> list[int]:
-    """The statuses of all answers on one connection, until the server closes it."""
+    """Returns the statuses of all answers on one connection until the server closes it."""
     async with await wire(port) as connection:
         for part in parts:
             try:
@@ -47,7 +47,7 @@ async def test_trailer_never_becomes_a_header_of_the_next_request(
         data = first + b"GET /v1/recipients HTTP/1.1\r\nHost: gateway\r\n\r\n"
         parts = [data[start : start + size] for start in range(0, len(data), size)]
         found = await statuses(house.running.port, parts)
-        # A client that still sends when its answer comes may lose it with the connection.
+        # A client that is still sending may lose the answer when the connection closes.
         assert found in ([406 if key else 403], [] if size == 1 else None)
 
 

@@ -1,4 +1,4 @@
-"""What only the legacy service knows, brought over: afterwards the gateway answers as it did."""
+"""``cutover import``: objects that only the legacy service knows are imported into the gateway."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def pay(to: str, amount: str, **more: Any) -> dict[str, Any]:
 
 async def batch(here: Valley, *payments: Any, **more: Any) -> str:
     body = {"sourceCurrency": "USD", "payments": payments, **more}
-    await asyncio.sleep(0.005)  # lists are by this time, and what is of one moment has no order
+    await asyncio.sleep(0.005)  # lists are ordered by time, and equal times have no order
     return str((await make(here, "/v1/batches", body))["batch"]["id"])
 
 
 async def populate(here: Valley) -> dict[str, str]:
-    """At the legacy service, and unknown to the gateway; by a name of the test's own."""
+    """Creates objects at the legacy service, unknown to the gateway; returns ids by name."""
     held = {"autoswitch": {"limit": 500, "active": True}, "holdup": {"limit": 20, "active": True}}
     made = {
         "plain": await recipient(here, "plain"),
@@ -73,7 +73,7 @@ async def populate(here: Valley) -> dict[str, str]:
 
 
 async def reads(here: Valley, made: dict[str, str]) -> list[str]:
-    """Every read of what there is, by the ids that clients know."""
+    """Lists the paths of all reads, with the ids of the client."""
     paths = ["/v1/recipients?pageSize=50", "/v1/batches?pageSize=50"]
     words = ("inactive", "disabled", "suspended", "active")
     paths += [f"/v1/recipients?status={word}" for word in words]
@@ -83,7 +83,9 @@ async def reads(here: Valley, made: dict[str, str]) -> list[str]:
             paths.append(f"/v1/recipients/{id_}/payments")
             continue
         paths += [f"/v1/batches/{id_}/payments", f"/v1/batches/{id_}/summary"]
-        if id_ == made.get("empty"):  # of no payments at all there are 0 pages there, and 1 here
+        if id_ == made.get(
+            "empty"
+        ):  # without payments the services differ in the number of pages: 0 and 1
             continue
         paths.append(f"/v1/batches/{id_}")
         whole = (await here.directly("GET", f"/v1/batches/{id_}")).body["batch"]
@@ -94,7 +96,7 @@ async def reads(here: Valley, made: dict[str, str]) -> list[str]:
 
 
 LEFT_OUT = {"serverTime", "headers", "enoughFunds"}
-"""Another at each reading; and the simulator counts one balance where the gateway counts two."""
+"""Values that differ in each read, or that the simulator and the gateway define differently."""
 
 
 def settled(value: Any) -> Any:
@@ -110,7 +112,7 @@ def read(got: Got) -> Any:
 
 
 def unequal(control: Any, candidate: Any, place: str = "") -> list[str]:
-    """Where two answers differ."""
+    """Lists the places in which two answers differ."""
     if isinstance(control, dict) and isinstance(candidate, dict):
         names = control.keys() | candidate.keys()
         pairs = [
@@ -152,7 +154,7 @@ async def test_the_gateway_answers_as_the_legacy_service_did(
         await ended(here, made["started"])
         lists = switches.get("inferred", True)
         told = await imported(here, code=0 if lists else 1)
-        # Nobody is paid in an empty batch, and so nothing leads to it where none are listed.
+        # Without a list of batches, an empty batch cannot be found: no recipient leads to it.
         assert [one["id"] for one in told["unmapped"]] == ([] if lists else [made["empty"]])
         assert told["recipients"] == {"new": 3, "changed": 0, "equal": 2, "kept": 0}
         assert told["batches"]["new"] == (3 if lists else 2)
@@ -166,7 +168,7 @@ async def test_the_gateway_answers_as_the_legacy_service_did(
             assert unequal(read(control), read(candidate)) == [], path
             compared += control.status == 200
         assert compared > 25
-        # Of the list that no document has, the order is nobody's to say: the same payments.
+        # The undocumented list has no specified order: only its payments are compared.
         path = "/v1/payments?pageSize=50"
         both = [(await here.directly("GET", path)).body, (await here.house.ask("GET", path)).body]
         ids = [sorted(one["id"] for one in body["payments"]) for body in both]
@@ -347,7 +349,7 @@ async def test_a_lost_write_is_minded_by_the_current_id_as_well(
             await here.says("ids", "import", str(tmp_path / "pairs.csv"))
         await imported(here, "--move-open-batches")
         await here.switch("translate")
-        # Whether it is being started there nobody knows: it is neither edited nor started here.
+        # The legacy start is in doubt: the batch must be neither edited nor started here.
         for path, body in (
             (f"/v1/batches/{current}/payments", pay(payee, "8.00")),
             (f"/v1/batches/{current}/start-processing", None),

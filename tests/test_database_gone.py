@@ -1,4 +1,4 @@
-"""PostgreSQL goes away and comes back, and the gateway that uses it is not restarted."""
+"""An outage of PostgreSQL, and recovery without a restart of the gateway."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def database() -> Iterator[str]:
 
 
 def through(between: Proxy, database: str, folder: Path) -> dict[str, str]:
-    """A state section: a database by way of a proxy."""
+    """Builds a state section whose database is behind a TCP proxy."""
     make_key_file(folder / "gateway.key")
     url = make_url(database).set(host="127.0.0.1", port=between.port)
     return {"url": url.render_as_string(hide_password=False)}

@@ -1,4 +1,6 @@
-"""Clients that go away before anything of theirs was begun: they may have asked again, elsewhere."""
+"""Clients that disconnect before their write was started: it is dropped, because they may have
+retried.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,15 @@ from tests.test_state_faults import locked
 from tests.valley import open_valley
 
 A_MOMENT = 0.3
-"""Seconds, in which a request that nothing holds up is over."""
+"""Long enough for an undelayed request to complete."""
 
 
 READS, WRITES = "BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"
-"""What has to wait for another process that has the state: also what is only read, or not."""
+"""Locks by another process that delay reads and writes, or writes only."""
 
 
 async def asks_and_goes(house: House, file: Path, data: bytes, waits: str = READS) -> None:
-    """While the state is held up: what its request waits for comes when the client has gone."""
+    """Sends a request while the database is locked, and disconnects before the lock is released."""
     async with locked(file, waits):
         async with await wire(house.running.port) as connection:
             await connection.say(data)
@@ -63,7 +65,7 @@ async def test_nothing_is_forwarded_for_it(tmp_path: Path, waits: str) -> None:
         asked = request(here.house.api_key, "/v1/batches", paying(recipient, "10.00"))
         await asks_and_goes(here.house, tmp_path / "gateway.db", asked, waits)
         assert here.asked_legacy("POST", "/v1/batches") == 0
-        # Its client asks again, and is the first to be heard.
+        # The client's retry is the first request that is executed.
         await make_batch(here.house, recipient, "10.00")
         assert here.asked_legacy("POST", "/v1/batches") == 1
 

@@ -1,6 +1,6 @@
-"""What runs it elsewhere: files that agree with the program, with each other, and with their own formats.
+"""Deployment files: they agree with the program, with each other and with their own formats.
 
-Their own linters are asked where they are installed; deploy/README.md says which was asked of what.
+Their linters run if they are installed; deploy/README.md lists them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECRETS = {
 }
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
 LONGEST = patience(Settings()) + SPARE_SECONDS
-"""Seconds that an end may take, by the program's own count."""
+"""The longest shutdown, as the program computes it."""
 
 
 def documents(*paths: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -47,7 +47,7 @@ def documents(*paths: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def built(overlay: str) -> dict[str, dict[str, Any]]:
-    """What kustomize makes of a folder, by kind."""
+    """Returns the manifests that kustomize builds, by kind."""
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl on this machine")
     done = subprocess.run(
@@ -294,7 +294,7 @@ def test_proxies_send_nothing_twice_and_go_on_for_as_long_as_a_request_may_take(
 
 
 def test_no_example_trusts_a_whole_private_network() -> None:
-    """Whoever is trusted chooses the address that its requests count for."""
+    """A trusted client can choose the address for which its requests count."""
     lists = [
         (path, found[1])
         for path in sorted([*DEPLOY.rglob("*"), ROOT / "README.md"])

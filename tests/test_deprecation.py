@@ -1,4 +1,4 @@
-"""The announced end: told with every answer, errors included, and refused after it where that is asked."""
+"""The announced shutdown: headers of every answer, and refusals after the sunset if configured."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Requests made of the interface's own description, good and bad, by schemathesis.
+"""Requests that schemathesis generates from the OpenAPI document, valid and invalid.
 
-Against a real gateway in front of the simulator. Whatever is sent, the answer is one of those that
-the description has: its status, its shape, no field more; never a 5xx, never nothing. EXAMPLES=1000
-asks more (make fuzz); without it the requests are the same in every run.
+They go to a real gateway in front of the simulator. Every answer has a status and a shape that the
+document describes; no answer is a 5xx. EXAMPLES=1000 sends more (make fuzz); without it, every run
+sends the same requests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.house import KEY
 
 EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
 SECONDS = 20
-"""A gateway in front of a service that answers at once, and needs longer, hangs."""
+"""A longer request counts as hanging, because the service answers immediately."""
 
 CHECKS = [
     not_a_server_error,
@@ -48,9 +48,9 @@ CHECKS = [
 
 
 def sharpened(described: dict[str, Any]) -> dict[str, Any]:
-    """Without fields that the shapes do not have: none may be answered, and few are worth sending."""
+    """Forbids unknown fields: answers must not have any, and requests seldom need them."""
     for name, schema in described["components"]["schemas"].items():
-        if name != "Activity":  # those pass as they are
+        if name != "Activity":  # these are passed through unchanged
             schema["additionalProperties"] = schema.get("additionalProperties", False)
     return described
 
@@ -71,7 +71,7 @@ SCHEMA = schemathesis.openapi.from_dict(
 
 
 class Client:
-    """Sends the cases, and knows objects that there are: random ids are of nothing."""
+    """Sends the cases with ids of existing objects, because random ids match nothing."""
 
     def __init__(self, there: Aside) -> None:
         self.url = f"{there.url}/v1"
@@ -81,12 +81,12 @@ class Client:
         self.ids: dict[str, str] = {}
 
     def skips(self) -> bool:
-        """Of more than three thousand cases, every other is sent where time is short."""
+        """Skips every other case of more than three thousand, unless EXAMPLES is set."""
         self.seen += 1
         return not EXAMPLES and self.seen % 2 == 0
 
     def named(self) -> dict[str, str]:
-        """Ids of a recipient, a batch and a payment; others after every few cases."""
+        """Returns ids of a recipient, a batch and a payment, which are new after every 12 cases."""
         if self.count % 12 == 0:
             recipient = self._made("/recipients", RECIPIENT)["recipient"]["id"]
             payments = [{"recipient": {"id": recipient}, "sourceAmount": "5.00"}]
@@ -119,7 +119,7 @@ RECIPIENT = {
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """Of a house of its own for each operation: lists stay short, and each repeats alone."""
+    """A client with a gateway for each operation, so that lists stay short."""
     service = Service(seed=1, switches=Switches(processing_seconds=0))
     service.set_wallet_balance("demo", "USD", "100000.00")
     with aside(tmp_path, service, limits={"requests_per_hour": 10_000_000}) as there:
@@ -129,7 +129,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def with_real_ids(value: Any, ids: dict[str, str]) -> Any:
-    """What is sent, its well-formed ids replaced by those of objects that there are."""
+    """Replaces well-formed ids by ids of existing objects."""
     if isinstance(value, dict):
         return {name: with_real_ids(one, ids) for name, one in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The HTTP door of the whole house: real sockets in front, the simulator behind.
+"""HTTP requests through a whole gateway: real sockets in front, the simulator behind.
 
-In this order a request is checked: path, key, address, limit, body. Whatever fails, the answer is
-the legacy interface's, and the service hears nothing of it.
+A request is checked in the order path, key, address, limit, body. Every refusal has the form of the
+legacy interface and causes no upstream call.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 def build(simulator: Simulator, tmp_path: Path) -> Build:
-    """Opens a house in front of the simulator, with the settings of a test."""
+    """Opens a gateway in front of the simulator with the settings of a test."""
 
     @asynccontextmanager
     async def build(**sections: Mapping[str, Any]) -> AsyncIterator[House]:
@@ -65,12 +65,12 @@ def build(simulator: Simulator, tmp_path: Path) -> Build:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def house(build: Build) -> AsyncIterator[House]:
-    """A house of the test's own, which it may count requests of and upset."""
+    """A gateway for one test, which may change its state."""
     async with build() as house:
         yield house
 
 
-# One house that stands for the whole module: for tables of requests that leave it as it was.
+# Gateways for the whole module, for requests that do not change their state.
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -102,7 +102,7 @@ async def proxied(
 
 @pytest.fixture
 def behind(service_behind: Simulator) -> Simulator:
-    """The service behind those, with nothing said to it yet."""
+    """The simulator of the module's gateways, without recorded requests and faults."""
     service_behind.service.requests.clear()
     service_behind.service.faults.clear()
     return service_behind
@@ -146,7 +146,7 @@ INVALID = (406, "invalid_field")
 INTERNAL = (500, "internal_server_error")
 
 
-# The order of checks: each request fails every check from one on, and is told of that one.
+# The order of checks: each request fails all checks from one on, which the answer names.
 
 
 async def test_checks_are_made_in_their_order(build: Build, simulator: Simulator) -> None:
@@ -1009,7 +1009,7 @@ async def test_a_malformed_body_after_100_is_still_answered(standing: House) -> 
         assert refused(answer) == INVALID
 
 
-# The service in trouble.
+# Faults of the service.
 
 
 async def test_a_service_that_is_down_is_an_internal_error(
@@ -1055,7 +1055,7 @@ _number = itertools.count()
 
 
 def another() -> dict[str, Any]:
-    """Another recipient each time: what is sent again after an error is taken for a retry."""
+    """Builds a new recipient each time, because an identical body after an error is a retry."""
     return {**ADA, "email": f"ada{next(_number)}@example.com"}
 
 
@@ -1127,7 +1127,7 @@ async def test_the_services_own_limit_is_passed_on_with_its_wait(
 ) -> None:
     body = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down"}]}'
     headers = {"Retry-After": "17"}
-    # One of its own: lists are also read to find out what became of the other tests' writes.
+    # A path of its own, because lists are also read to reconcile writes of other tests.
     target = f"{RECIPIENTS}/R-limited"
     behind.next(Fault("GET", target, status=429, body=body, headers=headers))
     answer = await asked(standing, request("GET", target))

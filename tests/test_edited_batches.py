@@ -1,4 +1,6 @@
-"""A batch that is edited in front of a service that cannot: its clients go on with the one they made."""
+"""Edits of a batch in front of a service that cannot edit: clients keep the ids and times of their
+batch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tests.payday import done, make_batch, make_recipient, open_town, payment_id
 
 
 async def dates(house: House, batch: str) -> dict[str, Any]:
-    """When the batch was created, and each of its payments, wherever that is shown: of one recipient."""
+    """Returns creation times of a batch and its payments, and checks that all reads agree."""
     read = (await done(house, "GET", f"/batches/{batch}"))["batch"]
     (listed,) = (await done(house, "GET", "/batches"))["batches"]
     payments = read["payments"]["payments"]
@@ -54,7 +56,7 @@ async def test_dates_of_creation_stay_when_an_edited_batch_is_made_anew(tmp_path
 
 
 def only_tells(service: Service, summary: dict[str, Any]) -> None:
-    """Every summary of the service's says this and no more."""
+    """Makes every summary of the service return these fields only."""
     body = json.dumps({"ok": True, "batchSummary": summary}).encode()
     service.faults.append(Fault("GET", "/v1/batch/*/summary", status=200, body=body, times=100))
 

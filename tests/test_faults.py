@@ -1,7 +1,7 @@
-"""Each way in which a service can fail to answer, for each kind of write, and a client that retries.
+"""Every fault of a service's answer, for every kind of write, with a client that retries.
 
-Held against the service's own books: nothing is done twice, nothing is lost, and nothing is left of
-which the gateway does not know that it may have happened.
+The service's records are checked: no write is executed twice, none is lost, and the journal knows
+every write that may have been executed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.state import operations_by_state
 
 SIDE_BY_SIDE = 16
 TRIES = 60
-"""Most rounds of trying again: on a busy machine a try may end before its call has left."""
+"""The most rounds of retries: on a busy machine a try may end before its call is sent."""
 
 
 @dataclass
 class Town:
-    """A gateway before a judge; ``payee`` can be paid."""
+    """A gateway in front of a recording service; ``payee`` has a payout method."""
 
     house: House
     judge: Judge
@@ -39,7 +39,7 @@ class Town:
     payee: str = ""
 
     def upstream(self, mark: str) -> str:
-        """The service's id of the batch that was described with a mark."""
+        """Returns the service's id of the batch whose description is the mark."""
         return str(self.judge.done("POST", "/v1/batches", about=mark)[-1].made)
 
 
@@ -59,7 +59,7 @@ async def town(folder: Path, seconds: float = 1.5, **switches: Any) -> AsyncIter
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a client asks; ``method`` and ``path`` (with its id) of the call that is attacked."""
+    """A client's request, and the method and path of the upstream call with the fault."""
 
     method: str
     path: str
@@ -91,7 +91,7 @@ def wallet(mark: str) -> dict[str, Any]:
 
 
 async def good(here: Town, method: str, path: str, body: Any = None) -> Any:
-    """Asks until it is done: on a busy machine a call may take too long."""
+    """Repeats a request until it succeeds: on a busy machine a call may time out."""
     for _ in range(5):
         got = await here.house.ask(method, path, body)
         if got.status == 200:
@@ -107,7 +107,7 @@ async def made_recipient(here: Town, mark: str, **more: Any) -> str:
 
 
 async def made_batch(here: Town, mark: str, *amounts: str) -> tuple[str, list[str]]:
-    """The ids, as clients know them, of a batch that pays the payee, and of its payments."""
+    """Creates a batch that pays the payee; returns the client's ids of it and its payments."""
     batch = (await good(here, "POST", "/v1/batches", batch_body(here, mark, *amounts)))["batch"]
     whole = (await good(here, "GET", f"/v1/batches/{batch['id']}"))["batch"]
     return str(batch["id"]), [one["id"] for one in whole["payments"]["payments"]]
@@ -120,7 +120,7 @@ def batch_body(here: Town, mark: str, *amounts: str) -> dict[str, Any]:
 
 
 def people(here: Town, mark: str) -> list[Any]:
-    """Whoever there is with the address of a mark, but for those that were deleted again."""
+    """Lists the service's recipients with the address of a mark that are not deleted."""
     world = here.judge.service.world()
     address = f"{mark}@example.com"
     return [
@@ -222,7 +222,7 @@ async def delete_payment(here: Town, mark: str) -> Ask:
 
 
 async def _of_a_batch(here: Town, mark: str, method: str, more: str = "") -> Ask:
-    """A write on a batch itself."""
+    """Prepares a write on a batch."""
     batch, _ = await made_batch(here, mark, "10.00")
     upstream = here.upstream(mark)
     attacked = (method, f"/v1/batches/{upstream}{more}")
@@ -234,7 +234,7 @@ async def delete_batch(here: Town, mark: str) -> Ask:
 
 
 async def delete_batches(here: Town, mark: str) -> Ask:
-    """The second of the two is attacked: the first is gone by then."""
+    """The fault is in the deletion of the second batch, after that of the first."""
     ids = [(await made_batch(here, f"{mark}{n}", "10.00"))[0] for n in (1, 2)]
     upstream = here.upstream(f"{mark}2")
     attacked = ("DELETE", f"/v1/batches/{upstream}")
@@ -249,7 +249,7 @@ async def start(here: Town, mark: str) -> Ask:
     return await _of_a_batch(here, mark, "POST", "/start-processing")
 
 
-# What there is to be seen at the service in the end
+# Expected effects at the service
 
 
 def one_person(here: Town, mark: str, _ask: Ask) -> bool:
@@ -302,7 +302,7 @@ class Kind:
     prepare: Prepare
     effect: Effect
     times: int | None = 1
-    """How often the attacked call is executed; None for one that may be made again."""
+    """How often the call with the fault is executed; None if it may be repeated."""
     inferred: bool = False
 
     @property
@@ -334,7 +334,7 @@ BY_NAME = {kind.name: kind for kind in KINDS}
 # Faults
 
 LATE = 2.5
-"""Seconds after which what lay about is executed: the gateway has given up by then."""
+"""Delay of the execution of a late call: the gateway has timed out by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +385,7 @@ class Case:
         return bool(self.answers) and self.answers[-1].status == 200
 
     def has_met(self, here: Town) -> bool:
-        """Whether the fault that lies in wait for it has come."""
+        """Whether the planned fault has occurred."""
         return not any(one is self.misdeed for one in here.judge.misdeeds)
 
     async def tries(self, here: Town, times: int = 1) -> None:
@@ -422,7 +422,7 @@ async def side_by_side(those: Sequence[Awaitable[Any]]) -> None:
 
 
 async def carried_out(here: Town, cases: list[Case]) -> None:
-    """Each case's request is sent, meets its fault, and is sent again until it is done."""
+    """Sends the request of each case, and repeats it after its fault until it succeeds."""
     await side_by_side([prepare(here, case) for case in cases])
     await side_by_side([case.tries(here, 3 if case.style == 0 else 1) for case in cases])
     for _ in range(TRIES):
@@ -432,7 +432,7 @@ async def carried_out(here: Town, cases: list[Case]) -> None:
     assert not here.judge.misdeeds, here.judge.misdeeds
     await until(lambda: here.judge.is_idle)
     await audit(here.house.settings, here.judge)
-    here.ticks.ahead += 60  # from here on nothing that was sent can be executed any more
+    here.ticks.ahead += 60  # after this, no sent call can be executed any more
     for _ in range(TRIES):
         await side_by_side([case.tries(here) for case in cases])
         if all(case.is_final for case in cases):
@@ -442,7 +442,7 @@ async def carried_out(here: Town, cases: list[Case]) -> None:
 
 
 def check(here: Town, case: Case) -> str | None:
-    """What is wrong with the end of a case; None where nothing is."""
+    """Returns what is wrong with the result of a case, or None."""
     ask, judge = case.ask, here.judge
     if not case.is_final:
         return f"{case.name}: no end: {[got.text for got in case.answers]}"
@@ -463,7 +463,7 @@ def cases_of(kinds: Sequence[Kind], faults: Sequence[Fault], mark: str = "one") 
 
 
 async def settled(here: Town) -> bool:
-    """Whether nothing is left that is not settled."""
+    """Whether no write is running or in doubt."""
     states = await operations_by_state(here.house.settings)
     return not states["running"] and not states["unsettled"]
 

@@ -1,4 +1,4 @@
-"""What is forgotten by itself and on request, and what stays because nobody may be paid twice."""
+"""Retention and erasure: deleted rows, and rows that are kept to prevent double payments."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Town:
             ]
 
     async def over(self) -> None:
-        """Until nobody is waiting for anything any more."""
+        """Waits until no operation is open."""
 
         async def none_is_open() -> bool:
             async with self.store.read() as connection:
@@ -97,7 +97,7 @@ async def town(folder: Path, state: State) -> AsyncIterator[Town]:  # noqa: F811
 
 
 async def paid(house: House, *addresses: str) -> str:
-    """A batch that pays people by their addresses, so that the ledger has their names."""
+    """Creates a batch that names recipients by email, so that the ledger stores their names."""
     payments = [
         {"recipient": {"email": one}, "sourceAmount": "10.00", "memo": MEMO} for one in addresses
     ]
@@ -168,7 +168,7 @@ async def test_who_is_erased_and_was_deleted_stays_deleted(tmp_path: Path) -> No
 
 
 async def test_an_id_that_is_nobody_s_is_told_so(tmp_path: Path) -> None:
-    """Who mistypes it has erased nobody."""
+    """A mistyped id must not look like a successful erasure."""
     async with post(tmp_path) as here:
         said = await here.says("erase", "R-nobody", "--key", await key_name(here), "--yes")
         assert "no data of R-nobody is stored for demo sandbox" in said.stdout
@@ -222,7 +222,7 @@ async def test_what_is_over_for_long_is_forgotten_and_the_last_of_it_stays(
             left = (await connection.execute(select(writes.c.undertaking).distinct())).all()
             newest = await connection.scalar(select(journal.c.id))
         assert {row.undertaking for row in left} <= {newest}
-        # By its number it is known that the state is the latest one.
+        # The last row's number shows that the database is not older than the mark file.
         assert not await is_restored(here.store, here.house.settings.state.mark)
         await make_batch(here.house, ada, "20.00")
 
@@ -231,7 +231,7 @@ async def test_what_nobody_knows_the_outcome_of_is_never_forgotten(tmp_path: Pat
     async with post(tmp_path, inferred=False) as here, here.store() as store:
         there = Town(here.house, store)
         await lose_a_batch(here)
-        # Another, later one, so that it is not the last that keeps it.
+        # A later operation, because the last row is always kept.
         await make_recipient(here.house, "eve")
         await there.age(journal, "began_at")
         await delete_expired(store, DAYS)

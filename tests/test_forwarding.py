@@ -1,4 +1,4 @@
-"""Moving over, group by group and key by key: where requests go, and that nothing is begun twice."""
+"""Migration modes by operation group and key: routing of requests, and no duplicate writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def paying(recipient: str, amount: str) -> dict[str, Any]:
 
 
 def request_lines(folder: Path, operation: str) -> list[str]:
-    """The log's lines of an operation, without the terminal's colours."""
+    """Returns the log lines of an operation, without terminal colours."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", logged(folder))
     return [line for line in plain.splitlines() if f"operation={operation} " in line]
 
@@ -83,8 +83,8 @@ async def test_one_key_is_switched_and_no_other(tmp_path: Path) -> None:
 async def test_a_key_that_is_renamed_stays_where_it_was_switched_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A gateway hears of the new name long before it looks again for what was switched.
-    monkeypatch.setattr("gateway.migration.modes.POLL_SECONDS", 4)
+    # The gateway must see the new name before it loads the modes again.
+    monkeypatch.setattr("gateway.migration.modes.EVERY_SECONDS", 4)
     async with open_valley(tmp_path, apart=True) as here:
         await here.switch("forward")
         await here.house.import_key(api_key=API_KEY, name="store")
@@ -163,7 +163,7 @@ async def test_no_request_is_dropped_while_it_is_switched(tmp_path: Path) -> Non
         assert set(statuses) == {200}
 
 
-# What goes there, and what comes back
+# Forwarded requests and their answers
 
 
 async def test_a_request_goes_as_it_came_and_its_answer_comes_back_as_it_is(
@@ -294,7 +294,7 @@ async def test_it_asks_before_it_switches(tmp_path: Path) -> None:
             await here.says("modes", "set", *words, "forward", "--yes", code=2)
 
 
-# A batch stays where it was begun
+# A batch stays at the service of its first write
 
 
 async def forwarded_batch(here: Valley) -> str:
@@ -324,7 +324,7 @@ async def test_a_batch_that_was_forwarded_stays_at_the_legacy_service(tmp_path: 
 
 
 async def test_a_write_on_a_recipient_begins_no_batch(tmp_path: Path) -> None:
-    """Of batches there have to be none left before the legacy service can go."""
+    """The legacy service can be shut down only when no batch is bound to it."""
     async with open_valley(tmp_path) as here:
         await here.switch("forward")
         recipient = await make_recipient(here.house)
@@ -349,7 +349,7 @@ async def test_a_batch_that_was_translated_stays_at_the_current_service(tmp_path
 
 
 async def test_a_batch_that_was_seen_nowhere_goes_where_its_key_goes(tmp_path: Path) -> None:
-    """And stays there from its first write on."""
+    """From its first write on, the batch stays at that service."""
     async with open_valley(tmp_path, apart=True) as here:
         recipient = await done_directly(here, "/v1/recipients", {**ADA})
         body = paying(recipient, "1.00")
@@ -541,7 +541,7 @@ async def test_what_never_left_may_be_sent_again(tmp_path: Path, unused_tcp_port
         path = "/v1/batches/B-1234567890123456/start-processing"
         assert (await here.house.ask("POST", path)).status == 500
         assert (await here.told("writes", "unsettled"))["writes"] == []
-        # A service that is gone for good keeps no batch that it never heard of.
+        # An unreachable service must not bind a batch that it never received.
         assert (await here.told("modes", "list"))["begun_at_legacy"] == []
 
 
@@ -553,7 +553,7 @@ async def test_a_freeze_holds_for_what_is_forwarded(tmp_path: Path) -> None:
         assert (got.status, got.body["errors"][0]["code"]) == (500, "internal_server_error")
         assert here.asked_legacy("POST", "/v1/recipients") == 0
         assert (await here.house.ask("GET", "/v1/recipients")).status == 200
-        # Nothing of it was sent: it is at neither service.
+        # Nothing was sent, so the batch is bound to neither service.
         path = "/v1/batches/B-1234567890123456/start-processing"
         assert (await here.house.ask("POST", path)).status == 500
         assert (await here.told("modes", "list"))["begun_at_legacy"] == []
@@ -633,7 +633,7 @@ async def test_a_client_that_went_away_gets_the_answer_of_its_first_try(tmp_path
         assert answers[-1].body["batch"]["amount"] == "10.00"
         assert here.asked_legacy("POST", "/v1/batches") == 1
         assert batch.state == "open"
-        # That one has its answer now: asked for once more, it is another.
+        # The first request is answered now: an identical one is a new request.
         assert (await here.house.ask("POST", "/v1/batches", body)).status == 200
         assert here.asked_legacy("POST", "/v1/batches") == 2
 
@@ -707,7 +707,7 @@ async def test_a_legacy_service_that_is_silent_is_told_apart_from_the_current_on
 async def test_a_write_that_was_given_up_while_it_waited_for_a_connection_does_not_leave(
     tmp_path: Path,
 ) -> None:
-    """As after a long pause of its process: meanwhile an operator may have said that it was not sent."""
+    """After a long pause of its process, an operator may have settled the write as not sent."""
     sections = {"upstream": {"connections": 1, "timeout_seconds": 5}, "gone_seconds": 0.4}
     async with open_valley(tmp_path, apart=True, sections=sections) as here:
         await here.switch("forward")

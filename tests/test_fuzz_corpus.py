@@ -1,4 +1,4 @@
-"""What fuzzing has found, and where it begins: every input of the corpus, without a fuzzer."""
+"""Every input of the fuzz corpus, checked without a fuzzer."""
 
 from __future__ import annotations
 

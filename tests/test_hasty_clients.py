@@ -1,4 +1,4 @@
-"""Clients that hang up as soon as they have their answer: two requests that were answered are two."""
+"""Clients that disconnect directly after their answer: two answered requests are two requests."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.processes import command, configuration, serving
 
 TIMES = 5
 LONG = 30_000
-"""Characters: so much that not all of an answer fits into what a slow client has room for."""
+"""Characters: the answer exceeds the receive buffer of a slow client."""
 LONGER_THAN_A_LOOK = 0.3
-"""Seconds, after which the gateway looks for acknowledgements at its longest pauses."""
+"""Longer than the longest interval between two checks for acknowledgements."""
 
 BODY = json.dumps({"sourceCurrency": "USD", "description": "x" * LONG}).encode()
 REQUEST = (

@@ -1,4 +1,4 @@
-"""Clients that hold connections, with a key or without one, do not keep others from being served."""
+"""Clients that hold connections, with or without a key, do not prevent service to others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.test_load import BOLT, Crowd, answer, gated
 
 MOST = 40
 SECONDS = 2
-"""In which a client with a key is served: stalled bodies are waited for four times as long."""
+"""The longest time to serve a client with a key; the body timeout is four times as long."""
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ HELD = {
 
 
 async def open_held(port: int, data: bytes, stack: AsyncExitStack) -> None:
-    """A connection that reads nothing of what it is sent."""
+    """Opens a connection that never reads."""
     one = socket.socket()
     stack.callback(one.close)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2304)
@@ -72,7 +72,7 @@ async def open_held(port: int, data: bytes, stack: AsyncExitStack) -> None:
 
 
 async def assert_is_served(house: House) -> None:
-    """Another merchant, on a new connection."""
+    """Checks that another merchant is served on a new connection."""
     began = time.monotonic()
     got = await heard(
         house.running.port, request("GET", "/v1/profile/balances", key="bolt-api-key")
@@ -96,7 +96,7 @@ async def test_client_with_a_key_is_served_beside_held_connections(tmp_path: Pat
 async def test_client_with_a_key_is_served_while_held_connections_are_opened_again(
     tmp_path: Path, kind: str, address: str, pause: float
 ):
-    """From the address of the client that is served, as behind a proxy, and from another one."""
+    """The connections come from the served client's address, as behind a proxy, or another one."""
     pauses = Random(1)
     async with small_gateway(tmp_path) as house:
 

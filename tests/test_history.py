@@ -1,6 +1,4 @@
-"""A merchant who has been here for long: what a request costs does not grow with what was, or keeps
-nobody else waiting.
-"""
+"""Long-standing merchants: the cost of a request does not grow with their history."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from tests.payday import done, make_batch, make_recipient, open_town, payment_id
 
 OWNER = Tenant(KEY["merchant"], KEY["environment"])
 LONG_AGO = MANY + 500
-"""How many there are of everything."""
+"""The number of old objects of each kind."""
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 @pytest.fixture
 def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How much each look into the state found."""
+    """The numbers of rows that each read of the database returned."""
     found: list[int] = []
     plain, plain_names = Store.looked_up, Ledger.legacy_ids
 
@@ -111,7 +109,7 @@ async def test_payments_of_batches_that_are_complete_are_counted_once(tmp_path: 
         again = await done(house, "GET", "/payments?pageSize=3")
         assert again == first
         assert first["meta"] == {"page": 1, "pages": 4, "records": 12}
-        # The one that is open, and the newest of the others.
+        # The open batch, and the newest complete one.
         assert len([one for one in service.requests if one.target.endswith("/summary")]) == 2
         pages = [
             (await done(house, "GET", f"/payments?pageSize=3&page={page}"))["payments"]
@@ -143,7 +141,7 @@ async def test_of_a_recipients_payments_no_batch_without_memos_is_looked_into(
         assert not any(one["memo"] for one in shown)
         assert looked_into == []
 
-        # It has one once a payment gets one, by a change or with a payment that is added.
+        # A batch has memos after an update or an added payment with a memo.
         (first, _second) = await payment_ids(house, batches[0])
         change = {"sourceAmount": "3.00", "memo": "March"}
         await done(house, "PATCH", f"/batches/{batches[0]}/payments/{first}", change)
@@ -167,7 +165,7 @@ async def test_the_memo_of_a_recipients_only_payment_in_a_batch_is_shown_without
                 for one in (ada, bob)
             ]
             await done(house, "POST", "/batches", {"sourceCurrency": "USD", "payments": payments})
-        # Of two in a batch it is only seen there which is which.
+        # Two payments of one recipient can be told apart only by reading the batch.
         twice = [
             {"recipient": {"id": bob}, "sourceAmount": "7.00", "memo": memo} for memo in ("a", "b")
         ]

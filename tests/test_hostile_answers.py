@@ -1,4 +1,4 @@
-"""Responses of a service, and forwarded bodies, that are made to cost more than they weigh."""
+"""Service responses and forwarded bodies that cost much more memory or time than their size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.signed import Recorder, http, recording, says
 MEGABYTE = 1 << 20
 MANY = 20_000_000
 SERVED = 5
-"""Requests of others that are answered, one after the other, while one hostile text is worked on."""
+"""Sequential requests of others that are answered while one hostile text is processed."""
 
 TEXTS = {
     "lists": b'{"ok":true,"a":[' + b"[]," * MANY + b"[]]}",
@@ -40,7 +40,7 @@ class Attacked:
 
     @property
     def peak(self) -> int:
-        """Bytes of memory that the process has had at most."""
+        """The peak memory of the process in bytes."""
         status = Path(f"/proc/{self.gateway.running.pid}/status").read_text("ascii")
         (line,) = [one for one in status.splitlines() if one.startswith("VmHWM:")]
         return int(line.split()[1]) * 1024
@@ -55,7 +55,7 @@ class Attacked:
             return response.status
 
     async def attack(self, method: str, path: str, data: bytes = b"", **headers: str) -> int:
-        """The status of a hostile request, during which others are served in bounded memory."""
+        """Sends a hostile request, and checks that others are served in bounded memory meanwhile."""
         before, served = self.peak, 0
         hostile = asyncio.ensure_future(self.ask(method, path, data, **headers))
         while not hostile.done():
@@ -114,7 +114,7 @@ async def test_hostile_forwarded_body_costs_bounded_memory_and_nobody_else_s_tim
 
 async def test_ids_of_a_forwarded_body_are_read_where_they_hold_up_nobody(tmp_path: Path) -> None:
     async with attacked(tmp_path, forwards=True) as here:
-        data = b'{"ids":[' + b"[]," * 700_000 + b"[]]}"  # just as much as may be held
+        data = b'{"ids":[' + b"[]," * 700_000 + b"[]]}"  # just within the memory limit
         assert await here.attack("DELETE", "/batches", data) == 200
 
 

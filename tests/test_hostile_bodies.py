@@ -1,4 +1,4 @@
-"""Bodies that are made to cost more than they weigh: refused in linear time, with bounded answers."""
+"""Bodies that cost much more than their size are refused in linear time, with bounded answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def post(house: House, data: bytes, path: str = "/v1/batches", **headers: 
 
 
 def seconds_to_read(keys: int) -> float:
-    """CPU seconds for an object whose last key stands twice."""
+    """Measures the CPU seconds to read an object whose last key is duplicated."""
     names = [*range(keys), keys - 1]
     data = b"{" + b",".join(b'"%d":1' % name for name in names) + b"}"
     began = time.process_time()
@@ -79,7 +79,7 @@ async def test_at_most_a_hundred_errors_are_reported(
 
 
 def paying_addresses(count: int) -> dict[str, object]:
-    """Payments to so many addresses, some of them named twice, and one recipient by id."""
+    """Builds payments to ``count`` addresses, some of them twice, and to one recipient by id."""
     named = [f"payee-{number}@example.com" for number in range(count)]
     payments = [
         {"recipient": {"email": one}, "sourceAmount": "1.00"} for one in [*named, *named[:500]]

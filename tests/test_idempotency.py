@@ -1,4 +1,4 @@
-"""``Idempotency-Key``: the same request once, whatever it changes, over a restart, and at two instances."""
+"""``Idempotency-Key`` on all writes, after a restart and with two instances."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ async def test_the_first_answer_is_given_again_after_a_restart(tmp_path: Path) -
 
 
 async def _by_another(settings: Settings, name: str, body: Any) -> Got:
-    """The answer of a gateway that begins for it, and ends after it."""
+    """Sends the request to a gateway that runs only for it."""
     async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
         return await create(House(running, settings, session), name, body)
 

@@ -1,4 +1,4 @@
-"""A batch too large to be worked on in one go: others are served meanwhile, and its bytes are the same."""
+"""Batches that are processed in slices: others are served meanwhile, and the result is the same."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from tests.valley import NAME, open_valley
 
 COUNT = 2000
 LONG_AS_TEXT_ALONE = 400
-"""So many that nothing is worked on by slices, and the answer's text is long all the same."""
+"""Too few payments for slices, but the text of the answer is long."""
 RECIPIENT = "/v1/recipients/R-BENCHABC00000001"
 WHEN = re.compile(rf'"(createdAt|updatedAt)":"(?!{re.escape(big_batch.MADE)}")[^"]*"')
 ID = re.compile(r"\b[BP]-[A-Za-z0-9]{6,}\b")
 
 
 class Service2000(BigConnection):
-    """What it was sent, and once how it refused."""
+    """Records request bodies, and refuses requests with a prefix."""
 
     bodies: list[bytes]
     refuses: dict[str, Any] | None
@@ -81,7 +81,7 @@ async def service(
 
 
 def without_names(text: str) -> str:
-    """Stand-ins are made with a key of the house's own; and without times that are the house's own."""
+    """Replaces alias ids, which depend on the gateway's key, and the gateway's own times."""
     names: dict[str, str] = {}
     undated = WHEN.sub(r'"\1":"now"', text)
     return ID.sub(lambda found: names.setdefault(found[0], f"id {len(names)}"), undated)
@@ -90,7 +90,7 @@ def without_names(text: str) -> str:
 async def there_and_back(
     folder: Path, data: bytes, **sections: Any
 ) -> tuple[list[str], list[bytes]]:
-    """What a client is told, and what the service is sent, of a create and a reading."""
+    """Creates, reads and quotes a batch; returns the answers and the upstream bodies."""
     folder.mkdir()
     async with service() as (url, bodies), open_house(folder, url, **sections) as house:
         made = await house.ask("POST", "/v1/batches", data=data)
@@ -104,7 +104,7 @@ async def there_and_back(
 
 
 async def edited(folder: Path, **sections: Any) -> tuple[list[str], list[bytes]]:
-    """The same of changes: of each payment, to a draft, of that, and of what is made of it."""
+    """Edits a batch in several ways, as a draft too; returns the answers and upstream bodies."""
     folder.mkdir()
     async with service() as (url, bodies), open_house(folder, url, **sections) as house:
         made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
@@ -138,7 +138,7 @@ async def test_changes_of_a_large_batch_are_the_same_by_slices_and_in_one_go(
 
 
 def with_payments(**changed: Any) -> bytes:
-    """A large body in which some payments are otherwise: ``_3`` is the fourth."""
+    """Builds a large body in which some payments are replaced: ``_3`` is the fourth."""
     body = json.loads(big_batch.body(COUNT, 1))
     for place, payment in changed.items():
         body["payments"][int(place[1:])] = payment
@@ -207,7 +207,7 @@ async def test_a_refusal_of_a_large_change_spells_ids_as_its_client_did(tmp_path
     async with refused as (url, bodies), open_house(tmp_path, url) as house:
         path, ids = await made_and_read(house)
         async with open_store(house.settings.state) as store:
-            # By which an answer would call it that is not about what its client called otherwise.
+            # An imported id, which answers use unless the client used another id.
             owner = Tenant(KEY["merchant"], KEY["environment"])
             await keep(store, owner, {"P-OLD": known}, imported=True)
         got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
@@ -233,7 +233,7 @@ async def test_a_payment_that_a_large_change_names_twice_is_told_whichever_its_n
 
 
 async def made_and_read(house: House) -> tuple[str, list[str]]:
-    """A large batch's path, and the ids by which clients know its payments."""
+    """Creates a large batch; returns its path and the client's ids of its payments."""
     made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
     path = f"/v1/batches/{made.body['batch']['id']}"
     shown = (await house.ask("GET", path)).body["batch"]["payments"]["payments"]
@@ -241,7 +241,7 @@ async def made_and_read(house: House) -> tuple[str, list[str]]:
 
 
 class OneForEachAnswer(ThreadPoolExecutor):
-    """Begins a work only when somebody else was answered since the last one was begun."""
+    """Starts each task only after another request was answered since the previous task."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -313,21 +313,21 @@ def kept(request: pytest.FixtureRequest) -> State:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """In which rows are unpacked."""
+    """Records the threads in which slices are unpacked."""
     unpack, threads = CompressedSequence.read_slice, set[int]()
 
     def noted(self: CompressedSequence, number: int) -> list[Any]:
         threads.add(threading.get_ident())
         return unpack(self, number)
 
-    monkeypatch.setattr(CompressedSequence, "read_slice", noted)
+    monkeypatch.setattr(CompressedSequence, "slice_at", noted)
     return threads
 
 
 async def test_where_others_wait_no_slice_of_a_change_is_unpacked(
     kept: State, tmp_path: Path, threads: set[int]
 ) -> None:
-    """With as many aliases in one transaction as a database has no locks for."""
+    """One transaction writes more aliases than the database has row locks for."""
     where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
     told, _bodies = await edited(tmp_path / "house", state=where)
     assert sum(one.startswith("200") for one in told) == len(told) - 1
@@ -364,7 +364,7 @@ async def test_no_transaction_waits_until_a_change_is_worked_out(
     where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
     async with service() as (url, _bodies), open_house(tmp_path, url, state=where) as house:
         path, ids = await made_and_read(house)
-        monkeypatch.setattr(CompressedSequence, "read_slice", noted)
+        monkeypatch.setattr(CompressedSequence, "slice_at", noted)
         monkeypatch.setattr(Ledger, "merging", merged)
         got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
     assert got.status == 200
@@ -384,7 +384,7 @@ async def test_what_a_large_request_was_is_forgotten_with_it(
     course = Journal.course
     monkeypatch.setattr(Journal, "course", kept_in_view)
     async with service() as (url, _bodies), open_house(tmp_path, url) as house:
-        await made_and_read(house)  # and with it the house's connection to the service was opened
+        await made_and_read(house)  # opens the connection to the service, too
         del courses[1:]
 
         async def is_gone() -> bool:
@@ -447,20 +447,20 @@ async def test_a_large_batch_whose_answer_was_lost_is_found_and_given_to_the_ret
 
 @pytest.fixture
 def soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept for a minute in case that a connection is reset goes at once."""
+    """Makes answers expire immediately that are otherwise kept for a minute."""
     monkeypatch.setattr(settling, "_UNREAD_FOR", timedelta())
     monkeypatch.setattr(settling, "_EXPIRES_EVERY", 0.0)
 
 
 async def holders(folder: Path) -> set[str]:
-    """Whose long texts the state has."""
+    """Loads the owners of long texts in the database."""
     state = State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
     async with open_store(state) as store, store.read() as connection:
         return set(await connection.scalars(select(pieces.c.holder)))
 
 
 async def only_remembered(folder: Path) -> bool:
-    """Whether the journal has no long text any more."""
+    """Whether no long text of the journal is stored."""
     return all('"payments"' in one for one in await holders(folder))
 
 

@@ -1,8 +1,8 @@
-"""What is secret or personal shows up nowhere: not in the log, not in refusals, not on the disk.
+"""Secrets and personal data appear in no log line, no refusal and no file.
 
-Each canary is a value that nothing else would ever write. They are sent in every field, header and
-parameter of every operation, well-formed and malformed, with a service that answers and one that
-is in trouble. The gateway is the real process; its log is all of its standard error.
+Each canary is a value that nothing else would write. Canaries are sent in every field, header and
+parameter of every operation, well-formed and malformed, with a healthy and a faulty service. The
+gateway is a real process; its log is its whole standard error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Place:
-    """The process, the service behind it, and the part of the log that a test has caused."""
+    """The gateway process, its service, and the part of the log that a test has caused."""
 
     def __init__(self, gateway: Process, simulator: Simulator) -> None:
         self.gateway = gateway
@@ -65,7 +65,7 @@ class Place:
     async def ask(self, method: str, path: str, body: Any = b"", key: str = API_KEY) -> Heard:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         lines = [f"{method} /v1{path} HTTP/1.1", "Host: x", f"X-API-Key: {key}", *HEADERS]
-        lines += [f"Idempotency-Key: {SSN}-{next(SEEDS)}"]  # the same again would be a retry
+        lines += [f"Idempotency-Key: {SSN}-{next(SEEDS)}"]  # an identical request would be a retry
         lines += [f"Content-Length: {len(data)}"] if data else []
         answer = await heard(self.gateway.port, "\r\n".join([*lines, "", ""]).encode() + data)
         assert answer is not None
@@ -96,7 +96,7 @@ async def placed(folder: Path) -> AsyncIterator[Place]:
         "secret_key": SECRET_KEY,
         "name": "first",
     }
-    # Each request is to meet its trouble: the gateway does not leave this service alone for it.
+    # The circuit breaker is off, so that each request meets its fault.
     upstream = "[upstream]\ntimeout_seconds = 0.5\nbreaker_failures = 0"
     text = configuration(simulator.url, upstream)
     (folder / "gateway.toml").write_text(text)
@@ -123,7 +123,7 @@ def place(house: Place) -> Iterator[Place]:
 
 
 def assert_silent(place: Place) -> None:
-    """The log of this test: it has lines, and no canary."""
+    """Checks that the log of this test has lines, and no canary."""
     logged = place.new_log()
     assert logged
     assert_no_canary(logged)
@@ -309,7 +309,9 @@ async def test_what_the_service_says_of_a_field_is_passed_on_and_not_logged(
 async def test_a_service_that_takes_too_long_leaves_no_canary(place: Place) -> None:
     one = await place.new_objects()
     for method, path, body in operations(one)[:1]:
-        unread = Fault("GET", "*", status=503, times=1000)  # else what was made is seen at once
+        unread = Fault(
+            "GET", "*", status=503, times=1000
+        )  # prevents an immediate confirmation of the write
         place.simulator.service.faults[:] = [Fault(method, "*", answer_delay=1), unread]
         answer = await place.ask(method, path, body)
         assert answer.status == 500
@@ -355,14 +357,14 @@ def signed_request(method: str, target: str, body: bytes = b"", **who: str) -> b
 
 
 def made_of(sent: bytes) -> str:
-    """The signature of a request."""
+    """Returns the signature of a request."""
     return sent.partition(b"\r\nX-SVC")[0][-64:].decode()
 
 
 async def signs(
     place: Place, method: str, target: str, body: bytes = b"", *spoil: tuple[str, str], **who: str
 ) -> tuple[Heard, str]:
-    """The answer to a signed request with every canary in its headers, and its signature."""
+    """Sends a signed request with all canaries in headers; returns the answer and signature."""
     sent = signed_request(method, target, body, **who)
     made = made_of(sent)
     for one, other in spoil:
@@ -441,7 +443,7 @@ async def test_a_service_in_trouble_behind_the_signed_face_leaves_no_canary_in_t
 async def test_every_line_of_the_log_is_json_and_a_request_has_one(place: Place) -> None:
     before = len(place.gateway.lines())
     await place.ask("GET", "/recipients")
-    # What other tests left unsettled is told of at the same time.
+    # Writes in doubt of other tests may be logged at the same time.
     (line,) = [one for one in place.gateway.lines()[before:] if one["event"] == "request"]
     assert line["merchant"] == "canary"
     assert line["operation"] == "list_recipients"
@@ -461,7 +463,7 @@ async def test_nothing_on_the_disk_holds_a_secret_or_a_person_in_plain_text(
     assert {"gateway.db", "gateway.key"} <= {path.name for path in files}
     for path in files:
         stored = path.read_bytes().lower()
-        for kind in "br":  # a number that is sent as an id is one
+        for kind in "br":  # a number that was sent as an id is stored as an id
             stored = stored.replace(f"{kind}-{SSN}".encode(), b"")
         for canary in (API_KEY, SECRET_KEY, *PERSONAL):
             for spelled in (
@@ -473,5 +475,5 @@ async def test_nothing_on_the_disk_holds_a_secret_or_a_person_in_plain_text(
 
 
 def _written(folder: Path) -> list[Path]:
-    """What the gateway has written there; the configuration is the operator's."""
+    """Lists files of the gateway, without the operator's configuration."""
     return [path for path in folder.iterdir() if path.name != "gateway.toml"]

@@ -1,7 +1,5 @@
-"""What is secret or personal shows up nowhere else either.
-
-At the most talkative level, in what is left on the disk of a process that was killed, in a crash, in
-what commands print, and on the admin port.
+"""Secrets and personal data in debug logs, on the disk of a killed process, in crashes, in the
+output of commands and on the admin port.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ KEY = {
     "name": "first",
 }
 STORED = (API_KEY, SECRET_KEY, *PERSONAL)
-"""What no state may hold in plain text; an access key is no secret."""
+"""Canaries that no database may contain in plain text; an access key is not secret."""
 
 
 @asynccontextmanager
@@ -78,7 +76,7 @@ async def objects(house: House) -> Objects:
 
 
 async def everything(house: House) -> None:
-    """Every operation, but for those that delete: what they delete would not be there to be found."""
+    """Requests every operation except deletions, so that the data remains in the database."""
     for method, path, body in operations(await objects(house)):
         if method != "DELETE":
             once = {"Idempotency-Key": f"{SSN}-{method}-{path}"[:255]}
@@ -302,7 +300,7 @@ async def test_no_command_prints_a_secret_or_a_person(tmp_path: Path) -> None:
 def said_of(
     arguments: list[str], stdin: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[int, str]:
-    """Exit code and output of a command as `main` runs it, in a folder with a configuration."""
+    """Runs a command by `main` in a directory with a configuration; returns code and output."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr("sys.argv", ["payout-gateway", *arguments])
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))

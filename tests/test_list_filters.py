@@ -1,6 +1,6 @@
-"""Filters that clients send with lists of batches and payments, each held against what is shown without.
+"""Filters of lists of batches and payments, checked against the unfiltered list.
 
-A list with a filter has to be the list without one, less what the filter leaves out: in the same order,
+A filtered list is the unfiltered list without the rows that do not match: in the same order,
 counted, page by page, in front of a service that lists batches and of one that does not.
 """
 
@@ -40,14 +40,14 @@ SERVICES = {
 
 @dataclass(slots=True)
 class Town:
-    """A gateway, the service behind it, and its recipients by what they are called."""
+    """A gateway, its service, and the recipient ids by name."""
 
     house: House
     service: Service
     payees: dict[str, str]
 
     async def listed(self, path: str, size: int = 1000, **query: str) -> list[dict[str, Any]]:
-        """Every row, and the ``meta`` has to count them."""
+        """Lists the rows of all pages, and checks the counts in ``meta``."""
         rows: list[dict[str, Any]] = []
         name = path.rpartition("/")[2]
         for page in itertools.count(1):
@@ -65,7 +65,7 @@ class Town:
 async def town(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Town]:
-    """Batches of every status in two currencies; some payments arrive in another, one batch is edited."""
+    """Batches of every status in two currencies, with target amounts and an edited batch."""
     service = Service(seed=1, switches=SERVICES[request.param])
     folder = tmp_path_factory.mktemp("filters")
     async with open_town(folder, service) as (house, _simulator):
@@ -90,7 +90,7 @@ async def town(
             await done(house, "POST", f"/batches/{batch}/start-processing")
         first = (await done(house, "GET", f"/batches/{batches[3]}"))["batch"]["payments"]
         path = f"/batches/{batches[3]}/payments/{first['payments'][0]['id']}"
-        await done(house, "PATCH", path, {"memo": "edited"})  # a draft where the path is not there
+        await done(house, "PATCH", path, {"memo": "edited"})  # a draft if the endpoint is missing
         yield made
 
 
@@ -103,13 +103,13 @@ async def _batch(made: Town, currency: str, amount: str, *names: str) -> str:
     return str((await done(made.house, "POST", "/batches", body))["batch"]["id"])
 
 
-# What a filter means, over what is shown
+# Expected matches, computed from the unfiltered list
 
 Row = dict[str, Any]
 
 
 def fits(row: Row, query: dict[str, str]) -> bool:
-    """A payment, by itself; or what a batch tells of itself."""
+    """Whether the fields of a payment or batch match the query."""
     created = row["createdAt"]
     tests = {
         "status": lambda value: row["status"] == value,
@@ -135,7 +135,7 @@ OF_PAYMENTS = ("recipient", "country", "targetCurrency")
 
 
 def queries(rows: list[Row], payees: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Each filter by itself, and each two and three of them together."""
+    """Iterates over each filter, and over pairs and triples of filters."""
     times = sorted(row["createdAt"] for row in rows)
     values = {
         "status": [*sorted({row["status"] for row in rows}), "accepted"],
@@ -155,7 +155,7 @@ def queries(rows: list[Row], payees: dict[str, str]) -> Iterator[dict[str, str]]
 
 
 async def settled(town: Town, path: str) -> list[Row]:
-    """The list once nothing moves any more: what was started is complete."""
+    """Lists the rows once no batch is processing."""
     for _ in range(100):
         rows = await town.listed(path)
         if not any(row["status"] == "processing" for row in rows):
@@ -290,7 +290,7 @@ MANY, PAGE = 1000, 10
 
 
 async def _thousand(house: House, service: Service) -> None:
-    """Batches at the service and in the ledger: nine of ten are complete, each pays one recipient."""
+    """Seeds batches at the service and in the ledger: nine of ten are complete."""
     world, started = service.world(), datetime(2026, 1, 1, tzinfo=UTC)
     payee = next(iter(world.recipients.values()))
     found: list[CompareAndSet] = []
@@ -320,10 +320,10 @@ async def test_a_filtered_list_makes_no_more_calls_than_are_documented(
     service.seed_recipients(1, seed=1)
     async with open_town(tmp_path, service) as (house, _simulator):
         await _thousand(house, service)
-        await done(house, "GET", "/batches")  # from here on it is known whether there is a list
+        await done(house, "GET", "/batches")  # detects if the service lists batches
 
         async def calls(path: str, **query: str) -> tuple[int, int]:
-            """How many matched, and how many calls it took."""
+            """Returns the number of matches and of upstream calls."""
             before = len(service.calls())
             body = await done(house, "GET", f"{path}?{urlencode(query)}")
             return body["meta"]["records"], len(service.calls()) - before
@@ -338,11 +338,11 @@ async def test_a_filtered_list_makes_no_more_calls_than_are_documented(
         else:
             records, made = await calls("/batches", status="open")
             assert (records, made <= summaries + balance + PAGE) == (100, True)
-            # Of those that are complete no more can come.
+            # Complete batches do not change any more.
             records, made = await calls("/batches", status="complete")
             assert (records, made <= MANY // 10 + balance + PAGE) == (900, True)
             records, made = await calls("/batches", startDate="2026-01-02", endDate="2026-01-02")
-            # Two were created just when a day began: by whose clock, their summaries tell.
+            # Two batches were created at midnight: only their summaries give the service's time.
             assert (records, made <= PAGE + balance + 2) == (24, True)
         recipient = next(iter(service.world().recipients))
         records, made = await calls("/batches", recipient=recipient, status="open")

@@ -1,7 +1,7 @@
-"""The list of recipients with an index, through the whole house: what it costs, and what it shows.
+"""The list of recipients with an index, through a whole gateway: its cost and its rows.
 
-What the answers must be is decided where the list without one is: in ``tests.test_lists``, over every
-recipient that the service has.
+The expected answers come from ``tests.test_lists``, which computes them from all recipients of the
+service.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 OWNER = Tenant(KEY["merchant"], KEY["environment"])
 BY_CITY = {"orderBy": "city", "sortBy": "asc"}
 MOST = 3
-"""Calls of a question, once the index is warm."""
+"""The most upstream calls of a query once the index is filled."""
 
 
 @pytest_asyncio.fixture(
@@ -58,7 +58,7 @@ MOST = 3
 async def warm(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Town]:
-    """A thousand recipients, of whom some were changed and deleted through the gateway."""
+    """A thousand recipients, some of them changed and deleted through the gateway."""
     folder = tmp_path_factory.mktemp("index")
     async with town(folder, seeded=1000, index=True, lists_archived=request.param) as made:
         await make_busy(made)
@@ -85,13 +85,13 @@ async def test_a_row_of_the_index_is_the_recipient_as_it_is_read_alone(warm: Tow
 
 
 async def test_what_is_changed_through_the_gateway_is_in_the_next_list(tmp_path: Path) -> None:
-    """Several clients at once; each sees what it was told is done, whatever the others do."""
+    """Each of several concurrent clients sees its own completed changes."""
     async with town(tmp_path, seeded=400, index=True) as made:
         await made.list(**BY_CITY)
         some = random.Random("some").sample(made.there(), 24)
 
         async def ids(**query: Any) -> list[str]:
-            """While others change it, a list may be told as a failure; never in part."""
+            """Lists ids; during concurrent changes a list may fail, but is never incomplete."""
             async with asyncio.timeout(60):
                 while is_internal(got := await made.list(pageSize=100, **query)):
                     pass
@@ -125,7 +125,7 @@ async def test_who_is_archived_elsewhere_is_not_shown_while_others_are_changed_h
     tmp_path: Path,
     filters_archived: bool,
 ) -> None:
-    """In three calls, where the service has a filter by that status."""
+    """It takes three calls if the service filters by that status."""
     async with town(tmp_path, seeded=1000, index=True, filters_archived=filters_archived) as made:
         await made.list(**BY_CITY)
         costs = []
@@ -144,7 +144,7 @@ async def test_who_is_archived_elsewhere_is_not_shown_while_others_are_changed_h
 
 
 async def test_a_list_that_fits_on_a_page_is_read_for_each_question(tmp_path: Path) -> None:
-    """One call, as without an index, and nothing is missed that no date tells of."""
+    """It takes one call, and finds changes that do not move the update time."""
     async with town(tmp_path, seeded=200, index=True) as made:
         for each in [each for each in made.there() if each.primary][:3]:
             asked = {**WALLETS, "payoutMethod": each.primary.type if each.primary else ""}
@@ -156,7 +156,7 @@ async def test_a_list_that_fits_on_a_page_is_read_for_each_question(tmp_path: Pa
 
 
 def _undated(service: Service) -> Handle:
-    """A service whose update dates do not move with a recipient's accounts."""
+    """Builds a service whose update times ignore changes of accounts."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         dates = {each.id: each.updated_at for each in service.world().recipients.values()}
@@ -222,7 +222,7 @@ async def test_what_one_process_changed_is_in_the_next_list_of_another(
     postgres: State,  # noqa: F811 - the fixture
     tmp_path: Path,
 ) -> None:
-    """Two gateways on one state, and a service whose dates do not tell of accounts."""
+    """Two gateways share a database; the service's update times ignore accounts."""
     service = Service(seed=1)
     service.seed_recipients(400, seed=7)
     its = {"url": postgres.url, "encryption_key_file": str(postgres.encryption_key_file)}
@@ -258,7 +258,7 @@ async def test_nothing_of_the_index_is_stored(tmp_path: Path) -> None:
 async def test_a_question_of_the_service_s_own_is_one_call_all_the_same(warm: Town) -> None:
     before = warm.calls()
     await warm.list(orderBy="name")
-    # A service that lists its archive can answer none by itself.
+    # Lists of a service that includes archived recipients must be filtered here.
     assert warm.calls() - before == (2 if warm.lists_archived else 1)
 
 

@@ -1,7 +1,7 @@
-"""The list of recipients, through the whole house: each answer against a reading of all of them.
+"""The list of recipients through a whole gateway, checked against a computation over all of them.
 
-What a query means is written here once more, from the legacy document (section 4.1): over every
-recipient that the service has, one by one, with no regard to how the gateway finds out.
+The expected answer to a query is computed from the legacy document (section 4.1) over every
+recipient of the service, independently of the gateway's implementation.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Meaning:
         if order == "payoutMethod":
             return method(each) or ""
         text = (each.address if order in ADDRESS_ORDERS else each.fields).get(order) or ""
-        # The service's own order of text, where it was the service that put them in order.
+        # The service's own text order, if the service sorted the list.
         return text.casefold() if self.one_call() else text
 
     def one_call(self) -> bool:
@@ -565,7 +565,7 @@ async def test_what_the_service_can_answer_itself_is_one_call(
         await made.list()
         before = made.calls()
         got = await made.list(**query)
-        # Nobody has a word here, so that status needs no reading of all of them.
+        # No recipient has a status override, so that status needs no scan.
         meaning = Meaning(made, query)
         assert ids_of(got) == _with_service_order(meaning)
         assert got.body["meta"] == meaning.answer()[1]
@@ -573,7 +573,7 @@ async def test_what_the_service_can_answer_itself_is_one_call(
 
 
 def _with_service_order(meaning: Meaning) -> list[str]:
-    """As the service lists them, which is what the client then sees."""
+    """Lists ids in the order of the service, which the client sees."""
     query = {**meaning.query, "status": ""}
     exact = Meaning(meaning.town, {**query, "page": "1", "pageSize": "1000"})
     kept = {each.id for each in meaning.town.there() if meaning.matches(each)}
@@ -600,7 +600,7 @@ async def test_a_scan_asks_the_service_only_for_what_it_can_leave_out(tmp_path: 
 
 
 async def test_once_an_archived_recipient_was_listed_none_is_counted(tmp_path: Path) -> None:
-    """One archived elsewhere is noticed when a page shows it, and from then on on every page."""
+    """A recipient archived elsewhere is not counted once a page has shown it."""
     async with town(tmp_path, lists_archived=True) as made:
         there = len(made.there())
         for page_size in (500, 1):
@@ -622,7 +622,7 @@ async def test_deleting_costs_no_reading_of_everything_once_the_service_hides_th
 async def test_a_recipient_whose_creation_could_not_be_undone_is_in_no_list_and_no_count(
     small: Town,
 ) -> None:
-    """The service has it and lists it; the client was told that there is none."""
+    """The service lists the recipient; the client was answered that it was not created."""
     await small.house.ask("DELETE", f"{PATH}/{small.there()[0].id}")
     await small.list()  # the service was seen to leave the deleted out
     before = {each.id for each in small.there()}
@@ -687,7 +687,7 @@ def _is_list(request: web.BaseRequest) -> bool:
 
 @dataclass(slots=True)
 class Odd:
-    """A service whose lists are its own: ``answer`` says what becomes of one list answer."""
+    """A service with unusual lists: ``answer`` transforms each list answer."""
 
     service: Service
     answer: Callable[[dict[str, str], dict[str, Any]], dict[str, Any]]
@@ -824,7 +824,7 @@ async def test_a_large_page_is_never_cut_without_the_meta_saying_so(odd: Town, o
 async def test_recipients_created_and_deleted_while_a_scan_runs_lose_no_row(
     tmp_path: Path, seed: int
 ) -> None:
-    """Of those that were there all along, every answer has each once."""
+    """Every answer has each recipient once that existed during the whole scan."""
     dice = random.Random(seed)
     changes: list[Callable[[], None]] = []
     service = Service(seed=1, switches=Switches(max_page_size=50))
@@ -860,7 +860,7 @@ async def test_recipients_created_and_deleted_while_a_scan_runs_lose_no_row(
 
 
 async def test_one_deleted_and_one_created_between_two_pages_lose_no_row(tmp_path: Path) -> None:
-    """The count stays what it was; the rows behind the deleted one have moved all the same."""
+    """The count is unchanged, but the rows after the deleted one move."""
     service = Service(seed=1, switches=Switches(max_page_size=50))
     made = sorted(service.seed_recipients(200, seed=7), key=lambda each: each.created_at)
     for each in made:

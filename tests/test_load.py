@@ -1,4 +1,4 @@
-"""More than can be done, on real sockets: what is shed, what was sent for it, and how much is held."""
+"""Overload on real sockets: load shedding, the calls that are made, and bounds on memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SMALL = {
 
 
 class Gate:
-    """A service that answers when it is told to; a merchant's requests are told by its key."""
+    """A service that delays answers to one access key until a gate opens."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -68,14 +68,14 @@ async def gated(folder: Path, **load: float) -> AsyncIterator[tuple[House, Recor
 def legacy(
     key: str = KEY["api_key"], method: str = "GET", *headers: str, body: bytes = b""
 ) -> bytes:
-    """A request that becomes one call of the service, or the creation of a recipient."""
+    """Builds a request that makes one upstream call, or creates a recipient."""
     target = "/v1/profile/balances" if method == "GET" else "/v1/recipients"
     lines = [f"{method} {target} HTTP/1.1", "Host: gateway", f"X-API-Key: {key}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 async def patiently(connection: Wire) -> Heard | None:
-    """An answer that waits for what the test does; where none comes, a hang is cut off."""
+    """Waits for an answer, for at most 30 seconds; returns None if the connection closes."""
     async with asyncio.timeout(30):
         try:
             return await connection._answer(bodiless=False)
@@ -84,7 +84,7 @@ async def patiently(connection: Wire) -> Heard | None:
 
 
 class Crowd:
-    """Clients that have asked, each on a connection of its own."""
+    """Clients with one connection for each request."""
 
     def __init__(self, house: House, stack: AsyncExitStack) -> None:
         self._port = house.running.port

@@ -1,4 +1,4 @@
-"""A log that cannot be written costs lines, and no answer."""
+"""A log that cannot be written loses lines, but no answers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Two merchants of one gateway: neither sees or touches what is the other's, by any spelling of an id.
+"""Isolation of two merchants of one gateway: neither reaches objects of the other by any id.
 
-Where each has an account of its own, nothing at all is shared. Two may also be one account to the
-service, with a pair of keys each: the service then shows both the same objects, and what must stay
-apart is what the gateway itself knows: names of ids, drafts, memos, remembered words.
+Merchants usually have separate accounts at the service. Two merchants may also share one account,
+with separate credentials: the service then shows the same objects to both, and the gateway's own
+data (alias ids, drafts, memos, statuses) must stay separate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("inferred", [True, False], ids=["inferred", "doc
 
 
 class Other:
-    """The second merchant, at the same door."""
+    """The second merchant of the same gateway."""
 
     def __init__(self, house: House, api_key: str) -> None:
         self.house = house
@@ -54,7 +54,7 @@ async def two_merchants(
 
 
 async def spellings(house: House, merchant: str, *names: str) -> dict[str, list[str]]:
-    """Every spelling of ids of a merchant: as clients know them, as the service does, imported."""
+    """Loads each id in all forms: the client's, the service's and an imported one."""
     owner = Tenant(merchant, "sandbox")
     async with open_store(house.settings.state) as store:
         current = await current_ids(store, owner, names)
@@ -68,7 +68,7 @@ PAYMENT = {"sourceAmount": "10.00"}
 
 
 def bodies(method: str, path: str, ids: dict[str, str]) -> Any:
-    """A body for an operation, about the ids."""
+    """Builds a body for an operation on the ids."""
     if method == "GET" or path.endswith(("generate-quote", "start-processing")):
         return None
     if method == "DELETE":
@@ -91,7 +91,7 @@ def bodies(method: str, path: str, ids: dict[str, str]) -> Any:
 
 
 def requests(ids: dict[str, str]) -> list[tuple[str, str, Any]]:
-    """Every operation that names an object, asked about these."""
+    """Lists requests of every operation that names an object."""
     asked = []
     for one in (*OPERATIONS, *UNLISTED):
         kind = one.path.split("/")[1].removesuffix("s").replace("batche", "batch")
@@ -241,7 +241,7 @@ async def test_of_one_account_what_only_the_gateway_knows_is_not_told(
 
 
 async def test_no_id_that_a_draft_ever_had_reaches_it_for_another_merchant(tmp_path: Path) -> None:
-    """The batch that was abandoned, the one made for the draft, and the payments of all of them."""
+    """The ids are those of the superseded batch, its replacement, and all their payments."""
     async with two_merchants(tmp_path, inferred=False) as (service, house, other):
         recipient = await make_recipient(house)
         batch = await make_batch(house, recipient, "5.00", "6.00")
@@ -249,7 +249,7 @@ async def test_no_id_that_a_draft_ever_had_reaches_it_for_another_merchant(tmp_p
         await done(house, "DELETE", f"/batches/{batch}/payments/{gone}")  # a draft from here on
         body = {"recipient": {"id": recipient}, **PAYMENT}
         added = (await done(house, "POST", f"/batches/{batch}/payments", body))["payment"]["id"]
-        await done(house, "GET", f"/batches/{batch}/summary")  # made real
+        await done(house, "GET", f"/batches/{batch}/summary")  # creates the draft at the service
         world = service.world()
         batches = [batch, *world.batches]
         payments = [gone, kept, added, *world.payments]
@@ -292,7 +292,7 @@ async def test_another_merchant_s_payments_cannot_be_named_in_the_change_of_one_
 
 
 async def test_an_idempotency_key_is_its_own_key_s_alone(tmp_path: Path) -> None:
-    """Of two merchants, and of two keys of one merchant: neither is given the other's answer."""
+    """Neither two merchants nor two keys of one merchant share an idempotency key."""
     async with two_merchants(tmp_path, inferred=True) as (service, house, other):
         second = await house.import_key(api_key="a-second-api-key-for-tests", name="second")
         body = {"type": "business", "name": "Ada Ltd", "email": "ada@example.com"}

@@ -1,4 +1,4 @@
-"""What the gateway counts of itself: every kind of outcome, and nothing that a client can multiply."""
+"""Metrics: every kind of outcome, and labels that clients cannot multiply."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ KNOWN = {
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands in the state is read for every scrape."""
+    """Makes every scrape read the gauges from the database."""
     monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
 
 
@@ -72,7 +72,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Post]:
 
 
 async def counted(here: Post, method: str, path: str, **asked: object) -> dict[str, str]:
-    """The labels of the one series that a request was counted in."""
+    """Sends a request; returns the labels of the series that counted it."""
     before = await figures(here.house)
     await here.house.ask(method, path, **asked)  # type: ignore[arg-type]
     after = await figures(here.house)
@@ -85,7 +85,7 @@ async def counted(here: Post, method: str, path: str, **asked: object) -> dict[s
     return dict(found.labels)
 
 
-# What came of a request
+# Outcomes of requests
 
 
 async def test_an_answered_request_is_counted_with_its_calls_and_its_times(here: Post) -> None:
@@ -226,7 +226,7 @@ async def here_arrives(here: Post) -> None:
             await asyncio.sleep(0.01)
 
 
-# How things stand
+# Gauges of the database
 
 
 async def test_an_unsettled_write_and_its_age_are_told(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ async def test_neither_keys_nor_ids_nor_paths_add_a_series(tmp_path: Path) -> No
             mine["X-API-Key"] = f"unknown-{number}"
             await house.ask("PURGE", f"/v1/recipients/{number}", headers=mine)
 
-        for number in (0, 1):  # a country that is none, and one that is
+        for number in (0, 1):  # one unknown country and one known
             await ask(number)
         before = await figures(house)
         await asyncio.gather(*(ask(number) for number in range(2, 200)))
@@ -408,7 +408,7 @@ payout_gateway_clock_offset_seconds -7
 
 
 class Crew:
-    """Workers whose pages are what they are said to be."""
+    """Workers with given metrics pages."""
 
     def __init__(self, **pages: str | None) -> None:
         self.pages = {Path(name): page for name, page in pages.items()}

@@ -1,4 +1,4 @@
-"""Paths that the service may not have: what is taken for missing, and for how long, from outside."""
+"""Endpoints that the service may lack: when one counts as missing, and for how long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVER = 1_000_000
 
 
 def page(path: str = "*", status: int = 404, times: int = EVER) -> Fault:
-    """A page of something in front of the service."""
+    """Builds a fault that answers with an HTML page, as a proxy does."""
     return Fault("*", path, status, HTML, {"Content-Type": "text/html"}, times=times)
 
 
@@ -30,7 +30,7 @@ async def listed(house: House) -> set[str]:
 
 
 async def refused(house: House) -> bool:
-    """Whether the list is 500: never a part of it, never 404."""
+    """Whether the list is a 500, instead of being incomplete or a 404."""
     got = await house.ask("GET", "/v1/batches")
     if got.status != 500:
         return False
@@ -46,7 +46,7 @@ async def eventually(so: Callable[[], Awaitable[bool]], seconds: float = 10) -> 
 
 
 async def found(here: Post, state: str) -> dict[str, Any]:
-    """What `doctor` says of the list."""
+    """Returns the finding of `doctor` on the list of batches."""
     told = await here.told("doctor")
     one = next(one for one in told["findings"] if one["looked_at"] == "GET /batches")
     assert one["state"] == state, one

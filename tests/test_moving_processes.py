@@ -1,4 +1,4 @@
-"""Moving over with the real commands: a simulator with two faces, a gateway, and a kill."""
+"""A migration with the real commands: a simulator with both interfaces, a gateway, and a kill."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def prepare(folder: Path, base_url: str, legacy_url: str) -> None:
 
 @asynccontextmanager
 async def simulating() -> AsyncIterator[tuple[str, str]]:
-    """Where both faces of a simulator listen."""
+    """Runs the simulator; yields the URLs of both interfaces."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND,
         *("simulate", "--port", "0", "--legacy-port", "0"),

@@ -1,8 +1,8 @@
-"""Good bodies with one to three places spoiled, over all operations that take one.
+"""Valid bodies with one to three malformed values, over all operations that take a body.
 
-Random bodies of schemathesis are seldom nearly right. These are whole, with every field that the
-shapes have, and then something odd stands where it should not: what is answered is 200, 404 or 406.
-On SQLite, and on PostgreSQL, which takes less (no NUL in text). EXAMPLES=100 tries two thousand.
+Random bodies of schemathesis are seldom nearly valid. These bodies are complete, with every field,
+and contain malformed values: the answer is 200, 404 or 406. They run on SQLite and on PostgreSQL,
+which accepts less (no NUL in text). EXAMPLES=100 tries two thousand.
 """
 
 from __future__ import annotations

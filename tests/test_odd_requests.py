@@ -1,7 +1,7 @@
-"""What no proper client sends: each gets a legacy answer or a clean close, and nothing else.
+"""Malformed HTTP requests: each gets an answer in legacy form, or the connection is closed.
 
 The gateway is a process of its own, as it is deployed, in front of the simulator. Almost every
-request carries a good key, so that only its oddity can be what keeps it from the service.
+request carries a valid key, so that only its malformation can prevent an upstream call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WITH_KEY = b"Host: gateway\r\nX-API-Key: " + API_KEY.encode() + b"\r\n"
 CHUNKED = WITH_KEY + b"Transfer-Encoding: chunked\r\n"
 
 CLOSE = None
-"""The connection is closed without a word."""
+"""The connection is closed without an answer."""
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")

@@ -1,4 +1,4 @@
-"""The pages that people read: what they point to is there."""
+"""Links in the documentation have existing targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """What a heading can be pointed to by, as where the project's pages are shown makes it."""
+    """Lists the anchors of a page, as GitHub generates them."""
     text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings} | set(

@@ -1,4 +1,4 @@
-"""A process that was stopped while a request lay in its socket."""
+"""A process that was stopped while a request waited in its socket."""
 
 from __future__ import annotations
 

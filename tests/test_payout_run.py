@@ -1,7 +1,7 @@
-"""A whole payout run through the gateway, in front of every kind of service.
+"""A complete payout through the gateway, in front of every kind of service.
 
-A service may have the operations that the current document does not list, or none of them, and
-may answer in full or barely: the legacy client sees the same bytes, ids and times aside.
+A service may have the optional endpoints or none of them, and may answer fully or barely: the
+legacy client gets the same bytes, except for ids and times.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ID = re.compile(r"\b[RBPA]-[A-Za-z0-9]{10,}\b")
 
 
 class Run:
-    """Asks, and keeps every answer with ids by order of appearance and times left out."""
+    """Sends requests, and keeps the answers without times and with numbered ids."""
 
     def __init__(self, house: House) -> None:
         self.house = house
@@ -40,7 +40,7 @@ class Run:
         self.names: dict[str, str] = {}
 
     async def look(self, path: str) -> Any:
-        """An answer of a batch under way, as a draft or not: what only the service knows may lack."""
+        """Sends an unrecorded read: drafts lack fields that only the service computes."""
         got = await self.house.ask("GET", f"/v1{path}")
         assert got.status == 200, got.text
         return got.body
@@ -191,7 +191,7 @@ async def test_a_payout_run_is_the_same_in_front_of_every_kind_of_service(
 async def test_the_amount_that_a_client_fixed_is_what_a_draft_pays(
     answers: Any, tmp_path: Path
 ) -> None:
-    """The service reckons the other side, by a rate that moves: that is nothing to send on."""
+    """The other amount is computed by the service at a changing rate, and must not be sent."""
     service = Service(switches=Switches(inferred=False, answers=answers), seed=1)
     async with open_town(tmp_path, service) as (house, _simulator):
         payee = {"id": await make_recipient(house)}
@@ -219,7 +219,7 @@ IN_EUROS = {
 async def test_a_target_amount_in_the_batches_own_currency_stays_what_a_draft_pays(
     answers: Any, tmp_path: Path
 ) -> None:
-    """It arrives in the account's currency: that amount is the service's reckoning."""
+    """The payment arrives in the account's currency, in an amount that the service computes."""
     service = Service(switches=Switches(inferred=False, answers=answers), seed=1)
     async with open_town(tmp_path, service) as (house, _simulator):
         payee = {"id": await make_recipient(house)}

@@ -1,4 +1,4 @@
-"""Writes on one recipient's payout methods take turns, in one process and across several."""
+"""Writes on the payout methods of one recipient are serialized, also across processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def service() -> Service:
 
 
 async def kinds_at_service(gateways: list[House], service: Service) -> None:
-    """Concurrent writes of both kinds, through all gateways in turn."""
+    """Sends concurrent writes of both kinds, through all gateways in turn."""
     recipient = await make_recipient(gateways[0])
     service.faults.append(Fault("POST", "/v1/recipients/*/accounts", answer_delay=0.05, times=20))
     path = f"/v1/recipients/{recipient}/payout-methods"

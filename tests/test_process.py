@@ -1,4 +1,4 @@
-"""The real command, as a process: how it starts, what it says, how it ends."""
+"""The real command as a process: startup, output, shutdown."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def client(api_key: str = KEY["api_key"]) -> AsyncIterator[aiohttp.ClientS
 
 
 def one_line(done: subprocess.CompletedProcess[str], *, code: int = 2) -> str:
-    """What a command that could not do its work said."""
+    """Checks that a command failed with one line, and returns it."""
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.count("\n") == 1, done.stderr
     assert len(done.stderr) < 300
@@ -76,7 +76,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """What the command does, without the time that a process takes to start."""
+    """Runs the command in this process, which is faster than starting one."""
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
@@ -123,7 +123,7 @@ async def test_the_demo_speaks_the_words_that_are_configured(tmp_path: Path) -> 
 
 
 async def _pasted(lines: str) -> str:
-    """What a shell prints that lines are pasted into."""
+    """Returns the output of a shell that runs the lines."""
     shell = await asyncio.create_subprocess_exec(
         "bash", "-eu", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )

@@ -1,8 +1,9 @@
-"""Requests written byte for byte, each with what comes back and why (tests/raw).
+"""Requests that are written byte for byte, each with its expected answers and the reason
+(tests/raw).
 
-The gateway is a process of its own, as it is deployed, in front of the simulator. What is asserted
-of every row: its answers, each a legacy answer, in number and order; what becomes of the
-connection; what reached the service; and that nothing a client sent comes back, or is logged.
+The gateway is a process of its own, as it is deployed, in front of the simulator. Each test checks
+the answers (all in legacy form, in number and order), the state of the connection, the upstream
+calls, and that no client data is repeated or logged.
 """
 
 from __future__ import annotations

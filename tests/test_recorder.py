@@ -1,4 +1,4 @@
-"""The gateway's own recorder: no canary reaches the disk, nobody waits for it, and it can be replayed."""
+"""The recorder: recordings contain no secrets, do not delay requests, and can be replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses with status 200 and ``ok: false``: a refusal by its codes, or no proof of anything."""
+"""Responses with status 200 and ``ok: false``: their codes decide whether they are a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is released: wheel and sdist are built, installed where nothing else is, and started."""
+"""Wheel and sdist are built, installed in a clean environment and started."""
 
 from __future__ import annotations
 

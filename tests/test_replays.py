@@ -1,4 +1,4 @@
-"""A flow that was played again asks for what it asked for the first time, whatever it met then."""
+"""A flow that is replayed makes the same calls as in its first run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The payout run with the gateway closed and opened again between any two steps: the same answers."""
+"""The complete payout with a restart of the gateway between any two steps: the same answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.test_payout_run import COMBINATIONS, Run, payout_run
 
 
 class Restarted:
-    """A house that is opened for each request, and closed after it."""
+    """A gateway that is started for each request, and stopped after it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

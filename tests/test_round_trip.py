@@ -1,7 +1,7 @@
-"""What a client sends of a payout comes back from the service; what comes back can be sent again.
+"""Payout details that a client sends are returned by later reads, and can be sent back.
 
-Payouts are made up by hypothesis, sent through the whole house to the simulator, and read again.
-What does not come back as it was sent stands in ``LOST``, each with its reason, and nowhere else.
+Hypothesis generates payouts, which go through a whole gateway to the simulator. All fields that are
+not returned as they were sent are listed in ``EXPECTED_LOSSES``, each with its reason.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Town:
         return got
 
     def writes(self, path: str) -> list[tuple[str, str, bytes]]:
-        """What of a recipient, or of its accounts, the service was told to write."""
+        """Lists the upstream writes on a recipient and its accounts."""
         return [
             (call.method, call.path, call.body)
             for call in self.service.requests
@@ -101,7 +101,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
 
 BRANCHES = {"US": "9", "CA": "5", "AU": "6", "NZ": "6", "GB": "6", "IN": "11"}
 EITHER_NAME = ("AU", "GB", "NZ", "IN")
-"""Where clients may call the branch id ``routing``, ``branchNum``, or both."""
+"""Countries in which clients may send the branch id as ``routing``, ``branchNum`` or both."""
 
 GOVERNMENT_IDS = {
     "individual": {
@@ -124,7 +124,7 @@ BY_IBAN = sorted(IBAN_LENGTH.keys() - IBAN_NOT_REQUIRED)
 BY_EITHER = sorted(IBAN_NOT_REQUIRED - BRANCHES.keys())
 BY_NUMBER = sorted(COUNTRIES - IBAN_LENGTH.keys() - BRANCHES.keys())
 NUMBER_IN_IBAN = ("CI", "DZ", "MA", "SN")
-"""IBANs are in use, and this service wants the domestic number beside one."""
+"""Countries whose accounts have an IBAN and, at this service, a domestic number."""
 
 CURRENCIES = st.sampled_from(("USD", "EUR", "GBP", "JPY", "KWD", "XOF"))
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1)
@@ -138,7 +138,7 @@ def digits(least: int, most: int) -> st.SearchStrategy[str]:
 
 @dataclass(slots=True)
 class Made:
-    """A payout as it is sent, and what the client means by it: full field name to value."""
+    """A payout as it is sent, and the expected values by full field name."""
 
     owner: str
     sent: dict[str, JSON]
@@ -240,7 +240,7 @@ def bics(country: str) -> st.SearchStrategy[str]:
 
 @st.composite
 def loosely(draw: st.DrawFn, bank: dict[str, JSON]) -> dict[str, JSON]:
-    """The same account as clients in the field write it."""
+    """Draws another form of the same account that real clients send."""
     sent = dict(bank)
     if "currency" in sent:
         sent["currency"] = draw(currency_forms(sent["currency"]))
@@ -278,7 +278,7 @@ def loose_values(draw: st.DrawFn, value: JSON) -> JSON:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """``example`` is a payout, and the field of it that does not come back."""
+    """A field that is not returned, with an example payout and the reason."""
 
     why: str
     fits: Callable[[str, dict[str, JSON]], bool]
@@ -327,7 +327,7 @@ LOST = {
 
 MASKED = ("accountNum", "iban", "governmentId")
 OF_ITSELF = ("branch", "routing", "branchNum", "institution", "name", "currency", "accountNum")
-"""Fields of a bank account that an answer may have though nobody sent them."""
+"""Fields of a bank account that an answer may contain although they were not sent."""
 
 
 def at(payout: dict[str, JSON], name: str) -> JSON:
@@ -337,7 +337,7 @@ def at(payout: dict[str, JSON], name: str) -> JSON:
 
 
 def differences(meant: dict[str, JSON], shown: dict[str, JSON]) -> list[str]:
-    """The fields of which an answer says anything but what was meant, or its mask."""
+    """Lists fields whose value in the answer is neither the expected one nor its mask."""
     return [name for name, value in meant.items() if not _is(name, value, at(shown, name))]
 
 
@@ -350,7 +350,7 @@ def _is(name: str, value: JSON, shown: JSON) -> bool:
 
 
 def created(town: Town, made: Made) -> str:
-    """A recipient with this payout, sent in one request or in two."""
+    """Creates a recipient with this payout, in one request or in two."""
     names = {"firstName": "Zoë", "lastName": "Peña"}
     recipient: dict[str, JSON] = {"type": made.owner, "email": "zoe@example.com"}
     recipient |= names if made.owner == "individual" else {"name": "Nordström Works"}
@@ -393,7 +393,7 @@ def _check_what_is_shown_besides(made: Made, shown: dict[str, JSON]) -> None:
 
 @pytest.mark.parametrize("loss", LOST.values(), ids=LOST.keys())
 def test_what_is_listed_as_lost_is_lost(town: Town, loss: Loss) -> None:
-    """An entry that nothing bears out any more is to be struck off the list."""
+    """An entry that no longer occurs must be removed from the list."""
     bank = loss.example["accounts"].get("bank", {})
     meant = {f"accounts.bank.{name}": value for name, value in bank.items()}
     meant |= {"primary.method": loss.example["primary"]["method"], "primary.currency": "EUR"}
@@ -408,7 +408,7 @@ def test_what_is_listed_as_lost_is_lost(town: Town, loss: Loss) -> None:
 
 
 def state(town: Town, id_: str) -> JSON:
-    """What of a recipient answers do not show: whole account numbers, the ids of accounts."""
+    """Copies service data that answers hide: account numbers and account ids."""
     recipient = town.service.recipient(id_)
     accounts = [(one.id, one.type, one.primary, one.fields) for one in recipient.accounts]
     return copy.deepcopy((recipient.status, accounts))
@@ -432,7 +432,7 @@ def test_a_payout_that_is_sent_back_as_it_was_shown_writes_nothing(town: Town, m
 def test_a_payout_that_is_posted_back_as_it_was_shown_makes_no_second_account(
     town: Town, made: Made
 ) -> None:
-    """Nothing is written if a mask says whose number it is; a wallet alone takes its own place."""
+    """A mask identifies the account, so nothing is written; a wallet alone is replaced."""
     id_ = created(town, made)
     path = f"/recipients/{id_}/payout-methods"
     shown, before, writes = town.done("GET", path), state(town, id_), town.writes(path[:-15])
@@ -480,7 +480,7 @@ FORMS = {
 def test_an_account_of_any_form_is_unchanged_where_it_is_sent_back_whole(
     town: Town, bank: dict[str, str], wallet: bool
 ) -> None:
-    """Posted and patched, with its read-only fields, and the currency in each of its forms."""
+    """The account is posted and patched, with read-only fields and each form of the currency."""
     more = {"wallet": {"address": "zoe@wallet.example"}} if wallet else {}
     sent = _payout("bank", bank={**bank, "currency": "EUR"}, **more)
     id_ = created(town, Made("individual", sent, {}, with_recipient=False))
@@ -530,7 +530,7 @@ def test_a_mask_that_is_not_the_one_shown_is_refused_on_its_field(
 
 
 def test_a_method_that_cannot_be_set_up_here_is_unchanged_where_it_is_sent_back(town: Town) -> None:
-    """A check is shown by its own word, with no entry in accounts (section 4)."""
+    """A check is shown by its own name, without an entry in accounts (section 4)."""
     seeded = [one for one in town.service.seed_recipients(150, seed=2) if not one.archived]
     one = next(one for one in seeded if one.primary and one.primary.type == "check")
     path = f"/recipients/{one.id}/payout-methods"
@@ -556,7 +556,7 @@ def _check_echo(town: Town, id_: str) -> None:
 
 
 def test_any_recipient_of_the_service_can_be_sent_back_whole(town: Town) -> None:
-    """With a check or another kind of account as the primary one, with none, with no address."""
+    """The recipients have checks or other primary accounts, no account, or no address."""
     seeded = [one for one in town.service.seed_recipients(150, seed=2) if not one.archived]
     kinds = {one.primary.type if one.primary else None for one in seeded}
     assert kinds >= {None, "bank-transfer", "wallet", "check"}
@@ -568,7 +568,7 @@ def test_any_recipient_of_the_service_can_be_sent_back_whole(town: Town) -> None
 def test_a_status_that_somebody_chose_is_not_moved_by_sending_the_recipient_back(
     town: Town, status: str
 ) -> None:
-    """Of a recipient without an account, which the service itself would call incomplete."""
+    """Without an account, the service itself would set the status to incomplete."""
     names = {"firstName": "Zoë", "lastName": "Peña", "address": {"country": "DE"}}
     body = {"type": "individual", "email": "zoe@example.com", **names}
     id_ = town.done("POST", "/recipients", body).body["recipient"]["id"]

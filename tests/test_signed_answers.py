@@ -1,4 +1,4 @@
-"""The signed face in between: bodies on their way there, answers on their way back, and what breaks."""
+"""Passthrough of the signed interface: bodies, headers, answers and broken connections."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ REGISTERED = """
     Unencoded-Digest Want-Content-Digest Want-Repr-Digest Warning X-B3-TraceId X-Correlation-ID
     X-Requested-With
 """
-"""End-to-end fields of requests, as the IANA and clients have them."""
+"""End-to-end request headers, from the IANA registry and from clients."""
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -407,7 +407,7 @@ UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
 async def everything(house: House, data: bytes) -> tuple[bytes, bytes, bool]:
-    """The head and the rest of an answer until the connection ends, and whether it ended cleanly."""
+    """Reads an answer until the connection ends; returns its head, the rest, and if it was clean."""
     async with await wire(house.running.port) as connection:
         await connection.say(data)
         head = await connection.reader.readuntil(b"\r\n\r\n")
@@ -433,7 +433,7 @@ async def test_chunks_come_back_as_chunks(tmp_path: Path) -> None:
 
 
 def joined(rest: bytes) -> bytes:
-    """The chunks of a body, as far as they are there."""
+    """Joins the chunks of a body that were received."""
     body = b""
     while rest:
         size, _, rest = rest.partition(b"\r\n")
@@ -597,7 +597,7 @@ async def test_start_whose_response_cannot_be_sent_is_in_doubt(tmp_path: Path) -
 async def test_on_a_connection_that_has_gone_stale_it_is_sent_once(
     tmp_path: Path, method: str
 ) -> None:
-    """The server takes the second request on a kept connection, and closes instead."""
+    """The server closes a kept connection instead of answering the second request."""
 
     async def play(_: Written, _reader: Any, writer: asyncio.StreamWriter) -> None:
         if len(recorder.requests) == 2:
@@ -627,7 +627,7 @@ async def test_a_connection_that_was_closed_while_idle_is_not_used(tmp_path: Pat
 
 
 async def test_a_large_answer_is_not_held_here(tmp_path: Path) -> None:
-    """While its client does not read, the service can say no more than sockets hold."""
+    """If the client does not read, the service can send only as much as the sockets buffer."""
     size, part = 120 * MEGABYTE, os.urandom(MEGABYTE)
     said = 0
 
@@ -715,7 +715,7 @@ async def test_a_client_that_goes_away_does_not_take_its_write_with_it(
 async def test_of_a_write_whose_client_has_gone_the_answer_is_read_to_its_end(
     tmp_path: Path,
 ) -> None:
-    """A service may be at work while it answers, and stop when nobody listens."""
+    """A service may still work while it answers, and stop if the connection closes."""
     said, part = 0, b"x" * MEGABYTE
 
     async def play(_: Written, _reader: Any, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Batches under both faces at once: an edit there and a start here never both win."""
+"""Batches that are used through both interfaces at once: an edit and a start never both win."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def facts_of(house: House, upstream: str, kind: str = "batch") -> dict[str
 
 
 def upstream_ids(simulator: Simulator) -> list[str]:
-    """The service's own ids of the batches that were made, in order."""
+    """Lists the service's ids of the batches in the order of creation."""
     return list(simulator.service.world().batches)
 
 
@@ -66,7 +66,7 @@ async def edit(house: House, batch: str, amount: str = "9.00") -> Any:
 
 
 async def open_batch(house: House, simulator: Simulator) -> tuple[str, str, str]:
-    """A recipient, a batch that pays it 5.00, and that batch's id at the service."""
+    """Creates a batch that pays 5.00; returns recipient, batch and the service's batch id."""
     recipient = await make_recipient(house)
     batch = await make_batch(house, recipient, "5.00")
     (upstream,) = upstream_ids(simulator)
@@ -297,7 +297,7 @@ async def test_an_addition_here_whose_answer_is_lost_holds_edits_up_there_until_
 async def test_an_edit_that_met_a_start_which_is_refused_edits_what_is_there(
     *, inferred: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a batch made elsewhere nothing is known any more by then."""
+    """The gateway has no record of a batch that was created elsewhere."""
     plain, over = Player._awaited, asyncio.Event()
 
     async def awaited(player: Player, step: AwaitFacts, owner: Tenant) -> Any:
@@ -385,7 +385,7 @@ async def test_a_client_that_goes_away_leaves_its_start_to_be_answered(tmp_path:
 async def test_a_signed_write_on_a_recipient_is_seen_by_the_legacy_face_at_once(
     tmp_path: Path,
 ) -> None:
-    """A payment is addressed by email, which is looked up once and kept for a while."""
+    """Payments name recipients by email; the lookup is cached."""
     async with open_town(tmp_path, service_of(inferred=True)) as (house, simulator):
         await make_recipient(house, "ada")
         (theirs,) = simulator.service.world().recipients
@@ -422,7 +422,7 @@ async def test_a_signed_read_of_a_recipient_forgets_nothing(tmp_path: Path) -> N
 async def test_a_start_whose_answer_is_lost_is_found_out_about_like_any_other(
     close: str, tmp_path: Path
 ) -> None:
-    """The service shows no batch while it is listed, so that nobody can find out before."""
+    """Reads of the batch fail meanwhile, so that the outcome cannot be found earlier."""
     async with post(tmp_path, inferred=True) as here:
         await make_batch(here.house, await make_recipient(here.house), "5.00")
         (upstream,) = here.service.world().batches
@@ -527,7 +527,7 @@ async def test_a_payment_added_here_is_no_difference_when_the_batch_is_started_t
 
 @pytest.mark.parametrize("edited", [False, True])
 async def test_a_payment_added_here_explains_no_other(*, edited: bool, tmp_path: Path) -> None:
-    """Such as one of the same amount that somebody adds at the service itself."""
+    """For example, one of the same amount that is added directly at the service."""
     legacy = {"verify_before_start": "refuse"}
     async with open_town(tmp_path, service_of(inferred=True), legacy=legacy) as (house, there):
         recipient, batch, upstream = await open_batch(house, there)

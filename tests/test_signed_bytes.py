@@ -1,7 +1,7 @@
-"""Ten thousand requests, as varied as they can be made: what the service is sent is what was signed.
+"""Ten thousand varied signed requests reach the service as they were signed.
 
-Everything is compared as it went over two wires: the client's, written by hand, and the service's,
-written down by a server that knows as little of HTTP as it can.
+Both connections are compared byte for byte: the client's requests are written by hand, and the
+service is a server that records raw requests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The signed face of the whole house: who is let through, in which order, and how others are told."""
+"""Authentication of the signed interface: accepted requests, order of checks, refusals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def behind() -> AsyncIterator[Recorder]:
 async def standing(
     behind: Recorder, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[House]:
-    """One house for tables of requests that leave it as it was."""
+    """One gateway for requests that do not change its state."""
     lines = {"merchant": "bolt", "api_key": "bolt", "access_key": "BOLT", "secret_key": "bolt's"}
     folder = tmp_path_factory.mktemp("standing")
     async with open_signed(folder, behind.url, lines) as house:
@@ -63,7 +63,7 @@ async def standing(
 
 @pytest.fixture
 def heard_of(behind: Recorder) -> Recorder:
-    """The service behind the standing house, which has heard nothing yet."""
+    """The module's recorder without recorded requests."""
     behind.requests.clear()
     return behind
 
@@ -434,7 +434,7 @@ async def revoke_key(house: House, name: str) -> None:
 
 
 async def until_status(house: House, data: bytes, status: int) -> None:
-    """What another process changes is seen within about two seconds."""
+    """Waits for a status: changes by another process take effect in about two seconds."""
     for _ in range(100):
         if (await asked(house, data)).status == status:
             return

@@ -1,4 +1,4 @@
-"""A service that gives no answers: it is left alone, tried by one request, and found again."""
+"""The circuit breaker: it opens for a service that does not answer, probes it and closes again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a request goes to the state: by that its price goes, and here it cannot creep back."""
+"""Numbers of database statements and commits of a request, as a guard against regressions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.payday import done, make_batch, make_recipient, open_town
 from tests.sockets import until
 
 TABLES = ("journal", "writes", "remembered", " ids", "freezes")
-"""What requests read and write; the rest is written once in a while, however many there are."""
+"""Tables that requests use; other tables are written periodically, regardless of load."""
 
 
 class Ledger:
-    """What the one connection to an SQLite state was asked."""
+    """Records the statements of the SQLite connection."""
 
     def __init__(self) -> None:
         self._asked: list[str] = []
         self._opened = engines.sqlite_connection
         self.planned: list[str] = []
-        """The tables of each statement, as often as it was planned: SQLite asks for leave then."""
+        """The tables of planned statements, from SQLite's authorizer, which runs at planning."""
 
     def opened(self, path: Path) -> Connection:
         connection = self._opened(path)
@@ -42,7 +42,7 @@ class Ledger:
 
     @property
     def answered(self) -> int:
-        """How many undertakings are noted as over, with all that is written of that."""
+        """The number of operations that are committed as answered."""
         ends = [number for number, one in enumerate(self._asked) if one.startswith("COMMIT")]
         those = self._asked[: ends[-1]] if ends else []
         return sum(one.startswith("UPDATE journal SET state='answered'") for one in those)
@@ -131,7 +131,7 @@ async def test_no_statement_is_planned_a_second_time(tmp_path: Path, ledger: Led
 async def test_requests_do_not_go_by_way_of_sqlalchemy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each transaction there takes many hand-overs to a thread."""
+    """Its transactions take many switches between threads."""
     asked: list[str] = []
     async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
         recipient = await make_recipient(house)

@@ -1,4 +1,4 @@
-"""A state that is locked, full, moved away or spoilt: nothing leaves, and clients are told so."""
+"""A database that is locked, full, moved or corrupt: no write is sent, and clients get an error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def locked(file: Path, begin: str = "BEGIN EXCLUSIVE") -> AsyncIterator[No
 
 @asynccontextmanager
 async def full(file: Path) -> AsyncIterator[None]:
-    """No file of this process grows, or is changed beyond its first pages."""
+    """Limits the file size, so that only the first pages can be written."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size // 8, before[1]))
     try:
@@ -55,7 +55,7 @@ async def full(file: Path) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def moved(file: Path) -> AsyncIterator[None]:
-    """SQLite takes it for one that may only be read."""
+    """SQLite treats a moved database file as read-only."""
     elsewhere = file.with_name("elsewhere")
     file.rename(elsewhere)
     try:
@@ -78,7 +78,7 @@ FAULTS: tuple[Fault, ...] = (locked, full, moved, spoilt)
 
 
 def is_refused(got: Got) -> bool:
-    """Told as the legacy interface tells it, and no word of databases."""
+    """Whether the error has the legacy form and does not mention databases."""
     code = got.body["errors"][0]["code"]
     told = (got.status, code) == (500, "internal_server_error")
     return told and got.text.startswith('{"ok":false,"errors":[') and "sqlite" not in got.text

@@ -1,4 +1,4 @@
-"""A service that fails at everything for a while, is not there, or cannot be trusted; and is back."""
+"""Services with random faults, outages or untrusted certificates, and their recovery."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ VIEWED = ("create_with_payout", "create_with_language")
 
 
 def storm(seed: int, part: float = 0.35) -> Callable[[Heard], Misdeed | None]:
-    """Does something, or nothing, to each request, reads and writes alike."""
+    """Builds a function that draws a fault, or None, for each request."""
     dice = random.Random(seed)
     seldom = ("hang", "hang before", "slow", "late", "drip", "404")
     often = [how for how in HOW if how not in seldom]
@@ -60,7 +60,7 @@ def storm(seed: int, part: float = 0.35) -> Callable[[Heard], Misdeed | None]:
 
 
 async def weathered(here: Town, cases: list[Case], seed: int, tries: int = 3) -> None:
-    """Sends and re-sends each case's request in a storm, and after it until it is done."""
+    """Sends each case's request during random faults, and repeats it afterwards until it succeeds."""
     await side_by_side([prepare(here, case) for case in cases])
     here.judge.misdeeds.clear()
     here.judge.weather = storm(seed)
@@ -78,7 +78,7 @@ async def weathered(here: Town, cases: list[Case], seed: int, tries: int = 3) ->
 
 
 async def seen(here: Town, case: Case) -> str | None:
-    """What is wrong with what a legacy client sees of a recipient."""
+    """Returns what is wrong with a recipient in the legacy list, or None."""
     got = await here.house.ask("GET", f"/v1/recipients?search={case.mark}")
     shown = got.body["recipients"]
     if len(shown) != 1:

@@ -1,4 +1,4 @@
-"""Clients without a key, of however many addresses: counted in bounded memory, and apart from keys."""
+"""Rate limits of clients without a key: bounded memory, separate from the limits of keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Operations that read several summaries read them side by side.
+"""Operations that read several summaries read them in parallel.
 
-The service holds back every answer until as many are asked for as are read together; one after
-another they would never be answered.
+The service delays every answer until as many requests wait as are sent in parallel; sequential
+requests would never be answered.
 """
 
 from __future__ import annotations

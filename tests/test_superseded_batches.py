@@ -1,9 +1,9 @@
-"""A change of a batch at one process while another is between making its batch and writing to it.
+"""A change of a batch in one process while another creates its replacement and writes to it.
 
-Where the service has no operation to edit a batch, an edit leaves the batch that the service has and makes
-another when that is needed. Whoever read or made the one before must not start it, quote it or add to
-it: what was removed would be paid. One process is held up, paused or killed at each of its calls, on
-SQLite (one process, started again) and on PostgreSQL (two).
+If the service cannot edit a batch, an edit supersedes the service's batch, and another one is
+created when it is needed. A process that read or created the earlier batch must not start it, quote
+it or add to it: removed payments would be paid. One process is delayed, paused or killed at each of
+its calls, on SQLite (one process, restarted) and on PostgreSQL (two processes).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.state import operations_by_state
 CLIENT = Client()
 TIMEOUT = 5
 GONE_SECONDS = 1.0
-"""After which another process takes over what a killed one had begun."""
+"""Time after which another process takes over the operations of a killed one."""
 
 TRIES = 60
 STATES = pytest.mark.parametrize("state", ["sqlite", "postgres"], indirect=True)
@@ -58,13 +58,13 @@ class Instance:
     session: aiohttp.ClientSession
 
     async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Got:
-        """An answer; 500 if there was none."""
+        """Sends a request; returns status 500 if there was no answer."""
         more |= {} if body is None else {"json": body}
         got = await ask(self.session, self.child, method, path, **more)
         return got or Got(500, {}, "no answer", None)
 
     async def ask_signed(self, method: str, path: str, body: Any) -> Got:
-        """The same by the current interface, as its client signs it."""
+        """Sends a signed request of the current interface."""
         data = b"" if body is None else json.dumps(body).encode()
         lines = CLIENT.headers(method, path, data, int(time.time()))
         headers = dict(line.split(": ", 1) for line in lines)
@@ -73,7 +73,7 @@ class Instance:
 
 @dataclass(slots=True)
 class Pair:
-    """Two instances on one state; with SQLite both are one process."""
+    """Two instances with one database; with SQLite both are one process."""
 
     judge: Judge
     nursery: Nursery
@@ -85,7 +85,7 @@ class Pair:
 
     @property
     def current_recipient(self) -> str:
-        """The service's id of whom all batches pay."""
+        """The service's id of the recipient that all batches pay."""
         (only,) = self.judge.service.world().recipients
         return only
 
@@ -94,12 +94,12 @@ class Pair:
         return self.a is self.b
 
     async def restart(self) -> None:
-        """Starts A again after it was killed."""
+        """Restarts the first process after it was killed."""
         await self.a.child.ended()
         self.a.child = await self.nursery.start(self.settings, self.folder, GONE_SECONDS)
 
     async def superseded(self) -> frozenset[str]:
-        """The service's batches that an edit has left."""
+        """Loads the service's ids of superseded batches."""
         async with open_store(self.settings.state) as store:
             return frozenset(one.upstream for one in await abandoned_batches(store))
 
@@ -139,20 +139,20 @@ async def open_pair(folder: Path, state: State, *, lists: bool) -> AsyncIterator
 
 @dataclass
 class Draft:
-    """A batch of [11, 12, 13] of which 11 was changed to 21: what the service has of it is superseded."""
+    """A batch of 11, 12 and 13 in which 11 was changed to 21, so that it was superseded."""
 
     pair: Pair
     id: str
     payments: dict[str, str]
-    """The ids of its payments by the amounts that they had first."""
+    """Ids of the payments by their first amounts."""
     amounts: set[str]
-    """What its clients were told that it pays."""
+    """The amounts that clients were answered."""
     is_deleted: bool = False
     is_started: bool = False
     upstream: str = ""
-    """The service's batch that it was made into before."""
+    """The service's batch that was created from the draft."""
     left: dict[str, int] = field(default_factory=dict)
-    """Superseded batches, and how many requests the service had heard when they were."""
+    """Superseded batches, with the number of requests that the service had received by then."""
 
     async def note_superseded(self) -> None:
         for upstream in await self.pair.superseded():
@@ -173,7 +173,7 @@ async def make_draft(pair: Pair) -> Draft:
 
 @dataclass(frozen=True)
 class Change:
-    """A request, and what a 200 to it says."""
+    """A request, and the changes that a 200 to it confirms."""
 
     method: str
     path: str
@@ -183,7 +183,7 @@ class Change:
     deletes: bool = False
     starts: bool = False
     is_signed: bool = False
-    """Whether it is of the current interface, and names the service's batch that is not superseded."""
+    """Whether it is a request of the current interface on the service's current batch."""
 
     async def sent(self, instance: Instance, draft: Draft) -> Got:
         path = self.path.format(removed=draft.payments["12.00"])
@@ -193,7 +193,7 @@ class Change:
         return await instance.ask(self.method, f"/v1/batches/{draft.id}{path}", self.body(draft))
 
     def is_confirmed(self, draft: Draft) -> None:
-        """Takes note of what its client was told."""
+        """Applies the confirmed changes to the expected batch."""
         draft.amounts = (draft.amounts | {self.adds}) - {self.removes, ""}
         draft.is_deleted = draft.is_deleted or self.deletes
         draft.is_started = draft.is_started or self.starts
@@ -211,7 +211,7 @@ FIRST = {
     "add": Change("POST", "/payments", _payment("14.00"), adds="14.00"),
     "delete": Change("DELETE", "", deletes=True),
 }
-"""At A, which is held up."""
+"""Requests to the first process, which is delayed."""
 
 
 def _signed_payment(draft: Draft) -> Any:
@@ -227,7 +227,7 @@ SIGNED = {
 FIRST |= SIGNED
 
 REAL = ("add", "delete", *SIGNED)
-"""Of these the draft has been made real before, so that there is a batch to write to."""
+"""Requests whose draft was created before, so that there is a batch to write to."""
 
 SECOND = {
     "remove": Change("DELETE", "/payments/{removed}", removes="12.00"),
@@ -240,7 +240,7 @@ SECOND = {
     ),
     "delete": Change("DELETE", "", deletes=True),
 }
-"""At B meanwhile."""
+"""Concurrent requests to the second process."""
 
 
 async def prepared(pair: Pair, first: str) -> Draft:
@@ -256,7 +256,7 @@ async def prepared(pair: Pair, first: str) -> Draft:
 
 
 async def check(draft: Draft) -> None:
-    """Starts the batch if nobody has, and looks at what is paid."""
+    """Starts the batch if it is not started, and checks the payments."""
     pair, judge = draft.pair, draft.pair.judge
     if not draft.is_started:
         got = await START.sent(pair.b, draft)
@@ -290,7 +290,7 @@ def confirmed(draft: Draft, change: Change, got: Got) -> None:
 async def test_a_change_that_meets_a_request_whose_call_is_under_way(
     state: State, first: str, tmp_path: Path
 ) -> None:
-    """Each answer of the service to A is parked until B's change has come through, or waits."""
+    """Each answer to the first process is delayed until the second one's change is done or waits."""
     async with open_pair(tmp_path, state, lists=False) as pair:
         for second in ("remove", "delete") if first in SIGNED else SECOND:
             for number in itertools.count():
@@ -300,7 +300,7 @@ async def test_a_change_that_meets_a_request_whose_call_is_under_way(
 
 
 async def _is_met(pair: Pair, first: str, second: str, number: int) -> bool:
-    """False if A makes no more than ``number`` calls."""
+    """Returns False if the first process makes no more than ``number`` calls."""
     draft = await prepared(pair, first)
     parked = Misdeed("parked", skips=number, due=asyncio.Event())
     pair.judge.misdeeds.append(parked)
@@ -325,7 +325,7 @@ async def _is_met(pair: Pair, first: str, second: str, number: int) -> bool:
 
 @dataclass(slots=True)
 class Blow:
-    """Sends A a signal when its n-th request has come to a stage, or a little later."""
+    """Sends a signal to the first process at a stage of its n-th upstream request, or later."""
 
     child: Child
     number: int
@@ -353,7 +353,7 @@ POINTS: list[tuple[int, Stage, float]] = [
     (2, "seen", 0.0),
     (2, "executed", 0.0),
 ]
-"""The first call makes the batch that A goes on with, the second reads it, the third starts or quotes it."""
+"""The first call creates the batch, the second reads it, the third starts or quotes it."""
 
 
 async def _struck(pair: Pair, draft: Draft, first: str, blow: Blow) -> asyncio.Future[Got]:
@@ -367,7 +367,7 @@ async def _struck(pair: Pair, draft: Draft, first: str, blow: Blow) -> asyncio.F
 
 
 async def _told(instance: Instance, change: Change, draft: Draft) -> Got:
-    """Asks until there is an answer that says what became of it."""
+    """Repeats a request until its answer states the outcome."""
     for number in range(TRIES):
         got = await change.sent(instance, draft)
         if got.status != 500:
@@ -404,7 +404,7 @@ async def test_a_change_that_meets_a_process_that_is_paused(
 async def test_a_change_that_meets_a_process_that_is_paused_with_a_signed_write(
     state: State, first: str, tmp_path: Path
 ) -> None:
-    """Nothing of a signed write is seen at the service before it comes there: it is paused by time."""
+    """The pause is timed, because no earlier upstream call precedes a signed write."""
     async with open_pair(tmp_path, state, lists=False) as pair:
         for milliseconds in range(0, 14, 2):
             draft = await prepared(pair, first)
@@ -451,7 +451,7 @@ def _points_of_a_kill() -> Iterator[tuple[int, Stage, float]]:
 async def test_what_another_process_has_finished_is_answered_at_a_third(
     state: State, tmp_path: Path
 ) -> None:
-    """Nobody has the answer on its way there: a retry would wait for that in vain, for a day."""
+    """No process is sending the answer: a retry must not wait for one."""
     async with open_pair(tmp_path, state, lists=True) as pair:
         draft = await prepared(pair, "add")
         blow = Blow(pair.a.child, 2, "seen", signal.SIGKILL)

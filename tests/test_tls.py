@@ -1,4 +1,4 @@
-"""TLS on both sides: what clients see, and whom the gateway believes to be the service."""
+"""TLS on both sides: certificates for clients, and verification of the service."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_certificate_that_cannot_be_used_is_told_before_it_is_served(
 
 @asynccontextmanager
 async def secured(pair: Pair, recorder: Recorder) -> AsyncIterator[int]:
-    """The port of a service that speaks TLS with a certificate."""
+    """Opens a TLS service; yields its port."""
     tasks: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -292,7 +292,7 @@ def test_authorities_that_cannot_be_read_are_told_at_once(tmp_path: Path, text: 
 
 
 class Proxy:
-    """A proxy that tunnels; it writes down who asked for what."""
+    """A CONNECT proxy that records the request heads."""
 
     def __init__(self, status: bytes = b"200 OK") -> None:
         self.heads: list[str] = []

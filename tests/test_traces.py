@@ -1,4 +1,4 @@
-"""Traces: a request and its calls as one, a header that is not signed, and nothing of anybody in it."""
+"""Traces: a request and its calls form one trace, and spans contain no client data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Post]:
 
 
 async def kinds(exported: InMemorySpanExporter) -> tuple[list[ReadableSpan], list[ReadableSpan]]:
-    """Requests and calls; a request's span ends when its answer has arrived, after the client has it."""
+    """Waits for a finished request span; returns the spans of requests and of calls."""
 
     async def has_ended() -> bool:
         return any(one.kind is SpanKind.SERVER for one in exported.get_finished_spans())
@@ -207,7 +207,7 @@ async def test_without_a_collector_there_is_no_span_and_no_header(here: Post) ->
 
 
 class Collector:
-    """Takes what is posted to it."""
+    """Records the request lines of exported spans."""
 
     def __init__(self) -> None:
         self.posted: list[str] = []

@@ -1,4 +1,4 @@
-"""Identical requests at two instances on one state: which are two, and which are one sent again."""
+"""Identical requests at two instances with one database: separate requests and retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes that were sent and not answered: found out, never guessed, never sent again."""
+"""Writes that were sent but not answered: their outcome is read, and they are never sent twice."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Town:
         self.service.faults.append(Fault(method, path, **what))
 
     def waits(self) -> None:
-        """Until nothing that was sent can be executed any more."""
+        """Advances the clock until no sent call can be executed any more."""
         self.ticks.ahead += 60
 
     def sent(self, method: str, path: str) -> int:
@@ -410,7 +410,7 @@ async def test_a_payout_whose_answer_was_lost_is_carried_on_without_its_client(
 
 
 async def settled_under_another_version(here: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits until nothing is unsettled; from then on no flow asks for what it asked for before."""
+    """Waits until no write is in doubt; then changes the steps of all flows."""
 
     async def is_settled() -> bool:
         return await here.told("writes", "unsettled") == {"writes": []}

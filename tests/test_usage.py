@@ -1,4 +1,4 @@
-"""Who still uses what: counted as the log tells it, and told by `report usage`."""
+"""``report usage``: its counts match the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def ask(port: int, method: str, path: str, key: str) -> None:
 
 @pytest.fixture
 async def used(tmp_path: Path) -> list[dict[str, Any]]:
-    """A gateway that was used, stopped, started and used again; the lines of its log."""
+    """Uses a gateway, restarts it and uses it again; returns its log lines."""
     simulator = await start(service=Service())
     (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
     await import_lines(settings_for(tmp_path, simulator.url), [KEY])

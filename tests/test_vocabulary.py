@@ -1,6 +1,7 @@
-"""Each side with words of its own: an unmodified client of them, through the whole house.
+"""Configured vocabularies of both interfaces, with an unmodified client, through a whole gateway.
 
-The documents' neutral words are then nobody's; neither side may see the other's, nor those.
+The default words of the documents are then unused; neither side sees them or the words of the
+other.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Town:
     service: Service
 
     async def ask(self, method: str, path: str, body: Any = None) -> Got:
-        """What comes back and what the service saw are looked through for words of others."""
+        """Sends a request, and checks the answer and the upstream calls for foreign words."""
         seen = len(self.service.requests)
         got = await self.house.ask(method, f"/v1{path}", body)
         _check_words((*NEUTRAL, *THE_SERVICE_S), got.text)

@@ -1,7 +1,8 @@
-"""What clients change of a batch and its payments: by fields alone, and by sending whole objects back.
+"""Updates of batches and payments, by single fields and by whole objects that are sent back.
 
-In front of a service that has the paths for it, and of one that has none: what is answered as updated is
-what every later read shows, and what was sent back as it was read changes nothing anywhere.
+They run in front of a service with the optional endpoints and of one without: every later read
+shows a change that was answered as updated, and an unchanged object that is sent back changes
+nothing.
 """
 
 from __future__ import annotations

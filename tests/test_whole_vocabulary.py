@@ -1,7 +1,7 @@
-"""Every word of the vocabulary is another one, at the gateway and at both interfaces of the service.
+"""A vocabulary without any default word, at the gateway and at both interfaces of the service.
 
-The same requests go to the gateway and to the service's own legacy interface: both understand them, both
-answer the same, and no default word is in any answer, or in any call.
+The same requests go to the gateway and to the service's own legacy interface: both give the same
+answers, and no default word appears in any answer or call.
 """
 
 from __future__ import annotations

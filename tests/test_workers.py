@@ -1,4 +1,4 @@
-"""Several workers on one port, as processes: nothing is dropped that need not be."""
+"""Several worker processes on one port: they lose no requests unnecessarily."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from tests.scrape import scraped
 from tests.sockets import Wire, until
 
 START_SECONDS = 120
-"""A parent and its workers each load all of the program, on a busy machine one after another."""
+"""A parent and its workers each load the whole program, sequentially on a busy machine."""
 
 ADA = {"type": "individual", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com"}
 _NUMBERS = itertools.count()
 
 
 def another() -> dict[str, str]:
-    """Another recipient each time: the same one at once elsewhere may be a retry."""
+    """Builds a new recipient each time, because an identical concurrent body may be a retry."""
     return {**ADA, "email": f"ada{next(_NUMBERS)}@example.com"}
 
 
@@ -63,7 +63,7 @@ Configure = Callable[..., None]
 
 @pytest.fixture
 def configure(tmp_path: Path, database: str, simulator: Simulator, redis: None) -> Configure:
-    """Writes gateway.toml; the state is an empty database, the limit in Redis."""
+    """Returns a function that writes gateway.toml, with an empty database and limits in Redis."""
     administer(database, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
     make_key_file(tmp_path / "gateway.key")
 
@@ -84,7 +84,7 @@ def configure(tmp_path: Path, database: str, simulator: Simulator, redis: None) 
 
 @pytest.fixture
 def redis() -> None:
-    """Whether Redis runs; tallies are named by the key file's key, and so nobody else's."""
+    """Skips the test without Redis; the key file makes the names of counters unique."""
     import redis
 
     client = redis.Redis.from_url(REDIS)
@@ -111,7 +111,7 @@ async def workers(folder: Path) -> AsyncIterator[Process]:
 
 
 def children(gateway: Process) -> set[int]:
-    """The processes that the parent has started and that have not ended."""
+    """Returns the running child processes of the parent."""
     parent = gateway.running.pid
     found = Path(f"/proc/{parent}/task/{parent}/children").read_text("utf-8")
     return set(map(int, found.split()))
@@ -122,7 +122,7 @@ def events(gateway: Process, name: str) -> list[dict[str, Any]]:
 
 
 def served(gateway: Process) -> Counter[int]:
-    """How many requests each worker answered."""
+    """Counts the requests that each worker answered."""
     return Counter(line["process.pid"] for line in events(gateway, "request"))
 
 
@@ -176,7 +176,7 @@ async def load(gateway: Process) -> AsyncIterator[Load]:
 
 
 def one_line(folder: Path, **variables: str) -> str:
-    """What `serve` says that cannot run."""
+    """Returns the error line of `serve`."""
     done = command("serve", folder=folder, seconds=START_SECONDS, **variables)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1, done.stderr
