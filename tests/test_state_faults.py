@@ -155,8 +155,8 @@ async def test_a_full_disk_shows_in_readiness_though_nobody_writes_and_goes_by_i
             await eventually(is_wrong)
             said = await state() or ""
             assert "gateway.db cannot be written (" in said
-            assert "no write of a client goes out" in said
-            assert "see that its disk has room" in said
+            assert "writes of clients are refused" in said
+            assert "check that its disk has free space" in said
             assert await up() == 0
             assert (await house.ask("GET", "/v1/profile/balances")).status == 200
         await eventually(is_well)

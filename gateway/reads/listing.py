@@ -62,7 +62,9 @@ class Listing:
         self._learn(question, about, rows)
         return select_page(await self._ordered(owner, question, rows), rows)
 
-    async def _of_index(self, indexes: Indexes, question: ListQuery, make: Make, owner: Tenant) -> ListPage:
+    async def _of_index(
+        self, indexes: Indexes, question: ListQuery, make: Make, owner: Tenant
+    ) -> ListPage:
         """Answer from the cache; raises CacheUnavailable if the recipients cannot be cached."""
         if not indexes.has(owner) and (rows := await load_single_page(question, make)) is not None:
             self._learn(question, (owner, question.path), rows)

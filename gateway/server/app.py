@@ -214,7 +214,9 @@ async def run_gateway(
             replay_seconds=settings.writes.replay_seconds,
         )
         legacy_breakers = _legacy_breakers(settings)
-        sender = LegacySender(await stack.enter_async_context(_to_legacy(settings, legacy_breakers)))
+        sender = LegacySender(
+            await stack.enter_async_context(_to_legacy(settings, legacy_breakers))
+        )
         begun = BatchRouting(ledger, ids)
         forwarding = ServiceRouter(
             await stack.enter_async_context(Modes(store, keyring)),
@@ -253,14 +255,18 @@ async def run_gateway(
         signers = await stack.enter_async_context(SignerStore(store, keyring))
         signed_face = SignedHandler(
             settings,
-            sender_authenticator=SenderAuthenticator(settings, signers, limits, upstream.clock, unauthenticated_limits=strangers),
+            sender_authenticator=SenderAuthenticator(
+                settings, signers, limits, upstream.clock, unauthenticated_limits=strangers
+            ),
             passthrough=await stack.enter_async_context(_to_current(settings, breakers, clock)),
             write_guard=SignedWriteGuard(ledger, journal.rows, once, now, patience(settings)),
             recent_reads=kept,
             usage=usage,
             load=load,
         )
-        faces = InterfaceRouter(settings.vocabulary.current, legacy_handler=handler, signed_handler=signed_face)
+        faces = InterfaceRouter(
+            settings.vocabulary.current, legacy_handler=handler, signed_handler=signed_face
+        )
         await stack.enter_async_context(settling)
         reconciler = Reconciler(store, ledger, player, ids, settings.environments.configured())
         watch = SupersededBatchMonitor(reconciler, settings.upstream.abandoned_check_seconds)

@@ -265,7 +265,9 @@ class Connection(RequestHandler):
         problem = MALFORMED if status < 500 else errors.INTERNAL_ERROR
         if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(str(exc)):
             problem = errors.NOT_FOUND  # a method that no path has
-        said = responses.build_error_response(errors.build_legacy_error(problem), closes_connection=True)
+        said = responses.build_error_response(
+            errors.build_legacy_error(problem), closes_connection=True
+        )
         log.warning(
             "invalid_http_request",
             request_id=request_id,

@@ -1,4 +1,4 @@
-"""What the gateway keeps between requests, and between starts: keys, ledger, what was learned."""
+"""Persistent storage: the database, its tables, encryption, backups and the audit log."""
 
 from gateway.storage.encryption import EncryptionKeys, Place
 from gateway.storage.errors import StoreUnavailable

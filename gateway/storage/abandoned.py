@@ -1,8 +1,8 @@
-"""Batches that the service still has, or may have, and that clients do not see any more.
+"""Superseded batches: batches that still exist at the service and that clients no longer see.
 
-Where the service has no operation to edit or delete a batch, the gateway leaves the one that it has
-and never starts it; in the service's dashboard it can still be started by hand. So can one whose
-``POST /batches`` was not answered by a service that lists none.
+If the service cannot edit or delete a batch, the gateway replaces it and never starts the old one,
+but a person can still start it in the service's dashboard, which would pay twice. The same holds for
+a batch whose ``POST /batches`` had no response from a service that does not list batches.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ NEVER_START = "never start it"
 
 @dataclass(frozen=True, slots=True)
 class AbandonedBatch:
-    """``batch`` is the id that clients know, ``upstream`` the service's id of what was left; None of one
-    that may exist, which was asked for at ``since`` by the request ``asked_by``.
+    """A superseded batch, or one that may exist.
+
+    ``batch_id`` is the id that clients use, ``upstream_id`` the service's id of the superseded batch.
+    Both are None for a batch that may exist, which request ``request_id`` sent at ``since``.
     """
 
     owner: Tenant
@@ -35,25 +37,25 @@ class AbandonedBatch:
     upstream: str | None
     since: datetime
     is_deleted: bool
-    """Whether clients deleted the batch, or go on with it under its id."""
+    """Whether the client deleted the batch; otherwise it uses the replacement under the same id."""
     asked_by: str | None = None
 
     @property
     def to_do(self) -> str:
-        """In words for an operator."""
+        """Advice for an operator."""
         if self.upstream is None:
             when = f"{self.since:%Y-%m-%d %H:%M:%S} UTC"
             return (
-                f"request {self.asked_by} was not answered, and the service may have made its batch: "
-                f"look in the dashboard for one made at about {when} whose id `payout-gateway trace` "
-                f"does not know; delete it or leave it; {NEVER_START}"
+                f"request {self.asked_by} got no response, and the service may have created its batch: "
+                f"look in the dashboard for a batch created at about {when} whose id "
+                f"`payout-gateway trace` does not know; delete it or leave it; {NEVER_START}"
             )
-        why = "its client deleted it" if self.is_deleted else "its client goes on with another"
+        why = "its client deleted it" if self.is_deleted else "its client uses a replacement"
         return f"delete it in the dashboard or leave it; {NEVER_START}: {why}"
 
 
 async def abandoned_batches(store: Store) -> list[AbandonedBatch]:
-    """Those of every merchant and environment, the longest abandoned first; StoreUnavailable."""
+    """Lists the superseded batches of all tenants, oldest first; raises StoreUnavailable."""
     ledger = Ledger(store)
     found: list[AbandonedBatch] = []
     marks = await _marks(store)
@@ -91,7 +93,7 @@ async def _that_may_exist(store: Store) -> list[AbandonedBatch]:
 
 
 async def _marks(store: Store) -> dict[tuple[Tenant, str], datetime]:
-    """Every batch that is marked as abandoned, and when it was."""
+    """Loads every batch that is marked as superseded, and the time of the mark."""
     table = remembered.c
     marked = select(table.merchant, table.environment, table.id, table.updated_at)
     async with store.read() as connection:

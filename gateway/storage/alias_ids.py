@@ -1,7 +1,9 @@
-"""Stand-ins made, kept and resolved: what legacy clients call objects, and what the service does.
+"""Derives, stores and resolves alias ids: maps the ids that legacy clients use to those of the
+service.
 
-What a legacy id stands for never changes, so it is kept in memory once it was looked up; what an
-object is called may be imported later. A stand-in is recorded before it is handed out.
+The object behind a legacy id never changes, so that direction is cached without expiry. The legacy
+id of an object may be imported later, so that direction expires. An alias id is saved before any
+client sees it.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ from gateway.storage.ttl_cache import TtlCache
 from mappings.ids import derive_alias_id, has_alias_ids, needs_alias_id
 
 FEW = 100
-"""Stand-ins that are made while others wait."""
+"""Alias ids that are derived on the event loop; more are derived in a worker thread."""
 
 _KEPT = 200_000
 _SECONDS = 60
 
 
 class Ids:
+    """The alias ids of all tenants, with a cache."""
+
     def __init__(self, store: Store, mode: Literal["all", "batches", "none"]) -> None:
         self._store = store
         self._ledger = Ledger(store)
@@ -42,10 +46,10 @@ class Ids:
     async def current(
         self, owner: Tenant, those: Iterable[str], *, keeps: bool = True
     ) -> dict[str, str]:
-        """What each id that a client sent stands for; one that stands for nothing is left out.
+        """Resolves legacy ids to current ids; unknown ids are missing from the result.
 
-        ``keeps`` them in memory: not the very many of one request, which take more of it than the
-        request does.
+        ``is_cached`` is false for a very large request, whose ids would take more memory than the
+        request itself.
         """
         wanted = set(those)
         known: dict[str, str] = {}
@@ -53,7 +57,7 @@ class Ids:
         for id_ in wanted:
             if name := self._current.get((owner, id_)):
                 known[id_] = name
-            # What clients were just told is an object's own name stands for that object.
+            # An id that is cached as its own legacy id stands for itself.
             elif self._legacy.get((owner, id_)) != id_:
                 missing.add(id_)
         if missing:
@@ -64,9 +68,9 @@ class Ids:
         return known
 
     def imported(self, owner: Tenant, names: Mapping[str, str]) -> dict[str, str]:
-        """Of some that ``current`` gave those that are no stand-ins: current id to legacy id.
+        """Selects the imported ids from a result of ``resolve_current_ids``: current id to legacy id.
 
-        They were imported at some time; what a stand-in stands for is known before any client has it.
+        An id that is not the derived alias can only come from an import.
         """
         return {
             current: name
@@ -82,11 +86,11 @@ class Ids:
         *,
         keeps: bool = True,
     ) -> dict[str, str]:
-        """What clients call each of these (kind, id), where that differs.
+        """Resolves (kind, current id) to legacy ids, for those that differ.
 
-        It is recorded by then, but for the new names that are put into ``later``: those are to be
-        recorded before any client is told. ``keeps`` them in memory: not the very many of one answer,
-        which nobody asks for again so soon.
+        New alias ids are saved, or added to ``unsaved_aliases``, which the caller must save before
+        the response is sent. ``is_cached`` is false for the ids of a very large answer, which are
+        rarely needed again soon.
         """
         wanted = {id_: kind for kind, id_ in those}
         known: dict[str, str] = {}
@@ -111,11 +115,11 @@ class Ids:
         return {id_: name for id_, name in known.items() if name != id_}
 
     async def of_recipients(self, owner: Tenant, those: Iterable[str]) -> dict[str, str]:
-        """What clients call recipients, or would: these are only put in order, so nothing is recorded."""
+        """Resolves the legacy ids of recipients for sorting only, so new aliases are not saved."""
         return await self.legacy(owner, {("recipient", id_) for id_ in those}, {}, keeps=False)
 
     def _made(self, owner: Tenant, those: Mapping[str, str]) -> dict[str, str]:
-        """The stand-ins of those that need one: legacy id to current id; ``those`` are kinds, by id."""
+        """Derives the aliases of ids that need one: legacy id to current id."""
         new: dict[str, str] = {}
         for id_, kind in those.items():
             if needs_alias_id(kind, id_, self._mode):
@@ -133,16 +137,16 @@ class Ids:
         *,
         keeps: bool = True,
     ) -> dict[str, str]:
-        """The names of some ids, with their kinds; of those that are only mentioned, if they have one."""
+        """Resolves objects to legacy ids, and ids in free text only if they have one already."""
         names = await self.legacy(owner, found, later, keeps=keeps) if found else {}
         if unnamed := mentioned - names.keys():
             names |= await self.known(owner, unnamed)
         return names
 
     async def known(self, owner: Tenant, those: AbstractSet[str]) -> dict[str, str]:
-        """The names of those that have one already: for free text no stand-in is made.
+        """Resolves current ids that already have a legacy id; free text gets no new aliases.
 
-        What the service made anew, of a draft, has that of what clients know.
+        A batch or payment that replaced another at the service has the legacy id of the first one.
         """
         if not those:
             return {}

@@ -1,7 +1,7 @@
-"""A backup as a file: state and key file together, since neither is of use without the other.
+"""The file format of backups: database and key file together, as each is useless without the other.
 
-A tar file, its owner's alone, with ``manifest.json``, ``state`` (an SQLite database, or what
-pg_dump makes in its custom format) and ``key``.
+A tar file with mode 0600 that contains ``manifest.json``, ``state`` (an SQLite database, or a pg_dump
+in custom format) and ``key``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kind = Literal["sqlite", "postgresql"]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """``revision`` is that of the tables, ``undertakings`` how far the state had come."""
+    """``revision`` is the schema revision, ``undertakings`` the number of the last operation."""
 
     made_at: str
     kind: Kind
@@ -38,26 +38,26 @@ class Manifest:
 
 @contextmanager
 def folder_beside(path: Path) -> Iterator[Path]:
-    """A folder of its own, its owner's alone, on the file's own disk; gone afterwards."""
+    """Opens a private temporary directory on the file system of the file, and deletes it afterwards."""
     try:
         with TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}-") as name:
             yield Path(name)
     except OSError as error:
         raise StoreUnavailable(
             f"{_told(error, path)} cannot be written or read ({error.strerror})",
-            means="it was not done",
-            do="see that the folder exists, has room and may be written by this user",
+            means="nothing was saved or restored",
+            do="check that the directory exists, has free space and is writable by this user",
         ) from None
 
 
 def _told(error: OSError, path: Path) -> str:
-    """The file of an error; of the folder beside it, which nobody named, the one that was named."""
+    """The file name of an error; for the temporary directory, the file that the operator named."""
     name = str(error.filename or path)
     return str(path) if Path(name).name.startswith(f".{path.name}-") else name
 
 
 def pack(path: Path, manifest: Manifest, state: Path, key: Path, within: Path) -> int:
-    """Writes an archive in one step, 0600; returns its size in bytes. OSError."""
+    """Writes an archive atomically, with mode 0600; returns its size in bytes. Raises OSError."""
     packed = within / "archive"
     with os.fdopen(os.open(packed, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
@@ -81,7 +81,7 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 
 def unpack(path: Path, within: Path) -> tuple[Manifest, Path, Path]:
-    """Takes an archive apart; StoreUnavailable. The files are in the folder, 0600."""
+    """Extracts an archive into a directory, with mode 0600; raises StoreUnavailable."""
     try:
         with tarfile.open(path, mode="r:") as archive:
             manifest = _manifest(archive)
@@ -89,7 +89,7 @@ def unpack(path: Path, within: Path) -> tuple[Manifest, Path, Path]:
     except FileNotFoundError:
         raise _no_backup(path, "there is no such file") from None
     except (tarfile.TarError, KeyError, ValueError, TypeError, EOFError):
-        raise _no_backup(path, "it is not one, or was cut off") from None
+        raise _no_backup(path, "it has another format, or is truncated") from None
 
 
 def _manifest(archive: tarfile.TarFile) -> Manifest:
@@ -100,7 +100,7 @@ def _manifest(archive: tarfile.TarFile) -> Manifest:
 
 
 def _content(archive: tarfile.TarFile, name: str) -> IO[bytes]:
-    # By name and into files of our own: an archive may name any path.
+    # Read by name and written to fixed paths: a hostile archive may contain any path.
     content = archive.extractfile(archive.getmember(name))
     if content is None:
         raise ValueError
@@ -122,14 +122,14 @@ def _taken(archive: tarfile.TarFile, name: str, within: Path) -> Path:
 
 def _no_backup(path: Path, why: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"{path} is no backup of a gateway ({why})",
+        f"{path} is not a backup of a gateway ({why})",
         means="nothing was restored",
-        do="name a file that `payout-gateway backup` made",
+        do="name a file written by `payout-gateway backup`",
     )
 
 
 def sync_folder(path: Path) -> None:
-    """Has the disk know of a file's new name."""
+    """Makes the rename of a file durable."""
     with suppress(OSError):
         descriptor = os.open(path.absolute().parent, os.O_RDONLY)
         try:

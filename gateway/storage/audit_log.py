@@ -1,4 +1,4 @@
-"""What operators did to the gateway, when, and who: written with what they did, and kept for good."""
+"""Audit log: the actions of operators, each saved in the transaction of the action and never deleted."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 ERASED = "erased a recipient"
 
 EVERYONE = Tenant("", "")
-"""A scope; an empty merchant or environment is every one."""
+"""The scope of everything: an empty merchant or environment stands for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """``by`` is a user of the operating system, or the console and the address that it was asked
-    from; ``about`` an undertaking's id.
+    """An action of an operator.
+
+    ``by`` is a user of the operating system, or the console and the address of its client; ``about``
+    is the id of an operation.
     """
 
     at: datetime
@@ -54,7 +56,7 @@ async def note(
     *,
     about: str | None = None,
 ) -> None:
-    """Writes an act down in the transaction that carries it out."""
+    """Records an event in the transaction that carries out the action."""
     await connection.execute(insert(acts).values(**act_row(store, what, scope, about=about)))
 
 
@@ -64,7 +66,7 @@ def act_row(store: Store, what: str, scope: Tenant, *, about: str | None) -> dic
 
 
 async def acts_of(store: Store, scope: Tenant = EVERYONE) -> list[AuditEvent]:
-    """Those that concern a merchant and environment, the first first; all of them by default."""
+    """Lists the events that affect a scope, oldest first; all of them by default."""
     those = select(*(acts.c[name] for name in AuditEvent.__dataclass_fields__)).order_by(acts.c.at)
     if scope.merchant:
         those = those.where(acts.c.merchant.in_(("", scope.merchant)))
@@ -75,7 +77,7 @@ async def acts_of(store: Store, scope: Tenant = EVERYONE) -> list[AuditEvent]:
 
 
 async def acts_since(store: Store, whats: Sequence[str], moment: datetime) -> dict[str, Tenant]:
-    """By their ids, the scopes of acts of some kinds."""
+    """Loads the scopes of recent events with these texts, by event id."""
     those = select(acts.c.id, acts.c.merchant, acts.c.environment).where(
         acts.c.at >= moment, acts.c.what.in_(whats)
     )
@@ -93,7 +95,7 @@ _acting: ContextVar[str | None] = ContextVar("acting", default=None)
 
 @contextmanager
 def acting(who: str) -> Iterator[None]:
-    """What is noted inside was done by somebody else than the user who runs this process."""
+    """Records events inside as actions of another operator than the user of this process."""
     before = _acting.set(who)
     try:
         yield
@@ -102,8 +104,8 @@ def acting(who: str) -> Iterator[None]:
 
 
 def operator() -> str:
-    """Who does it: by default who runs this command, and whose rights that user has where those
-    are another's.
+    """The operator's name: by default the user of this process, with the original user if it runs
+    under sudo.
     """
     if who := _acting.get():
         return who
@@ -115,11 +117,11 @@ def operator() -> str:
 def _name_of(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
-    except KeyError:  # containers run under numbers that nobody named
+    except KeyError:  # containers run with user ids that have no name
         return f"uid {uid}"
 
 
 def told_scope(scope: Tenant) -> str:
-    """A scope in words."""
+    """A scope as text for operators."""
     whom = f"merchant {scope.merchant}" if scope.merchant else "every merchant"
     return f"{whom}, {scope.environment or 'live and sandbox'}"

@@ -1,7 +1,8 @@
-"""Saving a state with its key file, and putting a saved one in the place of what there is.
+"""Saves the database with its key file, and restores both.
 
-A restored state is an older one: nothing is started on it until `payout-gateway reconcile` has
-compared it with the service. So the mark (marks.py) is neither saved nor restored.
+A restored database is older than the service: nothing is started until `payout-gateway reconcile`
+has compared the two. The high-water mark, which detects that, is therefore neither saved nor
+restored.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ RESTORED = "restored a backup"
 
 
 async def save(state: State, path: Path) -> tuple[Manifest, int]:
-    """Saves state and key file to one file while a gateway may run; StoreUnavailable.
+    """Saves database and key file to one archive, also while a gateway runs.
 
-    Returns what is in it and its size in bytes.
+    Returns the manifest and the size in bytes; raises StoreUnavailable.
     """
     address = engine.parsed(state.url)
     source = engine.sqlite_file(address)
@@ -42,7 +43,7 @@ async def save(state: State, path: Path) -> tuple[Manifest, int]:
             await asyncio.to_thread(_copy, source, copied)
         else:
             await asyncio.to_thread(postgresql_tools.dump, address, copied)
-        # After the state: a key may have been added meanwhile, and none is ever taken away.
+        # The key file is read after the database: a key may be added meanwhile, but none is removed.
         size = await asyncio.to_thread(
             pack, path, manifest, copied, state.encryption_key_file, within
         )
@@ -58,7 +59,7 @@ async def _manifest(store: Store, kind: Kind) -> Manifest:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A copy as of one moment. Whoever writes waits until it is made."""
+    """Makes a consistent copy; other writers wait until it is done."""
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
         with closing(sqlite3.connect(source)) as from_, closing(sqlite3.connect(target)) as to:
@@ -68,9 +69,9 @@ def _copy(source: Path, target: Path) -> None:
         said = str(error)
     if said != "ok":
         raise StoreUnavailable(
-            f"the state at {source} cannot be copied ({said})",
-            means="there is no backup of it",
-            do="see that nothing else keeps it locked; if it is damaged, restore an earlier backup",
+            f"the database at {source} cannot be copied ({said})",
+            means="no backup was made",
+            do="check that no other process locks it; if it is damaged, restore an earlier backup",
         )
 
 
@@ -78,9 +79,10 @@ def _copy(source: Path, target: Path) -> None:
 
 
 async def restore(state: State, path: Path, *, force: bool) -> tuple[Manifest, list[Path]]:
-    """Puts a saved state in its place; StoreUnavailable, also where there is one and not ``force``.
+    """Restores a backup.
 
-    Returns what was restored, and where what was there before is now.
+    Returns the manifest, and the paths under which replaced files are kept. Raises StoreUnavailable,
+    also if a database exists and ``force`` is not set.
     """
     address = engine.parsed(state.url)
     target = engine.sqlite_file(address)
@@ -89,8 +91,8 @@ async def restore(state: State, path: Path, *, force: bool) -> tuple[Manifest, l
         kind = "sqlite" if target else "postgresql"
         if manifest.kind != kind:
             raise _refused(
-                f"{path} was made of a {manifest.kind} state, and state.url names {kind}",
-                do="restore it where state.url names a database of its kind",
+                f"{path} is a backup of a {manifest.kind} database, and state.url is {kind}",
+                do="set state.url to a database of the same kind",
             )
         if target:
             aside = await _restore_file(state, target, saved, key, force=force)
@@ -107,8 +109,8 @@ async def _restore_file(
         await _refuse_running(state, force=force)
     if (taken or _differs(state.encryption_key_file, key)) and not force:
         there = ", ".join(map(str, taken or [state.encryption_key_file]))
-        raise _refused(f"{there} is there already", do="--force puts it aside")
-    # Made ready before it takes the place: that it fits its key, and that it is an older one.
+        raise _refused(f"{there} exists already", do="--force renames it and restores the backup")
+    # Opened before it replaces anything: this proves that the key fits, and blocks starts.
     ready = State(url=f"sqlite:///{saved}", encryption_key_file=key)
     async with open_store(ready) as store:
         await flag_restored(store, _mark_of(state), RESTORED)
@@ -119,7 +121,7 @@ def _state_in_place(target: Path, saved: Path) -> list[Path]:
     taken = [one for one in _files(target) if one.exists()]
     aside = [_aside(one) for one in taken]
     for one in taken:
-        if one != target:  # a journal that is left over would be played into the restored file
+        if one != target:  # SQLite would apply a leftover journal to the restored file
             one.unlink()
     saved.replace(target)
     sync_folder(target)
@@ -133,7 +135,7 @@ async def _restore_database(
     revision = await postgresql_tools.revision(address)
     if revision and revision != manifest.revision:
         raise _refused(
-            f"{engine.shown(address)} has tables of revision {revision}, the backup of "
+            f"{engine.shown(address)} has schema revision {revision}, the backup has "
             f"{manifest.revision}",
             do="restore it into an empty database",
         )
@@ -142,8 +144,8 @@ async def _restore_database(
     if (revision or _differs(state.encryption_key_file, key)) and not force:
         there = engine.shown(address) if revision else state.encryption_key_file
         raise _refused(
-            f"{there} is there already",
-            do="--force puts the backup in its place, and keeps nothing of what is there",
+            f"{there} exists already",
+            do="--force replaces it with the backup, and keeps no copy of the database",
         )
     aside = _key_in_place(state, key)
     await asyncio.to_thread(postgresql_tools.load, address, saved)
@@ -153,24 +155,24 @@ async def _restore_database(
 
 
 def _files(target: Path) -> list[Path]:
-    """An SQLite database, and what it may keep beside itself."""
+    """The files of an SQLite database."""
     return [target, *(Path(f"{target}-{what}") for what in ("journal", "wal", "shm"))]
 
 
 def _differs(there: Path, key: Path) -> bool:
-    """Whether a key file is there that does not have every key of the backup's."""
+    """Whether there is a key file that lacks a key of the backup."""
     if not there.exists():
         return False
     return not set(key.read_text().splitlines()) <= set(there.read_text().splitlines())
 
 
 def _key_in_place(state: State, key: Path) -> list[Path]:
-    """One that has more keys stays."""
+    """Replaces the key file, unless it already has every key of the backup."""
     there = state.encryption_key_file
     if there.exists() and not _differs(there, key):
         return []
     aside = [_aside(there)] if there.exists() else []
-    # Written anew: it may be on another disk than the state.
+    # Copied rather than renamed: it may be on another file system than the backup.
     made = there.with_name(f".{there.name}-restored")
     made.unlink(missing_ok=True)
     with os.fdopen(_new(made), "wb") as file:
@@ -184,7 +186,7 @@ def _key_in_place(state: State, key: Path) -> list[Path]:
 
 
 def _aside(path: Path) -> Path:
-    """Gives a file a second name that no other has: what is replaced may be needed yet."""
+    """Keeps a file under a second, unused name before it is replaced."""
     number = 1
     while True:
         aside = path.with_name(f"{path.name}.before-restore-{number}")
@@ -201,7 +203,7 @@ def _second(path: Path, aside: Path) -> None:
         aside.hardlink_to(path)
     except FileExistsError:
         raise
-    except OSError:  # not every disk can give a file two names
+    except OSError:  # the file system has no hard links
         with path.open("rb") as source, os.fdopen(_new(aside), "wb") as file:
             shutil.copyfileobj(source, file)
 
@@ -218,15 +220,15 @@ def _mark_of(state: State) -> Mark:
 
 
 async def _refuse_running(state: State, *, force: bool) -> None:
-    """Under a gateway that runs, it would go on writing to what is not there any more."""
+    """Refuses while a gateway runs, which would continue to write to the replaced file."""
     try:
         async with open_store(state, create=False, as_it_is=True) as store:
             if not await is_used(store):
                 return
     except StoreUnavailable:
-        return  # what cannot be read nobody runs on
-    then = "" if force else "; --force then puts the backup in the place of what is there"
-    raise _refused("a gateway runs on the state", do=f"end it first{then}")
+        return  # no gateway can run on a database that cannot be read
+    then = "" if force else "; --force then replaces the database with the backup"
+    raise _refused("a gateway is using the database", do=f"stop it first{then}")
 
 
 def _refused(happened: str, *, do: str) -> StoreUnavailable:

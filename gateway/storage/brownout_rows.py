@@ -1,4 +1,4 @@
-"""Brownouts as the database has them, and whom they hit."""
+"""Brownouts in the database, and counters of the requests that they affected."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gateway.storage.tables import brownout_hits, brownouts
 from gateway.storage.tenants import Tenant
 
 SCHEDULED, ENDED = "scheduled brownout", "switched off brownout"
-"""How what is noted of them begins."""
+"""The beginning of their audit log entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brownout:
-    """A window in which chosen requests are refused on purpose, or only counted.
+    """A planned window in which selected requests are refused, or only counted.
 
-    Empty names are every merchant, key or operation.
+    An empty merchant, key or list of operations stands for all.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Brownout:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A key's requests of one operation that met a brownout."""
+    """What affected requests are counted by: brownout, key and operation."""
 
     brownout: str
     owner: Tenant
@@ -70,14 +70,14 @@ async def add_brownout(store: Store, one: Brownout) -> None:
 
 
 async def all_brownouts(store: Store) -> list[Brownout]:
-    """Those to come, those under way and those that are over, the first first."""
+    """Lists all brownouts, planned, active and past, earliest first."""
     async with store.read() as connection:
         rows = await connection.execute(select(brownouts).order_by(brownouts.c.begins_at))
         return [_brownout(row) for row in rows.mappings()]
 
 
 async def open_brownouts(store: Store, now: datetime) -> list[Brownout]:
-    """Those that are not over and were not switched off."""
+    """Lists the brownouts that have not ended."""
     rows = await store.looked_up(Transaction(lambda: rows_of(_OPEN, {"now": now})))
     names = [column.name for column in brownouts.c]
     return [_brownout(dict(zip(names, row, strict=True))) for row in rows]
@@ -91,7 +91,7 @@ _OPEN = Statement(
 
 
 async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> int:
-    """Switches one off, or every one that is not over; how many that were."""
+    """Ends one brownout, or all that have not ended; returns how many."""
     those = and_(brownouts.c.ends_at > now, brownouts.c.ended.is_(False))
     if id_ is not None:
         those = and_(those, brownouts.c.id == id_)
@@ -116,7 +116,7 @@ async def add_hits(store: Store, hits: Mapping[Hit, int]) -> None:
 
 
 async def hits_of(store: Store) -> dict[str, dict[Hit, int]]:
-    """By brownout."""
+    """Loads the counters by brownout id."""
     found: dict[str, dict[Hit, int]] = {}
     async with store.read() as connection:
         for row in await connection.execute(select(brownout_hits)):

@@ -1,4 +1,4 @@
-"""How the answers of two services differ, counted by key, operation and place."""
+"""Differences between the answers of two services, counted by key, operation and place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.storage.tenants import Tenant
 FORGOT = "forgot what was compared"
 
 Place = tuple[str, str]
-"""The kind of a difference, and where it is, in normal form."""
+"""The kind of a difference, and its path in the body, without list indexes."""
 
 _SUMS = ("compared", "different", "failed", "dropped")
 
@@ -33,7 +33,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Tally:
-    """``places`` counts in how many answers each difference is."""
+    """Counters of compared answers; ``places`` counts the answers with each difference."""
 
     compared: int = 0
     different: int = 0
@@ -45,7 +45,7 @@ class Tally:
 
 
 async def add_tallies(store: Store, tallies: Mapping[Asked, Tally]) -> None:
-    """Adds to what was counted before; all of it or none. StoreUnavailable."""
+    """Adds to the stored counters in one transaction; raises StoreUnavailable."""
     if not tallies:
         return
     rows = [_row(asked, tally) for asked, tally in tallies.items()]
@@ -66,7 +66,7 @@ async def _add(
     added: dict[str, Any] = {name: table.c[name] + new.excluded[name] for name in sums}
     added["last_at"] = most(table.c.last_at, new.excluded.last_at)
     keys = [column.name for column in table.primary_key]
-    # In one order everywhere: two instances adding to the same rows must not wait in a ring.
+    # Always in the same order: two instances that update the same rows must not deadlock.
     rows = sorted(rows, key=lambda row: [row[name] for name in keys])
     await connection.execute(new.on_conflict_do_update(index_elements=keys, set_=added), rows)
 
@@ -89,7 +89,7 @@ def _places(asked: Asked, tally: Tally) -> list[dict[str, Any]]:
 
 
 async def all_tallies(store: Store) -> dict[Asked, Tally]:
-    """By merchant, environment, key and operation; StoreUnavailable."""
+    """Loads every tally, ordered by merchant, environment, key and operation; StoreUnavailable."""
     keys = list(comparisons.primary_key)
     found: dict[Asked, Tally] = {}
     async with store.read() as connection:
@@ -107,7 +107,7 @@ def _asked(row: Any) -> Asked:
 
 
 async def forget_tallies(store: Store, owner: Tenant, key: str) -> None:
-    """What was compared of a key counts no more: it is counted anew from here."""
+    """Deletes the tallies of a key, so that counting starts again from zero."""
     async with store.write() as connection:
         await connection.execute(delete(comparisons).where(_of(comparisons, owner, key)))
         its = _of(found_differences, owner, key)

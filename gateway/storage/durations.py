@@ -1,7 +1,7 @@
-"""How long requests took: counted in buckets, each up to 1.6 times the one before, and read as percentiles.
+"""Histograms of request durations, with bucket bounds in steps of about 1.6.
 
-Counts add up, over time and over processes, which percentiles do not. What is read of them is at
-most a bucket off.
+Counts can be added up over time and processes, which percentiles cannot. A percentile that is read
+from them is off by at most one bucket.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Literal
 STEPS = (1.0, 1.6, 2.5, 4.0, 6.3)
 
 BOUNDS = tuple(step * 10**power for power in range(5) for step in STEPS)[:-1]
-"""The upper ends of the buckets in milliseconds, 1 to 40,000. Above is one more, which has none."""
+"""Upper bounds of the buckets in milliseconds, 1 to 40,000; one more bucket has no upper bound."""
 
 BUCKETS = len(BOUNDS) + 1
 
 Part = Literal["gateway", "service"]
 
 PARTS: tuple[Part, ...] = ("gateway", "service")
-"""Of what the durations are kept: a request's time in the gateway itself, and at the service."""
+"""The measured parts of a request: the time in the gateway itself, and at the service."""
 
 
 def columns_of(part: str) -> list[str]:
-    """A column for each bucket, in their order."""
+    """The names of the bucket columns, in order."""
     return [f"{part}_{bucket:02}" for bucket in range(BUCKETS)]
 
 
@@ -35,7 +35,7 @@ def _none() -> list[int]:
 
 @dataclass(slots=True)
 class Durations:
-    """How many fell into each bucket."""
+    """A histogram: the number of requests in each bucket."""
 
     counts: list[int] = field(default_factory=_none)
 
@@ -50,7 +50,7 @@ class Durations:
         return sum(self.counts)
 
     def percentile(self, percent: float) -> float | None:
-        """Milliseconds that so many in a hundred took at most; infinite above the last bound."""
+        """A percentile in milliseconds: None without requests, infinite above the last bound."""
         rank = self.total * percent / 100
         before = 0
         for bucket, counted in enumerate(self.counts):
@@ -61,9 +61,11 @@ class Durations:
 
 
 def _within(bucket: int, part: float) -> float:
-    """So far into a bucket, on the scale on which they are equally wide."""
+    """Interpolates inside a bucket, on the logarithmic scale of the bounds."""
     if bucket == len(BOUNDS):
         return math.inf
     upper = BOUNDS[bucket]
     lower = BOUNDS[bucket - 1] if bucket else upper / 1.6
-    return float(f"{lower * (upper / lower) ** part:.2g}")  # more digits would not be known
+    return float(
+        f"{lower * (upper / lower) ** part:.2g}"
+    )  # more digits would suggest a precision that a histogram does not have

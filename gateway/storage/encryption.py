@@ -1,8 +1,8 @@
-"""The key file, and what is done with its keys: sealing secrets, hashing API keys.
+"""Encryption of stored secrets and hashing of API keys, with the keys of the key file.
 
-A key file is lines of ``<key id> <base64 of 32 random bytes>``. Every line decrypts, the last one
-encrypts; a line may be added, and none may be taken away while rows are sealed or hashed with it.
-Each use has a key of its own, derived by HKDF-SHA256, so that none tells anything of another.
+A key file has lines of ``<key id> <base64 of 32 random bytes>``. Every key decrypts, the last one
+encrypts. Keys may be added; a key must not be removed while rows are encrypted or hashed with it.
+Each purpose uses a separate key, derived by HKDF-SHA256, so that no key reveals another.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _NONCE_BYTES = 12
 
 
 class Place(NamedTuple):
-    """Where a sealed text stands; it opens nowhere else."""
+    """Where an encrypted value is stored. It is authenticated with the value (AES-GCM associated data), so
+    that a value that was moved to another row or tenant cannot be decrypted.
+    """
 
     table: str
     merchant: str
@@ -38,20 +40,20 @@ class Place(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """An API key's HMAC-SHA256 in hexadecimal, and the id of the key it was made with."""
+    """The HMAC-SHA256 of an API key in hexadecimal, and the id of the key used for it."""
 
     key_id: str
     value: str
 
 
 class EncryptionKeys:
-    """The keys of a key file, in its order."""
+    """The keys of a key file, in file order."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = dict(keys)
         self.ids = tuple(self._keys)
         self.oldest = self.ids[0]
-        """The id of the key that was there first, wherever it stands in the file."""
+        """The id of the key that was used first, at any position in the file."""
         self._ciphers = {key_id: AESGCM(key) for key_id, key in self.derived("secrets").items()}
         self._hashing = self.derived("api keys")
         self._newest_hashing = KeyedHmac(self._hashing[self.newest])
@@ -65,7 +67,7 @@ class EncryptionKeys:
         return self.ids[-1]
 
     def derived(self, purpose: str) -> dict[str, bytes]:
-        """32 bytes for a purpose from each key, by key id, in the file's order."""
+        """Derives 32 bytes for a purpose from each key; by key id, in file order."""
         info = b"payout-gateway " + purpose.encode()
         return {
             key_id: HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(key)
@@ -73,20 +75,22 @@ class EncryptionKeys:
         }
 
     def lasting(self, purpose: str) -> bytes:
-        """32 bytes for a purpose, of the oldest key: one that is added later gives no object another
-        stand-in, begins no tally anew, and lets no retry go unknown.
+        """Derives 32 bytes for a purpose from the oldest key.
+
+        They do not change when a key is added: alias ids, counters and the fingerprints that
+        recognize retries depend on them.
         """
         return self.derived(purpose)[self.oldest]
 
     def seal(self, text: str, place: Place, *, key_id: str | None = None) -> str:
-        """``<key id>:<base64 of nonce and ciphertext>``, by the newest key unless told."""
+        """Encrypts a text as ``<key id>:<base64 of nonce and ciphertext>``, by default with the newest key."""
         key_id = key_id or self.newest
         return (
             f"{key_id}:{base64.b64encode(self._encrypted(text.encode(), place, key_id)).decode()}"
         )
 
     def unseal(self, sealed: str, place: Place) -> str:
-        """The text; StoreUnavailable where no key opens it in this place."""
+        """Decrypts a text; raises StoreUnavailable if no key does so in this context."""
         key_id, _, packed = sealed.partition(":")
         try:
             both = base64.b64decode(packed, validate=True)
@@ -95,12 +99,12 @@ class EncryptionKeys:
             raise _closed(place, key_id) from None
 
     def seal_bytes(self, data: bytes, place: Place) -> bytes:
-        """``<key id>:``, nonce and ciphertext, by the newest key."""
+        """Encrypts bytes as ``<key id>:``, nonce and ciphertext, with the newest key."""
         key_id = self.newest
         return b"%b:%b" % (key_id.encode(), self._encrypted(data, place, key_id))
 
     def unseal_bytes(self, sealed: bytes, place: Place) -> bytes:
-        """As ``unseal``, of what ``seal_bytes`` has sealed."""
+        """Decrypts the result of ``encrypt_bytes``; raises as ``decrypt`` does."""
         name, _, both = sealed.partition(b":")
         key_id = name.decode("ascii", "replace")
         try:
@@ -117,11 +121,11 @@ class EncryptionKeys:
         return self._ciphers[key_id].decrypt(nonce, body, _identity(key_id, place))
 
     def digest(self, api_key: str) -> str:
-        """An API key's digest by the newest key."""
+        """The digest of an API key with the newest key."""
         return self._newest_hashing.hexdigest(api_key.encode())
 
     def digests(self, api_key: str) -> tuple[Digest, ...]:
-        """An API key's digest by each key, the newest key's first."""
+        """The digests of an API key with each key, newest first."""
         return tuple(
             Digest(key_id, hmac.digest(key, api_key.encode(), hashlib.sha256).hex())
             for key_id, key in reversed(self._hashing.items())
@@ -132,18 +136,19 @@ def _closed(place: Place, key_id: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"{place.column} of {place.merchant} {place.environment} in table {place.table} "
         f"cannot be decrypted with key {key_id[:32]!r}",
-        means="the key file had another key or none of that id when it was read, or the row was altered",
-        do="restart what runs on this state where a key was added to the file since; else restore the "
-        "key file that the state was used with, or the row",
+        means="the key file had a different key or none with that id when it was read, or the row was "
+        "altered",
+        do="if a key was added to the file since, restart every process that uses the database; "
+        "otherwise restore the key file that belongs to the database, or the row",
     )
 
 
 def _identity(key_id: str, place: Place) -> bytes:
-    # A JSON array, because parts that are merely joined can be cut apart elsewhere.
+    # A JSON array is unambiguous: joined parts could be split at other positions.
     return f"[{', '.join(map(encode_basestring_ascii, (key_id, *place)))}]".encode()
 
 
 def new_key_line() -> str:
-    """A line for a key file, with a new id and a new key."""
+    """A line for the key file, with a random id and key."""
     key = base64.b64encode(os.urandom(KEY_BYTES)).decode()
     return f"{secrets.token_hex(4)} {key}\n"

@@ -1,4 +1,4 @@
-"""The one way in which the store says that it cannot be used."""
+"""StoreUnavailable, the only error of the storage layer, and its messages for operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.observability import metrics
 
 
 class StoreUnavailable(Exception):
-    """The state cannot be used; the text is one line for the operator and holds no secret."""
+    """The database cannot be used. The text is one line for the operator and contains no secret."""
 
     def __init__(self, happened: str, *, means: str, do: str) -> None:
         super().__init__(f"{happened}: {means}; {do}")
@@ -29,10 +29,10 @@ class StoreUnavailable(Exception):
 
 
 def reason(error: BaseException) -> str:
-    """What a database said, in one line.
+    """The error message of a database, in one line.
 
-    Only kinds whose text cannot quote a value or an address's password are quoted; of the others
-    the kind is named.
+    Only errors whose text cannot contain a stored value or a password are quoted; of all others the
+    result is the class name.
     """
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     original = cause.__cause__ or cause
@@ -50,11 +50,10 @@ _QUOTED = (asyncpg.PostgresError, sqlite3.DatabaseError)
 
 @contextmanager
 def telling(where: str, note: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Turns what a database or its network does wrong into StoreUnavailable.
+    """Translates errors of the database or its network into StoreUnavailable.
 
-    A statement that is wrong in itself is a mistake in the code and passes as it is. The cause is
-    not chained: a driver's own text may quote the address that it was given. ``note`` is told
-    the reason: where something was to be written, whoever asks for it later may want to know.
+    A faulty statement is a bug and passes unchanged. The cause is not chained, because the text of a
+    driver may quote the database URL with its password. ``record_reason`` is called with the reason.
     """
     try:
         yield
@@ -74,21 +73,21 @@ def telling(where: str, note: Callable[[str], None] | None = None) -> Iterator[N
         if note is not None:
             note(why)
         raise StoreUnavailable(
-            f"the state at {where} cannot be used ({why})",
-            means="what needs it is refused until it can be",
+            f"the database at {where} cannot be used ({why})",
+            means="requests that need it are refused until it can be used",
             do=_remedy(error),
         ) from None
 
 
-OTHERWISE = "see that the database runs, can be reached and has room, and who else uses it"
+OTHERWISE = "check that the database runs, is reachable and has free space, and what else uses it"
 SPOILT = (
-    "the file is spoilt, or another one: see that state.url names the right one, and if it does, "
-    "put a backup in its place with `payout-gateway restore`"
+    "the file is damaged or not a database: check state.url, and if it is right, replace the file "
+    "with a backup by `payout-gateway restore`"
 )
 
 
-NOT_THERE = "make that database, empty (`createdb`), or name another in state.url"
-REFUSED = "see that the user and the password of state.url are right, and that this user may log in"
+NOT_THERE = "create that database, empty (`createdb`), or set state.url to another"
+REFUSED = "check the user and password in state.url, and that this user may log in"
 
 
 def _remedy(error: Exception) -> str:
@@ -104,10 +103,10 @@ def _remedy(error: Exception) -> str:
 
 
 def unwritable(where: str, why: str) -> StoreUnavailable:
-    """Of a state that may be read all the same."""
+    """An error for a database that cannot be written but may still be read."""
     return StoreUnavailable(
-        f"the state at {where} cannot be written ({why})",
-        means="no write of a client goes out until it can be; reads may go on",
-        do="see that its disk has room, that the database runs, and who else uses it; "
-        "nothing needs to be started anew",
+        f"the database at {where} cannot be written ({why})",
+        means="writes of clients are refused until it can be written; reads may continue",
+        do="check that its disk has free space, that the database runs, and what else uses it; "
+        "no restart is needed",
     )

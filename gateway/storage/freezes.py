@@ -1,4 +1,4 @@
-"""Freezes: writes that an operator stopped, of a merchant, an environment, or all."""
+"""Freezes: an operator stops the writes of a merchant, an environment, or everything."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ FROZE, UNFROZE = "froze", "unfroze"
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """``scope`` has an empty merchant or environment for every one."""
+    """A stop of writes; an empty merchant or environment in ``scope`` stands for all."""
 
     scope: Tenant
     since: datetime
 
 
 async def freeze(store: Store, scope: Tenant) -> bool:
-    """From when this returns no write begins there; False where none could already."""
+    """Freezes a scope; no write starts there after this returns. False if it was frozen already."""
     async with store.write() as connection:
-        # Waits for whoever has looked at the table and not committed: whatever begins from now on
-        # sees the freeze.
+        # The lock waits for transactions that have read the table and not committed, so that every
+        # write that starts after it sees the freeze.
         if connection.dialect.name == "postgresql":
             await connection.execute(text("LOCK TABLE freezes IN ACCESS EXCLUSIVE MODE"))
         if await _is_frozen(connection, scope):
@@ -44,7 +44,7 @@ async def freeze(store: Store, scope: Tenant) -> bool:
 
 
 async def unfreeze(store: Store, scope: Tenant) -> bool:
-    """Ends the freeze of just this scope; False where there is none. Others stay."""
+    """Ends the freeze of exactly this scope; False if there is none. Wider freezes stay."""
     async with store.write() as connection:
         ended = await connection.execute(delete(freezes).where(_is(scope)))
         if ended.rowcount:
@@ -53,7 +53,7 @@ async def unfreeze(store: Store, scope: Tenant) -> bool:
 
 
 async def frozen(store: Store) -> list[Freeze]:
-    """Every freeze, the widest first."""
+    """Lists every freeze, widest first."""
     those = select(freezes).order_by(freezes.c.merchant, freezes.c.environment)
     async with store.read() as connection:
         rows = await connection.execute(those)

@@ -1,4 +1,4 @@
-"""Whether anybody runs on a state: beats that are counted go on, whatever the clocks say."""
+"""Detects whether a gateway uses the database: its heartbeat counter increases."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 BEAT_SECONDS = 2.0
 WATCHED_SECONDS = BEAT_SECONDS + 6
-"""Whoever runs has counted on within this, also where a disk holds it up for some seconds."""
+"""Seconds in which every live gateway increases its counter, even if a slow disk delays it."""
 
 _LOOKS = 0.25
 
 
 async def beats(store: Store) -> dict[str, int]:
-    """How far each instance has counted; one that was killed is among them."""
+    """Loads the heartbeat counters of all instances, including dead ones."""
     async with store.read() as connection:
         return {row.id: row.beats for row in await connection.execute(select(instances))}
 
 
 async def is_used(store: Store) -> bool:
-    """Watches for as long as it takes to see it."""
+    """Watches the counters for up to ``WATCH_SECONDS``."""
     first, loop = await beats(store), asyncio.get_running_loop()
     until = loop.time() + WATCHED_SECONDS
     while first and loop.time() < until:

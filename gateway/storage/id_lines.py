@@ -1,4 +1,4 @@
-"""What ``ids import`` reads: CSV of ``legacy_id,current_id``, all of it checked before any is kept."""
+"""Parses the input of ``ids import``: CSV of ``legacy_id,current_id``, validated as a whole."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ HEADER = ["legacy_id", "current_id"]
 
 
 class PairsRefused(Exception):
-    """Why nothing was imported, with the line it is on."""
+    """The file is not valid; the text names the line and the problem."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(f"line {line}: {what}")
 
 
 def read_id_pairs(data: bytes) -> dict[str, tuple[int, str]]:
-    """Legacy id to its line and current id; raises PairsRefused."""
+    """Parses the file to legacy id, line and current id; raises InvalidIdPairsError."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -35,7 +35,7 @@ def read_id_pairs(data: bytes) -> dict[str, tuple[int, str]]:
             raise PairsRefused(line, f"{current_id} has another legacy id in line {twin}")
         found.setdefault(legacy_id, (line, current_id))
     if not found:
-        raise PairsRefused(1, "there is no pair in it")
+        raise PairsRefused(1, "the file contains no pair")
     return found
 
 

@@ -1,11 +1,11 @@
-"""The states of undertakings and of their writes; see ``undertakings``."""
+"""The states of operations and of their writes; ``operations`` describes them."""
 
 RUNNING, UNSETTLED, DONE, ANSWERED, UNDONE = "running", "unsettled", "done", "answered", "undone"
 OPEN = (RUNNING, UNSETTLED, DONE)
 
 SENT, REFUSED, UNSENT, HAPPENED, DID_NOT = "sent", "refused", "unsent", "happened", "did not"
 NO_PATH, MAY_EXIST = "no path", "may exist"
-"""States of a write besides ``answered``."""
+"""The states of a write, besides ``answered``."""
 
 IN_WORDS = {
     DID_NOT: "did not happen",
@@ -15,10 +15,10 @@ IN_WORDS = {
 
 
 def in_words(state: str) -> str:
-    """A write's state, or what somebody said of it, as operators read it."""
+    """A state of a write, or an outcome that an operator recorded, as text for operators."""
     return IN_WORDS.get(state, state)
 
 
 def told_of(named: str, told: str) -> str:
-    """The act of an operator who said what became of a write."""
+    """The audit log text for an outcome that an operator recorded."""
     return f"told of {named}: {in_words(told)}"

@@ -1,7 +1,7 @@
-"""HMAC-SHA256 (RFC 2104) with a key that is used again and again.
+"""HMAC-SHA256 (RFC 2104) with a key that is used many times.
 
-What the key alone makes of it is made once. The library's takes its key anew each time, and looks for its
-hash by name: three times as long for a text as short as a request's.
+The hash states of the key are computed once. The standard library processes the key for each message,
+which takes three times as long for a text of the size of a request.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class KeyedHmac:
         self._outer = sha256(block.translate(_OUTER))
 
     def hexdigest(self, *parts: bytes) -> str:
-        """Of a text in parts: a large one need not be copied."""
+        """The digest of a message in parts, so that a large one need not be joined."""
         return self.hexdigest_of(parts)
 
     def hexdigest_of(self, parts: Iterable[bytes | memoryview]) -> str:
-        """The same, of parts that are not all in hand."""
+        """Like ``hexdigest``, for parts from an iterator."""
         inner, outer = self._inner.copy(), self._outer.copy()
         for part in parts:
             inner.update(part)

@@ -1,4 +1,4 @@
-"""Reading, making and extending the key file (``state.encryption_key_file``)."""
+"""Reads, creates and extends the key file (``state.encryption_key_file``)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _KEY_ID = re.compile(r"[A-Za-z0-9_-]{1,32}")
 
 
 def read_key_file(path: Path) -> EncryptionKeys | None:
-    """The keys of a file that only its owner can read, None where there is none.
+    """Reads the keys; None if there is no file.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailable if the file is invalid, or can be read by others than its owner.
     """
     try:
         with path.open("rb") as file:
@@ -29,7 +29,7 @@ def read_key_file(path: Path) -> EncryptionKeys | None:
         raise StoreUnavailable(
             f"key file {path} cannot be read ({error.strerror})",
             means="stored secrets cannot be decrypted",
-            do="give the gateway's user the right to read it",
+            do="give the gateway's user read permission",
         ) from None
     return EncryptionKeys(_keys(path, text))
 
@@ -38,18 +38,18 @@ def missing(path: Path) -> StoreUnavailable:
     return StoreUnavailable(
         f"there is no key file {path}",
         means="stored secrets can be neither encrypted nor decrypted",
-        do="restore it if this state was used before; for a new state make it once with "
+        do="restore it if this database was used before; for a new database create it once with "
         "`payout-gateway keys new-encryption-key` and give every instance the same file",
     )
 
 
 def make_key_file(path: Path) -> None:
-    """Makes a file with one new key, readable by its owner only; StoreUnavailable."""
+    """Creates a file with one new key, readable by its owner only; raises StoreUnavailable."""
     _write(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, new_key_line())
 
 
 def add_key(path: Path) -> None:
-    """Adds a key, which from the next start on encrypts what is written; StoreUnavailable."""
+    """Adds a key, which encrypts new values from the next start on; raises StoreUnavailable."""
     if read_key_file(path) is None:
         raise missing(path)
     ended = path.read_bytes().endswith(b"\n")
@@ -62,25 +62,25 @@ def _write(path: Path, flags: int, text: str) -> None:
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())  # a key that is lost takes every secret with it
+            os.fsync(file.fileno())  # without the key no stored secret can be decrypted
     except OSError as error:
         raise StoreUnavailable(
             f"key file {path} cannot be written ({error.strerror})",
             means="there is no key to encrypt secrets with",
-            do="see that its folder exists and that the gateway's user may write there, "
-            "or name another file in state.encryption_key_file",
+            do="create its directory and give the gateway's user write permission, "
+            "or set state.encryption_key_file to another file",
         ) from None
 
 
 def _refuse_loose(path: Path, status: os.stat_result) -> None:
-    """Owner only; a file of root's may be read by a group too, which is how secrets are mounted."""
+    """Requires owner-only access; a file of root may be group-readable, as orchestrators mount secrets."""
     allowed = 0o640 if status.st_uid == 0 and os.geteuid() != 0 else 0o600
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077 & ~allowed:
         raise StoreUnavailable(
             f"key file {path} can be read or changed by others (mode {mode:04o})",
-            means="whoever has it can decrypt every stored secret",
-            do=f"take the right away with `chmod 600 {path}`, and add a new key if others had it",
+            means="anyone who can read it can decrypt every stored secret",
+            do=f"run `chmod 600 {path}`, and add a new key if others may have read it",
         )
 
 
@@ -112,7 +112,7 @@ def _parsed(path: Path, number: int, line: str) -> tuple[str, bytes]:
 def _unreadable(path: Path, number: int, what: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"key file {path}, line {number} {what}",
-        means="it was not made by this gateway, or was damaged",
-        do="restore it; for a new state remove it and make another with "
+        means="the file was not created by the gateway, or is damaged",
+        do="restore it; for a new database delete it and create another with "
         "`payout-gateway keys new-encryption-key`",
     )

@@ -1,8 +1,8 @@
-"""Modes as the database has them: which service answers a key's requests of a group.
+"""Modes in the database: which service answers a key's requests, by group of operations.
 
-A row is kept when it is set back to ``translate``: it tells that something may have been begun at
-the legacy service. ``counters`` counts the changes, so that a gateway need not read all of it to
-see that there was none.
+A row stays when its mode is set back to ``translate``: it shows that the legacy service may own
+batches. The table ``counters`` counts the changes, so that a gateway can poll for changes without
+reading every row.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Group = Literal["recipients", "batches", "balances", "geography", "payments"]
 GROUPS: tuple[Group, ...] = ("recipients", "batches", "balances", "geography", "payments")
 
 SWITCHED = "switched to"
-"""How what is noted of it begins."""
+"""The beginning of its audit log entries."""
 
 _COUNT = "modes"
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """An empty ``key`` is every key of the owner that has no switch of its own for the group."""
+    """The mode of a key and group; an empty key stands for every key of the tenant without its own."""
 
     owner: Tenant
     key: str
@@ -54,9 +54,10 @@ class Switch:
 async def set_mode(
     store: Store, owner: Tenant, key: str, groups: Sequence[Group], mode: Mode
 ) -> list[str]:
-    """Switches groups of a key, or of every key of an owner; running gateways follow.
+    """Sets the mode of groups, for a key or (empty key) for every key of a tenant.
 
-    What is said of every key holds for those that had a switch of their own, too; their names.
+    Running gateways follow. A mode for every key replaces the modes of single keys; returns the names
+    of these keys.
     """
     async with store.write() as connection:
         await store.one_at_a_time(connection, _COUNT)
@@ -88,9 +89,9 @@ async def _displaced(
 async def keep_modes(
     store: Store, connection: AsyncConnection, owner: Tenant, key: str, renamed: str
 ) -> None:
-    """Has a key that was renamed go on as it was switched.
+    """Copies the modes of a renamed key to its new name.
 
-    The name that it had keeps its modes, too: a gateway may hear of the key's new name after this.
+    The old name keeps its modes, because a running gateway may learn the new name later.
     """
     those = select(modes.c.part, modes.c.mode, modes.c.since).where(
         modes.c.merchant == owner.merchant,
@@ -107,7 +108,7 @@ async def keep_modes(
 
 
 async def count_of_switches(store: Store) -> int:
-    """How often any was set; another number than before tells that one was."""
+    """The number of changes so far; if it differs from before, modes have changed."""
     rows = await store.looked_up(Transaction(lambda: rows_of(_COUNTED)))
     return int(rows[0][0]) if rows else 0
 
@@ -116,7 +117,7 @@ _COUNTED = Statement(lambda _kind: select(counters.c.value).where(counters.c.nam
 
 
 async def _count_on(connection: AsyncConnection) -> None:
-    """Running gateways see by it that something was switched."""
+    """Increments the counter by which running gateways notice a change."""
     counted = select(func.max(counters.c.value)).where(counters.c.name == _COUNT)
     count = int(await connection.scalar(counted) or 0)
     await put_row(connection, counters, {"name": _COUNT}, {"value": count + 1})

@@ -1,4 +1,4 @@
-"""What is done every so often, from when the gateway runs until it ends."""
+"""Tasks that run at an interval while the gateway runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = structlog.get_logger()
 
 
 class PeriodicTask:
-    """``async with`` it; it goes round once more when it ends, unless told otherwise.
+    """Runs a function every ``seconds`` inside its ``async with`` block.
 
-    It is not cancelled: what it has begun to write is finished. That the state
-    cannot be used is told once, until it can be.
+    At the end it runs once more, unless ``runs_at_stop`` is false. It is never cancelled, so that a
+    started database write finishes. An unavailable database is logged once, until it is available.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class PeriodicTask:
             if self._is_well:
                 log.error("periodic_task_failed", task=self._name, reason=str(unavailable))
             self._is_well = False
-        except Exception as error:  # noqa: BLE001 - it goes round again
+        except Exception as error:  # noqa: BLE001 - the task must keep running
             log.error("periodic_task_failed", task=self._name, **logs.describe_exception(error))
         else:
             self._is_well = True

@@ -1,6 +1,7 @@
-"""PostgreSQL's own programs, which save a database and load a saved one.
+"""Runs ``pg_dump`` and ``pg_restore``.
 
-They are told where it is by variables: a password in an argument could be read by everybody.
+The address is passed in environment variables: every user of the machine can read a password in
+the arguments of a process.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ _PARAMETERS = {
     "sslrootcert": "PGSSLROOTCERT",
     "passfile": "PGPASSFILE",
 }
-"""Of an address's parameters those that these programs know by a variable."""
+"""Parameters of a database URL, and the environment variables of libpq for them."""
 
 
 def dump(address: URL, target: Path) -> None:
-    """pg_dump in its custom format; StoreUnavailable."""
+    """Dumps a database in pg_dump's custom format; raises StoreUnavailable."""
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     do = (
-        "install PostgreSQL's client programs here, of the server's version or later, or save both "
-        f"yourself: `pg_dump --format=custom --file=gateway.dump {shown(address)}` and, after it, "
-        "the key file"
+        "install PostgreSQL's client programs of the server's version or later on this machine, or "
+        f"save `pg_dump --format=custom --file=gateway.dump {shown(address)}` and then the key file "
+        "yourself"
     )
     _run(["pg_dump", "--format=custom", "--no-owner", f"--file={target}"], address, "saved", do)
 
 
 def load(address: URL, source: Path) -> None:
-    """pg_restore, all or nothing; StoreUnavailable."""
-    do = "install PostgreSQL's client programs here, of the server's version or later"
+    """Restores a dump in one transaction; raises StoreUnavailable."""
+    do = "install PostgreSQL's client programs of the server's version or later on this machine"
     options = ["--clean", "--if-exists", "--no-owner", "--single-transaction", "--exit-on-error"]
     name = f"--dbname={_variables(address).get('PGDATABASE', '')}"
     _run(["pg_restore", *options, name, str(source)], address, "restored", do)
@@ -52,9 +53,9 @@ def load(address: URL, source: Path) -> None:
 def _run(command: list[str], address: URL, done: str, do: str) -> None:
     if (program := shutil.which(command[0])) is None:
         raise StoreUnavailable(
-            f"{command[0]} is not here", means=f"the database was not {done}", do=do
+            f"{command[0]} is not installed", means=f"the database was not {done}", do=do
         )
-    ended = subprocess.run(  # noqa: S603 - no shell, and no argument is a stranger's
+    ended = subprocess.run(  # noqa: S603 - no shell, and no argument is user input
         [program, *command[1:]],
         env={**os.environ, **_variables(address)},
         stdin=subprocess.DEVNULL,
@@ -83,7 +84,7 @@ def _variables(address: URL) -> dict[str, str]:
 
 
 async def revision(address: URL) -> str | None:
-    """That of the tables which the database has; None where it has none. StoreUnavailable."""
+    """Loads the schema revision of a database; None if it has no tables. Raises StoreUnavailable."""
     try:
         connection = await asyncpg.connect(address.render_as_string(hide_password=False), timeout=5)
         try:
@@ -97,5 +98,5 @@ async def revision(address: URL) -> str | None:
         raise StoreUnavailable(
             f"the database at {shown(address)} cannot be used ({reason(error)})",
             means="nothing was restored",
-            do="see that it runs and can be reached",
+            do="check that it runs and is reachable",
         ) from None

@@ -1,4 +1,4 @@
-"""One gateway at a time on an SQLite state: a second one would take over what the first is doing."""
+"""Allows one gateway for each SQLite file: a second one would take over the operations of the first."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gateway.storage.errors import StoreUnavailable
 
 @contextmanager
 def alone_with(file: Path) -> Iterator[None]:
-    """Holds the state's lock; StoreUnavailable where another has it.
+    """Holds the lock of an SQLite file; raises StoreUnavailable if another process has it.
 
-    The system gives it back when the process ends, however it ends. Commands do not take it.
+    The operating system releases it when the process ends, even by a crash. Commands do not take it.
     """
     lock = file.with_name(f"{file.name}.lock")
     with lock.open("w") as held:
@@ -22,8 +22,8 @@ def alone_with(file: Path) -> Iterator[None]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreUnavailable(
-                f"another gateway serves on the state {file}",
-                means="two on one SQLite file would carry out requests twice",
-                do="end the other one first, or use PostgreSQL for several",
+                f"another gateway serves the database {file}",
+                means="two gateways on one SQLite file would execute requests twice",
+                do="stop the other one first, or use PostgreSQL for several instances",
             ) from None
         yield

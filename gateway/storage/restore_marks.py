@@ -1,12 +1,12 @@
-"""How an older state is known that was put in the place of a newer one.
+"""Detects that the database was replaced by an older copy of itself.
 
-Every undertaking has a number, and the last one is kept in a file beside the key file, the *mark*:
-a state that has not come so far has been restored. What happened since its backup was made it does
-not know, and a batch that was edited, or started, since then would be started again. So nothing is
-started on it until it was compared with the service (`payout-gateway reconcile`).
+Every operation has a number, and a file beside the key file holds the highest one as a high-water
+mark: a database that has not reached the mark has been restored. It does not know of anything after
+its backup, so a batch that was edited or started since then would be started again, and paid twice.
+Nothing is started until `payout-gateway reconcile` has compared the database with the service.
 
-    generation  counts how often that was done: a mark of an earlier one says nothing any more
-    restored    1 until it is done, for all who use the state
+    generation  number of reconciliations; marks of an earlier generation no longer apply
+    restored    1 until the reconciliation is done, for every process that uses the database
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOTICED, RECONCILED = "noticed an older state", "reconciled a restored state"
 
 
 class Mark(NamedTuple):
-    """How far a state has come; a later one is greater."""
+    """How far a database has come; a later mark compares greater."""
 
     generation: int
     number: int
@@ -52,7 +52,7 @@ class Standing(NamedTuple):
 
 
 async def standing(store: Store) -> Standing:
-    """How far the state has come, and whether it is known to be a restored one."""
+    """Loads how far the database has come, and whether it is known to be restored."""
     return await store.looked_up(Transaction(_looked_up))
 
 
@@ -83,11 +83,11 @@ def _told(counts: Mapping[str, int], number: int | None) -> Standing:
 
 
 async def flag_restored(store: Store, mark: Mark, what: str = NOTICED) -> bool:
-    """Has nothing started on the state from now on; False where that was so already."""
+    """Blocks starts from now on, as the database is restored; False if they were blocked already."""
     async with store.write() as connection:
         await store.one_at_a_time(connection, RESTORED)
         found = await _standing(connection)
-        # Whoever reconciles it need not be on the machine that has the mark.
+        # Stored in the database, as the reconciliation may run on a machine without the mark file.
         generation = max(found.mark.generation, mark.generation)
         await put_row(connection, counters, {"name": GENERATION}, {"value": generation})
         if found.restored:
@@ -98,7 +98,7 @@ async def flag_restored(store: Store, mark: Mark, what: str = NOTICED) -> bool:
 
 
 async def settle_restored(store: Store, mark: Mark) -> Mark:
-    """The state was compared with the service: it counts as the latest one. Its new mark."""
+    """Allows starts again, after the reconciliation; returns the new mark."""
     async with store.write() as connection:
         await store.one_at_a_time(connection, RESTORED)
         found = await _standing(connection)
@@ -109,11 +109,11 @@ async def settle_restored(store: Store, mark: Mark) -> Mark:
         return Mark(generation, found.mark.number)
 
 
-# The file
+# The mark file
 
 
 def read_mark(path: Path) -> Mark:
-    """``NONE`` where there is no file; StoreUnavailable."""
+    """Reads the mark file; ``NO_MARK`` if there is none. Raises StoreUnavailable."""
     try:
         told = json.loads(path.read_text("ascii"))
         return Mark(int(told["generation"]), int(told["number"]))
@@ -122,11 +122,11 @@ def read_mark(path: Path) -> Mark:
     except OSError as error:
         raise _unreadable(path, error.strerror or type(error).__name__) from None
     except (ValueError, KeyError, TypeError):
-        raise _unreadable(path, "it is not one") from None
+        raise _unreadable(path, "it is not a mark file") from None
 
 
 def write_mark(path: Path, mark: Mark) -> None:
-    """Keeps the greater of this mark and the one that the file has; OSError."""
+    """Writes the greater of this mark and the one in the file; raises OSError."""
     with contextlib.suppress(StoreUnavailable):
         mark = max(mark, read_mark(path))
     descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
@@ -143,7 +143,7 @@ def write_mark(path: Path, mark: Mark) -> None:
 
 def _unreadable(path: Path, why: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"mark {path} cannot be read ({why})",
-        means="nobody can say whether the state is the one that was used last",
-        do="give the gateway's user the right to it, or remove it and run `payout-gateway reconcile`",
+        f"mark file {path} cannot be read ({why})",
+        means="it is unknown whether the database is the one that was used last",
+        do="give the gateway's user read permission, or delete it and run `payout-gateway reconcile`",
     )

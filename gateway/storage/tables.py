@@ -1,6 +1,6 @@
 """The tables, the same on SQLite and PostgreSQL.
 
-``migrations/`` makes them; a test holds the two against each other.
+``migrations/`` creates them; a test compares the two.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ metadata = MetaData(
 
 
 class UTCDateTime(TypeDecorator[datetime]):
-    """A moment; always with a zone outside, always UTC inside."""
+    """A time with a zone in Python, stored as UTC."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -56,7 +56,7 @@ class UTCDateTime(TypeDecorator[datetime]):
         if value.tzinfo is None:
             raise ValueError("a moment without a zone")
         moment = value.astimezone(UTC)
-        # SQLite has no type for it: text without a zone, so that text order is time order.
+        # SQLite has no such type: text without a zone, so that text order is time order.
         return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
@@ -74,7 +74,7 @@ class UTCDateTime(TypeDecorator[datetime]):
 
 
 def _written(value: datetime | None) -> str | None:
-    """As SQLAlchemy has moments on SQLite, and in a fraction of its time."""
+    """Formats a time as SQLAlchemy does on SQLite, in a fraction of the time."""
     if value is None:
         return None
     if value.tzinfo is None:
@@ -98,8 +98,8 @@ def _owner() -> list[Column[Any]]:
 _ENVIRONMENTS = "environment in ('live', 'sandbox')"
 
 encryption_keys = Table(
-    # One row for each key that this state was ever used with: whether the key file at hand is
-    # the right one is found at start, not at the first payment.
+    # One row for each key that this database was ever used with, so that a wrong key file is
+    # detected at start and not at the first payment.
     "encryption_keys",
     metadata,
     Column("id", Text, primary_key=True),
@@ -108,8 +108,9 @@ encryption_keys = Table(
 )
 
 counters = Table(
-    # ``keys``: a row's lock is held until its writer commits, so whoever reads a count sees every
-    # change up to it. ``generation`` and ``restored``: see marks.py. ``modes``: see mode_rows.py.
+    # ``keys``: the row lock is held until its writer commits, so a reader of a count sees every
+    # change up to it. ``generation`` and ``restored``: see restore_detection.py. ``modes``: see
+    # mode_rows.py.
     "counters",
     metadata,
     Column("name", Text, primary_key=True),
@@ -122,7 +123,7 @@ pairs = Table(
     Column("id", Text, primary_key=True),
     *_owner(),
     Column("access_key", Text, nullable=False),
-    Column("secret", Text, nullable=False),  # sealed, see crypto.py
+    Column("secret", Text, nullable=False),  # encrypted, see encryption.py
     Column("created_at", UTCDateTime, nullable=False),
     CheckConstraint(_ENVIRONMENTS, name="environment"),
     UniqueConstraint("merchant", "environment"),
@@ -140,11 +141,11 @@ keys = Table(
     Column("hash_key_id", Text, ForeignKey("encryption_keys.id"), nullable=False),
     Column("prefix", Text, nullable=False),
     Column("pair_id", Text, ForeignKey("pairs.id"), nullable=False),
-    Column("requests_per_hour", Integer),  # None: the configured limit
-    Column("allowed_ips", JSON, nullable=False),  # a list of networks' text; empty: any address
+    Column("requests_per_hour", Integer),  # NULL: the configured limit
+    Column("allowed_ips", JSON, nullable=False),  # list of networks as text; empty: any address
     Column("created_at", UTCDateTime, nullable=False),
     Column("revoked_at", UTCDateTime),
-    Column("changed", BigInteger, nullable=False),  # the count of ``counters`` when it last did
+    Column("changed", BigInteger, nullable=False),  # the count in ``counters`` at the last change
     CheckConstraint(_ENVIRONMENTS, name="environment"),
     UniqueConstraint("key_hash", "hash_key_id"),
     Index(None, "changed"),
@@ -157,21 +158,21 @@ remembered = Table(
     *_owner(),
     Column("kind", Text, nullable=False),
     Column("id", Text, nullable=False),
-    Column("facts", Text, nullable=False),  # a JSON object; its decimals are not floats
+    Column("facts", Text, nullable=False),  # a JSON object with exact decimals
     Column("updated_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "kind", "id"),
     Index(None, "kind", "updated_at"),
 )
 _TELLS = """facts LIKE '%"abandoned"_true%'"""
-"""As the ledger writes it. The colon would be a parameter."""
+"""Matches the JSON as it is stored. ``_`` stands for the colon, which would start a parameter."""
 IS_ABANDONED = f"kind = 'alias' AND {_TELLS}"
-"""Of a batch: its id is an alias."""
+"""A superseded batch: its id is an alias of the replacement."""
 Index(
     "ix_remembered_abandoned",
-    remembered.c.kind,  # by it SQLite knows this for a better one than the table's own
+    remembered.c.kind,  # with it SQLite prefers this index to the primary key
     remembered.c.merchant,
     remembered.c.environment,
-    # Not of a kind: to see whether the index may serve, SQLite would plan each look-up of any kind anew.
+    # Without the kind: SQLite would plan every lookup by kind again to see if the index applies.
     sqlite_where=text(_TELLS),
     postgresql_where=text(_TELLS),
 )
@@ -187,8 +188,8 @@ learned = Table(
 )
 
 ids = Table(
-    # What legacy clients call an object whose own id is too long for them, or another. Two legacy
-    # ids may stand for one object: a stand-in, and one imported later.
+    # Legacy ids of objects whose own id is too long for legacy clients, or that were imported. An
+    # object may have two: an alias, and one that was imported later.
     "ids",
     metadata,
     *_owner(),
@@ -201,11 +202,11 @@ ids = Table(
 )
 
 journal_numbers = Sequence("journal_numbers", metadata=metadata)
-"""On PostgreSQL alone: a counter row would have every instance wait for the others' commits."""
+"""Only on PostgreSQL, where a counter row would make instances wait for each other's commits."""
 
 journal = Table(
-    # An undertaking: a legacy request that writes, from its first change until its client has the
-    # answer. What personal data it holds is sealed, and dropped as soon as nobody needs it.
+    # Operations: requests that write, from the first change until the client has the response.
+    # Personal data is encrypted, and deleted as soon as it is not needed.
     "journal",
     metadata,
     Column("id", Text, primary_key=True),
@@ -214,18 +215,20 @@ journal = Table(
     Column("key_name", Text, nullable=False),
     Column("operation", Text, nullable=False),
     Column("request_id", Text, nullable=False),
-    Column("fingerprint", Text, nullable=False),  # keyed: of operation, ids and body
+    Column("fingerprint", Text, nullable=False),  # keyed digest of operation, ids and body
     Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
-    Column("state", Text, nullable=False),  # see undertakings.py
-    Column("why", Text),  # it is not settled, in words for the operator
-    Column("instance", Text, nullable=False),  # who plays it, or did last
-    Column("turn", Integer, nullable=False),  # how often it was taken over: fences out who had it
-    Column("deserted", Boolean, nullable=False),  # its client went away before the answer
-    Column("asked", Text),  # sealed
-    Column("answer", Text),  # sealed; once answered, for a minute or with an Idempotency-Key
+    Column("state", Text, nullable=False),  # see operations.py
+    Column("why", Text),  # why it is in doubt, for the operator
+    Column("instance", Text, nullable=False),  # executes it, or did last
+    Column("turn", Integer, nullable=False),  # fencing token: number of takeovers
+    Column("deserted", Boolean, nullable=False),  # the client disconnected before the response
+    Column("asked", Text),  # the request, encrypted
+    # Encrypted; kept after delivery for a minute, or with an Idempotency-Key for a day.
+    Column("answer", Text),
     Column("began_at", UTCDateTime, nullable=False),
     Column("ended_at", UTCDateTime),
-    Column("number", BigInteger),  # only ever larger: a state that has lost some is an older one
+    # Increases; a smaller maximum means that the database was restored.
+    Column("number", BigInteger),
     UniqueConstraint("key_id", "idempotency"),
     Index(None, "number"),
 )
@@ -238,7 +241,7 @@ Index(
     postgresql_where=text(IS_OPEN),
 )
 Index(
-    # Those that clients gave an Idempotency-Key, until it is forgotten.
+    # Operations with an Idempotency-Key, until it is deleted.
     "ix_journal_named",
     journal.c.began_at,
     sqlite_where=text("idempotency IS NOT NULL"),
@@ -246,7 +249,7 @@ Index(
 )
 IS_KEPT_BRIEFLY = "answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
 Index(
-    # Responses that are kept in case that their connection is reset.
+    # Responses that are kept in case their connection is reset.
     "ix_journal_answered",
     journal.c.ended_at,
     sqlite_where=text(IS_KEPT_BRIEFLY),
@@ -254,8 +257,8 @@ Index(
 )
 
 journal_subjects = Table(
-    # Which objects an undertaking or its writes name, or made: what must wait for it, and what
-    # `trace` finds.
+    # The objects that an operation or its writes name or created. Other writes on them wait for it,
+    # and `trace` finds operations by them.
     "journal_subjects",
     metadata,
     *_owner(),
@@ -266,20 +269,20 @@ journal_subjects = Table(
 )
 
 journal_steps = Table(
-    # What the steps of its flow were given, up to and including step ``number``.
+    # Results of flow steps, up to and including step ``number``.
     "journal_steps",
     metadata,
     Column("undertaking", Text, nullable=False),
     Column("number", Integer, nullable=False),
-    Column("given", Text, nullable=False),  # sealed
+    Column("given", Text, nullable=False),  # encrypted
     PrimaryKeyConstraint("undertaking", "number"),
 )
 
 pieces = Table(
-    # Of texts that are too long for a value, see pieces.py. They go with what holds them.
+    # Chunks of texts that are too long for one value, see chunks.py. They are deleted with their holder.
     "pieces",
     metadata,
-    Column("holder", Text, nullable=False),  # an undertaking, or what is remembered of an object
+    Column("holder", Text, nullable=False),  # an operation, or the state of an object
     Column("name", Text, nullable=False),  # of the text
     Column("number", Integer, nullable=False),
     Column("sealed", LargeBinary, nullable=False),
@@ -287,20 +290,21 @@ pieces = Table(
 )
 
 writes = Table(
-    # Every call that may change something at the service, entered before it leaves. Kept for good;
-    # it holds no personal data.
+    # Every call that may change something at the service, saved before it leaves. Never deleted; it
+    # contains no personal data.
     "writes",
     metadata,
     Column("undertaking", Text, nullable=False),
-    Column("number", Integer, nullable=False),  # of its step
+    Column("number", Integer, nullable=False),  # of the step
     *_owner(),
     Column("method", Text, nullable=False),
     Column("path", Text, nullable=False),
     Column("alike", Text, nullable=False),  # keyed digest of method, path and body
-    Column("state", Text, nullable=False),  # see undertakings.py
+    Column("state", Text, nullable=False),  # see operations.py
     Column("status", Integer),
-    Column("made", Text),  # the id of what it made
-    Column("told", Text),  # what an operator found out: an id, or one of TOLD
+    Column("made", Text),  # id of the created object
+    # An outcome recorded by an operator: an object id, or one of OPERATOR_OUTCOMES.
+    Column("told", Text),
     Column("entered_at", UTCDateTime, nullable=False),
     Column("settled_at", UTCDateTime),
     PrimaryKeyConstraint("undertaking", "number"),
@@ -317,7 +321,7 @@ Index(
 
 IS_UNSEEN = "state = 'may exist'"
 Index(
-    # Batches that the service may have made, and shows to nobody.
+    # Batches that the service may have created and does not list.
     "ix_writes_may_exist",
     writes.c.entered_at,
     sqlite_where=text(IS_UNSEEN),
@@ -325,21 +329,20 @@ Index(
 )
 
 acts = Table(
-    # What operators did to the gateway, and who: kept for good. An empty merchant or environment
-    # is every one.
+    # The audit log, never deleted. An empty merchant or environment stands for all.
     "acts",
     metadata,
     Column("id", Text, primary_key=True),
     Column("at", UTCDateTime, nullable=False),
     Column("what", Text, nullable=False),
-    Column("by", Text, nullable=False),  # the user of the operating system
+    Column("by", Text, nullable=False),  # user of the operating system
     *_owner(),
-    Column("about", Text),  # an undertaking's id
+    Column("about", Text),  # id of an operation
     Index(None, "at"),
 )
 
 freezes = Table(
-    # Writes that an operator stopped; an empty merchant or environment is every one.
+    # Stops of writes; an empty merchant or environment stands for all.
     "freezes",
     metadata,
     *_owner(),
@@ -348,7 +351,7 @@ freezes = Table(
 )
 
 instances = Table(
-    # Who runs: one that stops counting is gone, whatever the clocks of the machines say.
+    # Running instances. One whose counter stops is dead; clocks play no part.
     "instances",
     metadata,
     Column("id", Text, primary_key=True),
@@ -375,7 +378,7 @@ usage = Table(
 )
 
 traffic = Table(
-    # The last days of traffic, by spans of a few minutes; see traffic_rows.py.
+    # Traffic of the last days in spans of a few minutes; see traffic_rows.py.
     "traffic",
     metadata,
     Column("began_at", UTCDateTime, nullable=False),  # of the span
@@ -392,12 +395,12 @@ traffic = Table(
         for part in PARTS
         for name in columns_of(part)
     ),
-    # By time first: it is read and forgotten by time.
+    # Time first: rows are read and deleted by time.
     PrimaryKeyConstraint("began_at", "merchant", "environment", "operation"),
 )
 
 brownouts = Table(
-    # An empty merchant or key is every one, and so is an empty list of operations.
+    # An empty merchant, key or list of operations stands for all.
     "brownouts",
     metadata,
     Column("id", Text, primary_key=True),
@@ -406,8 +409,10 @@ brownouts = Table(
     Column("merchant", Text, nullable=False),
     Column("key", Text, nullable=False),
     Column("operations", JSON, nullable=False),
-    Column("refuses", Boolean, nullable=False),  # else it only counts whom it would have hit
-    Column("ended", Boolean, nullable=False),  # switched off before its time
+    Column(
+        "refuses", Boolean, nullable=False
+    ),  # false: it only counts the requests it would refuse
+    Column("ended", Boolean, nullable=False),  # ended early by an operator
 )
 
 brownout_hits = Table(
@@ -422,8 +427,8 @@ brownout_hits = Table(
 )
 
 modes = Table(
-    # Which service answers a key's requests of a group. An empty key is every one of its merchant
-    # that has no row of its own.
+    # Which service answers a key's requests of a group. An empty key stands for every key of the
+    # tenant without a row of its own.
     "modes",
     metadata,
     *_owner(),
@@ -435,7 +440,7 @@ modes = Table(
 )
 
 comparisons = Table(
-    # How many answers of an operation were compared with the other service's, and what came of it.
+    # Counters of answers that were compared with those of the other service.
     "comparisons",
     metadata,
     *_owner(),
@@ -443,24 +448,22 @@ comparisons = Table(
     Column("operation", Text, nullable=False),
     Column("compared", BigInteger, nullable=False),
     Column("different", BigInteger, nullable=False),
-    Column(
-        "failed", BigInteger, nullable=False
-    ),  # the other service gave no answer to compare with
-    Column("dropped", BigInteger, nullable=False),  # it was behind, so it was not asked
+    Column("failed", BigInteger, nullable=False),  # no answer from the other service
+    Column("dropped", BigInteger, nullable=False),  # not compared, because the queue was full
     Column("first_at", UTCDateTime, nullable=False),
     Column("last_at", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "key", "operation"),
 )
 
 found_differences = Table(
-    # Where the two services' answers differ, and in how many; no value of either.
+    # Where the answers of the two services differ, and in how many; without values.
     "found_differences",
     metadata,
     *_owner(),
     Column("key", Text, nullable=False),
     Column("operation", Text, nullable=False),
     Column("kind", Text, nullable=False),
-    Column("place", Text, nullable=False),  # in normal form: payments[].sourceAmount
+    Column("place", Text, nullable=False),  # without indexes: payments[].sourceAmount
     Column("answers", BigInteger, nullable=False),
     Column("first_at", UTCDateTime, nullable=False),
     Column("last_at", UTCDateTime, nullable=False),

@@ -1,4 +1,4 @@
-"""Whose what is remembered is."""
+"""The tenant, by which all stored data is separated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Tenant(NamedTuple):
-    """Whose an object is: facts of one owner are never seen by another."""
+    """A merchant in one environment. Data of one tenant is never visible to another."""
 
     merchant: str
     environment: str

@@ -1,8 +1,7 @@
-"""The last days of traffic, by spans of five minutes, merchant and operation: what plots are made of.
+"""Traffic of the last days in spans of five minutes, by merchant and operation, for the charts.
 
-Usage (``usage_rows``) tells by days who used what, for as long as the configuration says. This is
-the finer and shorter memory beside it: ``KEPT`` and no longer, so at most 576 rows of a merchant
-and operation.
+``usage_rows`` counts usage by day, for as long as the configuration says. This table is finer and
+shorter: rows are deleted after ``RETENTION``, so there are at most 576 for each merchant and operation.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _DURATIONS = [name for part in PARTS for name in columns_of(part)]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Five minutes of an operation and a merchant; both empty as in ``Use``."""
+    """Five minutes of one operation and merchant; either may be empty, as in ``UsageKey``."""
 
     began_at: datetime
     merchant: str
@@ -41,7 +40,7 @@ class Span:
 
 
 class Measured(Protocol):
-    """What counts the same."""
+    """Counters that can be added to ``Traffic``."""
 
     requests: int
     refused: int
@@ -55,9 +54,11 @@ class Measured(Protocol):
 
 @dataclass(slots=True)
 class Traffic:
-    """Requests, those of them answered 4xx and 5xx, and milliseconds: in all, those of them at the
-    service, and those of the slowest request. How long they took in the ``gateway`` itself; and at the
-    ``service``, those that it was asked for.
+    """Counters of requests.
+
+    ``refused`` were answered 4xx and ``failed`` 5xx. ``ms`` is the total time, ``service_ms`` the part
+    of it at the service. ``gateway`` and ``service`` are histograms: the time in the gateway itself, of
+    every request, and the time at the service, of requests that called it.
     """
 
     requests: int = 0
@@ -81,10 +82,10 @@ class Traffic:
         return self.requests - self.refused - self.failed
 
     def percentile(self, part: Part, percent: float) -> float | None:
-        """As ``Durations`` has it, and no more than the slowest request took."""
+        """The percentile in milliseconds, limited to the slowest request; None without requests."""
         durations = self.gateway if part == "gateway" else self.service
         found = durations.percentile(percent)
-        # Of milliseconds that were rounded, none are up to a half.
+        # A slowest request of 0 ms was rounded down from less than half a millisecond.
         return None if found is None else min(found, max(self.slowest_ms, 1.0))
 
     @property
@@ -93,19 +94,19 @@ class Traffic:
 
     @property
     def mean_gateway_ms(self) -> float:
-        """Reads side by side are at the service for longer together than the request took."""
+        """Mean time in the gateway; 0 if parallel reads add up to more than the request took."""
         return max(self.ms - self.service_ms, 0) / self.requests if self.requests else 0.0
 
 
 def span_of(moment: datetime) -> datetime:
-    """When the span began in which a moment is."""
+    """The start of the span that contains a moment."""
     seconds = SPAN.total_seconds()
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
 
 
 def adding_traffic(carried: Mapping[Span, Traffic]) -> Steps[None]:
-    """Adds to what was counted before, as a part of a work."""
-    # In one order everywhere: two instances adding to the same rows must not wait in a ring.
+    """Adds to the stored counters, as part of a transaction."""
+    # Always in the same order: two instances that update the same rows must not deadlock.
     rows = sorted(
         (_row(span, its) for span, its in carried.items()),
         key=lambda row: [row[name] for name in _KEYS],
@@ -143,10 +144,10 @@ async def traffic_by(
     only: Mapping[str, str] | None = None,
     durations: bool = False,
 ) -> dict[tuple[Any, ...], Traffic]:
-    """Summed by columns, of the spans that began at ``since`` or later; StoreUnavailable.
+    """Sums the spans since a time, grouped by columns; raises StoreUnavailable.
 
-    ``only`` are values that columns must have. Added up by the database: the process that asks
-    has payments to see to. Durations only where they are asked for: it takes three times as long.
+    ``required_values`` filters by columns. The database adds them up, so that the process stays free
+    for payments. ``has_durations`` loads the histograms too, which takes three times as long.
     """
     columns = [traffic.c[name] for name in names]
     added = (*_SUMS, *_DURATIONS) if durations else _SUMS
@@ -184,7 +185,7 @@ def summed(those: Iterable[Traffic]) -> Traffic:
 
 
 async def forget_traffic(store: Store) -> None:
-    """What is older than ``KEPT``."""
+    """Deletes rows older than ``RETENTION``."""
     async with store.write() as connection:
         old = traffic.c.began_at < store.clock() - KEPT
         await connection.execute(delete(traffic).where(old))

@@ -1,7 +1,7 @@
-"""What was found out lately: a bounded memory that forgets by itself.
+"""A bounded cache whose entries expire.
 
-Its time is one for all that it has, so that the oldest stands first and nothing has to be sorted: to ask
-it costs a tenth of what asking cachetools' does.
+All entries have the same lifetime, so insertion order is expiry order and nothing is sorted: a lookup
+costs a tenth of one in ``cachetools.TTLCache``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Fact = TypeVar("Fact")
 
 
 class TtlCache(Generic[Name, Fact]):
-    """At most so many, each for so many seconds; where there are more, the oldest is forgotten."""
+    """At most ``max_entries``, each for ``seconds``; the oldest is evicted first."""
 
     def __init__(
         self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic
@@ -26,7 +26,7 @@ class TtlCache(Generic[Name, Fact]):
         self._known: dict[Name, tuple[float, Fact]] = {}
 
     def get(self, name: Name) -> Fact | None:
-        """None where it is not known, or not any more."""
+        """Returns None if the key is not cached, or its entry has expired."""
         found = self._known.get(name)
         return found[1] if found is not None and self._clock() < found[0] else None
 

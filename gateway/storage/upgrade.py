@@ -1,4 +1,4 @@
-"""The steps of ``migrations/``, carried out by alembic."""
+"""Upgrades the schema with the alembic scripts in ``migrations/``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.storage.migrations import FOLDER
 
 
 def configuration(connection: Connection | None = None) -> Config:
-    """What alembic would read from a file of its own."""
+    """The alembic configuration, in place of an ``alembic.ini``."""
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -29,20 +29,20 @@ def _scripts() -> ScriptDirectory:
 
 
 def upgrade(connection: Connection, where: str) -> None:
-    """Carries out what was not yet; StoreUnavailable where a newer version's were."""
+    """Runs the missing migrations; raises StoreUnavailable if a newer version has run its own."""
     at = MigrationContext.configure(connection).get_current_heads()
     scripts = _scripts()
     known = {script.revision for script in scripts.walk_revisions()}
     if newer := [revision for revision in at if revision not in known]:
         raise StoreUnavailable(
-            f"the state at {where} is at revision {', '.join(newer)}, unknown to this version",
-            means="a newer version has changed it",
-            do="start that version, or restore the backup made before it was started",
+            f"the database at {where} is at revision {', '.join(newer)}, unknown to this version",
+            means="a newer version of the gateway has upgraded it",
+            do="run that version, or restore a backup from before the upgrade",
         )
 
     def steps(found: Any, _context: MigrationContext) -> Any:
         return scripts._upgrade_revs("head", found)  # noqa: SLF001 - as alembic's own cookbook does
 
-    # What `command.upgrade` does, but for reading every script anew.
+    # Like `command.upgrade`, but without reading every script again.
     with EnvironmentContext(configuration(connection), scripts, fn=steps, destination_rev="head"):
         scripts.run_env()

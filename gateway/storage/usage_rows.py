@@ -1,4 +1,4 @@
-"""Who used which operation, how often and when: by key, operation and day."""
+"""Usage statistics by API key, operation and day."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from gateway.storage.traffic_rows import Span, Traffic, adding_traffic
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """``key`` is the name of the key, empty for requests with none that is known; ``operation``
-    is empty for paths that are none.
+    """What usage is counted by.
+
+    ``key`` is the name of the API key, empty for requests without a known one; ``operation`` is empty
+    for paths that match no operation.
     """
 
     merchant: str
@@ -32,7 +34,7 @@ class Use:
 
 @dataclass(slots=True)
 class Count:
-    """Requests, and those of them answered 4xx and 5xx; milliseconds in all, and at the service."""
+    """Requests, those answered 4xx (``refused``) and 5xx (``failed``), and their time in milliseconds."""
 
     requests: int = 0
     refused: int = 0
@@ -49,10 +51,10 @@ _SUMS = ("requests", "refused", "failed", "ms", "service_ms")
 async def add_usage(
     store: Store, counts: Mapping[Use, Count], carried: Mapping[Span, Traffic] | None = None
 ) -> None:
-    """Adds to what was counted before; all of it or none. StoreUnavailable."""
+    """Adds usage and traffic to the stored counters in one transaction; raises StoreUnavailable."""
     if not counts:
         return
-    # In one order everywhere: two instances adding to the same rows must not wait in a ring.
+    # Always in the same order: two instances that update the same rows must not deadlock.
     rows = sorted((_row(use, count) for use, count in counts.items()), key=_keys)
 
     def steps() -> Steps[None]:
@@ -86,7 +88,7 @@ def _keys(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What a key made of an operation since a day; answered 4xx are ``refused``, 5xx ``failed``."""
+    """Usage of an operation by a key; ``refused`` were answered 4xx, ``failed`` 5xx."""
 
     merchant: str
     environment: str
@@ -100,12 +102,12 @@ class Used:
 
     @property
     def error_rate(self) -> float:
-        """The part of the requests that was answered 4xx or 5xx, with four decimals."""
+        """Share of requests answered 4xx or 5xx, rounded to four decimals."""
         return round((self.refused + self.failed) / self.requests, 4)
 
 
 async def used_since(store: Store, since: date | None = None) -> list[Used]:
-    """By merchant, environment, key and operation; StoreUnavailable."""
+    """Loads usage by merchant, environment, key and operation; raises StoreUnavailable."""
     named = (usage.c.merchant, usage.c.environment, usage.c.key, usage.c.operation)
     sums = [func.sum(usage.c[name]).label(name) for name in ("requests", "refused", "failed")]
     first = func.min(usage.c.first_at, type_=usage.c.first_at.type).label("first_at")
@@ -126,7 +128,7 @@ def _used(row: Any) -> Used:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """One day: requests of an operation, and by how many keys of it."""
+    """Requests of an operation on one day, and the number of keys that sent them."""
 
     day: date
     operation: str
@@ -135,7 +137,7 @@ class Day:
 
 
 async def used_by_day(store: Store, since: date) -> list[Day]:
-    """By day and operation, of requests with an owner that is known; StoreUnavailable."""
+    """Loads usage by day and operation, of requests with a known merchant; raises StoreUnavailable."""
     requests = func.sum(usage.c.requests).label("requests")
     keys = func.count(usage.c.key.distinct()).label("keys")
     asked = (

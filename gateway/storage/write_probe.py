@@ -1,4 +1,4 @@
-"""Whether the state takes a write: one is made, and taken back."""
+"""Checks that the database can be written, with a write that is rolled back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _TakenBack(Exception):
 
 
 async def refuse_read_only(store: Store) -> None:
-    """Raises StoreUnavailable."""
+    """Raises StoreUnavailable if the database cannot be written."""
     try:
         with suppress(_TakenBack):
             await _write(store)
@@ -26,10 +26,10 @@ async def refuse_read_only(store: Store) -> None:
     else:
         return
     raise StoreUnavailable(
-        f"the state at {store.where} cannot be written ({why})",
+        f"the database at {store.where} cannot be written ({why})",
         means="every write of a client is refused",
-        do="let the gateway's database user write its tables (GRANT ALL ON ALL TABLES IN SCHEMA "
-        "public), or give the file and its folder to the user that it runs as",
+        do="grant the gateway's database user write access to its tables (GRANT ALL ON ALL TABLES IN "
+        "SCHEMA public), or make its operating system user the owner of the file and its directory",
     )
 
 

@@ -1,1 +1,3 @@
-"""Flows carried out: each write entered before it leaves, sent once, and found out about where no answer came."""
+"""Executes flows: each write is recorded before it leaves, is sent once, and is reconciled if its
+response is lost.
+"""

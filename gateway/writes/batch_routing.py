@@ -1,14 +1,15 @@
-"""At which service a batch was begun: there it stays, whatever is switched later.
+"""Which service owns a batch: a batch stays at the service that first changed it, whichever service
+its key is switched to later.
 
-Of what went through the legacy service the ledger has a mark (kind ``begun``, by the id that
-clients know), and in it the write that was the first: where nothing of that happened, the mark is
-taken back, unless another write came meanwhile. Of what was made, edited or started through the
-current one it has facts (kind ``batch``). What was only imported has facts as well, and has not been
-touched here.
+A batch that went through the legacy service has a mark in the object state (kind ``begun``, by the
+legacy id). The mark names the operation that was the first: if that operation was not executed, the
+mark is reverted, unless another write used the batch meanwhile. A batch that was created, edited or
+started through the current service has facts (kind ``batch``). A batch that was only imported also
+has facts, but neither service owns it yet.
 
-Of two requests that are the first to touch a batch, one for each service, one wins: whoever marks it
-finds it untouched, and whoever changes it first finds no mark, in the same commit. The other one is
-decided anew.
+If two first requests for one batch go to different services at the same time, one of them wins: the
+mark is set only if the batch is unchanged, and the first change is made only if there is no mark,
+each check in the commit that it guards. The other request is routed again.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ BEGUN = "begun"
 LEGACY: Mapping[str, Any] = {"at": "legacy"}
 """The facts of a mark."""
 NOWHERE: Mapping[str, Any] = {"at": None, "by": None}
-"""What takes one away, and what is found where there is none."""
+"""Deletes a mark as new facts, and matches a missing mark as expected facts."""
 
 Side = Literal["legacy", "current"]
 
 
 class DecidedOtherwise(Exception):
-    """Another request was the first to touch a batch, at the other service; nothing of this was done."""
+    """The other service owns the batch since a moment ago; nothing of this request was executed."""
 
 
 class BatchRouting:
@@ -42,16 +43,17 @@ class BatchRouting:
         self._ids = ids
 
     async def marks(self, owner: Tenant, batches: Iterable[str], by: str) -> list[CompareAndSet]:
-        """What marks those that are not marked yet, and finds them untouched here.
+        """Builds the changes that mark batches as the legacy service's, if they are unchanged here.
 
-        To be recorded with the write ``by`` which they go there; raises DecidedOtherwise.
+        Save them with the first write of the operation that goes to the legacy service. Raises
+        BatchRoutedElsewhereError.
         """
         marks = []
         for one in batches:
             there = await self._ledger.recall(owner, BEGUN, one)
             if not there:
                 marks.append(await self._mark(owner, one, by))
-            elif first := there.get("by"):  # from now on not by that one alone
+            elif first := there.get("by"):  # used by two operations now: no longer reverted
                 marks.append(CompareAndSet(BEGUN, one, {"by": None}, expected={"by": first}))
         return marks
 
@@ -60,7 +62,7 @@ class BatchRouting:
         current = await self._current(owner, batch)
         facts = await self._ledger.recall(owner, "batch", current)
         match await self.side(owner, batch):
-            case "legacy":  # by another name, whatever was under way here then
+            case "legacy":  # marked under its other id
                 return CompareAndSet(BEGUN, batch, mark, expected=NOWHERE)
             case "current":
                 raise DecidedOtherwise
@@ -68,9 +70,9 @@ class BatchRouting:
         return CompareAndSet(BEGUN, batch, mark, expected=NOWHERE, linked=(untouched,))
 
     async def nowhere(self, owner: Tenant, batches: Iterable[str]) -> Sequence[CompareAndSet]:
-        """What finds none of them marked, by any of its names, and changes nothing.
+        """Builds checks that batches have no mark under any of their ids; they change nothing.
 
-        To be recorded with the first change that is made here.
+        Save them with the first change that is made through the current service.
         """
         names: dict[str, None] = {}
         for one in batches:
@@ -83,7 +85,7 @@ class BatchRouting:
         await take_back(self._ledger, owner, batches, by)
 
     async def unmark(self, owner: Tenant, batches: Iterable[str]) -> None:
-        """They are not there, or no more."""
+        """Deletes the marks of batches that do not exist at the legacy service."""
         old = [one for one in batches if await self._ledger.recall(owner, BEGUN, one)]
         if old:
             await self._ledger.record_all(
@@ -91,12 +93,12 @@ class BatchRouting:
             )
 
     async def side(self, owner: Tenant, batch: str) -> Side | None:
-        """Of a batch by any id that clients name it by; None of one that neither side touched."""
+        """The service that owns a batch, by any of its legacy ids; None if neither has changed it."""
         if await self._ledger.recall(owner, BEGUN, batch):
             return "legacy"
         current = await self._current(owner, batch)
-        # Begun there by the name that was imported since, and named otherwise now. Before any facts:
-        # a change that was under way here meanwhile may have made some.
+        # The mark may be under an id that was imported since. It is read before the facts, which a
+        # change that was in flight here meanwhile may have created.
         name = await self._name(owner, current)
         if name and name != batch and await self._ledger.recall(owner, BEGUN, name):
             return "legacy"
@@ -112,18 +114,18 @@ class BatchRouting:
         return (await self._ids.current(owner, [batch])).get(batch, batch)
 
     async def _name(self, owner: Tenant, current: str) -> str | None:
-        """What clients call it, where that is something else."""
+        """The legacy id of a batch, if it differs from its current id."""
         return (await self._ids.known(owner, {current})).get(current)
 
 
 async def take_back(ledger: Ledger, owner: Tenant, batches: Iterable[str], by: str) -> None:
-    """The marks that a write made, of which it is known that nothing happened."""
+    """Deletes the marks that only this operation set, once it is known not to have been executed."""
     for one in batches:
         with suppress(Conflict):
             await ledger.record(owner, BEGUN, one, NOWHERE, find={"by": by})
 
 
 def is_as_imported(facts: Mapping[str, Any]) -> bool:
-    """Whether a batch is the legacy service's as it was imported: every change counts it on."""
+    """Whether a batch has not been changed since its import: every change increments its version."""
     imported = facts.get("imported")
     return imported is not None and (imported, "sent") == (facts.get("version"), facts.get("phase"))

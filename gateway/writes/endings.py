@@ -1,7 +1,8 @@
-"""How a request ended, as the journal keeps it for the retry of a client that did not hear of it.
+"""The stored response of an operation, for a client that retries because it did not receive it.
 
-What was on its way to a client is kept as it was told, word for word. What was played to its end
-without one is kept as the flow has it: only a retry says in which spelling of an id its client asks.
+A response that was on its way to a client is stored byte for byte. The answer of a flow that was
+finished without a client is stored before translation: only the retry says which form of an id its
+client uses.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from gateway.payloads.stored_json import Text
 from mappings.effects import Answer
 
 _UNTOLD = "{"
-"""How a text begins that nobody was told; the others are lists."""
+"""The first character of a stored answer (a JSON object); stored responses are JSON arrays."""
 
 
 def worded(status: int, body: str, headers: Mapping[str, str]) -> str:
-    """An answer as it was told, whichever service's it was."""
+    """The stored text of a response of either service: ``[status, body, headers]``."""
     return json.dumps([status, body, dict(headers)])
 
 
 def words(text: Text) -> tuple[int, str, dict[str, str]]:
-    """What is in such a text."""
+    """The status, body and headers of a stored response."""
     status, body, headers = json.loads(stored_json.plain(text))
     return status, body, headers
 

@@ -1,8 +1,8 @@
-"""Who else runs on the same state: those whose beats go on.
+"""Leases of the gateway processes that share one database, kept alive by heartbeats.
 
-Beats are counted, not dated: clocks of several machines differ, and jump. An instance is gone when
-this one has looked on for long enough and has not seen it beat; what passed while this one was
-itself held up, and looked at nothing, does not count.
+A heartbeat is a counter, not a time, because the clocks of several machines differ and jump. The
+lease of an instance has expired when this process has watched its counter for long enough without a
+change. Time in which this process was itself paused and did not look does not count.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gateway.storage import Store
 from gateway.storage.tables import instances
 
 GONE_SECONDS = 20.0
-"""After so long without a beat an instance is taken for gone. If it was only held up, it finds its
-turns taken when it goes on."""
+"""Seconds without a heartbeat after which an instance is considered dead. If it was only paused, its
+next write fails at the fence."""
 
 BEATS = 4
-"""How many beats fall into that time."""
+"""Heartbeats per lease time."""
 
 
 @dataclass(slots=True)
 class _Seen:
     beats: int
     quiet: float = 0.0
-    """Seconds for which this process looked on and saw no other count."""
+    """Seconds for which this process has watched the counter without a change."""
     large: str = ""
 
 
@@ -50,25 +50,25 @@ class Heartbeats:
         self._large = large
         self._seen: dict[str, _Seen] = {}
         self._looked = clock()
-        # Looks are numbered as they begin: of several at once the last to have begun has seen most.
+        # Refreshes are numbered when they start: of concurrent ones, the last to start is the newest.
         self._looks = self._handled = 0
         self._beats = 0
         self._beaten = -self.beat_seconds
 
     def is_alive(self, instance: str) -> bool:
-        """Of one that this process has heard of: see ``know``."""
+        """Whether a lease is valid; call ``load_unknown`` first for instances that may be new."""
         if instance == self._own:
             return True
         seen = self._seen.get(instance)
         return seen is not None and seen.quiet < self._gone_seconds
 
     async def know(self, those: Iterable[str]) -> None:
-        """Looks for those that it has not heard of: they may have begun a moment ago."""
+        """Refreshes the leases if one of these instances is unknown: it may just have started."""
         if {*those} - self._seen.keys() - {self._own}:
             await self.look()
 
     async def begin(self) -> None:
-        """Says that this one runs; with SQLite, that no other does: it has one process at a time."""
+        """Registers this instance; with SQLite, removes all others, as it allows one process at a time."""
         async with self._store.write() as connection:
             if self._store.is_of_one_process:
                 await connection.execute(delete(instances))
@@ -76,7 +76,7 @@ class Heartbeats:
         await self.look()
 
     async def beat(self) -> None:
-        """Counts on, where it is time, and looks at the others."""
+        """Increments the heartbeat if it is due, and refreshes the leases of the others."""
         if self._clock() - self._beaten < self.beat_seconds:
             return
         self._beats += 1
@@ -84,7 +84,7 @@ class Heartbeats:
             own = update(instances).where(instances.c.id == self._own)
             told = {"beats": self._beats, "large": self._large()}
             done = await connection.execute(own.values(**told))
-            if not done.rowcount:  # the database is another one, or an earlier state of it
+            if not done.rowcount:  # the database was replaced or restored
                 await connection.execute(insert(instances).values(**self._row()))
         self._beaten = self._clock()
         self._store.wrote()
@@ -99,7 +99,7 @@ class Heartbeats:
         async with self._store.read() as connection:
             rows = {row.id: row for row in await connection.execute(select(instances))}
         if number < self._handled:
-            return  # one that began later was quicker: what has come since is not in these
+            return  # a refresh that started later has finished first, and its rows are newer
         self._handled = number
         now = self._clock()
         passed = min(now - self._looked, 2 * self.beat_seconds)
@@ -114,7 +114,7 @@ class Heartbeats:
             del self._seen[id_]
 
     async def large_elsewhere(self) -> list[RequestProgress]:
-        """The large requests of the others, as each told of them with its last beat."""
+        """The large requests of other instances, as of the last heartbeat of each."""
         if self._store.is_of_one_process:
             return []
         await self.look()

@@ -1,9 +1,8 @@
-"""The journal: what is written down of a request before anything of it leaves.
+"""The journal of operations that this process executes, a write-ahead log of their steps.
 
-A *course* is an undertaking while it is played. Its flow's steps are kept in memory and made
-durable where it matters: before a write leaves, and together with what the ledger is to remember.
-So whatever is killed or cut off, what was sent is known, and the flow can be played again up to
-that point without asking or sending anything twice.
+The results of a flow's steps are held in memory and saved at checkpoints: before a write leaves, and
+together with each change of object state. If the process is killed, it is therefore known which
+writes were sent, and the flow can be replayed up to that point without sending anything twice.
 """
 
 from __future__ import annotations
@@ -77,11 +76,11 @@ from mappings.failures import (
 from mappings.ids import replace_ids
 
 START_WITHIN = 25.0
-"""Seconds after its request came in which a start is sent (contract, section 7)."""
+"""Seconds after its request was received within which a start is sent (contract, section 7)."""
 
 
 ACKNOWLEDGED_WITHIN = 0.25
-"""Seconds: Linux delays an acknowledgement by 40 to 200 ms."""
+"""Seconds to wait for a TCP acknowledgement, which Linux delays by 40 to 200 ms."""
 
 
 def _new_id() -> str:
@@ -89,9 +88,9 @@ def _new_id() -> str:
 
 
 class Journal:
-    """Made once in a process; ``instance`` is its name among those that share the state.
+    """The operations of this process; one object for each process.
 
-    ``new_id`` gives an id that nobody else has.
+    ``instance`` identifies the process among those that share the database.
     """
 
     def __init__(
@@ -107,25 +106,26 @@ class Journal:
         self.new_id = new_id
         self.instance = new_id()
         self.under_way: dict[str, OperationExecution] = {}
-        """What is played in this process, or about to be: nobody else here takes it."""
+        """By operation id, the executions that run or are about to; nothing else here takes these over."""
         self.delivering: dict[str, OperationExecution] = {}
-        """What is done, and whose answers are on their way to their clients."""
+        """By operation id, the executions whose responses are being sent to their clients."""
         self.unsaved: dict[str, OperationExecution] = {}
-        """What could not be written down any more: what it was answered is known here alone."""
+        """Executions that could not save their last outcome, which only this process knows."""
         self.unbegun: dict[str, bool] = {}
-        """What may be written down although that failed: nothing of it was ever sent. Whether it
-        was seen not to be open: once may have been before it was written down."""
+        """Operations whose start failed with a database error and may be saved all the same; nothing
+        of them was sent. The value says whether one was once seen not to be open, which may have
+        been before its commit."""
         self.late_after = gone_seconds / 2
-        """Seconds after which whoever sends a write makes sure that the turn is still its own."""
+        """Seconds after the last fence check for which a write may be sent without another check."""
         self.clock = store.clock
         self._stamps = clock
         self.monotonic = clock.monotonic
         self.looks: dict[str, tuple[Callable[[], bool], float]] = {}
-        """By undertaking, whether its response was acknowledged by now, and when it was written."""
+        """By operation id, a check whether the response was acknowledged, and when it was written."""
         self.delivered: dict[str, None] = {}
-        """Whose clients have the answer, until the journal says so too."""
+        """Operations whose clients have the response, until that is saved."""
         self.deserted: dict[str, None] = {}
-        """Whose clients have gone, until the journal says so too: other instances wait for that."""
+        """Operations whose clients have disconnected, until that is saved: other instances wait for it."""
         self.delivery = asyncio.Event()
         self._keyed = KeyedHmac(store.encryption.lasting("journal"))
 
@@ -137,9 +137,9 @@ class Journal:
         request_id: str,
         idempotency: str | None = None,
     ) -> OperationRecord:
-        """What a request would be, if it is not the same as another one; nothing is written yet.
+        """Builds the record that a request gets if it is not a retry; nothing is saved yet.
 
-        ``request_id`` is the one in the log and in its answer; ``asked.seed`` is nobody's to know.
+        ``request_id`` is the one in the log and in the response; ``request.seed`` is secret.
         """
         ids, body = asked.ids, asked.body
         about = [*ids.values(), *_named_in(body)]
@@ -166,24 +166,24 @@ class Journal:
         )
 
     def name(self, idempotency: str | None) -> str | None:
-        """What an Idempotency-Key is kept as."""
+        """The keyed digest under which an Idempotency-Key is stored."""
         return None if idempotency is None else self._digest(["key", idempotency])
 
     def course(
         self, one: OperationRecord, operation: Operation, asked: Request
     ) -> OperationExecution:
-        """A request that is about to be played for the first time."""
+        """Starts the execution of a new operation."""
         course = OperationExecution(self, one, operation, asked, came_at=self.clocks())
         self.under_way[one.id] = course
         return course
 
     async def take(self, one: OperationRecord, operation: Operation) -> OperationExecution | None:
-        """A course that was cut off, to be played on here; None where somebody else has it."""
+        """Takes over an interrupted operation; None if another request or process has it."""
         if one.id in self.under_way:
             return None
         unread = Request(one.began_at, "")
         course = OperationExecution(self, one, operation, unread, begun=True, resumed=True)
-        # Before anything is waited for: two here must not take it from each other.
+        # Registered before the first await: two requests here must not take it from each other.
         self.under_way[one.id] = course
         taken: OperationRecord | None = None
         try:
@@ -203,13 +203,13 @@ class Journal:
         return course
 
     def leave(self, course: OperationExecution) -> None:
-        """It is played here no more."""
+        """Ends an execution in this process."""
         if self.under_way.get(course.one.id) is course:
             del self.under_way[course.one.id]
         course.ended.set()
 
     async def _recall(self, course: OperationExecution, turn: int) -> None:
-        """What its steps were given, and what it wrote."""
+        """Loads the step results and the writes of an operation."""
         for text in await self.rows.given(course.one):
             course.recorded += await run_in_thread_if(stored_json.is_long(text), steps.read, text)
             course.has_pieces = course.has_pieces or isinstance(text, CompressedBuffer)
@@ -220,31 +220,31 @@ class Journal:
             await run_in_thread_if(before.is_long, course.go_on_from, before)
 
     def _may_be_sending(self, undertaking: str, instance: str) -> bool:
-        """Whether a write of it may be executed at this moment; of others' all that is running."""
+        """Whether a write may be in flight; true for every running operation of another instance."""
         if instance != self.instance:
             return True
         course = self.under_way.get(undertaking)
         return course is not None and course.is_sending
 
     def is_away(self, one: OperationRecord) -> bool:
-        """Whether its client is known to have gone."""
+        """Whether the client is known to have disconnected."""
         course = self.under_way.get(one.id) or self.delivering.get(one.id)
         return one.deserted or (course is not None and course.deserted)
 
     def is_known(self, one: OperationRecord) -> bool:
-        """Whether this process is at it: plays it, or has its answer on the way, or knows it came."""
+        """Whether this process executes the operation, or has delivered or is delivering its response."""
         return any(one.id in those for those in (self.under_way, self.delivering, self.delivered))
 
     def stamp(self, environment: str) -> datetime:
-        """Now, as the service's clock has it: what a call that leaves now is stamped with."""
+        """The current time by the service's clock, with which a call that leaves now is stamped."""
         return datetime.fromtimestamp(self._stamps.wall() + self._stamps.offset(environment), UTC)
 
     def clocks(self) -> tuple[float, float]:
-        """The monotonic one of this machine and its wall clock, in seconds."""
+        """The monotonic clock and the wall clock of this machine, in seconds."""
         return self.monotonic(), self._stamps.wall()
 
     def forget(self, left: set[str]) -> None:
-        """Drops what is kept of undertakings that are open no more."""
+        """Drops the entries of operations that are no longer open."""
         for id_ in self.unsaved.keys() - left:
             del self.unsaved[id_]
         self.unbegun = {
@@ -256,8 +256,8 @@ class Journal:
     def unseen(
         self, one: OperationRecord, rows: Sequence[OperationRecord]
     ) -> list[OperationRecord]:
-        """Those that ask for the same in this process, and are not among the rows that were read:
-        of which nothing is written down yet, or was not when they were read.
+        """Identical requests that run in this process and are not among the rows, because they were
+        not saved yet when the rows were read.
         """
         seen = {row.id for row in rows}
         return [
@@ -267,19 +267,19 @@ class Journal:
         ]
 
     def is_delivered(self, one: OperationRecord) -> bool:
-        """Whether its client has the response, also if whoever waits for that has not looked yet."""
+        """Whether the client has the response, also if the delivery is not recorded yet."""
         if one.id in self.delivered:
             return True
         look, _ = self.looks.get(one.id, (None, 0.0))
         return look is not None and look()
 
     def is_being_acknowledged(self, one: OperationRecord) -> bool:
-        """Whether its response was written so recently that a client's machine may yet acknowledge it."""
+        """Whether the response was written so recently that its acknowledgement may be delayed."""
         _, written_at = self.looks.get(one.id, (None, -math.inf))
         return self.monotonic() - written_at < ACKNOWLEDGED_WITHIN
 
     def deliver(self, one: OperationRecord) -> None:
-        """Its client has the answer."""
+        """Notes that the client has the response; it is saved soon after."""
         self.delivered[one.id] = None
         self.delivery.set()
 
@@ -291,12 +291,12 @@ class Journal:
                 self.delivered.pop(id_, None)
 
     async def reopen(self, one: OperationRecord) -> None:
-        """The connection was reset after its response was acknowledged: its client has not read it."""
+        """Reopens an operation: the reset of the connection says that the client has not read the response."""
         self.delivered.pop(one.id, None)
         await self.rows.reopen(one.id)
 
     async def desert(self, course: OperationExecution) -> None:
-        """Its client went away: the same request sent again is the same."""
+        """Notes that the client disconnected: an identical request is then a retry."""
         course.deserted = True
         if course.begun:
             self.deserted[course.one.id] = None
@@ -317,49 +317,50 @@ class Journal:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class OperationExecution:
-    """An undertaking while it is played, here and by nobody else."""
+    """An operation that this process executes, with its unsaved steps, changes and outcomes."""
 
     journal: Journal
     one: OperationRecord
     operation: Operation
     request: Request
     begun: bool = False
-    """Whether the journal has it: it is written down with the first thing that it changes."""
+    """Whether the operation is in the database; it is inserted with its first change."""
     attended: bool = True
-    """Whether its client waits for the answer."""
+    """Whether a client is waiting for the response."""
     recorded: list[tuple[str, steps.Outcome]] = field(default_factory=list)
     writes: dict[int, Write] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     resumed: bool = False
     not_first: frozenset[str] | None = None
-    """The open operations that it is known not to be a retry of: any other identical one goes first."""
+    """Open operations of which this is known not to be a retry; any other identical one takes precedence."""
     came_at: tuple[float, float] = (0.0, 0.0)
-    """By both clocks, when the request came that waits for it."""
+    """When the waiting request was received, by the monotonic and the wall clock."""
     deserted: bool = False
-    """Whether the same request sent again is a retry: its client has gone, or it is one itself."""
+    """Whether an identical request is a retry: the client disconnected, or this is a retry itself."""
     is_sending: bool = False
-    """Whether a write is on its way, or its outcome not yet written down."""
+    """Whether a write is in flight, or its outcome is not saved yet."""
     fenced_at: tuple[float, float] = (0.0, 0.0)
-    """By this machine's clocks, when the turn was last seen to be its own, or a little before."""
+    """When the fence was last known to be held, by both clocks; never later than it really was."""
     in_doubt: CompareAndSet | None = None
-    """What the ledger is to remember while the outcome of its last write is unknown."""
+    """The object state to set while the last write is in doubt."""
     unread: list[Failure] = field(default_factory=list)
-    """The reads that failed and may be answered later, since something was last kept."""
+    """Reads since the last checkpoint that failed and may succeed later."""
     placing: Sequence[CompareAndSet] = ()
-    """Of where its batches are: recorded, or found, with its first change; else DecidedOtherwise."""
+    """Marks and checks of the service that owns its batches, saved with its first change; a conflict
+    raises BatchRoutedElsewhereError."""
     names: dict[str, str] = field(default_factory=dict)
-    """What objects are about to be called to its client, legacy id to current id: kept with its end."""
+    """New aliases in the response, legacy id to current id; saved when the operation is finished."""
     has_pieces: bool = False
-    """Whether any of its texts in the journal may be long."""
+    """Whether any of its stored texts may be in chunks."""
     _waiting: list[CompareAndSet] = field(default_factory=list)
-    """What the ledger is to remember as of the next durable point."""
+    """Changes of object state to save with the next checkpoint."""
     _position: int = 0
     _kept: int = 0
-    """How many steps are durable."""
+    """Number of saved steps."""
     _change: int = 0
-    """How many of those that are not, up to the last that changed something."""
+    """Number of unsaved steps up to the last that changed something."""
     _since: list[tuple[Step | str, steps.Outcome]] = field(default_factory=list)
-    """What steps were given since the last durable point; they are marked when that is written."""
+    """Steps since the last checkpoint; their fingerprints are computed when they are saved."""
     _settled: list[Write] = field(default_factory=list)
 
     # Steps
@@ -369,7 +370,7 @@ class OperationExecution:
         return self._position < len(self.recorded)
 
     def replayed(self, step: Step) -> steps.Outcome:
-        """What the step was given the first time; Unknown where it is another step."""
+        """The recorded result of the step; raises Unknown if another step was recorded."""
         its, outcome = self.recorded[self._position]
         if its != steps.mark(step):
             raise Unknown("the program has changed since: it would go on differently")
@@ -377,45 +378,45 @@ class OperationExecution:
         return outcome
 
     def note(self, step: Step, outcome: steps.Outcome) -> None:
-        # A look at very many recipients is marked at once: their ids are not to be kept meanwhile.
+        # The fingerprint replaces a query for very many recipients, whose ids would fill memory.
         noted = steps.mark(step) if isinstance(step, LoadFacts) and step.ids else step
         self._since.append((noted, outcome))
         self._position += 1
 
     @property
     def is_long(self) -> bool:
-        """Whether to write it down takes so long that others should not wait for it."""
+        """Whether a checkpoint takes so long that it is encoded in a worker thread."""
         return json_codec.has_rows(self.request.body) or any(
             json_codec.has_rows(outcome) or steps.is_long(step) for step, outcome in self._since
         )
 
     @property
     def entered(self) -> Write | None:
-        """The write that the next step is, where it was entered before."""
+        """The recorded write at the current step, if there is one."""
         return self.writes.get(self._position)
 
     @property
     def unanswered(self) -> Write | None:
-        """The write of which it is not known what became: at most one, the last."""
+        """The write in doubt: at most one, the last."""
         return next((write for write in self.writes.values() if write.state == SENT), None)
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing was changed yet: only then may it be stopped."""
+        """Whether the operation has changed nothing yet; only then can it still be refused."""
         return not (self.writes or self.resumed or self._kept)
 
     def keep_recorded(self) -> None:
         self._kept = len(self.recorded)
 
     def go_on_from(self, before: OperationExecution) -> None:
-        """Takes over what could not be written down when this was played before, in this process."""
-        if before._kept != self._kept:  # it was written down all the same
+        """Takes over the steps that an earlier execution in this process could not save."""
+        if before._kept != self._kept:  # they were saved despite the error
             return
         self._since, self._settled = before._since, before._settled
         self._change, self._waiting = before._change, before._waiting
         if self._settled and self._settled[-1].state == HAPPENED:
-            # That was only read of the service: it is read again. Another write may have been
-            # found to have made it since.
+            # That outcome comes from reads, so it is read again: another write may have claimed
+            # the object since.
             self._settled.pop()
             self._since.pop()
             self._change = min(self._change, len(self._since))
@@ -423,52 +424,52 @@ class OperationExecution:
         self.writes |= {write.number: write for write in self._settled}
 
     def is_unread(self, failure: Failure) -> bool:
-        """Whether this is a read that failed and may be answered later."""
+        """Whether the failure comes from a read that may succeed later."""
         return any(failure is one for one in self.unread)
 
-    # Durable points
+    # Checkpoints
 
     async def enter(self, call: Call, stamped: datetime | None = None) -> None:
-        """Writes a call down before it leaves; a stamp of its client's may be ahead of ours."""
+        """Saves a write before it leaves. The timestamp of a signed request may be ahead of our clock."""
         journal = self.journal
         alike = await run_in_thread_if(self.is_long or steps.is_long(call), journal.alike, call)
         now = self.journal.stamp(self.one.owner.environment)
         now = max(now, stamped or now)
         write = Write(self._position, call.method, call.path, alike, now)
         self.is_sending = True
-        # What may not be sent without its client is as good as begun anew, however late that asks.
+        # A write that needs its client counts as a first change, even if it is a later step.
         minds = self._minds(call.only_while_client_waits or not self.writes)
         await self._keep(enters=write, records=[*self._places, *_guard(call)], **minds)
         self.writes[write.number] = write
 
     @property
     def is_fenced(self) -> bool:
-        """Whether nobody can have taken the turn since it was last seen to be its own.
+        """Whether no other process can have taken over the operation since the last check.
 
-        By either clock: while a machine sleeps, one of them mostly stands still.
+        By both clocks: while a machine is suspended, one of them usually stops.
         """
         both = zip(self.journal.clocks(), self.fenced_at, strict=True)
         return all(abs(now - then) < self.journal.late_after for now, then in both)
 
     @property
     def is_in_time(self) -> bool:
-        """Whether a start may still be sent: its request came no more than ``START_WITHIN`` ago."""
+        """Whether a start may still be sent, which is for ``START_DEADLINE_SECONDS`` after its request."""
         both = zip(self.journal.clocks(), self.came_at, strict=True)
         return all(abs(now - then) < START_WITHIN for now, then in both)
 
     async def fence(self) -> None:
-        """To be called before a write leaves; raises Overtaken.
+        """Checks before a write leaves that this process still owns it; raises OwnershipLostError.
 
-        A process that was paused once it had entered the write may be taken for gone meanwhile, and
-        the write for one that did not happen.
+        If the process was paused after it had recorded the write, another may have taken the
+        operation over and concluded that the write was not executed.
         """
         await self._keep(sends=True)
 
     async def record(self, step: CompareAndSet) -> None:
-        """Has the ledger remember, and the journal that it was done.
+        """Changes object state, and records the step in the same commit.
 
-        What cannot be refused, and follows a write, is not worth a commit of its own: it is in the
-        next, which comes before anything else is done and before the client is answered.
+        A change that cannot conflict and follows a write needs no commit of its own: it is saved with
+        the next checkpoint, before any further step and before the response.
         """
         if self.begun and not (self.is_untouched or has_find(step)):
             self._waiting.append(step)
@@ -488,7 +489,7 @@ class OperationExecution:
         self._position += 1
 
     async def catch_up(self) -> None:
-        """To be called before a step that is not to find the ledger as it was."""
+        """Saves pending changes, before a step that must see them."""
         if self._waiting:
             await self._keep()
 
@@ -497,14 +498,16 @@ class OperationExecution:
         return self.placing if self.is_untouched else ()
 
     def _minds(self, begins: bool) -> dict[str, Any]:
-        """What keeps it from beginning to change anything: what has begun is finished, but for a start."""
+        """The checks that can refuse a first change; later changes are never refused, so that an
+        operation in progress can be completed.
+        """
         return {
             "minds_freezes": begins,
             "minds_restores": begins and self.operation.path.endswith("/start-processing"),
         }
 
     def told(self, call: Call, outcome: steps.Outcome) -> None:
-        """Takes note of what became of the write that was entered last."""
+        """Records the response to the last write."""
         if isinstance(outcome, Refused):
             self._settle(REFUSED, outcome.status)
         elif isinstance(outcome, NoSuchOperation):
@@ -516,7 +519,7 @@ class OperationExecution:
         self._changed(call, outcome)
 
     async def found(self, call: Call, verdict: Confirmed | Absent) -> None:
-        """What was found out of a write that had not been answered; others see it at once."""
+        """Records and saves the outcome of a write that had no response, so that others see it at once."""
         write, change = self.writes[self._position], self._change
         if isinstance(verdict, Confirmed):
             self._settle(HAPPENED, made=verdict.object_id)
@@ -554,28 +557,29 @@ class OperationExecution:
     # Ends
 
     async def begin(self) -> None:
-        """Writes it down before its first step: others are to see that it runs."""
+        """Saves the operation before its first step, so that other processes see that it runs."""
         await self._keep()
 
     async def finish(self, answer: Text | None = None, idempotency: str | None = None) -> None:
-        """Its flow is at its end, and its client is about to get the answer.
+        """Marks the operation as done, before its response is sent.
 
-        Nobody plays it again where the answer is kept, or where it is a read to its client, who asks
-        anew. Else the reads after the last change are not kept: whoever plays it again makes them
-        again. ``idempotency`` is what a retry called it by, where it had no name.
+        It is never replayed if the answer is stored, or if it is a read for its client, who can
+        repeat it; the steps are then deleted. Otherwise the reads after the last change are dropped,
+        as a replay repeats them. ``key_digest`` is the Idempotency-Key of a retry, if the first
+        attempt had none.
         """
         if self.begun:
             del self._since[self._change :]
             changes: dict[str, Any] = {"state": DONE, "why": None, "answer": answer}
             if idempotency is not None:
                 changes["idempotency"] = idempotency
-            if not self.attended:  # nobody gets the answer now: a retry that comes elsewhere does
+            if not self.attended:  # the response goes to a retry, which may come to another process
                 changes["deserted"] = True
             drops = answer is not None or self.operation.method == "GET"
             await self._keep(changes=changes, drops=drops, names=self.names)
 
     async def close(self, state: str = ANSWERED, answer: Text | None = None) -> None:
-        """Nothing more is to be done, and nobody needs what was asked."""
+        """Closes the operation in an end state, and deletes its stored request."""
         if self.begun:
             changes: dict[str, Any] = {"state": state, "why": None, "answer": answer}
             if state == UNDONE:
@@ -583,7 +587,7 @@ class OperationExecution:
             await self._keep(changes=changes, drops=True)
 
     async def leave(self, why: str) -> None:
-        """A write is of unknown outcome, or what follows cannot be read: to be played again."""
+        """Marks the operation as in doubt, to be replayed: a write is in doubt, or a later read failed."""
         if self.begun:
             if self.unread:
                 del self._since[self._change :]
@@ -661,19 +665,19 @@ _OF_A_BATCH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
 
 
 def _guard(call: Call) -> list[CompareAndSet]:
-    """That the service's batch which a write names is not superseded (contract, section 7)."""
+    """A check that the batch in the path of a write is not superseded (contract, section 7)."""
     named = _OF_A_BATCH.match(call.path)
     return [CompareAndSet("alias", named[1], {}, expected={"abandoned": None})] if named else []
 
 
 def _named_in(body: JSON) -> list[JSON]:
-    """What a body is about: those that are deleted together. Nothing of it is checked yet."""
+    """The ids in a bulk delete. The body is not validated yet."""
     ids = body.get("ids") if isinstance(body, dict) else None
     return ids if isinstance(ids, list) else []
 
 
 def _may_be_id(named: JSON) -> TypeGuard[str]:
-    """Nothing else is an object of anybody's, and not every text is one that a database takes."""
+    """Whether a value can be an id. Other text is hostile input that a database may not even accept."""
     return isinstance(named, str) and len(named) <= _LONGEST_ID and bool(_ID.fullmatch(named))
 
 
@@ -685,7 +689,7 @@ _MADE = ("recipient", "batch", "payment")
 
 
 def _made(call: Call, outcome: steps.Outcome) -> str | None:
-    """The id of what a create made."""
+    """The id of the object that a create returned."""
     if call.method != "POST" or not isinstance(outcome, dict):
         return None
     if re.search(r"/(generate-quote|start-processing)$", call.path):

@@ -1,15 +1,16 @@
-"""Each request that writes is carried out once, however often it is sent and whatever breaks.
+"""Executes each request that writes once, however often the client sends it and whatever fails.
 
-A request is held against those of its merchant that are still open (contract of the translation,
-"Writes whose outcome is unknown"):
+A request is compared with the open operations of its merchant (contract of the translation, "Writes
+whose outcome is unknown"):
 
-- the same request of the same key, first sent within a day and unanswered, is its first try: what
-  became of that is found out, and its answer given; only if nothing happened is it sent;
-- a write of unknown outcome on the same object is settled first;
-- an ``Idempotency-Key`` says which requests are one, for answered ones too.
+- an identical request of the same API key, first sent within a day and not answered, is the first
+  attempt: its outcome is determined and its response returned; the request is sent to the service
+  only if the first attempt was not executed;
+- a write in doubt on the same object is reconciled first;
+- requests with the same ``Idempotency-Key`` are one request, also after it was answered.
 
-An identical request joins an open one: running, of unknown outcome, or answered and not delivered. It
-gets the same response, or becomes the request if the first one came to nothing.
+An identical request joins an open operation: one that is running, in doubt, or done and not
+delivered. It gets the same response, or takes its place if the first one was not executed.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from mappings.frozen import frozen_dataclass
 
 A_DAY = timedelta(hours=24)
 LOOKS_AGAIN = 0.2
-"""Seconds after which a request looks again at what it waits for."""
+"""Seconds between two looks at an operation that a request waits for."""
 DELIVERY_NOTED_WITHIN = 1.0
-"""Seconds in which the process that has a response on its way says so to others, if it was delivered."""
+"""Seconds within which the process that sends a response records for others that it was delivered."""
 _LONGEST_KEY = 255
 
 OTHER_BODY = Problem(
@@ -75,19 +76,19 @@ TAKE_TURNS = frozenset({"create_payout_method", "update_payout_method", "update_
 """Operations that may read and then write one recipient's accounts."""
 
 _TURN = "payout turn"
-"""The kind of object state that names the operation whose turn it is."""
+"""The kind of object state that holds the lock on a recipient: the id of the operation."""
 
 Say = Callable[[Answer], Awaitable[LegacyResponse]]
 Refuse = Callable[[Failure], Awaitable[LegacyResponse]]
 Told = tuple[LegacyResponse, OperationRecord | None]
-"""What a client is told, and what is over as soon as it has that."""
+"""A response, and the operation that is closed as soon as its client has received it."""
 
 log = structlog.get_logger()
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class Wanted:
-    """A request that writes, as its client sent it."""
+    """A request that writes, as the client sent it."""
 
     operation: Operation
     asked: Request
@@ -95,11 +96,11 @@ class Wanted:
     idempotency: str | None = None
     problems: Sequence[Problem] = ()
     placing: Sequence[CompareAndSet] = ()
-    """Of where its batches are; see ``OperationExecution``."""
+    """Marks and checks of the service that owns its batches; see ``OperationExecution``."""
 
 
 def idempotency_key(given: Sequence[str]) -> str | None:
-    """The ``Idempotency-Key`` of a request; raises Invalid for one that cannot be compared."""
+    """Parses the ``Idempotency-Key`` of a request; raises Invalid if it is not a valid key."""
     if not given:
         return None
     key = given[0].strip()
@@ -114,19 +115,21 @@ def idempotency_key(given: Sequence[str]) -> str | None:
 
 @dataclass(slots=True)
 class _Visit:
-    """What one request has found out about the others so far."""
+    """How long a request waits for other operations, and the first attempt it belongs to."""
 
     until: float
-    """When it waits no longer."""
+    """By the monotonic clock."""
     came_at: tuple[float, float]
-    """By both clocks, when the request came."""
+    """When the request was received, by the monotonic and the wall clock."""
     first: OperationRecord | None = None
-    """The undertaking that it is a retry of."""
+    """The operation of which the request is a retry."""
     course: OperationExecution | None = None
-    """That, while it was played here."""
+    """The execution of the first attempt, if it runs in this process."""
 
 
 class IdempotencyGuard:
+    """Decides whether a request is new, a retry, or must wait, and executes it once."""
+
     def __init__(
         self,
         journal: Journal,
@@ -137,7 +140,7 @@ class IdempotencyGuard:
         joins_running: bool = True,
         replay_seconds: float = 0,
     ) -> None:
-        """A request waits ``patience`` seconds for an identical one; see ``[writes]`` in the settings."""
+        """A request waits ``wait_seconds`` for an identical one; see ``[writes]`` in the settings."""
         self._joins_running = joins_running
         self._replay_seconds = replay_seconds
         self._reopening: set[asyncio.Task[None]] = set()
@@ -148,9 +151,10 @@ class IdempotencyGuard:
         self._said: WeakKeyDictionary[OperationExecution, LegacyResponse] = WeakKeyDictionary()
 
     async def answer(self, wanted: Wanted, say: Say, refuse: Refuse) -> Told:
-        """What its client is told, and what is over as soon as the client has it.
+        """Returns the response, and the operation that is closed once the client has received it.
 
-        That is being delivered until ``undelivered`` is called. Raises DecidedOtherwise.
+        The operation counts as being delivered until ``stop_delivery`` is called. Raises
+        BatchRoutedElsewhereError, or a Failure.
         """
         monotonic, wall = self._journal.clocks()
         began, now = wanted.caller.began, asyncio.get_running_loop().time()
@@ -180,7 +184,7 @@ class IdempotencyGuard:
     async def _played(
         self, course: OperationExecution, wanted: Wanted, say: Say, refuse: Refuse
     ) -> LegacyResponse | None:
-        """What its client is told; None where nothing is left of a first try."""
+        """The response; None if a resumed first attempt turned out not to have been executed."""
         name = self._journal.name(wanted.idempotency)
         wanted.caller.course, is_named = course, (name or course.one.idempotency) is not None
         course.deserted = course.deserted or wanted.caller.is_gone
@@ -207,11 +211,11 @@ class IdempotencyGuard:
             await course.close(ANSWERED if lasts else UNDONE, kept)
             return said
         said = self._said[course] = await say(answer)
-        # Before others can see that it is done: its client has it as good as got.
+        # Registered before others can see that it is done: its response is as good as delivered.
         self._journal.delivering[course.one.id] = course
         try:
             is_read = wanted.operation.method == "GET"
-            # A long one is made again of what its steps were given, unless it may be asked for later.
+            # A long response is rebuilt from the steps instead, unless an Idempotency-Key may ask for it.
             is_kept = not is_read and (is_named or not said.is_long)
             kept = await run_in_thread_if(said.is_long, endings.told, said) if is_kept else None
             await course.finish(kept, name)
@@ -224,16 +228,16 @@ class IdempotencyGuard:
         try:
             await course.leave(str(unknown))
         except StoreUnavailable as unavailable:
-            # It stays as one that is running, and nobody is at it: that is settled as well.
+            # It stays in the state running with no process executing it; the sweep reconciles that too.
             log.error("database_unavailable", reason=str(unavailable))
 
     def delivers(self, one: OperationRecord, look: Callable[[], bool]) -> None:
-        """Its response is on the way; ``look`` says whether the client's machine has acknowledged it."""
+        """Notes that the response is sent; ``is_acknowledged`` says whether the client's TCP acknowledged it."""
         if not self._replay_seconds:
             self._journal.looks[one.id] = look, self._journal.monotonic()
 
     def delivered(self, one: OperationRecord) -> None:
-        """The client has the answer: the same request again is another one, ``replay_seconds`` later."""
+        """Notes that the client has the response: after ``replay_seconds`` an identical request is new."""
         if self._replay_seconds:
             loop = asyncio.get_running_loop()
             loop.call_later(self._replay_seconds, self._journal.deliver, one)
@@ -241,7 +245,7 @@ class IdempotencyGuard:
             self._journal.deliver(one)
 
     def reopen(self, one: OperationRecord) -> None:
-        """Its connection was reset after all: the client had its response, and has not read it."""
+        """Reopens an operation whose connection was reset: the client may not have read the response."""
         reopening = asyncio.ensure_future(self._reopen(one))
         self._reopening.add(reopening)
         reopening.add_done_callback(self._reopening.discard)
@@ -253,18 +257,18 @@ class IdempotencyGuard:
             log.error("database_unavailable", reason=str(unavailable))
 
     def undelivered(self, one: OperationRecord) -> None:
-        """Its answer is on the way no more; the same request again is a retry, unless it came."""
+        """Ends a delivery; an identical request is a retry unless the delivery was recorded."""
         self._journal.delivering.pop(one.id, None)
         self._journal.looks.pop(one.id, None)
 
     async def deserted(self, course: OperationExecution) -> None:
-        """The client went away before it had the answer."""
+        """Notes that the client disconnected before it had the response."""
         await self._journal.desert(course)
 
-    # Turns of writes on one recipient's payout methods
+    # Lock of a recipient's payout methods
 
     async def _take_turn(self, course: OperationExecution, visit: _Visit) -> None:
-        """Waits until no other write on the recipient's payout methods is under way, at any process."""
+        """Waits until no process executes another write on the recipient's payout methods."""
         recipient = course.request.ids.get("id")
         if course.resumed or course.operation.name not in TAKE_TURNS or recipient is None:
             return
@@ -278,7 +282,7 @@ class IdempotencyGuard:
             raise
 
     def _before(self, course: OperationExecution) -> OperationExecution | None:
-        """One that came before it in this process and writes on the same recipient."""
+        """An earlier execution in this process that writes to the same recipient."""
         for other in self._journal.under_way.values():
             if other is course:
                 return None
@@ -295,7 +299,7 @@ class IdempotencyGuard:
                 await (ended.wait() if ended else asyncio.sleep(LOOKS_AGAIN / 4))
 
     async def _holds_turn(self, course: OperationExecution, recipient: str) -> bool:
-        """Whether the turn is this one's: it is free as soon as the operation that had it is over."""
+        """Tries to take the lock, which is free as soon as the operation that holds it is closed."""
         one, ledger = course.one, self._journal.ledger
         holder = (await ledger.recall(one.owner, _TURN, recipient)).get("holder")
         if holder is not None:
@@ -311,10 +315,10 @@ class IdempotencyGuard:
             return False
         return True
 
-    # Which course
+    # Retry or new operation
 
     async def _course(self, wanted: Wanted, visit: _Visit, say: Say) -> OperationExecution | Told:
-        """The course to play, a new one or that of the first try; or what that one's client got."""
+        """The execution to run, new or resumed; or the response of a first attempt that has one."""
         caller = wanted.caller
         undertaking = partial(
             self._journal.undertaking,
@@ -353,7 +357,7 @@ class IdempotencyGuard:
                 return told
 
     async def _rows(self, one: OperationRecord) -> list[OperationRecord]:
-        """What it has to mind, what nobody is at first."""
+        """Related operations, those first that no process is executing."""
         nobodys: set[str] = set()
         if self._reopening:
             await asyncio.gather(*self._reopening)
@@ -364,7 +368,7 @@ class IdempotencyGuard:
             left = {row.id for row in own if not self._journal.is_known(row)}
             if left <= nobodys:
                 break
-            # What was read may have been over by the time that it came: it is looked at once more.
+            # A row may have been closed while it was read, so it is read once more.
             nobodys = left
         return sorted(rows, key=self._settling.is_played) + self._journal.unseen(one, rows)
 
@@ -377,10 +381,10 @@ class IdempotencyGuard:
         may_be_begun = self._joins_running and self._settling.has_others
         if may_be_begun and wanted.operation.method != "GET":
             course.not_first = frozenset(row.id for row in rows)
-        # Where a first try came to nothing, this is the second: others join it.
+        # If the first attempt was not executed, this is the second, and other retries join it.
         course.deserted = visit.first is not None
         try:
-            # With others on the same state it is written down at once: they are to see it as well.
+            # With several processes the start is saved at once, so that the others see it.
             if wanted.idempotency or self._settling.has_others:
                 await self._begin(course, wanted)
         except BaseException as error:
@@ -394,18 +398,18 @@ class IdempotencyGuard:
         try:
             await course.begin()
         except StoreUnavailable:
-            # It may be written down all the same: then it is not the first try of anything.
+            # The start may have been saved despite the error; nobody may take it for a first attempt.
             self._journal.unbegun[course.one.id] = False
             raise
         try:
-            # Another instance may have been asked again before it could see this.
+            # The client may have retried at another instance before that could see this operation.
             refuse_deserted(wanted.caller)
         except Unknown:
             await course.close(UNDONE)
             raise
 
     async def _waits_for(self, first: OperationRecord, visit: _Visit) -> Told | None:
-        """Waits a little for a first try to end; what its client was told, where that is this one's."""
+        """Waits briefly for a first attempt to end, and returns its response if it has one."""
         if self._journal.monotonic() > visit.until:
             raise Unknown("its first try is still under way", retry_after=ASKS_AGAIN)
         if course := self._journal.under_way.get(first.id):
@@ -416,12 +420,12 @@ class IdempotencyGuard:
         return self._said_of(course) if course else None
 
     def _said_of(self, course: OperationExecution) -> Told | None:
-        """What another request was told, which was a try of the same."""
+        """The response of another attempt of the same request."""
         said = self._said.get(course)
         return (_replayed(said), course.one) if said is not None and course.ended.is_set() else None
 
     async def _ended(self, visit: _Visit, caller: Caller, say: Say) -> Told | None:
-        """What became of the first try that this was seen to be a retry of, and is open no more."""
+        """The response of a first attempt that is no longer open; raises Unknown if it is gone."""
         if visit.first is None:
             return None
         if visit.course and (told := self._said_of(visit.course)):
@@ -436,7 +440,7 @@ class IdempotencyGuard:
     async def _settles(
         self, one: OperationRecord, rows: list[OperationRecord], visit: _Visit
     ) -> bool:
-        """Settles what is of unknown outcome on its objects; False where there was nothing."""
+        """Reconciles an operation in doubt on the same objects; False if there is none."""
         for row in rows:
             if row.state == DONE or not set(row.subjects) & set(one.subjects):
                 continue
@@ -454,7 +458,7 @@ class IdempotencyGuard:
         return False
 
     def _in_doubt(self, row: OperationRecord) -> Halted:
-        """Refuses a request of which nothing was sent, because of another on the same object."""
+        """Refuses a request, before anything is sent, because of another on the same object."""
         wait = max(self._settling.seconds_until_sure(row), ASKS_AGAIN)
         return Halted(OTHER_IN_DOUBT, retry_after=wait)
 
@@ -465,10 +469,10 @@ class IdempotencyGuard:
     def _is_same(
         self, row: OperationRecord, one: OperationRecord, wanted: Wanted, visit: _Visit
     ) -> bool:
-        """Whether the request is a retry of ``row``: one that says so, or an identical one while it is open.
+        """Whether the request is a retry of ``row``: by its Idempotency-Key, or identical and open.
 
-        That the first one's connection is open proves nothing: a load balancer may hold it after its
-        client has left (contract, section 7).
+        An open connection of the first attempt proves nothing: a load balancer may hold it after
+        the client has left (contract, section 7).
         """
         if self._is_named(row, one):
             return True
@@ -482,11 +486,11 @@ class IdempotencyGuard:
     def _is_being_delivered(
         self, row: OperationRecord, one: OperationRecord, visit: _Visit
     ) -> bool:
-        """Whether another process is about to say if its client has the response or has gone."""
+        """Whether another process is about to record that the response was delivered, or was not."""
         if self._replay_seconds:
-            return False  # it says so much later, and until then the request is a retry
+            return False  # deliveries are recorded late then; until then the request is a retry
         if self._journal.monotonic() - visit.came_at[0] > DELIVERY_NOTED_WITHIN:
-            return False  # its client does not read it, and this one waits for it
+            return False  # the first client does not read its response; this one waits
         is_joined = self._is_named(row, one) or (visit.first and visit.first.id == row.id)
         if not is_joined and self._journal.is_being_acknowledged(row):
             return True
@@ -494,12 +498,12 @@ class IdempotencyGuard:
         return row.state == DONE and not is_joined and not is_told
 
     def _is_named(self, row: OperationRecord, one: OperationRecord) -> bool:
-        """Whether the client says that it is the same."""
+        """Whether both have the same Idempotency-Key, from the same API key."""
         name = one.idempotency
         return name is not None and (row.key_id, row.idempotency) == (one.key_id, name)
 
     def _is_alike(self, row: OperationRecord, one: OperationRecord, wanted: Wanted) -> bool:
-        """Whether it is the same but for what became of it, as far as its client says."""
+        """Whether the requests are identical, and the first is open and not yet delivered."""
         return (
             wanted.operation.method != "GET"
             and one.asks_for_the_same(row)
@@ -512,15 +516,15 @@ class IdempotencyGuard:
 
 
 def _goes_on_beside(row: OperationRecord, one: OperationRecord) -> bool:
-    """Whether both add a payment, and not the same one (contract, section 7: Blocking)."""
+    """Whether both add a payment, and different ones (contract, section 7: Blocking)."""
     are_adds = row.operation == one.operation == "create_payment"
     return are_adds and row.fingerprint not in (one.fingerprint, one.unimported)
 
 
 def _may_change(failure: Failure) -> bool:
-    """Whether a refusal need not be the response to the same request later on.
+    """Whether a refusal may be another one later, so that it is not stored for the key.
 
-    A status changes, and what failed or was too much here need not be so the next time.
+    The status of an object changes, and a failure or limit of the gateway passes.
     """
     problems = getattr(failure, "problems", ())
     return isinstance(failure, Halted) or any(one.code == "invalid_status" for one in problems)
@@ -531,13 +535,13 @@ def _replayed(said: LegacyResponse) -> LegacyResponse:
 
 
 def refuse_deserted(caller: Caller) -> None:
-    """Nothing is begun for a client that has gone: it may have asked again, and been answered."""
+    """Raises Unknown if the client has disconnected: it may have retried and been answered already."""
     if caller.is_gone:
         raise Unknown("its client went away before anything of it was begun")
 
 
 async def _kept_of(first: OperationRecord, caller: Caller, say: Say) -> LegacyResponse | None:
-    """What its client is to be told, where that is kept; raises Unknown where it cannot be played here."""
+    """The stored response of a first attempt, if any; raises Unknown if the legacy service had it."""
     if first.answer is not None and first.state in (DONE, ANSWERED):
         is_long = stored_json.is_long(first.answer)
         kept = await run_in_thread_if(is_long, endings.read, first.answer)

@@ -1,7 +1,8 @@
-"""The player: performs what a flow yields, and nothing else does.
+"""Executes flows: performs the steps that a flow yields. Nothing else calls the service for a flow.
 
-It spells the vocabulary's words both ways, turns what the service answers into an answer or one
-of the four errors, and hands each back to the flow at its ``yield``.
+It translates vocabulary both ways, turns each response of the service into a result or one of the
+four errors (Refused, Unreachable, Unknown, NoSuchOperation), and sends it back into the flow at its
+``yield``.
 """
 
 from __future__ import annotations
@@ -73,16 +74,17 @@ from mappings.response_checks import has_expected_shape
 from mappings.vocabulary import build_current_translator
 
 MOST_COST = 8 * MAX_ANSWER_BYTES
-"""Bytes of ``wire.memory_cost``: an answer with a value in every ten bytes is none of the service's."""
+"""Estimated bytes in memory. The service sends no answer with a value in every ten bytes; hostile
+input does."""
 
 SEEN_WITHIN = 5.0
-"""Seconds for the reading that follows a write without proof: its client waits for a response."""
+"""Seconds for the reads right after a write without a response: its client is waiting."""
 
 ASKS_AGAIN = 2
-"""Seconds after which a client asks again, at least, for a write in doubt."""
+"""The least Retry-After, in seconds, of a write in doubt."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
-"""Seconds between two looks at the ledger, for what another request, or process, is doing."""
+"""Seconds between two reads of object state that another request or process is about to change."""
 
 
 log = structlog.get_logger()
@@ -90,7 +92,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class StartTurn:
-    """The turn of a start: it is sent in time, and not once its client is known to have gone."""
+    """The fence of a batch start, which is also refused when it is late or its client has disconnected."""
 
     caller: Caller
     course: OperationExecution
@@ -118,7 +120,7 @@ def _turn_of(call: Call, caller: Caller) -> Fence | None:
 
 @dataclass(slots=True)
 class Caller:
-    """Whose request is being played, and what it has cost so far."""
+    """The API key and client of the request being executed, and its cost so far."""
 
     key: ApiKey
     request_id: str
@@ -127,26 +129,28 @@ class Caller:
     course: OperationExecution | None = None
     is_gone: bool = False
     began: float | None = None
-    """When its request came, by the loop's clock."""
+    """When the request was received, by the event loop's clock."""
     has_left: Callable[[], bool] = bool
-    """Whether its client's end of the connection is closed at this moment."""
+    """Whether the client's end of the connection is closed at this moment."""
     is_long: bool = False
-    """Whether it sends, or was given, more than may be worked on while others wait."""
+    """Whether its bodies are so large that they are processed in a worker thread."""
     sends: Callable[[Call, OperationExecution | None], Awaitable[JSON]] | None = None
-    """What sends its writes, where its client has signed them itself."""
+    """Sends the writes, if the client has signed them itself."""
     stamped: datetime | None = None
-    """When it says that it has."""
+    """The timestamp of the client's own signature."""
     _places: asyncio.Semaphore | None = None
 
     @property
     def places(self) -> asyncio.Semaphore:
-        """What its reads side by side hold, each one; most requests make none."""
+        """Limits the parallel reads of the request; created lazily, as most requests make none."""
         if self._places is None:
             self._places = asyncio.Semaphore(MAX_PARALLEL_CALLS)
         return self._places
 
 
 class Player:
+    """Runs a flow to its answer: reads, guarded writes, object state, and replay."""
+
     def __init__(
         self,
         upstream: UpstreamClient,
@@ -176,13 +180,13 @@ class Player:
         problems: Sequence[Problem] = (),
         course: OperationExecution | None = None,
     ) -> Answer:
-        """Plays a flow to its answer; raises the failure that it did not deal with.
+        """Runs a flow to its answer; raises a failure that the flow does not handle.
 
-        Nothing is written while there are ``problems`` with what the client sent: a flow that has
-        more to say about it says so before its first write. A flow that may write has a course.
+        No write is sent while there are ``problems`` with the client's request: the flow runs up to
+        its first write, so that it can report more of them. A flow that writes needs an execution.
 
-        Of Unknown the flow is not told: what may have happened is found out, not undone. It is
-        played again, up to that write, as soon as its outcome is to be found out.
+        Unknown is not raised inside the flow, because a write that may have been executed is
+        reconciled and never compensated. The flow is replayed up to that write later.
         """
         answer: Answer | None
         if caller and course and course.is_long:
@@ -197,7 +201,7 @@ class Player:
             try:
                 given = await self._played(step, caller, course)
                 if course is not None or not isinstance(step, Call):
-                    # What the ledger or the journal has; of a call its answer's length has said so.
+                    # Only stored values are measured here; a call measured its response when it arrived.
                     caller.is_long = (
                         caller.is_long or json_codec.has_rows(given) or _is_of_many(given)
                     )
@@ -215,7 +219,7 @@ class Player:
         return answer
 
     async def _played(self, step: Step, caller: Caller, course: OperationExecution | None) -> Any:
-        """Performs a step, or gives what it was given when it was first played."""
+        """Performs a step, or returns the recorded result while the execution is replaying."""
         if course is None:
             if isinstance(step, Call) and not step.is_read:
                 raise TypeError("a write has to be entered in the journal")
@@ -237,7 +241,7 @@ class Player:
             given = await self._perform(step, caller)
         except Failure as failure:
             if course.resumed and _may_pass(failure):
-                # No reason to undo what happened before: it is tried again later.
+                # A failed read is no reason to undo earlier writes: the replay is retried later.
                 raise Unknown("the service cannot be read") from None
             if course.resumed and course.writes and isinstance(step, AwaitFacts):
                 raise Unknown("other changes are under way") from None
@@ -252,7 +256,7 @@ class Player:
     # Writes
 
     async def _write(self, call: Call, caller: Caller, course: OperationExecution) -> JSON:
-        """Sends a write once: it is in the journal before it leaves."""
+        """Sends a write once; it is in the journal before it leaves."""
         try:
             return await self._sent_or_settled(call, caller, course)
         except Unknown as unknown:
@@ -283,7 +287,7 @@ class Player:
         try:
             await course.enter(call, caller.stamped)
         except (Halted, Conflict) as failure:
-            # What the flow took for it in the ledger, it gives back.
+            # Passed into the flow, which releases the locks that it took for the write.
             course.note(call, failure)
             raise
         try:
@@ -314,9 +318,9 @@ class Player:
     async def _seen_at_once(
         self, call: Call, caller: Caller, course: OperationExecution
     ) -> Confirmed | None:
-        """What one reading shows of a write that has no proof; None if that is not known yet."""
+        """Reads once whether a write without a response was executed; None if that is not proven."""
         if call.reconcile is None or course.entered is None or caller.sends is not None:
-            return None  # what is signed by its client is passed on, and has no answer to pass on
+            return None  # a signed request needs the service's own response, and there is none
         try:
             async with asyncio.timeout(SEEN_WITHIN):
                 sending = await self._settler.sending(course, course.entered)
@@ -328,16 +332,16 @@ class Player:
     async def _settled(
         self, call: Call, write: Write, caller: Caller, course: OperationExecution
     ) -> JSON:
-        """The outcome of a write that was entered before; Unknown where it cannot be told."""
+        """Reconciles a write that was recorded before; raises Unknown if its outcome is still open."""
 
         async def read(settle: OutcomeRule, sending: InDoubtWrite) -> WriteOutcome:
             return await self._verdict(settle(sending), caller)
 
         verdict = await self._settler.find_out(call, write, course, read)
         if isinstance(verdict, Absent) and course.has_happened and _may_go_on(call, course):
-            # A part of what the client asked for is done: the rest is, rather than undo that.
+            # Another write of the request was executed: it is completed rather than undone.
             return await self._sent(call, caller, course)
-        # It may have been carried out long after it was sent: what was read meanwhile is from before.
+        # The service may have executed it long after it was sent, so reads cached since then are stale.
         self._forget(call, caller.key.tenant)
         await course.found(call, verdict)
         if isinstance(verdict, Confirmed):
@@ -347,7 +351,7 @@ class Player:
     async def _verdict(
         self, reading: Generator[Step, Any, WriteOutcome], caller: Caller
     ) -> WriteOutcome:
-        """What reading the service says; a service that cannot be read says nothing."""
+        """Runs the reads of an outcome rule; Unreadable if the service cannot be read."""
         verdict: WriteOutcome
         try:
             step, verdict = await run_in_thread_if(caller.is_long, _advance, reading)
@@ -400,7 +404,7 @@ class Player:
         return facts
 
     async def together(self, calls: Sequence[Call], caller: Caller) -> list[Any]:
-        """Reads, side by side; what failed stands in its place."""
+        """Sends reads in parallel; a failed read has its Failure in place of a result."""
 
         async def one(call: Call) -> Any:
             if not call.is_read:
@@ -434,7 +438,7 @@ class Player:
             self._kept.forget(owner, extract_recipient_id(call.path))
 
     async def call(self, call: Call, caller: Caller) -> JSON:
-        """The body of a 2xx answer; raises Refused, Unreachable or Unknown."""
+        """Sends a call and returns the body of a 2xx response; raises Refused, Unreachable or Unknown."""
         if caller.sends is not None and not call.is_read:
             return await caller.sends(call, caller.course)
         endpoint = require_endpoint(call.method, call.path)
@@ -444,7 +448,7 @@ class Player:
         _tell(caller, "receiving_response", call, reply.body)
         body = await self._read_long(call, caller, reply.body) if is_long else _readable(reply.body)
         if reply.status == 204 and call.method == "DELETE":
-            body = {}  # the legacy document, section 4.3, has deletes answered so as well
+            body = {}  # deletes may be answered without a body (legacy document, section 4.3)
         if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
             told = self._spelling.translate_to_neutral(endpoint.response_shape, body)
             if not has_expected_shape(endpoint, told):
@@ -464,9 +468,9 @@ class Player:
     async def _read_long(
         self, call: Call, caller: Caller, data: bytes | CompressedBuffer
     ) -> dict[str, JSON] | None:
-        """A long answer; None if it cannot be read, or would take more memory than a request may.
+        """Decodes a long response; None if it is not JSON or needs more memory than a request may use.
 
-        What cannot be read in slices is charged to ``load.held_bytes`` while it is read.
+        A response that cannot be decoded in slices is charged to ``load.held_bytes`` meanwhile.
         """
         cost = await run_in_thread(json_codec.estimate_memory_bytes, data)
         if cost > MOST_COST:
@@ -524,10 +528,10 @@ class Player:
         problems = [problem for one in _entries(body) if (problem := _problem(one))]
         status = reply.status
         if status < 400:
-            # A 3xx is no answer of the service.
+            # The service sends no 3xx; something between it and the gateway does.
             status = _status_of_codes(body) if status < 300 else 502
             if status == 404 and call.probe_ids is not None:
-                status = 400  # only a 404 itself may be about the path
+                status = 400  # only a real 404 may mean that the endpoint is missing
         return Refused(
             status,
             problems,
@@ -538,7 +542,7 @@ class Player:
     def _sent_as(
         self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
     ) -> dict[str, str]:
-        """The names as this service spells them: refusals use its own words for fields."""
+        """The field map in the service's own field names, which its error messages use."""
         names = errors.select_mentioned_fields(call.field_map, problems)
         return {
             self._spelling.translate_field_path(endpoint.body_shape, name): field_
@@ -552,7 +556,7 @@ def _tell(
     call: Call,
     body: bytes | CompressedBuffer,
 ) -> None:
-    """Of what takes long, how far it is; the many short reads of a large request are not told."""
+    """Logs and records the progress of large bodies; the many short reads of a large request are not."""
     if caller.is_long and (not call.is_read or len(body) > json_codec.LARGE):
         called = f"{call.method} {require_endpoint(call.method, call.path).path}"
         log.info(
@@ -566,7 +570,7 @@ def _tell(
 
 
 MANY = 1000
-"""Objects of which something is remembered: to go through more holds others up."""
+"""Objects in a loaded state above which they are processed in a worker thread."""
 
 
 def _is_of_many(given: Any) -> bool:
@@ -599,15 +603,15 @@ def _object(body: JSON) -> dict[str, JSON] | None:
 
 
 def _may_go_on(call: Call, course: OperationExecution) -> bool:
-    """Whether a write may be sent: what was cut off is carried on without its client, never begun."""
+    """Whether a write may be sent. Without its client an operation is continued, but never started."""
     return course.attended or not (call.only_while_client_waits or not course.writes)
 
 
 def _proves_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
-    """Whether a response to a write says that it was not executed (contract, section 7).
+    """Whether a response to a write proves that it was not executed (contract, section 7).
 
-    The service's own 4xx does, by its JSON, and a 2xx with ``ok: false`` by its codes; a 5xx of any origin
-    may come from something in between that gave up on a service which still works.
+    A 4xx with the service's own error JSON does, and so does a 2xx with ``ok: false`` and error codes.
+    A 5xx does not: it may come from a proxy that gave up while the service was still working.
     """
     if status < 300:
         return _status_of_codes(body or {}) < 500
@@ -615,20 +619,20 @@ def _proves_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
 
 
 def _status_of_codes(body: Mapping[str, JSON]) -> int:
-    """The status of a 2xx with ``ok: false``; an entry without a code proves nothing."""
+    """The status that the error codes of a 2xx with ``ok: false`` stand for; 500 if one has no code."""
     problems = [_problem(entry) for entry in _entries(body)]
     known = [problem for problem in problems if problem is not None]
     return errors.derive_refusal_status(known) if len(known) == len(problems) else 500
 
 
 def _retry_after(reply: Reply) -> str | None:
-    """Seconds or a date; None for what cannot be passed on in a header."""
+    """The Retry-After of a response; None if it is not valid as a header value."""
     given = reply.headers.get("Retry-After", "")
     return given if given and given.isascii() and given.isprintable() else None
 
 
 def _may_pass(failure: Failure) -> bool:
-    """Whether a read that failed so may be answered later."""
+    """Whether a read that failed this way may succeed later."""
     if isinstance(failure, Refused):
         return failure.status >= 500 or failure.status == 429
     return isinstance(failure, Unreachable)

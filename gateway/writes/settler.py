@@ -1,13 +1,14 @@
-"""When to believe what is read of a write whose outcome is unknown.
+"""Rules for when reads prove the outcome of a write whose response was lost.
 
-"It happened" is believed at once, of a match that no other write claims. "It did not" only when
-it can no longer happen, the service refusing stamps that are 30 seconds old (current interface,
-section 5), and then by two readings.
+An object that matches the write and that no other write claims proves at once that the write was
+executed. A missing object proves that it was not executed only after the service can no longer
+accept the request, which is when its timestamp is 30 seconds old (current interface, section 5), and
+only if two reads agree.
 
-How long ago a write can last have been sent is told by the monotonic clock, from when this process
-first knew that it was not answered. How far its stamp may have been ahead of the service's clock is
-told by when it was entered: a wall clock that was ahead and has been set right would otherwise make
-a stamp look older than it is.
+The monotonic clock measures how long ago the write can last have been sent, from the moment at which
+this process knew that it had no response. The time at which the write was recorded tells how far its
+timestamp may have been ahead of the service's clock: after a fast wall clock is corrected, the
+timestamp would otherwise seem older than it is.
 """
 
 from __future__ import annotations
@@ -35,31 +36,31 @@ from mappings.effects import (
 from mappings.failures import Unknown
 
 MARGIN = SKEW_TOLERANCE_SECONDS + 1
-"""Seconds: an offset of the clock that is too small to be corrected, and a stamp's whole second."""
+"""The clock offset that is too small to be corrected, and the rounding of a timestamp to seconds."""
 
 PAUSE = 5.0
-"""Seconds between two readings that must agree that a write did not happen."""
+"""Seconds between the two reads that must agree that a write was not executed."""
 
 _UNSEEN = "nothing of it is seen yet"
 
 AS_OLD = timedelta(minutes=10)
-"""What was made so long before a write may still be it: both clocks may be wrong, and what other
-writes made is known and left out."""
+"""How long before the write an object may have been created and still match it. Both clocks may be
+wrong; objects that other writes created are known and excluded."""
 
 Read = Callable[[OutcomeRule, InDoubtWrite], Awaitable[WriteOutcome]]
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Since when nothing can have been sent of a write that was not answered."""
+    """A write without a response, and the time since which it cannot have been sent."""
 
     number: int
     since: float
-    """By the monotonic clock, which tests may put ahead."""
+    """By the monotonic clock, which tests may advance."""
     really: float
-    """By the monotonic clock as it is."""
+    """By the real monotonic clock."""
     entered: float
-    """When the write was entered, by the service's clock as it was known then; Unix time."""
+    """Unix time at which the write was recorded, by the estimate of the service's clock at that time."""
 
 
 class Settler:
@@ -72,42 +73,45 @@ class Settler:
         self._silences: dict[str, Silence] = {}
 
     def left(self, course: OperationExecution, age: float) -> None:
-        """Its last write left ``age`` seconds ago and was not answered."""
+        """Notes that the last write was sent ``age_seconds`` ago and has no response."""
         if write := course.unanswered:
             entered = write.entered_at.timestamp()
             now, really = self._now() - age, self._clock.monotonic() - age
             self._silences[course.one.id] = Silence(write.number, now, really, entered)
 
     def taken(self, course: OperationExecution, one: OperationRecord) -> None:
-        """It was taken over from the state that ``one`` was in: whoever had it sends no more."""
+        """Notes that an operation was taken over.
+
+        The process that had it sends nothing more: it has lost the fence.
+        """
         known, write = self._silences.get(one.id), course.unanswered
         is_others = one.state == RUNNING and one.instance != self._journal.instance
         if write is None or known is None or known.number != write.number or is_others:
             self.left(course, 0)
 
     def forget(self, left: set[str]) -> None:
-        """Drops what is kept of undertakings that are settled."""
+        """Drops the writes of operations that are no longer open."""
         for id_ in self._silences.keys() - left:
             del self._silences[id_]
 
     def seconds_until_sure(self, one: OperationRecord) -> int:
-        """How long until what is not seen of it did not happen; 0 where it is that long ago."""
+        """Seconds until a missing object proves that the write was not executed; 0 if it already does."""
         off = abs(self._clock.offset(one.owner.environment))
         known = self._silences.get(one.id)
         if known is None:
             return math.ceil(MAX_STAMP_AGE_SECONDS + MARGIN + off)
-        # The clock may have been set right, or wrong, since the write was stamped by it.
+        # The wall clock may have been corrected, or set wrong, since it stamped the write.
         ahead = known.entered - self._service_time(one, known)
         wait = MAX_STAMP_AGE_SECONDS + MARGIN + max(off, ahead) - (self._now() - known.since)
         return max(0, math.ceil(wait))
 
     def _service_time(self, one: OperationRecord, known: Silence | None) -> float:
-        """The service's time when the write was last known to be under way, as far as that is known."""
+        """The service's time when the write was last known to be in flight, as far as it is known."""
         passed = self._clock.monotonic() - known.really if known else 0.0
         return self._clock.wall() + self._clock.offset(one.owner.environment) - passed
 
     async def sending(self, course: OperationExecution, write: Write) -> InDoubtWrite:
-        """What those who read for a write have to know."""
+        """Builds the query for the reads that look for the result of a write."""
         one = course.one
         then = self._service_time(one, self._silences.get(one.id))
         since = datetime.fromtimestamp(min(write.entered_at.timestamp(), then), UTC) - AS_OLD
@@ -120,7 +124,7 @@ class Settler:
     async def find_out(
         self, call: Call, write: Write, course: OperationExecution, read: Read
     ) -> Confirmed | Absent:
-        """Whether a write that was not answered happened; raises Unknown where it cannot be told."""
+        """Determines whether a write without a response was executed; raises Unknown if it is open."""
         if write.state != SENT:
             raise Unknown("the journal does not know what followed it")
         if call.reconcile is None:
@@ -135,7 +139,8 @@ class Settler:
             await asyncio.sleep(PAUSE)
             verdict = await read(call.reconcile, await self.sending(course, write))
         if isinstance(verdict, Absent):
-            self._mind(course, verdict)  # once more: reading may have told what time it is there
+            # Checked again: the reads may have corrected the estimate of the service's clock.
+            self._mind(course, verdict)
         if isinstance(verdict, Inconclusive):
             raise Unknown(verdict.reason)
         return verdict
@@ -143,7 +148,7 @@ class Settler:
     def _as_told(
         self, one: OperationRecord, write: Write, verdict: WriteOutcome
     ) -> Confirmed | Absent:
-        """What an operator found out, but for what can be seen to have happened all the same."""
+        """The outcome that an operator recorded, unless the reads prove that the write was executed."""
         if isinstance(verdict, Confirmed):
             return verdict
         if write.told == HAPPENED:
@@ -155,7 +160,7 @@ class Settler:
         return Absent()
 
     def _mind(self, course: OperationExecution, verdict: Absent, early: int = 0) -> None:
-        """``early`` is by how many seconds what was read was read too early."""
+        """Raises Unknown if the write may still be executed, or the read was this many seconds too early."""
         if wait := max(early, self.seconds_until_sure(course.one)):
             seen = "the service lists no batches" if isinstance(verdict, MayExist) else _UNSEEN
             why = f"{seen}; it may still be carried out"

@@ -1,8 +1,9 @@
-"""Finds out what became of writes that were sent and not answered, and finishes what was cut off.
+"""Reconciles writes whose response was lost, and finishes operations that were interrupted.
 
-At the start and then all the time: whatever is unsettled, and whatever was under way in a process
-that is gone, is played again up to the write in question, and that is read of the service. Whoever
-needs the answer at once (a retry, the next write on the same object) settles it here too.
+A sweep runs from the start on. It takes over operations that are in doubt or whose process is dead,
+replays each up to the write in question, and determines the outcome of that write from reads of the
+service. A request that needs the outcome at once (a retry, the next write on the same object)
+reconciles the operation through this class as well.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ LONGEST_PAUSE = 60.0
 _SIDE_BY_SIDE = 4
 _KEPT_FOR = timedelta(hours=24)
 _UNREAD_FOR = timedelta(seconds=90)
-"""After its response was sent: longer than a reset of its connection counts."""
+"""Time after which a response without an Idempotency-Key is deleted: by then a connection reset no
+longer makes the next identical request a retry."""
 _EXPIRES_EVERY = 60.0
 
 _UNLISTED = "passed on to the legacy service: the state could not be written when it was over"
@@ -69,7 +71,7 @@ log = structlog.get_logger()
 
 
 def never_read(_sending: InDoubtWrite) -> Generator[Step, Any, WriteOutcome]:
-    """How it is found out what became of a write at the legacy service: not by the gateway."""
+    """The outcome rule of a write at the legacy service, which the gateway cannot read."""
     yield from ()
     return Inconclusive("it went to the legacy service")
 
@@ -79,11 +81,11 @@ class _Tries:
     pause: float = SWEEP_SECONDS
     due: float = 0.0
     told: Told = ()
-    """What operators had found out of its writes when it was tried last."""
+    """Outcomes that operators had recorded at the last attempt."""
 
 
 class Settling:
-    """``async with`` it: it sweeps from then on."""
+    """Reconciles operations in doubt; sweeps in the background inside its ``async with`` block."""
 
     def __init__(
         self,
@@ -102,7 +104,7 @@ class Settling:
         self._tries: dict[str, _Tries] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._trying: dict[str, asyncio.Task[None]] = {}
-        # Each environment's own: a sandbox that hangs holds up nothing of live's.
+        # One limit for each environment: a sandbox that hangs must not delay live.
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_SIDE_BY_SIDE))
         self._expired = 0.0
         self._ending = asyncio.Event()
@@ -114,7 +116,7 @@ class Settling:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # Those of the state are not cancelled: what they have begun to note is finished.
+        # The loops are not cancelled: a database write that has started must finish.
         self._ending.set()
         self._journal.delivery.set()
         for task in (trying := list(self._trying.values())):
@@ -127,18 +129,18 @@ class Settling:
             log.error("database_unavailable", reason=str(unavailable))
 
     def seconds_until_sure(self, one: OperationRecord) -> int:
-        """How soon it makes sense to ask again."""
+        """Seconds after which a retry can expect a result."""
         return self._settler.seconds_until_sure(one)
 
     async def take(self, one: OperationRecord, operation: Operation) -> OperationExecution | None:
-        """Takes an undertaking over; None where somebody else has it."""
+        """Takes over an operation; None if another process or request has it."""
         course = await self._journal.take(one, operation)
         if course is not None:
             self._settler.taken(course, one)
         return course
 
     async def settle(self, one: OperationRecord) -> bool:
-        """Takes an undertaking over and plays it to its end; False where that cannot be yet."""
+        """Takes over an operation and finishes it; False if that is not possible yet."""
         if one.operation.startswith(PASSED_ON):
             return await self._as_told(one)
         operation = _FLOWS.get(one.operation)
@@ -154,11 +156,11 @@ class Settling:
             self._journal.leave(course)
 
     async def _as_told(self, one: OperationRecord) -> bool:
-        """Settles what went to the legacy service, of which nothing is read: a person finds out."""
+        """Closes an operation that went to the legacy service once an operator has recorded its outcome."""
         operation = _FLOWS.get(one.operation.removeprefix(PASSED_ON))
         told = (await self._journal.rows.told([one.id])).get(one.id)
         is_unsaved = one.id in self._journal.unsaved
-        # What was sent here, and whose loss could not be written down, is in no list yet.
+        # A lost response that could not be saved is not listed as in doubt yet.
         is_unlisted = one.state == RUNNING and self.is_own(one)
         if operation is None or not (told or is_unsaved or is_unlisted):
             return False
@@ -190,12 +192,13 @@ class Settling:
             await self._ledger.record(course.one.owner, BEGUN, made, LEGACY)
         if told == DID_NOT:
             await course.close(UNDONE)
-            row = await self._journal.rows.read(course.one.id)  # with all that it names
+            # The record at hand lists only some of the objects that the operation names.
+            row = await self._journal.rows.read(course.one.id)
             await take_back(
                 self._ledger, course.one.owner, row.subjects if row else (), course.one.id
             )
         else:
-            # Its client may ask again for a day, and is not to have it done twice.
+            # The client may retry for a day, and a retry must not execute it twice.
             await course.finish()
         self._tell(course.one, "not_executed" if told == DID_NOT else "succeeded")
         return True
@@ -219,7 +222,7 @@ class Settling:
             if course.operation.method == "GET":
                 await course.close()
             else:
-                # A retry may come to another version, whose flow could not be played from here.
+                # The answer is stored: a retry may reach another version, which cannot replay this flow.
                 await course.finish(await run_in_thread_if(caller.is_long, endings.untold, answer))
             self._tell(one, "succeeded")
         return True
@@ -245,13 +248,13 @@ class Settling:
     # The sweep
 
     async def _beating(self) -> None:
-        """By itself: a service that hangs holds the sweep up, and this process is not gone."""
+        """Runs apart from the sweep: a service that hangs delays the sweep, but this process is alive."""
         while not self._ending.is_set():
             try:
                 await self._instances.beat()
             except StoreUnavailable as unavailable:
                 log.error("heartbeat_failed", reason=str(unavailable))
-            except Exception as error:  # noqa: BLE001 - without it others would take what is played here
+            except Exception as error:  # noqa: BLE001 - without heartbeats others would take over what runs here
                 log.error("heartbeat_failed", **logs.describe_exception(error))
             await self._rest(self._instances.beat_seconds / 4)
 
@@ -267,22 +270,22 @@ class Settling:
                 await self._expire()
             except StoreUnavailable as unavailable:
                 log.error("in_doubt_check_failed", reason=str(unavailable))
-            except Exception as error:  # noqa: BLE001 - without it nothing would be settled any more
+            except Exception as error:  # noqa: BLE001 - the sweep must not end: nothing else reconciles
                 log.error("in_doubt_check_failed", **logs.describe_exception(error))
             await self._rest(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
-        """One look at everything that is not settled; what is due is tried from then on."""
+        """Lists every unfinished operation once, and starts to reconcile those that are due."""
         before = set(self._journal.unsaved)
         rows = await self._journal.rows.left_open()
         await self.know_instances(rows)
         left = [one for one in rows if not self.is_played(one)]
-        # What has begun since they were read is not among them, and open all the same.
+        # Executions that started after the rows were read are open too, but not among them.
         self._forget({one.id for one in rows} | (self._journal.unsaved.keys() - before))
         now = self._journal.monotonic()
         told = await self._journal.rows.told([one.id for one in left]) if left else {}
         if self._ending.is_set():
-            return  # whoever ends this has cancelled what was being tried, and the state closes next
+            return  # `__aexit__` has cancelled the attempts, and the store is closed next
         for one in left:
             tries = self._tries.setdefault(one.id, _Tries())
             if tries.told != (news := told.get(one.id, ())):
@@ -297,7 +300,7 @@ class Settling:
                     return
         except StoreUnavailable as unavailable:
             log.error("in_doubt_write_not_resolved", write_id=one.id, reason=str(unavailable))
-        except Exception as error:  # noqa: BLE001 - one that cannot be played must not stop the others
+        except Exception as error:  # noqa: BLE001 - an operation that fails must not stop the others
             log.error(
                 "in_doubt_write_not_resolved",
                 write_id=one.id,
@@ -307,17 +310,17 @@ class Settling:
             del self._trying[one.id]
         tries.pause = min(tries.pause * 2, LONGEST_PAUSE)
         wait = self.seconds_until_sure(one)
-        # Not all at once, nor as often as another process: two may wait for each other.
+        # With jitter, so that operations, and processes, that wait for each other do not stay in step.
         pause = tries.pause * random.uniform(0.8, 1.0)  # noqa: S311
         tries.due = self._journal.monotonic() + (min(pause, wait) if wait else pause)
 
     async def know_instances(self, those: Iterable[OperationRecord]) -> None:
-        """To be called before it is asked who plays what, or has its answer on the way."""
+        """Loads the leases of the instances of these operations; call it before ``is_executing``."""
         at_it = (RUNNING, DONE)
         await self._instances.know(one.instance for one in those if one.state in at_it)
 
     def is_played(self, one: OperationRecord) -> bool:
-        """Whether somebody is at it at this moment."""
+        """Whether a live process is executing the operation."""
         if one.id in self._journal.under_way:
             return True
         is_own = self.is_own(one)
@@ -325,14 +328,14 @@ class Settling:
 
     @property
     def has_others(self) -> bool:
-        """Whether other processes may use the same state."""
+        """Whether other processes may use the same database."""
         return not self._store.is_of_one_process
 
     def is_own(self, one: OperationRecord) -> bool:
         return one.instance == self._journal.instance
 
     def is_others(self, one: OperationRecord) -> bool:
-        """Whether another process that runs has it, or had it last."""
+        """Whether another live process has the operation, or had it last."""
         return not self.is_own(one) and self._instances.is_alive(one.instance)
 
     def _forget(self, left: set[str]) -> None:
@@ -348,16 +351,16 @@ class Settling:
             self._expired = self._journal.monotonic()
 
     async def _noting(self) -> None:
-        """Marks as answered what clients have got, as soon as they have."""
+        """Marks operations as answered as soon as their clients have received the response."""
         while not self._ending.is_set():
             await self._journal.delivery.wait()
             try:
                 await self._journal.note_delivered()
             except StoreUnavailable as unavailable:
                 log.error("database_unavailable", reason=str(unavailable))
-            except Exception as error:  # noqa: BLE001 - without it the next alike would be a retry
+            except Exception as error:  # noqa: BLE001 - without it the next identical request would be a retry
                 log.error("delivery_not_recorded", **logs.describe_exception(error))
             else:
                 continue
             await self._rest(SWEEP_SECONDS)
-            self._journal.delivery.set()  # also where no other answer comes
+            self._journal.delivery.set()  # retry, even if no other response is delivered

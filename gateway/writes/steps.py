@@ -1,7 +1,7 @@
-"""What the steps of a flow were given, as text: how a flow that was cut off is played again.
+"""Stored results of a flow's steps, from which an interrupted flow is replayed.
 
-Each step leaves a mark beside what it was given. A flow that asks for something else when it is
-played again is another program than the one that was cut off, and is not played on.
+Each result is stored with a fingerprint of its step. If a replay yields a step with another
+fingerprint, the program has changed since the interruption, and the replay stops.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from mappings.failures import (
 )
 
 Outcome = Any
-"""What a step was given, or the Failure that was thrown in its place."""
+"""The result of a step, or the Failure that it raised."""
 
 
 def mark(step: Step | str) -> str:
-    """Tells a step from another one; what is text is a mark."""
+    """A hash that identifies a step; a string already is one and is returned as it is."""
     if isinstance(step, str):
         return step
     digest = hashlib.sha256()
@@ -65,17 +65,17 @@ def _told(step: Step) -> JSON:
 
 
 def written(given: list[tuple[Step | str, Outcome]]) -> Text:
-    """What some steps were given, each with its mark."""
+    """Encodes the results of steps as JSON, each with the fingerprint of its step."""
     return stored_json.encode_stored([[mark(step), _encoded(outcome)] for step, outcome in given])
 
 
 def marked(given: list[tuple[Step | str, Outcome]]) -> list[tuple[str, Outcome]]:
-    """The same as it is read."""
+    """Results with the fingerprints of their steps, as ``decode_steps`` returns them."""
     return [(mark(step), outcome) for step, outcome in given]
 
 
 def is_long(step: Step | str) -> bool:
-    """Whether it takes long to mark it."""
+    """Whether the fingerprint takes long enough to be computed in a worker thread."""
     match step:
         case Call():
             return json_codec.has_rows(step.body)

@@ -54,17 +54,20 @@ async def test_a_gateway_s_state_goes_to_another_folder_and_on_from_there(tmp_pa
             assert f"{tmp_path}/nowhere/saved cannot be written" in nowhere[2]
             running = await run(here, "restore", str(saved), "--force")
             assert running[0] == 2
-            assert "a gateway runs on the state: nothing was restored; end it first\n" in running[2]
+            assert (
+                "a gateway is using the database: nothing was restored; stop it first\n"
+                in running[2]
+            )
             unforced = await run(here, "restore", str(saved))
             assert unforced[0] == 2
-            assert "a gateway runs on the state" in unforced[2]
-            assert "; end it first; --force then puts the backup in the place" in unforced[2]
+            assert "a gateway is using the database" in unforced[2]
+            assert "; stop it first; --force then replaces the database" in unforced[2]
             (here / "gateway.key").rename(here / "mislaid.key")
-            assert "a gateway runs on the state" in (await run(here, "restore", str(saved)))[2]
+            assert "a gateway is using the database" in (await run(here, "restore", str(saved)))[2]
             (here / "mislaid.key").rename(here / "gateway.key")
             assert await gateway.ends() == 0
         taken = await run(here, "restore", str(saved))
-        assert (taken[0], "gateway.db is there already" in taken[2]) == (2, True)
+        assert (taken[0], "gateway.db exists already" in taken[2]) == (2, True)
         code, said, wrong = await run(there, "restore", str(saved))
         assert (code, wrong) == (0, "")
         assert "No batch is started until you run `payout-gateway reconcile`." in said

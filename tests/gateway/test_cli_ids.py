@@ -72,7 +72,7 @@ WRONG = {
     "one cell": ("B-1\n", "line 1: must be legacy_id,current_id"),
     "three cells": ("B-1,B-2,B-3\n", "line 1: must be legacy_id,current_id"),
     "a header below": ("B-1,B-2\nlegacy_id,current_id\n", "line 2: legacy_id is not an id"),
-    "nothing": ("legacy_id,current_id\n", "there is no pair in it"),
+    "nothing": ("legacy_id,current_id\n", "the file contains no pair"),
     "no text": (b"B-1,B-2\n\xff,B-3\n", "line 2: is not UTF-8"),
 }
 

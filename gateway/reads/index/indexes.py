@@ -118,7 +118,9 @@ class Indexes:
         metrics.cache_calls.labels(owner.environment).observe(reading.calls)
         if held.age > REFRESHED_AT * self._settings.index_seconds:
             # In the background, so that no query has to wait for the refresh.
-            held.begin(Reading(question, make, self._monotonic, held.page_size), question.excluded_ids)
+            held.begin(
+                Reading(question, make, self._monotonic, held.page_size), question.excluded_ids
+            )
         rows = [*held.rows.values()]
         return await run_in_thread(_page, await ordered(question, rows), rows)
 

@@ -58,7 +58,9 @@ async def load_single_page(question: ListQuery, make: Make) -> list[Row] | None:
         if refused.status not in (400, 406):
             raise
         return (
-            await load_single_page(replace(question, prefilter={}), make) if question.prefilter else None
+            await load_single_page(replace(question, prefilter={}), make)
+            if question.prefilter
+            else None
         )
     is_all = part.pages is not None and part.pages <= FIRST_PAGE
     return part.rows if is_all and part.records in (None, len(part.rows)) else None
@@ -157,7 +159,9 @@ async def _twice_alike(
     return again if _ids(parts) == _ids(again) else None
 
 
-async def _until_empty(question: ListQuery, first: Part, size: int | None, make: Make) -> list[Part]:
+async def _until_empty(
+    question: ListQuery, first: Part, size: int | None, make: Make
+) -> list[Part]:
     """Fetch pages until one is empty or has no new rows, for a service without page counts."""
     parts = [first]
     seen = {row["id"] for row in first.rows}

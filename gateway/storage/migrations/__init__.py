@@ -1,4 +1,4 @@
-"""alembic's scripts; ``gateway.storage.upgrade`` runs them."""
+"""Alembic scripts, run by ``gateway.storage.schema_upgrade``."""
 
 from functools import cache
 from pathlib import Path
@@ -8,5 +8,5 @@ FOLDER = Path(__file__).parent
 
 @cache
 def newest() -> str:
-    """The last step's revision: it is what the name of its file begins with."""
+    """The newest revision, with which the name of its file begins."""
     return max(file.name for file in FOLDER.glob("versions/*.py")).partition("_")[0]

@@ -1,4 +1,4 @@
-"""alembic calls this for each command; the connection and its transaction are the caller's."""
+"""Alembic runs this for each command, on the connection and transaction of the caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.storage.tables import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    render_as_batch=True,  # SQLite alters a table by making another
+    render_as_batch=True,  # SQLite alters a table by copying it
 )
 with context.begin_transaction():
     context.run_migrations()

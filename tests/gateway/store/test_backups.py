@@ -89,7 +89,7 @@ async def test_what_is_there_is_replaced_only_when_told_to_and_kept_aside(
     await save(await used(sqlite), path)
     async with open_store(sqlite) as store:
         await Ledger(store).record(ACME, "batch", "B-1", {"n": 2})
-    assert "is there already" in await refusal(sqlite, path)
+    assert "exists already" in await refusal(sqlite, path)
     assert (await recalled(sqlite))["n"] == 2
     _manifest, aside = await restore(sqlite, path, force=True)
     assert await recalled(sqlite) == FACTS
@@ -120,8 +120,8 @@ async def test_a_database_that_is_there_is_replaced_only_when_told_to(
     async with open_store(postgres) as store:
         await Ledger(store).record(ACME, "batch", "B-1", {"n": 2})
     refused = await refusal(postgres, path)
-    assert "is there already" in refused
-    assert "keeps nothing of what is there" in refused
+    assert "exists already" in refused
+    assert "keeps no copy of the database" in refused
     await restore(postgres, path, force=True)
     assert await recalled(postgres) == FACTS
 
@@ -132,7 +132,7 @@ async def test_a_database_of_another_version_is_left_alone(postgres: State, tmp_
     async with open_store(postgres) as store, store.write() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
     said = await refusal(postgres, path, force=True)
-    assert "has tables of revision 0003, the backup of 0018" in said
+    assert "has schema revision 0003, the backup has 0018" in said
 
 
 async def test_a_key_file_with_more_keys_stays(sqlite: State, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ async def test_a_backup_that_was_cut_off_restores_nothing(sqlite: State, tmp_pat
     whole = path.read_bytes()
     for length in (0, 700, len(whole) // 2):
         path.write_bytes(whole[:length])
-        assert "is no backup of a gateway" in await refusal(sqlite, path, force=True)
+        assert "is not a backup of a gateway" in await refusal(sqlite, path, force=True)
     assert await recalled(sqlite) == FACTS
 
 
@@ -197,7 +197,7 @@ async def test_an_archive_of_something_else_writes_nowhere(sqlite: State, tmp_pa
         member = tarfile.TarInfo("../../escaped")
         member.size = 1
         archive.addfile(member, io.BytesIO(b"x"))
-    assert "is no backup" in await refusal(sqlite, path)
+    assert "is not a backup" in await refusal(sqlite, path)
     assert not (tmp_path.parent / "escaped").exists()
     assert "there is no such file" in await refusal(sqlite, tmp_path / "nothing")
 
@@ -208,7 +208,7 @@ async def test_a_backup_of_another_kind_of_state_is_refused(
     path = tmp_path / "backup"
     sqlite = State(url=sqlite.url, encryption_key_file=tmp_path / "own.key")
     await save(await used(sqlite), path)
-    assert "was made of a sqlite state" in await refusal(postgres, path)
+    assert "is a backup of a sqlite database" in await refusal(postgres, path)
 
 
 async def test_without_pg_dump_it_says_how_to_save_both(

@@ -369,7 +369,7 @@ async def test_a_command_does_not_make_a_database_by_looking_for_it(sqlite: Stat
 async def test_a_database_that_nobody_made_is_told_so(postgres: State) -> None:
     told = await opening(postgres.model_copy(update={"url": f"{postgres.url}_nobody_made"}))
     assert "does not exist" in told
-    assert "make that database" in told
+    assert "create that database" in told
 
 
 async def test_a_database_that_goes_away_is_unavailable_and_comes_back(

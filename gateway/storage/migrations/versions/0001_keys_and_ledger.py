@@ -1,4 +1,4 @@
-"""Keys, pairs, what is remembered and learned, and the check of the key file."""
+"""API keys, credentials, object state, discovered capabilities, and the check of the key file."""
 
 from __future__ import annotations
 

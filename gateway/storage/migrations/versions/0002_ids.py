@@ -1,4 +1,4 @@
-"""Ids that legacy clients know objects by."""
+"""Legacy ids of objects."""
 
 from __future__ import annotations
 

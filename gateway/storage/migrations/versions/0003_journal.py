@@ -1,4 +1,4 @@
-"""The journal: requests that write, their writes, freezes, and who runs."""
+"""The journal of operations and their writes, freezes, and running instances."""
 
 from __future__ import annotations
 

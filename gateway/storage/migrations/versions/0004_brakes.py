@@ -1,4 +1,4 @@
-"""Operators' acts, and a number for each undertaking, by which an older state is known."""
+"""The audit log, and a number for each operation, by which a restored database is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who used which operation, and when."""
+"""Usage statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows in which requests are refused on purpose, and whom they hit."""
+"""Brownouts, and the requests that they affected."""
 
 from __future__ import annotations
 

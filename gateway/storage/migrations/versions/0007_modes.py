@@ -1,4 +1,4 @@
-"""Which service answers a key's requests, and how the two services' answers differ."""
+"""Modes of API keys, and differences between the answers of the two services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger by kind and age: for what is forgotten, and for what is counted, of a kind."""
+"""An index of object state by kind and age, for retention and for metrics."""
 
 from __future__ import annotations
 

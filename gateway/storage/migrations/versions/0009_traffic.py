@@ -1,4 +1,4 @@
-"""The last days of traffic, by spans of a few minutes."""
+"""Traffic of the last days, in spans of a few minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long requests took, in buckets, beside the traffic that is counted."""
+"""Histograms of request durations in the traffic table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BUCKETS = 25
 
 
 def upgrade() -> None:
-    # With a default: a process of the version before may still be counting.
+    # A default, because a process of the previous version may still insert rows.
     for part in ("gateway", "service"):
         for bucket in range(BUCKETS):
             counted = sa.Column(

@@ -1,4 +1,4 @@
-"""What large requests each instance has under way, beside its beats: consoles show those of all."""
+"""Large requests in flight of each instance, saved with its heartbeat for the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # With a default: a process of the version before says nothing of it.
+    # A default, because a process of the previous version does not set it.
     op.add_column(
         "instances", sa.Column("large", sa.Text, nullable=False, server_default=sa.text("''"))
     )

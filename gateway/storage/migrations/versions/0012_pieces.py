@@ -1,4 +1,4 @@
-"""Long sealed texts in pieces; those that are there stay as they are, and are read as they were."""
+"""Long encrypted texts in chunks; existing texts stay unchanged and are read as before."""
 
 from __future__ import annotations
 

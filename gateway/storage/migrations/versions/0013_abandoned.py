@@ -1,4 +1,4 @@
-"""Abandoned batches by an index: of each payment of an edited one there is an alias too."""
+"""An index of superseded batches, which are few among the aliases of all edited payments."""
 
 from __future__ import annotations
 

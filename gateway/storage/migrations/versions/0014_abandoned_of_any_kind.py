@@ -1,4 +1,4 @@
-"""The index of abandoned batches says nothing of a kind: SQLite planned each look-up anew for it."""
+"""The index of superseded batches without the kind, for which SQLite planned every lookup again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key by an index: what is to be forgotten of them is looked for each minute."""
+"""An index of operations with an Idempotency-Key, which the retention task reads every minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an undertaking names by an index: it is looked for where one is read, and where it is forgotten."""
+"""An index of the objects that an operation names, used to load and to delete operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed changes of a batch have names now; what was counted of them before is over by itself."""
+"""Deletes the counts of signed batch changes in progress, which are tracked by name now."""
 
 from __future__ import annotations
 

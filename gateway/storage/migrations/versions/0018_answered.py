@@ -1,4 +1,4 @@
-"""Responses that are kept for a minute, and batches that may exist, each by an index."""
+"""Indexes of responses that are kept for a minute, and of batches that may exist."""
 
 from __future__ import annotations
 
