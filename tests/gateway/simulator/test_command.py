@@ -19,7 +19,7 @@ RUN = [sys.executable, "-c", "from gateway.cli.simulate import simulate; simulat
 
 @contextmanager
 def running(*arguments, lines, stdin=""):
-    """The command, its address, and the lines that it printed."""
+    """Run the command and yield its process, its URL, and the lines that it printed."""
     command = [*RUN, "--port", "0", *arguments]
     with subprocess.Popen(
         command,
@@ -163,7 +163,7 @@ balance_path = "/v1/funds"
 
 @pytest.mark.parametrize("way", ["named", "where it runs", "variables"])
 def test_both_faces_speak_the_words_of_the_configuration(way, tmp_path, monkeypatch):
-    """And each merchant has a wallet balance: it can be read without setting anything up."""
+    """Each merchant has a wallet balance, which can be read without any setup."""
     arguments = ["--legacy-port", "0"]
     if way == "variables":
         for line in WORDS.split("\n[")[1:]:

@@ -12,7 +12,7 @@ async def listed(client, query=""):
 
 
 async def emails(client, query):
-    """Of the recipients found, without their domain, in the order given."""
+    """List the emails of the found recipients, without domain, in the answer's order."""
     found = await listed(client, f"?orderBy=createdAt&sortBy=asc&{query}")
     return [each["email"].split("@")[0] for each in found["recipients"]]
 
@@ -27,7 +27,7 @@ async def people(client, clock, accounts, us_address):
     """Four recipients, created a day apart from 2025-10-09 on."""
     day = 86_400
     made = [
-        await client.recipient(
+        await client.create_recipient(
             email="ana@north.example.com",
             firstName="Ana",
             lastName="Müller",
@@ -38,7 +38,7 @@ async def people(client, clock, accounts, us_address):
     ]
     clock.now += day
     made.append(
-        await client.recipient(
+        await client.create_recipient(
             email="bob@example.org",
             firstName="Bob",
             lastName="Ängström",
@@ -49,7 +49,7 @@ async def people(client, clock, accounts, us_address):
     )
     clock.now += day
     made.append(
-        await client.recipient(
+        await client.create_recipient(
             email="cy@example.com",
             firstName="Anabel",
             lastName="Cy",
@@ -188,7 +188,7 @@ async def test_six_orders_and_two_directions(client, people, order, found):
         return [each["email"].split("@")[0] for each in answer["recipients"]]
 
     def ties_by_id(emails, key):
-        """Those with the same key stand in the order of their ids, in either direction."""
+        """Equal recipients are in the order of their ids, in either direction."""
         ids = {each["email"].split("@")[0]: each["id"] for each in people}
         groups = [list(group) for _, group in itertools.groupby(emails, key)]
         return [each for group in groups for each in sorted(group, key=ids.__getitem__)]
@@ -213,7 +213,7 @@ async def test_without_an_order_the_last_updated_come_first(client, people):
 
 async def test_a_list_comes_in_pages_of_ten(client):
     for number in range(23):
-        await client.recipient(email=f"p{number:02d}@example.com")
+        await client.create_recipient(email=f"p{number:02d}@example.com")
     pages = [await listed(client, f"?orderBy=email&sortBy=asc&page={n}") for n in (1, 2, 3, 4)]
     assert [len(page["recipients"]) for page in pages] == [10, 10, 3, 0]
     assert [page["meta"] for page in pages] == [
@@ -227,7 +227,7 @@ async def test_a_list_comes_in_pages_of_ten(client):
 async def test_a_page_has_a_largest_size(connect):
     client = await connect(switches=Switches(max_page_size=2))
     for _ in range(3):
-        await client.recipient()
+        await client.create_recipient()
     found = await listed(client, "?pageSize=1000")
     assert len(found["recipients"]) == 2
     assert found["meta"] == {"page": 1, "pages": 2, "records": 3}
