@@ -1,4 +1,4 @@
-"""Requests as curl writes them, in whatever spelling they are pasted."""
+"""Parsing of pasted curl commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of large requests while they are under way."""
+"""Progress of large requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHOSE = Whose("create_batch", "shop", "live")
 
 
 async def of_a_request(under_way: RequestsInProgress, work: Any, *, ago: float = 0.0) -> Any:
-    """Does some work as the task of one request."""
+    """Run work as the task of one request."""
 
     async def request() -> Any:
         under_way.watch(lambda: WHOSE, asyncio.get_running_loop().time() - ago)
@@ -31,7 +31,7 @@ async def test_a_request_is_there_once_something_large_is_told_and_until_its_tas
         seen = [under_way.those()]
         progress.told("receiving_request", 3, 10)
         seen.append(under_way.those())
-        # As reads side by side do: in tasks of their own.
+        # Concurrent reads run in their own tasks.
         await asyncio.gather(beside())
         return [*seen, under_way.those()]
 

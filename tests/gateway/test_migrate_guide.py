@@ -1,4 +1,4 @@
-"""The page for those who have to move: what they used, before and after, and signatures that hold."""
+"""The migration guide: used operations before and after, and working signature snippets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TODAY = datetime.now(UTC)
 
 
 async def used(folder: Path, *operations: str, more: str = "", **key: Any) -> None:
-    """A state in which a key used these operations, and a configuration in front of it."""
+    """Write a configuration and a state in which a key used these operations."""
     line = {**KEY, "name": "payroll", **key}
     settings = settings_for(folder, "http://127.0.0.1:1")
     await import_lines(settings, [line])
@@ -109,7 +109,7 @@ async def test_every_operation_has_a_before_and_an_after(tmp_path: Path) -> None
 
 
 async def test_who_has_moved_is_not_told_to_make_a_batch_twice(tmp_path: Path) -> None:
-    """A draft is made real by the gateway; a client of the current interface has none."""
+    """Only the gateway turns drafts into batches; the current interface has no drafts."""
     await used(tmp_path, "generate_quote", "read_batch_summary", "start_batch")
     page = await guide(tmp_path)
     calls = page[page.index("## Calls") : page.index("## Errors")]
@@ -201,7 +201,7 @@ print(signed_headers("AK", "secret", "GET", target, b"", 1700000000)["Authorizat
     assert printed(signs).endswith(hmac.new(b"secret", text, "sha256").hexdigest())
 
 
-# Errors, limits, and what cannot be made
+# Errors, limits, and usage errors
 
 
 def test_the_errors_are_those_of_both_documents() -> None:

@@ -1,4 +1,4 @@
-"""The configuration: what a file and the environment say, and what is said of a mistake."""
+"""Settings from files and environment variables, and error messages for mistakes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
         if name.startswith("PAYOUT_GATEWAY"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    before = os.umask(0o077)  # secrets that everybody can read are refused
+    before = os.umask(0o077)  # secret files that others can read are refused
     yield
     os.umask(before)
 
@@ -73,7 +73,7 @@ def problem(text: str) -> str:
     return one
 
 
-# What there is without a word.
+# Defaults.
 
 
 def test_without_a_file_everything_has_its_documented_default() -> None:
@@ -121,7 +121,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         settings.server.port = 1
 
 
-# Mistakes in a file.
+# Errors in a file.
 
 
 def test_an_unknown_key_is_named_with_its_line() -> None:
@@ -199,7 +199,7 @@ def test_a_bad_value_is_named_with_its_line(line: str, key: str) -> None:
 
 
 def test_a_wallet_that_is_called_as_the_default_of_the_service_is_told() -> None:
-    """The service's word is a default, which stands in no line."""
+    """The service's word is a default, so it has no line."""
     (said,) = problems("[vocabulary.legacy]\nwallet = 'service'")
     assert said.startswith("gateway.toml:1: vocabulary.legacy.service: is the wallet's word")
 
@@ -276,7 +276,7 @@ def test_no_mistake_repeats_a_value_that_may_be_secret() -> None:
     assert "hush-hush" not in said
 
 
-# Addresses of the service.
+# Base URLs.
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_base_url_that_ends_in_v1_is_told_what_to_leave_out() -> None:
     assert "without /v1" in said
 
 
-# The environment.
+# Environment variables.
 
 
 def test_a_variable_overrides_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +484,7 @@ def test_a_secret_is_in_no_name_of_a_mistake_about_its_file() -> None:
     assert problem("[state]\nurl_file = 'database'").endswith(": database: not UTF-8 text")
 
 
-# What is well-formed and cannot be run.
+# Valid settings that cannot run.
 
 
 def runnable(text: str) -> list[str]:
@@ -615,7 +615,7 @@ def test_a_password_in_the_file_is_warned_of_and_not_shown(
     assert variable in said
     assert "hush" not in said
     monkeypatch.setenv(variable, url)
-    assert load(written(text)).passwords() == [said], "it is in the file all the same"
+    assert load(written(text)).passwords() == [said], "it is still in the file"
     assert load(written(BASE)).passwords() == []
 
 

@@ -1,4 +1,4 @@
-"""Targets that go on as they came, those that do not, and what is told and asked of them."""
+"""Request targets: which are forwarded unchanged, and how they are logged."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_is_no_target_of_the_interface_does_not(target: str) -> None:
 
 
 def _disguises(text: str) -> list[str]:
-    """Each of the ways in which a letter can stand in a path, once, twice or three times encoded."""
+    """List the percent-encodings of a text, encoded once, twice and three times."""
     found = [text]
     for _ in range(3):
         found.append(

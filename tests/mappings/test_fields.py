@@ -1,4 +1,4 @@
-"""Field tables: one that does not fit its shapes stops the program from starting."""
+"""Field tables: validation against their shapes, and translation by them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ STREET = Fields((LegacyStreet,), (CurrentStreet,), same("line"), renamed("town",
 
 
 def rows(**changes: tuple[Row, ...] | None) -> tuple[tuple[Row, ...], ...]:
-    """Rows that fit; a change of None takes one away."""
+    """Build valid rows; a change of None removes one."""
     fitting: dict[str, tuple[Row, ...] | None] = {
         "id": read_only("id", why="the service's own"),
         "name": renamed("name", "holder"),
@@ -73,7 +73,7 @@ def table(**changes: tuple[Row, ...] | None) -> Fields:
     return Fields((Shown, Sent), (Current,), *rows(**changes))
 
 
-# A table that does not fit
+# Invalid tables
 
 
 @pytest.mark.parametrize("name", ["id", "name", "province", "street", "status", "colour"])
@@ -137,7 +137,7 @@ def test_two_legacy_fields_may_go_to_one_current_field() -> None:
     assert table(name=renamed("name", "region")).to_current({"name": "Zoë"}) == {"region": "Zoë"}
 
 
-# What is sent
+# Requests
 
 
 def test_fields_travel_under_the_current_names_and_in_the_client_s_order() -> None:
@@ -169,7 +169,7 @@ def test_what_was_not_sent_is_not_made_up() -> None:
     assert table().to_current({}) == {}
 
 
-# What is shown
+# Answers
 
 
 def test_an_answer_has_exactly_the_legacy_fields_in_their_order() -> None:
@@ -190,7 +190,7 @@ def test_what_did_not_come_is_null_and_what_is_set_by_hand_is_left_for_it() -> N
     assert set(table().to_legacy({"state": "x"}).values()) == {None}
 
 
-# The names of errors
+# Field names in errors
 
 
 def test_errors_are_told_by_the_client_s_own_full_names() -> None:

@@ -1,4 +1,4 @@
-"""The kinds of value that clients send: what each takes, and how it says no."""
+"""Field types of client bodies: accepted values, normal forms and errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def problems(shape: Any, body: Any) -> list[Problem]:
     return list(wrong)
 
 
-# Each kind
+# Each field type
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_a_place_is_spelled_as_the_document_spells_fields(
     assert kinds.format_field_path(place) == text
 
 
-# Nothing that was sent is said again
+# Errors do not quote the input
 
 
 SECRET = "s3cr3t-4711"

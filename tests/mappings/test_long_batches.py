@@ -1,4 +1,4 @@
-"""Batches of very many payments: what is found and made of them is what is of a few."""
+"""Batches of many payments give the same results as short ones."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_refusal_mentions_what_it_is_about_however_long_the_batch_is() -> None
 
 
 def shown(count: int = COUNT, *, ids: bool = True) -> list[dict[str, Any]]:
-    """As a service shows them."""
+    """Build the payments as a service shows them."""
     return [
         {**({"id": f"P-{number}"} if ids else {}), **one, "targetAmount": one["sourceAmount"]}
         for number, one in enumerate(bodies(count))

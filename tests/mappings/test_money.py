@@ -1,4 +1,4 @@
-"""Amounts that a service writes as text or as JSON numbers, and what clients are shown of them."""
+"""Amounts that a service sends as text or as JSON numbers, as clients see them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_amount_that_only_the_client_told_is_shown_as_the_service_would(
 
 @pytest.mark.parametrize("text", ["12", "12.50", "n/a"])
 def test_text_is_passed_on_unchanged(text: str) -> None:
-    """Contract, section 0: what is not translated; the current document has `12` and `12.00`."""
+    """Untranslated values pass unchanged (contract, section 0)."""
     assert (
         build_payment_answer({"sourceAmount": text, "fxRate": text}, None)["sourceAmount"] == text
     )

@@ -1,6 +1,6 @@
-"""What is read of a write whose outcome is unknown, and what a service that shows little says of it.
+"""Outcome rules for writes in doubt, also at services that show little.
 
-That something cannot be seen is not that it did not happen: what is sent again is paid again.
+An invisible payment may still exist: sending it again would pay it twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ADDED = ({"recipient": {"id": "R-1"}, "sourceAmount": "5.00"},)
 
 
 def beside(*others: dict[str, Any]) -> Callable[[], Generator[Step, Any, list[dict[str, Any]]]]:
-    """Other adds to the batch that are under way, or told no id."""
+    """Build concurrent adds to the batch, in progress or without a known id."""
 
     def other_adds() -> Generator[Step, Any, list[dict[str, Any]]]:
         yield from ()
@@ -59,7 +59,7 @@ def read(
     sending: InDoubtWrite = SENDING,
     listed: dict[str, Any] = LISTED,
 ) -> Verdict:
-    """What it says of a service that lists one batch, whose summary shows this."""
+    """Return the verdict for a service that lists one batch with this summary."""
     reading = settle(sending)
     answer: Any = None
     while True:
@@ -156,7 +156,7 @@ CHANGES: dict[str, Callable[[], Settle]] = {
 def test_a_payment_that_a_summary_shows_without_its_id_is_not_taken_for_another(
     settle: Callable[[], Settle],
 ) -> None:
-    """It may be the one that was there before: added it was not, nor removed."""
+    """It may be the earlier payment, so it proves neither an addition nor a removal."""
     assert isinstance(read(settle(), {"payments": [UNNAMED]}), Inconclusive)
 
 

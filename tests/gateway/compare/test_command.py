@@ -1,4 +1,4 @@
-"""The command as it is called: exit codes, what it prints and writes, and what it refuses."""
+"""The `compare` command: exit codes, output, report files and refused arguments."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ async def test_the_json_report_has_the_shape_that_is_promised(tmp_path: Path) ->
     assert (told["format"], told["version"]) == (FORMAT, VERSION)
     shape = TypeAdapter(Report)
     read = shape.dump_python(shape.validate_json(done.stdout, strict=True), mode="json")
-    assert read == told, "what the shape does not name is gone after reading"
+    assert read == told, "validation drops keys that the schema does not name"
     assert (told["result"], told["exit_code"], done.returncode) == ("different", 1, 1)
 
 
@@ -275,7 +275,7 @@ def _everything(terminal: int) -> str:
         while True:
             try:
                 parts.append(reader.read(65536))
-            except OSError:  # nobody has the other end any more
+            except OSError:  # the other end of the terminal is closed
                 return b"".join(parts).decode()
 
 

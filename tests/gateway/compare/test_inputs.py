@@ -1,4 +1,4 @@
-"""Files that say what is to be asked: known by their content, and refused by line and reason."""
+"""Input files of a comparison: detection by content, and refusal with line and reason."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_an_id_that_an_answer_brought_up_is_captured_from_it() -> None:
     captured = {name: one.path for name, one in read.steps[0].captures.items()}
     assert captured == {"B-1": ("batch", "id"), "P-2": ("batch", "payments", 1, "id")}
     assert read.steps[1].names == {"B-1", "P-2"}
-    assert read.steps[3].names == set(), "R-1 is what the client itself called it"
+    assert read.steps[3].names == set(), "the client itself named it R-1"
 
 
 # Order

@@ -1,4 +1,4 @@
-"""What is shown of a value, and what is not."""
+"""Masking of values in reports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EYE = Redactor((CONTROL_KEY, CANDIDATE_KEY))
         ("accounts", {"a": 1}, "{…} 1 field"),
         ("payments", [1, 2], "[…] 2 items"),
         ("memo", "", ""),
-        # and what may be about a person
+        # fields that may describe a person
         ("recipient.email", "ada@example.com", "a***@e***"),
         ("recipient.name", "Ada Lovelace", "*** L*******"),
         ("accounts.bank.accountNum", "1234567847", "********47"),

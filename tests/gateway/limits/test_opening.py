@@ -1,4 +1,4 @@
-"""Which limit is opened, which is refused at start, and what the doctor says of Redis."""
+"""Selection of the rate limiter: refused settings, and the doctor's check of Redis."""
 
 from __future__ import annotations
 

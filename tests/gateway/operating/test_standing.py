@@ -1,4 +1,4 @@
-"""What is counted as unsettled, and what is listed."""
+"""Writes in doubt: the gauges and the list agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG_AGO = timedelta(minutes=10)
 
 
 async def begun(store: Store, state: str, why: str | None, its: list[str]) -> None:
-    """An undertaking of ten minutes ago, and its writes."""
+    """Insert an operation that began ten minutes ago, and its writes."""
     at, owner = store.clock() - LONG_AGO, {"merchant": "demo", "environment": "sandbox"}
     row = {
         **owner,

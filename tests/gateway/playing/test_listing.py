@@ -1,4 +1,4 @@
-"""Listing alone, in front of a list in memory: what it asks for, and what it makes of the pages."""
+"""Lists, read from an in-memory service: which pages are requested, and what they give."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def things(n: int) -> list[dict[str, Any]]:
 
 
 def ask(**changes: Any) -> Find:
-    """Everything, by number; decided here unless ``ask`` says otherwise."""
+    """Build a query for all rows by number; the gateway filters unless ``ask`` is given."""
     question = Find(
         PATH,
         "rows",
@@ -48,7 +48,7 @@ def ask(**changes: Any) -> Find:
 
 @dataclass
 class Memory:
-    """A list that is paged as the service pages; ``before`` is run ahead of every answer."""
+    """A list paged as the service pages; ``before`` runs ahead of every answer."""
 
     rows: list[dict[str, Any]]
     most: int = 10**9
@@ -181,7 +181,7 @@ async def test_without_counts_pages_are_read_until_one_is_empty(meta: Any) -> No
 
 
 async def test_without_counts_pages_are_read_until_one_has_nothing_new() -> None:
-    """A service that gives its last page for every one past the end, and no counts."""
+    """A service that returns its last page for any page past the end, without counts."""
     memory = Memory(things(30), most=7, meta=lambda _counts: None)
 
     async def make(call: Call) -> Any:
@@ -202,7 +202,7 @@ async def test_a_service_that_refuses_the_page_size_is_read_in_pages_of_its_own(
     assert numbers(await Listing().find(ask(), make, OWNER)) == list(range(35))
 
 
-# What goes wrong
+# Failures
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ async def test_several_pages_that_fail_are_one_failure_and_leave_nothing_behind(
 
 @dataclass
 class Changing:
-    """Changes a memory's rows ahead of certain answers, by their number."""
+    """Changes the rows ahead of the answers with the given numbers."""
 
     changes: dict[int, Callable[[list[dict[str, Any]]], None]]
     memory: Memory | None = None
@@ -297,7 +297,7 @@ async def test_a_row_that_comes_back_into_the_middle_costs_none_that_was_there(a
 
 @pytest.mark.parametrize("at", range(1, 8))
 async def test_a_row_deleted_and_another_created_at_once_cost_none_that_was_there(at: int) -> None:
-    """The count does not change: it cannot be what tells that rows have moved."""
+    """The count stays the same, so it cannot reveal that rows have moved."""
 
     def change(rows: list[dict[str, Any]]) -> None:
         without(0)(rows)
@@ -354,7 +354,7 @@ async def test_a_row_on_two_pages_is_not_given_twice() -> None:
     assert numbers(await memory.find(ask())) == list(range(30))
 
 
-# Rows that clients must not see
+# Hidden rows
 
 ASKED = {"page": "1", "pageSize": "10"}
 

@@ -1,4 +1,4 @@
-"""Operations that the current document does not list: tried, believed absent with care, avoided."""
+"""Optional endpoints that the current document does not list: detection and modes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Mode = Literal["auto", "use", "avoid"]
 
 
 class Facts(CapabilityCache):
-    """What was learned, without a database."""
+    """Learned capabilities, without a database."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Any] = {}
@@ -50,7 +50,7 @@ LIST_NAME = "inferred GET /batches"
 
 
 class Asked:
-    """A service that answers edits and lists in turn, and documented reads in turn, the last again."""
+    """A service with scripted answers to edits, lists and reads; the last read repeats."""
 
     def __init__(self, *edits: Any, reads: Any = THERE, mode: Mode = "auto") -> None:
         self.edits = list(edits)
@@ -147,7 +147,7 @@ async def test_an_object_that_is_gone_after_the_second_refusal_says_nothing_of_t
     ("failure", "told"),
     [
         (Refused(500), Unreachable),
-        (Refused(404), Unreachable),  # no word of the service: a page of something before it
+        (Refused(404), Unreachable),  # not an answer of the service, but of a proxy
         ({"batch": {"id": "B-2"}}, Unreachable),
         (Refused(429), Refused),
         (Refused(401), Refused),
@@ -241,7 +241,7 @@ async def test_it_is_remembered_for_ten_minutes_and_longer_as_it_is_confirmed() 
         while asked.inferred.lacks(EDIT, "live"):
             asked.now += 300
         lasted.append(asked.now - found)
-        assert len(asked.calls) == calls, "not tried meanwhile"
+        assert len(asked.calls) == calls, "not tried in the meantime"
     assert lasted[:4] == [600, 1200, 2400, 4800]
     assert lasted == sorted(lasted)
     assert (lasted[0], lasted[-1]) == (MISSING_SECONDS, LONGEST_MISSING_SECONDS)
@@ -250,7 +250,9 @@ async def test_it_is_remembered_for_ten_minutes_and_longer_as_it_is_confirmed() 
     with pytest.raises(NoSuchOperation):
         await asked.edit()
     asked.now += MISSING_SECONDS
-    assert not asked.inferred.lacks(EDIT, "live"), "after it was there it is ten minutes again"
+    assert not asked.inferred.lacks(EDIT, "live"), (
+        "after a success the interval is ten minutes again"
+    )
 
 
 async def test_requests_that_find_it_out_together_confirm_nothing() -> None:
@@ -284,7 +286,7 @@ async def test_avoid_never_tries_it() -> None:
     assert asked.calls == []
 
 
-# Through the house
+# Through the gateway
 
 TROUBLES = {
     "a 404": [Fault("PATCH", "/v1/batches/*/payments/*", status=404)],
@@ -316,7 +318,7 @@ async def test_a_service_in_brief_trouble_keeps_its_batch(
             await here.lapse()
         await done(house, "PATCH", path, body)
         await done(house, "POST", f"/batches/{batch}/start-processing")
-        assert service.created["batch"] == 1, "it was never made a second time"
+        assert service.created["batch"] == 1, "it was not created a second time"
 
 
 @pytest.mark.parametrize("mode", ["use", "avoid"])
