@@ -358,7 +358,7 @@ def test_rotation_with_a_service_out_of_reach_replaces_nothing(run: Run) -> None
 
 
 @pytest.mark.parametrize(
-    ("stdin", "says"),
+    ("stdin", "expected_text"),
     [
         ("", "not JSON"),
         ("hunter2", "not JSON"),
@@ -367,9 +367,9 @@ def test_rotation_with_a_service_out_of_reach_replaces_nothing(run: Run) -> None
         ('{"access_key": "a", "secret_key": "b", "more": "hunter2"}', "more: unknown field"),
     ],
 )
-def test_rotation_to_what_is_no_pair_is_refused(run: Run, stdin: str, says: str) -> None:
+def test_rotation_to_what_is_no_pair_is_refused(run: Run, stdin: str, expected_text: str) -> None:
     run("import", "-", stdin=line())
-    assert says in run("rotate-secret", "acme-live", stdin=stdin, code=2).stderr
+    assert expected_text in run("rotate-secret", "acme-live", stdin=stdin, code=2).stderr
 
 
 def test_rotation_to_another_merchants_access_key_is_refused(run: Run) -> None:

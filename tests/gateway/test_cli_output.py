@@ -68,7 +68,7 @@ def test_what_is_piped_has_no_colours_and_no_frames(words: list[str], folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_text"),
     [
         ("[server]\nprot = 1", "server.prot"),
         ("[server", "not TOML"),
@@ -76,14 +76,14 @@ def test_what_is_piped_has_no_colours_and_no_frames(words: list[str], folder: Pa
     ],
 )
 def test_a_configuration_that_is_no_good_is_a_json_document_of_check_too(
-    text: str | None, says: str, tmp_path: Path
+    text: str | None, expected_text: str, tmp_path: Path
 ) -> None:
     if text:
         (tmp_path / "gateway.toml").write_text(text)
     said = command("check", "--json", folder=tmp_path)
     assert said.returncode == (1 if text else 2)
     told = json.loads(said.stdout)
-    assert (told["ok"], says in told["problems"][0], said.stderr) == (False, True, "")
+    assert (told["ok"], expected_text in told["problems"][0], said.stderr) == (False, True, "")
 
 
 def test_a_doctor_of_what_cannot_be_run_says_so_as_json(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_takes_its_time_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "expected_text"),
     [
         (["kyes"], "No such command 'kyes'. Did you mean 'keys'?; see `payout-gateway --help`"),
         (["keys", "lst"], "Did you mean 'list'?; see `payout-gateway keys --help`"),
@@ -229,11 +229,11 @@ def test_what_takes_its_time_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
     ],
 )
 def test_who_mistypes_is_told_what_may_have_been_meant(
-    words: list[str], says: str, tmp_path: Path
+    words: list[str], expected_text: str, tmp_path: Path
 ) -> None:
     said = command(*words, folder=tmp_path)
     assert said.returncode in (1, 2)
-    assert says in said.stderr
+    assert expected_text in said.stderr
     assert said.stderr.count("\n") == 1
     assert said.stdout == ""
 

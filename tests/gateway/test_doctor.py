@@ -95,7 +95,7 @@ async def test_where_nothing_is_wrong_nothing_is_said_to_be(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "expected_text"),
     [
         (web.Response(status=200, text="<html>It works!</html>"), "status 200"),
         (web.Response(status=404, text="no such page"), "status 404"),
@@ -107,12 +107,12 @@ async def test_where_nothing_is_wrong_nothing_is_said_to_be(tmp_path: Path) -> N
     ids=["a page", "not found", "sent elsewhere"],
 )
 async def test_an_address_of_something_else(
-    answer: web.Response, says: str, tmp_path: Path
+    answer: web.Response, expected_text: str, tmp_path: Path
 ) -> None:
     async with elsewhere(answer) as url:
         told = wrong(await examined(tmp_path, url))
     assert told.looked_at == "base_url"
-    assert says in told.said
+    assert expected_text in told.said
     assert "y=1" not in told.said
     assert url in told.do
 
@@ -177,16 +177,16 @@ async def test_a_path_of_the_address_is_told_where_nothing_is_found_there(
 
 
 @pytest.mark.parametrize(
-    ("form", "other"), [("path", "path-and-query"), ("path-and-query", "path")]
+    ("form", "configured_form"), [("path", "path-and-query"), ("path-and-query", "path")]
 )
 async def test_signatures_of_the_form_that_the_service_does_not_take(
-    form: Any, other: str, tmp_path: Path
+    form: Any, configured_form: str, tmp_path: Path
 ) -> None:
     async with service(switches=Switches(signed_target=form)) as here:
-        found = await examined(tmp_path, here.url, upstream={"signed_target": other})
+        found = await examined(tmp_path, here.url, upstream={"signed_target": configured_form})
     told = wrong(found)
     assert told.looked_at == "signature scope"
-    assert other in told.said
+    assert configured_form in told.said
     assert '"auto"' in told.do
     assert of(found, "credentials").state == "ok", "if there is no query to sign"
 
@@ -226,14 +226,14 @@ async def test_a_certificate_of_an_authority_that_is_not_believed(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("host", "more", "says"),
+    ("host", "more", "expected_text"),
     [
         ("127.0.0.2", {}, "another host name"),
         ("127.0.0.1", {"lasts": -timedelta(days=1)}, "expired"),
     ],
 )
 async def test_a_certificate_that_is_believed_and_no_good(
-    host: str, more: dict[str, Any], says: str, tmp_path: Path
+    host: str, more: dict[str, Any], expected_text: str, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
     context = authority.pair("service", **more).serving()
@@ -241,7 +241,7 @@ async def test_a_certificate_that_is_believed_and_no_good(
     async with server:
         url = f"https://{host}:{server.sockets[0].getsockname()[1]}"
         told = wrong(await examined(tmp_path, url, upstream={"ca_file": str(authority.file)}))
-    assert says in told.do
+    assert expected_text in told.do
 
 
 async def test_the_address_of_the_example(tmp_path: Path) -> None:
@@ -445,13 +445,13 @@ async def test_a_list_that_is_refused_while_documented_reads_fail_is_not_said_to
         assert of(found, "GET /batches").said == "available: tried just now"
 
 
-@pytest.mark.parametrize("there", [True, False])
-async def test_inferred_operations_that_are_to_be_used(there: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_available", [True, False])
+async def test_inferred_operations_that_are_to_be_used(is_available: bool, tmp_path: Path) -> None:
     use = {"inferred_operations": "use"}
-    async with service(switches=Switches(inferred=there)) as here:
+    async with service(switches=Switches(inferred=is_available)) as here:
         found = await examined(tmp_path, here.url, upstream=use)
     told = of(found, "optional endpoints")
-    if there:
+    if is_available:
         assert (told.state, "GET /batches is available" in told.said) == ("ok", True)
     else:
         assert wrong(found) == told

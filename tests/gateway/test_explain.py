@@ -240,7 +240,7 @@ def test_a_request_is_read_as_curl_writes_it(words: list[str], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected_text"),
     [
         ([], "no address was given"),
         (["GET"], "no address was given"),
@@ -254,9 +254,11 @@ def test_a_request_is_read_as_curl_writes_it(words: list[str], tmp_path: Path) -
         (["-X", "POST", "/v1/batches", "-d", "@nowhere.json"], "nowhere.json"),
     ],
 )
-def test_what_cannot_be_explained_is_one_line(words: list[str], said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_explained_is_one_line(
+    words: list[str], expected_text: str, tmp_path: Path
+) -> None:
     done = command("explain", *words, folder=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected_text in done.stderr
     assert done.stderr.count("\n") == 1
     assert "never-shown" not in done.stderr

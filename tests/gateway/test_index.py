@@ -270,12 +270,12 @@ SILENT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("its", SILENT.values(), ids=SILENT.keys())
+@pytest.mark.parametrize("service_options", SILENT.values(), ids=SILENT.keys())
 @pytest.mark.parametrize("several", [1, 2, 5])
 async def test_where_the_service_does_not_tell_who_is_archived_it_is_found_by_counting(
-    several: int, its: dict[str, Any]
+    several: int, service_options: dict[str, Any]
 ) -> None:
-    town = Town(2000, page=1000, **its)
+    town = Town(2000, page=1000, **service_options)
     await town.ask(**CITY)
     assert 3 < await _is_costing(town, _archive_some(town, several)) <= 6 + 7 * several
 
@@ -571,9 +571,9 @@ def _backwards(body: dict[str, Any], query: Mapping[str, str]) -> dict[str, Any]
     return {**body, "recipients": rows[::-1] if query.get("orderBy") == "updatedAt" else rows}
 
 
-@pytest.mark.parametrize("listed", [_without_meta, _without_dates, _backwards])
-async def test_a_service_that_cannot_be_kept_up_with_is_read_each_time(listed: Any) -> None:
-    town = Town(listed=listed)
+@pytest.mark.parametrize("change_body", [_without_meta, _without_dates, _backwards])
+async def test_a_service_that_cannot_be_kept_up_with_is_read_each_time(change_body: Any) -> None:
+    town = Town(listed=change_body)
     for _ in range(2):
         assert await town.ids(**CITY) == [row["id"] for row in await _scanned(town)]
     assert town.indexes.recipients == 0

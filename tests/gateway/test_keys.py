@@ -410,7 +410,7 @@ def listing(*ids: str) -> Reply:
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "expected"),
     [
         (listing("R-1"), "accepted"),
         (listing(), "accepted; the account has no recipients, so it cannot be identified"),
@@ -429,9 +429,9 @@ def listing(*ids: str) -> Reply:
         (Reply(200, b'{"recipients": null}'), "unreachable, the response cannot be parsed"),
     ],
 )
-async def test_what_the_service_says_of_a_pair_is_told(reply: Reply, told: str) -> None:
+async def test_what_the_service_says_of_a_pair_is_told(reply: Reply, expected: str) -> None:
     service = Service(mine=reply)
-    assert (await look(service, "live", Credentials("mine", "s"))).told == told
+    assert (await look(service, "live", Credentials("mine", "s"))).told == expected
     assert (
         await look(service, "live", Credentials("none", "s"))
     ).told == "unreachable, connection refused"

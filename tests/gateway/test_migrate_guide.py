@@ -178,17 +178,19 @@ async def test_no_word_of_a_service_breaks_a_snippet(language: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "expected_text"),
     [
         ("auto", "does not say whether the signed path includes"),
         ("path", "Sign the path without its query string"),
         ("path-and-query", "Sign the path with its query string"),
     ],
 )
-async def test_it_says_whether_the_query_is_signed(setting: str, told: str, tmp_path: Path) -> None:
+async def test_it_says_whether_the_query_is_signed(
+    setting: str, expected_text: str, tmp_path: Path
+) -> None:
     await used(tmp_path, "read_balances", more=f'[upstream]\nsigned_target = "{setting}"\n')
     page = await guide(tmp_path)
-    assert told in page
+    assert expected_text in page
     signs = (
         block(page, "python").partition("body = ")[0]
         + """

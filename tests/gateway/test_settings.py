@@ -280,7 +280,7 @@ def test_no_mistake_repeats_a_value_that_may_be_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "kept"),
+    ("address", "expected"),
     [
         ("https://service.example", "https://service.example"),
         ("https://service.example/", "https://service.example"),
@@ -290,9 +290,9 @@ def test_no_mistake_repeats_a_value_that_may_be_secret() -> None:
         ("https://v1.example", "https://v1.example"),
     ],
 )
-def test_a_base_url_is_kept_without_its_last_slash(address: str, kept: str) -> None:
+def test_a_base_url_is_kept_without_its_last_slash(address: str, expected: str) -> None:
     settings = load(written(f"[environments.sandbox]\nbase_url = '{address}'"))
-    assert settings.environments.configured()["sandbox"].base_url == kept
+    assert settings.environments.configured()["sandbox"].base_url == expected
 
 
 @pytest.mark.parametrize(
@@ -519,16 +519,16 @@ def test_no_environment_cannot_be_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["'soon'", "'2026-02-30'", "'20261130'", "7", "2026-11-30T10:00:00"]
+    "date_text", ["'soon'", "'2026-02-30'", "'20261130'", "7", "2026-11-30T10:00:00"]
 )
-def test_a_day_that_is_none_is_told_with_one_that_is(given: str) -> None:
-    said = problem(f"[deprecation]\nannounced = 2026-11-01\nsunset = {given}")
+def test_a_day_that_is_none_is_told_with_one_that_is(date_text: str) -> None:
+    said = problem(f"[deprecation]\nannounced = 2026-11-01\nsunset = {date_text}")
     assert said == ('gateway.toml:3: deprecation.sunset: must be a day, written as "2026-11-30"')
 
 
-@pytest.mark.parametrize("given", ["2026-11-30", "'2026-11-30'"])
-def test_a_day_is_one_of_toml_s_or_a_text(given: str) -> None:
-    settings = load(written(f"[deprecation]\nannounced = {given}"))
+@pytest.mark.parametrize("date_text", ["2026-11-30", "'2026-11-30'"])
+def test_a_day_is_one_of_toml_s_or_a_text(date_text: str) -> None:
+    settings = load(written(f"[deprecation]\nannounced = {date_text}"))
     assert settings.deprecation.announced == date(2026, 11, 30)
 
 
@@ -684,7 +684,7 @@ def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_text"),
     [
         ("[server]\nadmin_token = 'hush-hush-hush-hush'", ":2: server.admin_token: is a secret"),
         ("[upstream]\nproxy_credentials = 'gate:hush'", "upstream.proxy_credentials: is a secret"),
@@ -699,10 +699,10 @@ def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatc
     ],
 )  # fmt: skip
 def test_a_secret_in_the_wrong_place_is_a_mistake_that_does_not_repeat_it(
-    text: str, says: str
+    text: str, expected_text: str
 ) -> None:
     Path("short").write_text("hush")
     Path("empty").write_text("")
     said = " ".join(problems(text))
-    assert says in said
+    assert expected_text in said
     assert "hush" not in said

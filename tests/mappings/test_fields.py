@@ -212,11 +212,11 @@ def test_of_two_fields_that_go_to_one_the_first_row_names_it() -> None:
 TABLES = {name: value for name, value in vars(objects).items() if isinstance(value, Fields)}
 
 
-@pytest.mark.parametrize("one", TABLES.values(), ids=TABLES.keys())
-def test_every_row_of_the_house_that_sends_nothing_says_why(one: Fields) -> None:
-    assert [row.legacy for row in one.rows if not row.sends and not row.why] == []
+@pytest.mark.parametrize("field_table", TABLES.values(), ids=TABLES.keys())
+def test_every_row_of_the_house_that_sends_nothing_says_why(field_table: Fields) -> None:
+    assert [row.legacy for row in field_table.rows if not row.sends and not row.why] == []
 
 
-@pytest.mark.parametrize("one", TABLES.values(), ids=TABLES.keys())
-def test_every_table_of_the_house_has_rows(one: Fields) -> None:
-    assert one.rows
+@pytest.mark.parametrize("field_table", TABLES.values(), ids=TABLES.keys())
+def test_every_table_of_the_house_has_rows(field_table: Fields) -> None:
+    assert field_table.rows

@@ -154,12 +154,12 @@ STEPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("payments", "those"), STEPS)
+@pytest.mark.parametrize(("payments", "sent_entries"), STEPS)
 def test_payments_out_of_step_find_the_entries_that_short_lists_find(
-    payments: list[Any], those: list[Any]
+    payments: list[Any], sent_entries: list[Any]
 ) -> None:
-    assert [*match_payments(Packed(payments), Packed(those), "USD")] == match_payments(
-        payments, those, "USD"
+    assert [*match_payments(Packed(payments), Packed(sent_entries), "USD")] == match_payments(
+        payments, sent_entries, "USD"
     )
 
 

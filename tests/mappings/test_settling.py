@@ -74,11 +74,11 @@ def read(
 
 
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
-@pytest.mark.parametrize("shown", UNTOLD.values(), ids=UNTOLD)
+@pytest.mark.parametrize("summary", UNTOLD.values(), ids=UNTOLD)
 def test_what_a_summary_does_not_tell_has_not_failed_to_happen(
-    settle: Callable[[], Settle], shown: dict[str, Any]
+    settle: Callable[[], Settle], summary: dict[str, Any]
 ) -> None:
-    assert isinstance(read(settle(), shown), Inconclusive)
+    assert isinstance(read(settle(), summary), Inconclusive)
 
 
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
@@ -165,7 +165,7 @@ def shown_with(memo: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("other", "shown", "verdict"),
+    ("concurrent_body", "summary", "verdict"),
     [
         ({**SENT, "amount": "6.00"}, SHOWN, Confirmed),
         ({**SENT, "memo": "other"}, SHOWN, Inconclusive),
@@ -177,8 +177,8 @@ def shown_with(memo: str | None) -> dict[str, Any]:
     ids=["other amount", "no memo", "its memo", "my memo", "another memo", "other currency"],
 )
 def test_an_addition_is_not_taken_for_another_that_is_under_way(
-    other: dict[str, Any], shown: dict[str, Any], verdict: type[Verdict]
+    concurrent_body: dict[str, Any], summary: dict[str, Any], verdict: type[Verdict]
 ) -> None:
     body = {**SENT, "memo": "mine"}
-    settle = settle_added_payment("B-9", body, "USD", (), beside(other))
-    assert type(read(settle, {"payments": [shown]})) is verdict
+    settle = settle_added_payment("B-9", body, "USD", (), beside(concurrent_body))
+    assert type(read(settle, {"payments": [summary]})) is verdict

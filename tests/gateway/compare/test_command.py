@@ -95,7 +95,7 @@ async def test_addresses_may_end_with_their_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "keys", "says"),
+    ("more", "keys", "expected_text"),
     [
         (["reads.txt"], {"CONTROL_API_KEY": "x"}, "CANDIDATE_API_KEY is not set"),
         (["reads.txt"], {"CANDIDATE_API_KEY": "x"}, "CONTROL_API_KEY is not set"),
@@ -112,14 +112,14 @@ async def test_addresses_may_end_with_their_version(tmp_path: Path) -> None:
     ],
 )
 async def test_a_mistake_is_one_line_and_2_and_nothing_is_asked(
-    tmp_path: Path, more: list[str], keys: dict[str, str], says: str
+    tmp_path: Path, more: list[str], keys: dict[str, str], expected_text: str
 ) -> None:
     (tmp_path / "bad.toml").write_text("[[ignore]]\npath = 'a'\n")
     async with towns() as (control, candidate):
         done = await run(tmp_path, control.url, candidate.url, *more, keys=keys)
         assert control.heard == candidate.heard == []
     assert done.returncode == 2
-    assert says in done.stderr
+    assert expected_text in done.stderr
     assert (done.stderr.count("\n"), done.stdout) == (1, "")
 
 

@@ -327,9 +327,9 @@ async def test_a_list_that_keeps_changing_is_a_failure_after_a_few_scans() -> No
     assert len(memory.calls) <= TRIES * 40
 
 
-@pytest.mark.parametrize("told", [4, 1_000_000, 10**30])
-async def test_pages_that_there_are_not_are_not_read(told: int) -> None:
-    memory = Memory(things(25), most=10, meta=lambda counts: {**counts, "pages": told})
+@pytest.mark.parametrize("reported_pages", [4, 1_000_000, 10**30])
+async def test_pages_that_there_are_not_are_not_read(reported_pages: int) -> None:
+    memory = Memory(things(25), most=10, meta=lambda counts: {**counts, "pages": reported_pages})
     assert numbers(await memory.find(ask())) == list(range(25))
     assert len(memory.calls) <= 3 + 3 + SIDE_BY_SIDE
 

@@ -238,7 +238,7 @@ def test_the_legacy_face_takes_the_api_keys_of_the_file():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_text"),
     [
         ("", "no keys"),
         ("{}\nhush\n", "line 1 has no merchant"),
@@ -255,13 +255,13 @@ def test_the_legacy_face_takes_the_api_keys_of_the_file():
          '"api_key": "hush"}'), "is used for two merchants"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_keys_is_one_line(text, said):
+def test_what_is_wrong_with_keys_is_one_line(text, expected_text):
     done = subprocess.run(
         [*RUN, "--keys", "-"], input=text, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert said in done.stderr
+    assert expected_text in done.stderr
     assert "hush" not in done.stderr
     assert "Traceback" not in done.stderr
 

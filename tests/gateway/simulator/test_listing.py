@@ -72,7 +72,7 @@ async def test_a_list_shows_whole_recipients(client, people):
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("search=ana", ["ana", "cy"]),
         ("search=ANA", ["ana", "cy"]),
@@ -106,12 +106,12 @@ async def test_a_list_shows_whole_recipients(client, people):
         ("unknown=1&city=Austin", ["ana", "bob", "cy", "dot"]),
     ],
 )
-async def test_parameters_leave_some(client, people, query, found):
-    assert await emails(client, query) == found
+async def test_parameters_leave_some(client, people, query, expected):
+    assert await emails(client, query) == expected
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("startDate=2025-10-11T08:53:20.000Z", ["ana", "cy", "dot"]),
         ("startDate=2025-10-11T08:53:20.001Z", ["ana", "dot"]),
@@ -121,10 +121,10 @@ async def test_parameters_leave_some(client, people, query, found):
         ("endDate=2025-10-09", []),
     ],
 )
-async def test_dates_are_those_of_the_last_update(client, people, query, found):
+async def test_dates_are_those_of_the_last_update(client, people, query, expected):
     body = {"placeOfBirth": "Kraków"}
     await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", body)
-    assert await emails(client, query) == found
+    assert await emails(client, query) == expected
 
 
 async def test_compliance_has_no_filter_for_review(client, people):
@@ -170,7 +170,7 @@ async def test_a_question_that_makes_no_sense_is_refused(client, query, errors):
 
 
 @pytest.mark.parametrize(
-    ("order", "found"),
+    ("order", "expected"),
     [
         ("name", ["ana", "cy", "bob", "dot"]),
         ("email", ["ana", "bob", "cy", "dot"]),
@@ -180,7 +180,7 @@ async def test_a_question_that_makes_no_sense_is_refused(client, query, errors):
         ("updatedAt", ["bob", "cy", "dot", "ana"]),
     ],
 )
-async def test_six_orders_and_two_directions(client, people, order, found):
+async def test_six_orders_and_two_directions(client, people, order, expected):
     await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", {"placeOfBirth": "Łódź"})
 
     async def in_order(query):
@@ -199,8 +199,8 @@ async def test_six_orders_and_two_directions(client, people, order, found):
     def key(email):
         return same.get(email, email)
 
-    assert await in_order(f"orderBy={order}&sortBy=asc") == ties_by_id(found, key)
-    downwards = ties_by_id(found[::-1], key)
+    assert await in_order(f"orderBy={order}&sortBy=asc") == ties_by_id(expected, key)
+    downwards = ties_by_id(expected[::-1], key)
     assert await in_order(f"orderBy={order}&sortBy=desc") == downwards
     assert await in_order(f"orderBy={order}") == downwards
 

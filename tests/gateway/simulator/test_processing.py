@@ -218,14 +218,17 @@ async def test_a_start_can_lose_its_answer(client, payee, when, starts):
     assert (await client.read_summary(batch))["status"] == ("processing" if starts else "open")
 
 
-@pytest.mark.parametrize(("executes", "made"), [(False, 0), (True, 1)])
-async def test_a_create_can_answer_something_else(client, payee, executes, made):
+@pytest.mark.parametrize(("executes", "created_count"), [(False, 0), (True, 1)])
+async def test_a_create_can_answer_something_else(client, payee, executes, created_count):
     client.simulator.next(Fault("POST", "/v1/batches", status=502, executes=executes))
     answer = await client.call(
         "POST", "/v1/batches", {"currency": "USD", "payments": [client.build_payment(payee)]}
     )
     assert answer.status == 502
-    assert [client.service.created[name] for name in ("batch", "payment")] == [made, made]
+    assert [client.service.created[name] for name in ("batch", "payment")] == [
+        created_count,
+        created_count,
+    ]
 
 
 async def test_the_books_are_the_whole_services(client, payee, us_bank, us_address):

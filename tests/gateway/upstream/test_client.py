@@ -498,9 +498,9 @@ def _small_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.upstream.client.ANSWER_BYTES", 1024)
 
 
-@pytest.mark.parametrize("what", UNREADABLE)
-async def test_an_answer_that_cannot_be_read_makes_a_write_unknown(what: str):
-    play = always(UNREADABLE[what], close=True)
+@pytest.mark.parametrize("case", UNREADABLE)
+async def test_an_answer_that_cannot_be_read_makes_a_write_unknown(case: str):
+    play = always(UNREADABLE[case], close=True)
     async with between(play, body_bytes=1024) as (service, upstream):
         with pytest.raises(Unknown):
             await write(upstream)
@@ -763,7 +763,7 @@ async def test_clock_and_form_together_take_three_attempts_and_then_one():
 
 
 @pytest.mark.parametrize(
-    ("body", "sent"),
+    ("body", "request_count"),
     [
         (NO, 2),
         (b"<html>401</html>", 1),
@@ -774,12 +774,12 @@ async def test_clock_and_form_together_take_three_attempts_and_then_one():
         (NO + b" " * 300_000, 1),
     ],
 )
-async def test_only_the_service_s_own_401_has_a_write_signed_again(body: bytes, sent: int):
+async def test_only_the_service_s_own_401_has_a_write_signed_again(body: bytes, request_count: int):
     ahead = formatdate(time.time() + 300, usegmt=True)  # so that another timestamp can be tried
     async with between(always(http(401, body, Date=ahead))) as (service, upstream):
-        assert (await write(upstream)).attempts == sent
+        assert (await write(upstream)).attempts == request_count
         assert (await get(upstream)).attempts == 2
-    assert len(service.seen) == sent + 2
+    assert len(service.seen) == request_count + 2
 
 
 async def test_a_wrong_pair_is_tried_in_both_forms_returned_and_logged_without_its_secret():

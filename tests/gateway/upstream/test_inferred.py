@@ -144,7 +144,7 @@ async def test_an_object_that_is_gone_after_the_second_refusal_says_nothing_of_t
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "error_type"),
     [
         (Refused(500), Unreachable),
         (Refused(404), Unreachable),  # not an answer of the service, but of a proxy
@@ -156,12 +156,12 @@ async def test_an_object_that_is_gone_after_the_second_refusal_says_nothing_of_t
 )
 @pytest.mark.parametrize("readings", [0, 1], ids=["after the first", "after the second"])
 async def test_where_its_object_cannot_be_read_a_404_says_nothing(
-    failure: Any, told: type[Exception], readings: int
+    failure: Any, error_type: type[Exception], readings: int
 ) -> None:
     asked = Asked(Refused(404), Refused(404), reads=[THERE] * readings + [failure])
-    with pytest.raises(told) as raised:
+    with pytest.raises(error_type) as raised:
         await asked.edit()
-    assert told is Unreachable or raised.value is failure
+    assert error_type is Unreachable or raised.value is failure
     assert asked.calls == ["PATCH", "GET"] * (readings + 1)
     assert asked.present() is None
 

@@ -242,11 +242,13 @@ async def test_an_id_of_another_country_stays(legacy, address):
     await legacy.request_ok("PATCH", path, {"ssn": "****89"})
 
 
-@pytest.mark.parametrize(("status", "shown"), [("review", "pending"), ("verified", "verified")])
-async def test_compliance_has_the_legacy_words(legacy, payee, status, shown):
+@pytest.mark.parametrize(
+    ("status", "legacy_word"), [("review", "pending"), ("verified", "verified")]
+)
+async def test_compliance_has_the_legacy_words(legacy, payee, status, legacy_word):
     legacy.service.set_compliance(payee["id"], status)
     read = await legacy.read_recipient(payee)
-    assert (read["complianceStatus"], read["compliance"]["status"]) == (shown, shown)
+    assert (read["complianceStatus"], read["compliance"]["status"]) == (legacy_word, legacy_word)
     assert read["compliance"]["checkedAt"] == "2025-10-09T08:53:20.000Z"
 
 
