@@ -1,4 +1,4 @@
-"""Work that is done aside: with its caller's context, to its end, and the loop goes on."""
+"""Work in a thread: it has its caller's context, always finishes, and does not block the loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_the_loop_goes_on_while_it_is_done() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
     assert not working.done()
-    may_end.set()  # from the loop: had that been held, nobody could have
+    may_end.set()  # set by the event loop: impossible if the loop were blocked
     assert await working
 
 

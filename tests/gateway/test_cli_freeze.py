@@ -30,7 +30,7 @@ async def create(here: Post, **more: Any) -> tuple[int, str | None]:
 
 
 async def drafted(here: Post) -> str:
-    """A batch that was edited, at a service that has no edits."""
+    """Create a draft: an edited batch at a service that has no edits."""
     batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
     (payment,) = await payment_ids(here.house, batch)
     change = {"sourceAmount": "6.00"}
@@ -153,7 +153,7 @@ async def test_what_freezes_nobody_is_a_mistake(words: list[str], tmp_path: Path
         assert (await here.told("freeze", "--list"))["frozen"] == []
 
 
-# What has begun, and what only looks like a read.
+# Operations that have begun, and reads that need a write.
 
 
 async def test_what_has_begun_with_several_calls_is_finished(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ async def test_a_freeze_is_not_what_an_idempotency_key_gives_again(tmp_path: Pat
         assert here.service.created["recipient"] == 1
 
 
-# The real commands.
+# The installed commands.
 
 
 async def test_a_running_gateway_is_frozen_by_a_command_beside_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`payout-gateway ids import`: pairs of ids, all of them or none."""
+"""`payout-gateway ids import`: pairs of ids, imported all or none."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def known(folder: Path, *legacy_ids: str) -> dict[str, str]:
 def test_pairs_are_imported_with_a_header_or_without(run: Run, head: str) -> None:
     done = run(f"{head}B-OLD1,{LONG}\r\n\nR-a,R-b\nP-a,P-b\n")
     assert done.stdout == "Imported 3 pairs of ids: demo sandbox\n"
-    assert run(f"B-OLD1,{LONG}\n").exit_code == 0, "the same again changes nothing"
+    assert run(f"B-OLD1,{LONG}\n").exit_code == 0, "importing the same file again changes nothing"
 
 
 WRONG = {

@@ -192,7 +192,7 @@ def test_what_means_no_key_is_not_repeated_because_it_might_be_one(run: Run, wor
 
 
 class Service:
-    """Lists the recipients laid out for an access key; 401 for one it does not know."""
+    """Lists the recipients configured for an access key; 401 for an unknown one."""
 
     def __init__(self) -> None:
         self.accounts: dict[str, list[str]] = {}
@@ -222,7 +222,7 @@ async def service(config: Path) -> Any:
 
 @pytest.fixture
 def aside(run: Run) -> Callable[..., Any]:
-    """Runs a command in a thread, so that the service can answer it."""
+    """Run a command in a thread, so that the service can answer it."""
     return lambda *words, **more: asyncio.to_thread(run, *words, **more)
 
 
@@ -358,7 +358,7 @@ def test_rotation_with_a_service_out_of_reach_replaces_nothing(run: Run) -> None
 
 
 @pytest.mark.parametrize(
-    ("stdin", "says"),
+    ("stdin", "expected_text"),
     [
         ("", "not JSON"),
         ("hunter2", "not JSON"),
@@ -367,9 +367,9 @@ def test_rotation_with_a_service_out_of_reach_replaces_nothing(run: Run) -> None
         ('{"access_key": "a", "secret_key": "b", "more": "hunter2"}', "more: unknown field"),
     ],
 )
-def test_rotation_to_what_is_no_pair_is_refused(run: Run, stdin: str, says: str) -> None:
+def test_rotation_to_what_is_no_pair_is_refused(run: Run, stdin: str, expected_text: str) -> None:
     run("import", "-", stdin=line())
-    assert says in run("rotate-secret", "acme-live", stdin=stdin, code=2).stderr
+    assert expected_text in run("rotate-secret", "acme-live", stdin=stdin, code=2).stderr
 
 
 def test_rotation_to_another_merchants_access_key_is_refused(run: Run) -> None:
@@ -400,7 +400,7 @@ def test_a_terminal_is_asked_for_the_pair_and_does_not_show_the_secret(
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     os.close(terminal)
     assert b"hunter2" not in shown
-    assert b"new-access-key-1" not in shown, "it might be the secret, swapped"
+    assert b"new-access-key-1" not in shown, "it might be the secret key, swapped"
 
 
 # new-encryption-key and the configuration

@@ -1,4 +1,4 @@
-"""What every command owes to whoever pipes it, scripts it, or types it with Tab."""
+"""Output of every command in pipes, in scripts and on terminals, and shell completion."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REPORTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a configuration and a state; nobody listens at the service's address."""
+    """A folder with a configuration and a state; nothing listens at the service's address."""
     made = tmp_path_factory.mktemp("operator")
     (made / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
     imported = command("keys", "import", "-", folder=made, stdin=json.dumps(KEY))
@@ -68,7 +68,7 @@ def test_what_is_piped_has_no_colours_and_no_frames(words: list[str], folder: Pa
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_text"),
     [
         ("[server]\nprot = 1", "server.prot"),
         ("[server", "not TOML"),
@@ -76,14 +76,14 @@ def test_what_is_piped_has_no_colours_and_no_frames(words: list[str], folder: Pa
     ],
 )
 def test_a_configuration_that_is_no_good_is_a_json_document_of_check_too(
-    text: str | None, says: str, tmp_path: Path
+    text: str | None, expected_text: str, tmp_path: Path
 ) -> None:
     if text:
         (tmp_path / "gateway.toml").write_text(text)
     said = command("check", "--json", folder=tmp_path)
     assert said.returncode == (1 if text else 2)
     told = json.loads(said.stdout)
-    assert (told["ok"], says in told["problems"][0], said.stderr) == (False, True, "")
+    assert (told["ok"], expected_text in told["problems"][0], said.stderr) == (False, True, "")
 
 
 def test_a_doctor_of_what_cannot_be_run_says_so_as_json(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_key_file_that_nobody_makes_is_warned_of_by_check(tmp_path: Path) -> N
 
 
 def on_a_terminal(columns: int, *words: str, folder: Path, types: bytes = b"") -> str:
-    """What a command shows on one that is so wide, to somebody who types that."""
+    """Run a command on a terminal with this width and input, and return its output."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     asked = environment(TERM="xterm-256color", COLUMNS=str(columns))
@@ -127,7 +127,7 @@ def on_a_terminal(columns: int, *words: str, folder: Path, types: bytes = b"") -
         os.close(theirs)
         os.write(ours, types)
         said = b""
-        with contextlib.suppress(OSError):  # how a terminal ends
+        with contextlib.suppress(OSError):  # a closed terminal
             while part := os.read(ours, 65536):
                 said += part
     os.close(ours)
@@ -168,7 +168,7 @@ def test_a_fault_of_its_own_is_one_line_and_nothing_that_was_read(
     def fails(**_: object) -> None:
         raise LookupError("the secret that was read")
 
-    importlib.import_module("gateway.cli.command_group")  # as most commands do
+    importlib.import_module("gateway.cli.command_group")  # as most commands import it
     monkeypatch.setattr(gateway, "main", fails)
     with pytest.raises(SystemExit) as ended:
         main()
@@ -202,7 +202,7 @@ def test_what_is_wrong_has_a_colour_unless_nobody_wants_any(
 
 
 def test_what_takes_its_time_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
-    """A doctor of a service that never answers; it gives up after so long."""
+    """The doctor waits for a service that never answers, until its timeout."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)
@@ -219,7 +219,7 @@ def test_what_takes_its_time_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "expected_text"),
     [
         (["kyes"], "No such command 'kyes'. Did you mean 'keys'?; see `payout-gateway --help`"),
         (["keys", "lst"], "Did you mean 'list'?; see `payout-gateway keys --help`"),
@@ -229,11 +229,11 @@ def test_what_takes_its_time_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
     ],
 )
 def test_who_mistypes_is_told_what_may_have_been_meant(
-    words: list[str], says: str, tmp_path: Path
+    words: list[str], expected_text: str, tmp_path: Path
 ) -> None:
     said = command(*words, folder=tmp_path)
     assert said.returncode in (1, 2)
-    assert says in said.stderr
+    assert expected_text in said.stderr
     assert said.stderr.count("\n") == 1
     assert said.stdout == ""
 
@@ -303,13 +303,13 @@ def test_there_is_a_script_for_each_shell(shell: str) -> None:
     assert "_PAYOUT_GATEWAY_COMPLETE" in run.stdout
 
 
-# What the pages tell operators to type
+# Documented commands
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "deploy").rglob("*.md"))]
 
 
 def typed(page: Path) -> list[str]:
-    """The lines of code that run the command, without comments and redirections."""
+    """List the code lines of a page that run the command, without comments and redirections."""
     blocks = re.findall(r"```\w*\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     parts = [part.strip() for line in lines for part in re.split(r"\s#\s|&&", line)[:2]]
@@ -333,7 +333,7 @@ def test_the_commands_of_the_runbook_are_found() -> None:
 
 
 def _misread(words: list[str]) -> str | None:
-    """What the command line has against it; files that it names need not be there."""
+    """Return the usage error of a command line, if any; files that it names need not exist."""
     try:
         parsed: click.Command = gateway
         context = click.Context(gateway, info_name="payout-gateway")

@@ -1,4 +1,4 @@
-"""`payout-gateway reconcile`: the ledger held against the service, by reads alone."""
+"""`payout-gateway reconcile`: comparison of the ledger with the service, by reads only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.state import TENANT
 
 
 def start_elsewhere(here: Post, batch_id: str) -> None:
-    """As somebody in the service's dashboard would."""
+    """Start a batch as a person would in the service's dashboard."""
     world = here.service.world()
     processing.start(world, world.batches[batch_id])
 
@@ -261,7 +261,7 @@ async def test_a_draft_is_compared_with_nothing(tmp_path: Path) -> None:
         assert (await here.told("reconcile"))["findings"] == []
 
 
-# What could not be done.
+# Objects that could not be read.
 
 
 async def test_what_could_not_be_read_is_told_and_the_rest_is_compared(tmp_path: Path) -> None:

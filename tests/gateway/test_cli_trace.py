@@ -1,4 +1,4 @@
-"""`payout-gateway trace`: everything known of an id, and nothing personal."""
+"""`payout-gateway trace`: everything known about an id, without personal data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def requests(told: Any) -> list[tuple[str, str]]:
 
 
 async def traced(here: Post, id_: str) -> Any:
-    """What is told of an id when it is noted that the clients have their answers: that is afterwards."""
+    """Trace an id once deliveries are recorded, which happens after the answers."""
     told: Any = None
 
     async def answered() -> bool:

@@ -1,4 +1,4 @@
-"""`payout-gateway writes`: what is unsettled, and what an operator found out of it."""
+"""`payout-gateway writes`: writes in doubt, and outcomes entered by operators."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def is_sent(here: Post) -> bool:
     return any(write.state == "sent" for some in its.values() for write in some)
 
 
-# What is listed.
+# Listing.
 
 
 async def test_nothing_is_unsettled_at_first(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ async def test_a_write_is_listed_by_the_id_that_clients_know_its_object_by(tmp_p
         await here.house.ask("POST", f"/v1/batches/{batch}/start-processing")
         one = await only(here)
         assert one["object"] == batch
-        assert one["path"] != f"/batches/{batch}/start-processing", "the service's own is longer"
+        assert one["path"] != f"/batches/{batch}/start-processing", "the service's id is longer"
         assert "--happened`" in one["what_to_do"]
 
 
@@ -114,7 +114,7 @@ def test_every_write_of_the_current_interface_has_words_for_an_operator() -> Non
     assert known == {f"{one.method} {one.path}" for one in ENDPOINTS if one.method != "GET"}
 
 
-# What an operator found out.
+# Outcomes entered by an operator.
 
 
 async def test_what_it_made_is_adopted_and_the_retry_gets_the_answer_of_the_first_try(
@@ -174,7 +174,7 @@ async def test_what_can_be_seen_to_have_happened_counts_whatever_was_told(tmp_pa
         batch = await make_batch(here.house, await make_recipient(here.house), "10.00")
         path = f"/v1/batches/{batch}/start-processing"
         here.breaks("POST", "/v1/batches/*/start-processing", **LOST)
-        here.breaks("GET", "/v1/batch/*/summary")  # the start's own look is answered
+        here.breaks("GET", "/v1/batch/*/summary")  # the start's own read is answered
         here.breaks("GET", "/v1/batch/*/summary", status=503, times=1000)
         assert (await here.house.ask("POST", path)).status == 500
         await eventually(lambda: says_why(here, "could not be read (status 503)"))
@@ -189,7 +189,7 @@ async def test_what_can_be_seen_to_have_happened_counts_whatever_was_told(tmp_pa
 
 
 async def test_a_change_that_was_told_to_have_happened_lets_its_flow_go_on(tmp_path: Path) -> None:
-    """The flow needs the recipient that the service would have answered with."""
+    """The flow needs the recipient that the lost answer contained."""
     async with post(tmp_path) as here:
         here.breaks("PATCH", "/v1/recipients/*", **LOST)
         here.breaks("GET", "/v1/recipients/*", status=503, times=1000)
@@ -199,7 +199,7 @@ async def test_a_change_that_was_told_to_have_happened_lets_its_flow_go_on(tmp_p
         write = (await only(here))["write"]
         await here.says(*SETTLE, write, "--happened", "--yes")
         await asyncio.sleep(2)
-        assert not await is_settled(here), "without the recipient it cannot go on"
+        assert not await is_settled(here), "without the recipient it cannot continue"
         said = (await here.says("writes", "unsettled")).stdout
         assert "recorded:    happened" in said
         assert "what to do:  nothing: a running gateway continues" in said
@@ -262,7 +262,7 @@ async def test_a_payment_that_was_told_to_be_the_one_is_shown(tmp_path: Path) ->
         assert here.service.created["payment"] == 2
 
 
-# What is not taken.
+# Rejected outcomes.
 
 
 async def test_what_was_mistyped_is_not_believed(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ async def test_who_said_what_of_a_write_is_kept(tmp_path: Path) -> None:
         assert acts[0]["undertaking"].startswith(write.partition(".")[0])
 
 
-# What a process that was killed left.
+# Writes of a killed process.
 
 
 async def test_what_a_killed_process_had_sent_is_listed_and_settled_by_the_next_one(
@@ -374,11 +374,11 @@ async def test_what_a_killed_process_had_sent_is_listed_and_settled_by_the_next_
         await simulator.stop()
 
 
-# What cannot be carried on.
+# Operations that cannot be continued.
 
 
 async def as_by_another_version(here: Post) -> None:
-    """Has the steps that were kept be those of a flow that asks for something else."""
+    """Change the recorded steps, as if another version with another flow had written them."""
     async with here.store() as store:
         rows = OperationRepository(store, Ledger(store))
         (one,) = await rows.unfinished()
@@ -411,7 +411,7 @@ async def test_what_another_version_began_can_be_given_up_once_its_writes_are_kn
         assert "it is not known whether" in refused.stderr
         await here.says(*SETTLE, write, "--did-not-happen", "--yes")
         await asyncio.sleep(2)
-        assert not await is_settled(here), "it cannot be carried on"
+        assert not await is_settled(here), "it cannot be continued"
         assert (await here.house.ask("DELETE", f"/v1/batches/{batch}")).status == 500
         await here.says("writes", "close", write, "--yes")
         assert await is_settled(here)
@@ -444,7 +444,7 @@ async def test_a_start_that_is_given_up_and_happened_is_known_to_have_been_made(
 
 
 async def was_closed(here: Post, write: str) -> bool:
-    """Unless somebody is just looking at it."""
+    """Close the operation; False if the gateway is probing it at this moment."""
     ended = await asyncio.to_thread(command, "writes", "close", write, "--yes", folder=here.folder)
     return ended.returncode == 0
 

@@ -1,4 +1,4 @@
-"""Requests as curl writes them, in whatever spelling they are pasted."""
+"""Parsing of pasted curl commands."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_request_is_read(words: list[str], expected: tuple[str, str, bytes]) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected_text"),
     [
         (["curl", "-H", KEY], "no address was given"),
         ([f"curl -H '{KEY}"], "not closed"),
@@ -58,8 +58,10 @@ def test_a_request_is_read(words: list[str], expected: tuple[str, str, bytes]) -
     ],
     ids=str,
 )
-def test_what_cannot_be_read_is_told_without_what_was_pasted(words: list[str], said: str) -> None:
-    with pytest.raises(InvalidCurlCommand, match=said) as raised:
+def test_what_cannot_be_read_is_told_without_what_was_pasted(
+    words: list[str], expected_text: str
+) -> None:
+    with pytest.raises(InvalidCurlCommand, match=expected_text) as raised:
         parse_curl(words, contents)
     assert "never-shown" not in str(raised.value)
 

@@ -1,4 +1,4 @@
-"""The mistakes that are made most: each is found, and it is said what to do."""
+"""The doctor: each common misconfiguration is reported with advice."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def service(**given: Any) -> AsyncIterator[Simulator]:
 
 @asynccontextmanager
 async def elsewhere(answer: web.Response) -> AsyncIterator[str]:
-    """The address of what is no payout service."""
+    """Serve one fixed answer, as a server that is not a payout service."""
 
     async def same(_request: web.BaseRequest) -> web.Response:
         return web.Response(status=answer.status, headers=answer.headers, text=answer.text)
@@ -71,7 +71,7 @@ async def examined(
 
 
 def wrong(found: list[Finding]) -> Finding:
-    """The only thing that is wrong; it says what to do."""
+    """Return the only error, after checking that it has advice."""
     (one,) = [each for each in found if each.state == "error"]
     assert one.do, one
     return one
@@ -91,11 +91,11 @@ async def test_where_nothing_is_wrong_nothing_is_said_to_be(tmp_path: Path) -> N
         assert of(found, looked_at).state == "ok"
 
 
-# 1. The base address
+# 1. The base URL
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "expected_text"),
     [
         (web.Response(status=200, text="<html>It works!</html>"), "status 200"),
         (web.Response(status=404, text="no such page"), "status 404"),
@@ -107,12 +107,12 @@ async def test_where_nothing_is_wrong_nothing_is_said_to_be(tmp_path: Path) -> N
     ids=["a page", "not found", "sent elsewhere"],
 )
 async def test_an_address_of_something_else(
-    answer: web.Response, says: str, tmp_path: Path
+    answer: web.Response, expected_text: str, tmp_path: Path
 ) -> None:
     async with elsewhere(answer) as url:
         told = wrong(await examined(tmp_path, url))
     assert told.looked_at == "base_url"
-    assert says in told.said
+    assert expected_text in told.said
     assert "y=1" not in told.said
     assert url in told.do
 
@@ -136,7 +136,7 @@ async def test_an_address_where_nobody_listens(tmp_path: Path) -> None:
     assert "upstream.proxy" in told.do
 
 
-# 2. The pair
+# 2. The credentials
 
 
 async def test_the_pair_of_the_other_environment(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_a_pair_that_nobody_knows(tmp_path: Path) -> None:
     assert "keys rotate-secret " in told.do
     assert " --no-verify`" in told.do
     assert "timestamp_header" in told.do
-    assert "path" not in told.do, "its base_url has none"
+    assert "path" not in told.do, "its base_url has no path"
     assert KEY["secret_key"] not in str(told)
 
 
@@ -173,22 +173,22 @@ async def test_a_path_of_the_address_is_told_where_nothing_is_found_there(
     assert "remove the path /api from base_url" in told.do
 
 
-# 3. The form of signatures
+# 3. The signature scope
 
 
 @pytest.mark.parametrize(
-    ("form", "other"), [("path", "path-and-query"), ("path-and-query", "path")]
+    ("form", "configured_form"), [("path", "path-and-query"), ("path-and-query", "path")]
 )
 async def test_signatures_of_the_form_that_the_service_does_not_take(
-    form: Any, other: str, tmp_path: Path
+    form: Any, configured_form: str, tmp_path: Path
 ) -> None:
     async with service(switches=Switches(signed_target=form)) as here:
-        found = await examined(tmp_path, here.url, upstream={"signed_target": other})
+        found = await examined(tmp_path, here.url, upstream={"signed_target": configured_form})
     told = wrong(found)
     assert told.looked_at == "signature scope"
-    assert other in told.said
+    assert configured_form in told.said
     assert '"auto"' in told.do
-    assert of(found, "credentials").state == "ok", "where there is no query to sign"
+    assert of(found, "credentials").state == "ok", "if there is no query to sign"
 
 
 # 4. The clock
@@ -208,7 +208,7 @@ async def test_a_clock_that_is_off(seconds: int, tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def tls(authority: Authority) -> AsyncIterator[int]:
-    """A port that shows a certificate; nobody who does not believe it gets further."""
+    """A port that presents a certificate and then closes the connection."""
     context = authority.pair("service").serving()
     server = await asyncio.start_server(
         lambda _r, writer: writer.close(), "127.0.0.1", 0, ssl=context
@@ -226,14 +226,14 @@ async def test_a_certificate_of_an_authority_that_is_not_believed(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("host", "more", "says"),
+    ("host", "more", "expected_text"),
     [
         ("127.0.0.2", {}, "another host name"),
         ("127.0.0.1", {"lasts": -timedelta(days=1)}, "expired"),
     ],
 )
 async def test_a_certificate_that_is_believed_and_no_good(
-    host: str, more: dict[str, Any], says: str, tmp_path: Path
+    host: str, more: dict[str, Any], expected_text: str, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
     context = authority.pair("service", **more).serving()
@@ -241,7 +241,7 @@ async def test_a_certificate_that_is_believed_and_no_good(
     async with server:
         url = f"https://{host}:{server.sockets[0].getsockname()[1]}"
         told = wrong(await examined(tmp_path, url, upstream={"ca_file": str(authority.file)}))
-    assert says in told.do
+    assert expected_text in told.do
 
 
 async def test_the_address_of_the_example(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ async def test_a_state_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A state in PostgreSQL whose user may read and not write."""
+    """A state in PostgreSQL whose user may read but not write."""
     for url in made_database():
         name = url.rpartition("/")[2]
         make_key_file(tmp_path / "gateway.key")
@@ -381,7 +381,7 @@ async def test_a_redis_that_refuses_the_password(tmp_path: Path) -> None:
     assert (fault or "").startswith(told.said)
 
 
-# 8. and 9. The program, and what is well-formed and cannot be run
+# 8. and 9. The program, and valid settings that cannot run
 
 
 def test_a_program_without_its_c_extensions(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ async def test_several_workers_on_sqlite_and_what_else_is_told_all_the_same(
     assert of(found, "credentials").state == "ok"
 
 
-# 10. Inferred operations
+# 10. Optional endpoints
 
 
 async def test_inferred_operations_that_nobody_has_tried(tmp_path: Path) -> None:
@@ -445,13 +445,13 @@ async def test_a_list_that_is_refused_while_documented_reads_fail_is_not_said_to
         assert of(found, "GET /batches").said == "available: tried just now"
 
 
-@pytest.mark.parametrize("there", [True, False])
-async def test_inferred_operations_that_are_to_be_used(there: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_available", [True, False])
+async def test_inferred_operations_that_are_to_be_used(is_available: bool, tmp_path: Path) -> None:
     use = {"inferred_operations": "use"}
-    async with service(switches=Switches(inferred=there)) as here:
+    async with service(switches=Switches(inferred=is_available)) as here:
         found = await examined(tmp_path, here.url, upstream=use)
     told = of(found, "optional endpoints")
-    if there:
+    if is_available:
         assert (told.state, "GET /batches is available" in told.said) == ("ok", True)
     else:
         assert wrong(found) == told
@@ -466,7 +466,7 @@ async def test_whether_what_is_to_be_used_is_there_is_not_known_unasked(tmp_path
     assert "the service was not reached" in told.said
 
 
-# What was not tried now, and what is only remembered
+# Skipped checks, and remembered results
 
 
 ROWS = ("reachable", "credentials", "signature scope", "clock")
@@ -531,10 +531,10 @@ async def test_keys_of_an_environment_that_is_not_configured(tmp_path: Path) -> 
         await import_lines(settings, [KEY])
         found = await run_doctor(settings)
     assert not [one for one in found if one.state == "error"]
-    assert of(found, "keys").state == "warning", "others can be used"
+    assert of(found, "keys").state == "warning", "the other endpoints can be used"
 
 
-# The legacy service, where modes use it
+# The legacy service, if a mode uses it
 
 
 async def switched(folder: Path, base_url: str, legacy: str) -> list[Finding]:
@@ -542,7 +542,7 @@ async def switched(folder: Path, base_url: str, legacy: str) -> list[Finding]:
     settings: Settings = settings_for(folder, base_url, environments=environments)
     await import_lines(settings, [KEY])
     before = await run_doctor(settings)
-    assert not [one for one in before if one.looked_at == "legacy service"], "nobody uses it"
+    assert not [one for one in before if one.looked_at == "legacy service"], "no key uses it"
     async with open_store(settings.state) as store:
         await set_mode(store, Tenant(KEY["merchant"], "sandbox"), "", ["balances"], "forward")
     return await run_doctor(settings)
@@ -590,7 +590,7 @@ async def test_the_command_says_all_of_it_and_exits_1(tmp_path: Path) -> None:
     assert "synchronize" in shown
 
 
-# What is in force on purpose
+# Freezes and brownouts
 
 
 async def test_freezes_and_brownouts_that_are_in_force_are_told_and_are_not_wrong(

@@ -1,4 +1,4 @@
-"""What one legacy request becomes, as the flow that serves traffic makes it."""
+"""Explanations of one legacy request, made by the flow that also serves traffic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.processes import command
 CASES = [
     path
     for path in sorted((Path(__file__).parents[1] / "cases").glob("*/*.json"))
-    if '"vocabulary"' not in path.read_text("utf-8")  # those speak another service's words
+    if '"vocabulary"' not in path.read_text("utf-8")  # those use another service's vocabulary
 ]
 KINGS = {
     "type": "business",
@@ -41,7 +41,7 @@ def told(method: str, path: str, body: Any = None, **settings: Any) -> Explanati
 
 @pytest.mark.parametrize("file", CASES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_golden_request_can_be_explained(file: Path) -> None:
-    """Whatever the case's own service says: a plain one is imagined."""
+    """The explanation assumes a plain service, not the one of the case."""
     case = json.loads(file.read_text("utf-8"))
     asked = case["request"]
     try:
@@ -240,7 +240,7 @@ def test_a_request_is_read_as_curl_writes_it(words: list[str], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected_text"),
     [
         ([], "no address was given"),
         (["GET"], "no address was given"),
@@ -254,9 +254,11 @@ def test_a_request_is_read_as_curl_writes_it(words: list[str], tmp_path: Path) -
         (["-X", "POST", "/v1/batches", "-d", "@nowhere.json"], "nowhere.json"),
     ],
 )
-def test_what_cannot_be_explained_is_one_line(words: list[str], said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_explained_is_one_line(
+    words: list[str], expected_text: str, tmp_path: Path
+) -> None:
     done = command("explain", *words, folder=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert expected_text in done.stderr
     assert done.stderr.count("\n") == 1
     assert "never-shown" not in done.stderr

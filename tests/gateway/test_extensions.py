@@ -1,4 +1,4 @@
-"""A library that runs without its C extensions is refused, with what to do."""
+"""A library without its C extensions is refused, with advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long text is kept folded, and is the same text."""
+"""Long texts are compressed in memory and read back unchanged."""
 
 from __future__ import annotations
 

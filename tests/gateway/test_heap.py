@@ -1,4 +1,4 @@
-"""What is free goes back to the machine, also where it lies below what is in use."""
+"""Free memory is returned to the system, even below objects in use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ print(before - resident())
 
 def test_what_lies_below_something_in_use_goes_back_too() -> None:
     if sys.platform != "linux":
-        return  # nothing tells it so there, and trim_malloc does what it can
+        return  # it cannot be measured there; trim_malloc does what the platform allows
     done = subprocess.run(
         [sys.executable, "-c", CROWD], capture_output=True, text=True, check=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""What clients call objects: made alike everywhere, recorded before it is told, and never another's."""
+"""Alias ids: deterministic, recorded before they are sent, and never shared by two objects."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_pairs_are_kept_all_or_none(tmp_path: Path) -> None:
         assert await current_ids(store, OWNER, ["B-0", "B-1"]) == {"B-1": LONG}
 
 
-# Through the house
+# Through the gateway
 
 
 def all_ids(text: str) -> set[str]:
@@ -181,7 +181,7 @@ async def test_long_ids_of_recipients_have_stand_ins_everywhere(tmp_path: Path) 
             "/payments",
         ):
             text = (await house.ask("GET", f"/v1{path}")).text
-            said = all_ids(re.sub('"avatarUrl":"[^"]*"', "", text))  # an address elsewhere
+            said = all_ids(re.sub('"avatarUrl":"[^"]*"', "", text))  # a URL of another host
             assert said, path
             assert said <= known, path
 

@@ -1,7 +1,7 @@
-"""The index of recipients alone: every answer against a reading of the whole list, call by call.
+"""The recipient index: every answer is compared with a full scan of the list.
 
-The list is the simulator's own, with no door in front of it; what the answers must be is what the scan
-makes of the same question.
+The list is the simulator's, called without HTTP; the scan of the same query gives the
+expected answer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
 
 
 class Clock:
-    """Seconds that go by when a test says so."""
+    """A clock that the test advances, in seconds."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -59,7 +59,7 @@ class Clock:
 
 @dataclass
 class Town:
-    """A service of some recipients, what is remembered of them here, and an index of them."""
+    """A service with recipients, their stored state in the gateway, and an index of them."""
 
     n: int = LARGEST
     page: int = 20
@@ -131,7 +131,7 @@ class Town:
             for row in found.rows
         ]
 
-    # What others do to the list
+    # Changes outside the gateway
 
     def there(self) -> list[Recipient]:
         return [each for each in self.world.recipients.values() if not each.archived]
@@ -150,7 +150,7 @@ class Town:
         self.touch(each)
 
     def archive(self, each: Recipient, *, dated: bool = True) -> None:
-        """The document does not say that it moves the update date."""
+        """The document does not say that archiving changes the update date."""
         each.status = "archived"
         if dated:
             self.touch(each)
@@ -163,7 +163,7 @@ class Town:
         return made
 
     def without_accounts(self, each: Recipient) -> None:
-        """A change that no update date tells of."""
+        """Remove all accounts, a change that does not move the update date."""
         each.accounts.clear()
 
 
@@ -219,7 +219,7 @@ def _archive_some(town: Town, several: int, *, dated: bool = True) -> set[str]:
 
 
 async def _is_costing(town: Town, gone: set[str]) -> int:
-    """What a question costs that shows none of those who are gone."""
+    """Count the calls of a query after archiving, and check that the archived are hidden."""
     before = len(town.calls)
     assert not gone & set(await town.ids(**CITY))
     cost = len(town.calls) - before
@@ -251,7 +251,7 @@ async def test_hundreds_archived_at_once_elsewhere_are_a_page_of_calls_each() ->
     gone = town.there()[100:800]
     for each in gone:
         town.archive(each)
-    # 700 of them, 250 a page; and they are in no increment.
+    # 700 recipients, 250 per page; none of them is in an increment.
     assert await _is_costing(town, {each.id for each in gone}) == 2 + 3
 
 
@@ -271,18 +271,18 @@ SILENT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("its", SILENT.values(), ids=SILENT.keys())
+@pytest.mark.parametrize("service_options", SILENT.values(), ids=SILENT.keys())
 @pytest.mark.parametrize("several", [1, 2, 5])
 async def test_where_the_service_does_not_tell_who_is_archived_it_is_found_by_counting(
-    several: int, its: dict[str, Any]
+    several: int, service_options: dict[str, Any]
 ) -> None:
-    town = Town(2000, page=1000, **its)
+    town = Town(2000, page=1000, **service_options)
     await town.ask(**CITY)
     assert 3 < await _is_costing(town, _archive_some(town, several)) <= 6 + 7 * several
 
 
 async def test_who_is_archived_while_another_is_looked_for_does_not_pass_for_them() -> None:
-    """No date tells of either, and only one of them is among the archived of late."""
+    """Neither change has a date, and only one of them is among the recently archived."""
     town = Town(page=20)
     for each in town.there()[:60]:
         town.archive(each)
@@ -302,7 +302,7 @@ async def test_who_is_archived_while_another_is_looked_for_does_not_pass_for_the
 
 
 async def test_a_page_that_is_late_brings_nobody_back_who_was_archived_meanwhile() -> None:
-    """Of a whole reading beside the queries: it was asked for before, and comes after."""
+    """A background scan requested the page before the change; it arrives after it."""
     town = Town(seconds=600)
     await town.ask(**CITY)
     reached, goes_on = asyncio.Event(), asyncio.Event()
@@ -311,7 +311,7 @@ async def test_a_page_that_is_late_brings_nobody_back_who_was_archived_meanwhile
     async def slow(call: Call) -> Any:
         answer = await make(call)
         if call.query["pageSize"] != "1" and not call.query.keys() & {"startDate", "status"}:
-            reached.set()  # with the first page of a whole reading
+            reached.set()  # with the first page of a full scan
             await goes_on.wait()
         return answer
 
@@ -324,12 +324,12 @@ async def test_a_page_that_is_late_brings_nobody_back_who_was_archived_meanwhile
     assert await town.cost(**CITY) == 3
     goes_on.set()
     await _until(lambda: not [one for one in asyncio.all_tasks() if one.get_name() == "index"])
-    assert await town.cost(**CITY) == 2, "they had come back, and were looked for again"
+    assert await town.cost(**CITY) == 2, "they had come back, and were searched again"
     assert each.id not in await town.ids(**CITY)
 
 
 async def test_one_archived_and_another_created_elsewhere_are_both_seen() -> None:
-    """As many as before: that alone tells nothing."""
+    """The count is the same as before, so it reveals nothing."""
     town = Town()
     await town.ask(**CITY)
     town.archive(town.one(40))
@@ -413,7 +413,7 @@ async def test_what_no_date_tells_is_seen_when_the_index_has_come_to_its_age() -
 
 
 async def test_a_whole_reading_counts_what_was_changed_and_no_date_told() -> None:
-    """So that it can be seen whether the service's dates are to be relied upon."""
+    """The metric shows whether the service's dates can be relied upon."""
     town = Town(seconds=600)
     await town.ask(**CITY)
     before = counted("payout_gateway_recipient_cache_stale_entries_total")
@@ -429,7 +429,7 @@ async def test_a_whole_reading_counts_what_was_changed_and_no_date_told() -> Non
 
 
 def counted(name: str, **labels: str) -> float:
-    """What is counted of the environment so far: by other tests, too."""
+    """Read the environment's metric; other tests count into it, too."""
     found = REGISTRY.get_sample_value(name, {"environment": OWNER.environment, **labels})
     return found or 0
 
@@ -448,7 +448,7 @@ async def test_readings_are_counted_by_what_came_of_them() -> None:
         await town.ask(**CITY)
     await town.ask(**CITY)
     town.clock.now += 0.8 * town.seconds
-    await town.ask(**CITY)  # and another reading begins beside it
+    await town.ask(**CITY)  # and another scan begins in the background
     await town.indexes.close()
     after = {word: counted(readings, outcome=word) for word in before}
     assert {word: after[word] - before[word] for word in before} == {
@@ -466,7 +466,7 @@ async def test_an_index_in_use_is_read_anew_beside_the_queries_before_it_is_too_
     town.clock.now += 500
     assert each.id in await town.ids(payoutMethod="wallet", orderBy="city")
     await _until(lambda: not [one for one in asyncio.all_tasks() if one.get_name() == "index"])
-    town.clock.now += 200  # older than its age, but for that reading
+    town.clock.now += 200  # it would have expired without that scan
     assert await town.cost(**CITY) == 2
     assert each.id not in await town.ids(payoutMethod="wallet", orderBy="city")
 
@@ -499,7 +499,7 @@ async def test_a_date_of_the_future_does_not_hide_what_is_changed_before_it() ->
 
 
 async def test_increments_come_to_begin_where_the_last_change_was() -> None:
-    """A thousand changed at once are not read again by every question for ever."""
+    """A thousand simultaneous changes are not read again by every later query."""
     town = Town(1000, page=250)
     await town.ask(**CITY)
     for each in town.there()[:700]:
@@ -572,9 +572,9 @@ def _backwards(body: dict[str, Any], query: Mapping[str, str]) -> dict[str, Any]
     return {**body, "recipients": rows[::-1] if query.get("orderBy") == "updatedAt" else rows}
 
 
-@pytest.mark.parametrize("listed", [_without_meta, _without_dates, _backwards])
-async def test_a_service_that_cannot_be_kept_up_with_is_read_each_time(listed: Any) -> None:
-    town = Town(listed=listed)
+@pytest.mark.parametrize("change_body", [_without_meta, _without_dates, _backwards])
+async def test_a_service_that_cannot_be_kept_up_with_is_read_each_time(change_body: Any) -> None:
+    town = Town(listed=change_body)
     for _ in range(2):
         assert await town.ids(**CITY) == [row["id"] for row in await _scanned(town)]
     assert town.indexes.recipients == 0
@@ -613,7 +613,7 @@ async def test_a_service_that_refuses_large_pages_is_kept_up_with_by_pages_of_it
 
 
 async def test_a_client_that_goes_away_does_not_end_the_reading_that_it_began() -> None:
-    """Who waits for less time than it takes would begin it again for ever."""
+    """Otherwise clients with short timeouts would restart the scan forever."""
     town = Town()
     reached, goes_on = asyncio.Event(), asyncio.Event()
     make = town.make
@@ -664,7 +664,7 @@ async def test_rows_of_another_shape_are_left_to_a_reading_for_the_question() ->
     assert town.indexes.recipients == 0
 
 
-# Bounds
+# Limits
 
 
 async def test_a_recipient_takes_less_than_two_kilobytes() -> None:
@@ -745,7 +745,7 @@ async def test_what_is_kept_of_a_row_shows_and_answers_as_the_row() -> None:
             assert question.is_hidden(brief) == question.is_hidden(row), query
 
 
-# Whatever is asked, whatever happens
+# Random queries and changes
 
 QUERIES: list[dict[str, str]] = [
     {**filters, **manner}
@@ -777,7 +777,7 @@ acts = st.lists(st.tuples(st.sampled_from(CHANGES), numbers), max_size=6)
 
 
 def _happen(town: Town, what: str, number: int) -> None:
-    """Some of it elsewhere, some of it through the gateway."""
+    """Apply one change, outside the gateway or through it."""
     one = town.one(number)
     match what:
         case "rename":
@@ -785,7 +785,7 @@ def _happen(town: Town, what: str, number: int) -> None:
         case "archive":
             town.archive(one)
         case "vanish":
-            # A service that lists its archive would have no date and no count that tells of it.
+            # A service that lists its archive reveals this by neither a date nor a count.
             town.archive(one, dated=town.lists_archived)
         case "create":
             town.create(number)
@@ -835,7 +835,7 @@ def test_whatever_happens_between_questions_each_answer_is_that_of_a_whole_readi
 
 @dataclass
 class Watched:
-    """Who lived in a city when: between its beginning and its end an answer may be of any moment."""
+    """Records who lived in a city at each moment; an answer may reflect any moment of its query."""
 
     town: Town
     moments: list[frozenset[str]] = field(default_factory=list)
@@ -856,7 +856,7 @@ class Watched:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_questions_and_changes_at_once_show_no_state_that_never_was(seed: int) -> None:
-    """Through the gateway: a change is over for its client before the next question is asked."""
+    """Changes go through the gateway: each is complete before its client's next query."""
     dice, town = random.Random(seed), Town(200, page=50)
     watched = Watched(town)
 
@@ -864,7 +864,7 @@ async def test_questions_and_changes_at_once_show_no_state_that_never_was(seed: 
         for _ in range(12):
             await asyncio.sleep(dice.random() / 100)
             what = dice.choice(("rename", "delete", "create", "archive"))
-            # Who is created here is not archived again: within one comparison nobody could see that.
+            # Recipients created here stay: a single check could not see them come and go.
             _happen(town, what, dice.randrange(10**6 if what == "create" else 100))
             watched.look()
 
@@ -872,7 +872,7 @@ async def test_questions_and_changes_at_once_show_no_state_that_never_was(seed: 
         for _ in range(4):
             try:
                 await watched.ask()
-            except Unreachable:  # it kept changing; told as a failure, never in part
+            except Unreachable:  # it kept changing: an error, never a partial list
                 await asyncio.sleep(dice.random() / 100)
 
     await asyncio.gather(change(), *(ask() for _ in range(4)))

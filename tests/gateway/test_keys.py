@@ -52,14 +52,14 @@ async def store(state: State) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def elsewhere(state: State, store: Store) -> AsyncIterator[Store]:
-    """The same file, opened as another process opens it."""
+    """A second store on the same file, like that of another process."""
     async with open_store(state) as second:
         yield second
 
 
 @asynccontextmanager
 async def counted(store: Store) -> AsyncIterator[list[str]]:
-    """The statements about keys that the database is asked meanwhile."""
+    """Record the statements about keys that reach the database."""
     asked: list[str] = []
 
     def note(_c: object, _k: object, statement: str, *_: object) -> None:
@@ -81,11 +81,11 @@ async def until(holds: Any, seconds: float = 2) -> None:
 
 
 def broken(state: State) -> None:
-    """As a database is that cannot be read: its file is no database any more."""
+    """Overwrite the database file, so that it cannot be read."""
     Path(state.url.removeprefix("sqlite:///")).write_bytes(b"no database" * 1000)
 
 
-# What a key is.
+# Keys.
 
 
 def key(*networks: str) -> ApiKey:
@@ -134,7 +134,7 @@ def test_a_key_with_networks_admits_only_their_addresses(address: Any, admitted:
     assert key("10.0.0.0/8", "2001:db8::/32").admits(address) is admitted
 
 
-# Finding one.
+# Look-up.
 
 
 async def test_a_key_is_found_with_all_that_it_stands_for(store: Store) -> None:
@@ -286,7 +286,7 @@ async def test_a_limit_that_another_process_changes_holds_for_known_keys(
 async def test_an_answer_older_than_the_last_poll_is_not_kept(
     store: Store, elsewhere: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look-up reads a key; before it is kept, the key is revoked and a poll sees that."""
+    """A look-up reads a key; before it is cached, the key is revoked and a poll sees that."""
     import gateway.auth.keys
 
     read = gateway.auth.keys.select_active_key
@@ -303,7 +303,7 @@ async def test_an_answer_older_than_the_last_poll_is_not_kept(
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         asking = asyncio.create_task(keyring.find(API_KEY))
         await dawdled.wait()
-        # The reader would keep SQLite's writer waiting: what a poll would see is put in its place.
+        # The open reader blocks SQLite's writer, so the result of a poll is set directly.
         keyring._change_count += 1
         go_on.set()
         await asking
@@ -324,7 +324,7 @@ async def test_a_database_put_back_to_an_earlier_state_is_read_anew(
         assert await keyring.find(API_KEY) is None
 
 
-# When the database cannot be read.
+# Outage of the database.
 
 
 async def test_known_keys_go_on_working_and_unknown_ones_are_neither_known_nor_unknown(
@@ -372,7 +372,7 @@ async def test_polling_goes_on_after_the_database_was_locked_by_another(
         await until(refused)
 
 
-# Whose account a pair opens.
+# Accounts behind credentials.
 
 
 @dataclass
@@ -382,7 +382,7 @@ class Reply:
 
 
 class Service:
-    """Answers each access key with what was laid out for it."""
+    """Answers each access key with its configured reply."""
 
     def __init__(self, **replies: Reply) -> None:
         self.replies = replies
@@ -410,7 +410,7 @@ def listing(*ids: str) -> Reply:
 
 
 @pytest.mark.parametrize(
-    ("reply", "told"),
+    ("reply", "expected"),
     [
         (listing("R-1"), "accepted"),
         (listing(), "accepted; the account has no recipients, so it cannot be identified"),
@@ -429,9 +429,9 @@ def listing(*ids: str) -> Reply:
         (Reply(200, b'{"recipients": null}'), "unreachable, the response cannot be parsed"),
     ],
 )
-async def test_what_the_service_says_of_a_pair_is_told(reply: Reply, told: str) -> None:
+async def test_what_the_service_says_of_a_pair_is_told(reply: Reply, expected: str) -> None:
     service = Service(mine=reply)
-    assert (await probe_account(service, "live", Credentials("mine", "s"))).description == told
+    assert (await probe_account(service, "live", Credentials("mine", "s"))).description == expected
     assert (
         await probe_account(service, "live", Credentials("none", "s"))
     ).description == "unreachable, connection refused"

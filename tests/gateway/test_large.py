@@ -1,4 +1,4 @@
-"""What is known of large requests while they are under way."""
+"""Progress of large requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOSE = RequestLabels("create_batch", "shop", "live")
 
 
 async def of_a_request(under_way: RequestsInProgress, work: Any, *, ago: float = 0.0) -> Any:
-    """Does some work as the task of one request."""
+    """Run work as the task of one request."""
 
     async def request() -> Any:
         under_way.track(lambda: WHOSE, asyncio.get_running_loop().time() - ago)
@@ -37,7 +37,7 @@ async def test_a_request_is_there_once_something_large_is_told_and_until_its_tas
         seen = [under_way.list_progress()]
         progress.record_progress("receiving_request", 3, 10)
         seen.append(under_way.list_progress())
-        # As reads side by side do: in tasks of their own.
+        # Concurrent reads run in their own tasks.
         await asyncio.gather(beside())
         return [*seen, under_way.list_progress()]
 
@@ -91,10 +91,7 @@ async def test_an_answer_tells_how_much_of_it_went() -> None:
 
     size = 2 * CHUNK_BYTES + 2
     whole = await sent(b"x" * (CHUNK_BYTES + 1), b"y" * (CHUNK_BYTES + 1))
-    assert whole == [
-        ("sending_response", done, size)
-        for done in (CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 1)
-    ]
+    assert whole == [("sending_response", done, size) for done in (CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES + 1)]
     assert await sent(b"small") == []
 
 
@@ -119,10 +116,7 @@ async def test_others_are_served_between_the_parts_of_an_answer_that_is_taken_at
 
 
 def test_what_is_written_for_others_is_read_by_them_and_nothing_else_is() -> None:
-    seen = [
-        RequestProgress(*WHOSE, NOW, "calling_service", number, 100)
-        for number in range(MAX_SHARED_REQUESTS + 5)
-    ]
+    seen = [RequestProgress(*WHOSE, NOW, "calling_service", number, 100) for number in range(MAX_SHARED_REQUESTS + 5)]
     read = RequestProgress.parse_list(serialize_progress(seen))
     assert [one.done for one in read] == list(range(MAX_SHARED_REQUESTS))
     assert not any(one.here for one in read)

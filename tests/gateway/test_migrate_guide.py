@@ -1,4 +1,4 @@
-"""The page for those who have to move: what they used, before and after, and signatures that hold."""
+"""The migration guide: used operations before and after, and working signature snippets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TODAY = datetime.now(UTC)
 
 
 async def used(folder: Path, *operations: str, more: str = "", **key: Any) -> None:
-    """A state in which a key used these operations, and a configuration in front of it."""
+    """Write a configuration and a state in which a key used these operations."""
     line = {**KEY, "name": "payroll", **key}
     settings = settings_for(folder, "http://127.0.0.1:1")
     await import_lines(settings, [line])
@@ -109,7 +109,7 @@ async def test_every_operation_has_a_before_and_an_after(tmp_path: Path) -> None
 
 
 async def test_who_has_moved_is_not_told_to_make_a_batch_twice(tmp_path: Path) -> None:
-    """A draft is made real by the gateway; a client of the current interface has none."""
+    """Only the gateway turns drafts into batches; the current interface has no drafts."""
     await used(tmp_path, "generate_quote", "read_batch_summary", "start_batch")
     page = await guide(tmp_path)
     calls = page[page.index("## Calls") : page.index("## Errors")]
@@ -180,17 +180,19 @@ async def test_no_word_of_a_service_breaks_a_snippet(language: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "expected_text"),
     [
         ("auto", "does not say whether the signed path includes"),
         ("path", "Sign the path without its query string"),
         ("path-and-query", "Sign the path with its query string"),
     ],
 )
-async def test_it_says_whether_the_query_is_signed(setting: str, told: str, tmp_path: Path) -> None:
+async def test_it_says_whether_the_query_is_signed(
+    setting: str, expected_text: str, tmp_path: Path
+) -> None:
     await used(tmp_path, "read_balances", more=f'[upstream]\nsigned_target = "{setting}"\n')
     page = await guide(tmp_path)
-    assert told in page
+    assert expected_text in page
     signs = (
         block(page, "python").partition("body = ")[0]
         + """
@@ -203,7 +205,7 @@ print(signed_headers("AK", "secret", "GET", target, b"", 1700000000)["Authorizat
     assert printed(signs).endswith(hmac.new(b"secret", text, "sha256").hexdigest())
 
 
-# Errors, limits, and what cannot be made
+# Errors, limits, and usage errors
 
 
 def test_the_errors_are_those_of_both_documents() -> None:

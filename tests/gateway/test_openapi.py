@@ -1,4 +1,4 @@
-"""The description of the legacy interface: valid, whole, in this house's words, and true."""
+"""The OpenAPI document of the legacy interface: valid, complete, and consistent with the code."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_it_is_in_the_configured_words_and_no_others() -> None:
 @settings(deadline=None)
 @given(st.one_of(st.from_regex("[0-9.]{1,8}", fullmatch=True), st.text(max_size=6)))
 def test_an_amount_is_taken_just_where_its_pattern_says_so(text: str) -> None:
-    """Where they differ a generated client would refuse what is good, or send what is not."""
+    """If they differ, a generated client refuses valid amounts or sends invalid ones."""
     pattern = SCHEMAS["PaymentBody"]["properties"]["sourceAmount"]["pattern"]
     try:
         TypeAdapter(field_types.Amount).validate_python(text)

@@ -1,4 +1,4 @@
-"""The pages of reference are what the code says now, and leave nothing out."""
+"""The reference pages are up to date and complete."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_every_operation_is_told_with_calls_that_its_request_makes(operation: Op
 
 
 NOT_SHOWN = {
-    # Another name of a field that is shown, or the same of another country.
+    # An alias of a documented field, or the same field of another country.
     "bankRegion", "branch", "iban", "routing", "swiftBic", "governmentId", "primaryCurrency",
-    # Of a business, of an update, or sent back.
+    # Fields of a business, of an update, or of a body that is sent back.
     "name", "status", "id",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Paths to operations: the listed ones, and nothing that only looks like one."""
+"""Routing of paths to operations."""
 
 from __future__ import annotations
 

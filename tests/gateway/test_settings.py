@@ -1,4 +1,4 @@
-"""The configuration: what a file and the environment say, and what is said of a mistake."""
+"""Settings from files and environment variables, and error messages for mistakes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
         if name.startswith("PAYOUT_GATEWAY"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    before = os.umask(0o077)  # secrets that everybody can read are refused
+    before = os.umask(0o077)  # secret files that others can read are refused
     yield
     os.umask(before)
 
@@ -73,7 +73,7 @@ def problem(text: str) -> str:
     return one
 
 
-# What there is without a word.
+# Defaults.
 
 
 def test_without_a_file_everything_has_its_documented_default() -> None:
@@ -121,7 +121,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         settings.server.port = 1
 
 
-# Mistakes in a file.
+# Errors in a file.
 
 
 def test_an_unknown_key_is_named_with_its_line() -> None:
@@ -199,7 +199,7 @@ def test_a_bad_value_is_named_with_its_line(line: str, key: str) -> None:
 
 
 def test_a_wallet_that_is_called_as_the_default_of_the_service_is_told() -> None:
-    """The service's word is a default, which stands in no line."""
+    """The service's word is a default, so it has no line."""
     (said,) = problems("[vocabulary.legacy]\nwallet = 'service'")
     assert said.startswith("gateway.toml:1: vocabulary.legacy.service: is the wallet's word")
 
@@ -276,11 +276,11 @@ def test_no_mistake_repeats_a_value_that_may_be_secret() -> None:
     assert "hush-hush" not in said
 
 
-# Addresses of the service.
+# Base URLs.
 
 
 @pytest.mark.parametrize(
-    ("address", "kept"),
+    ("address", "expected"),
     [
         ("https://service.example", "https://service.example"),
         ("https://service.example/", "https://service.example"),
@@ -290,9 +290,9 @@ def test_no_mistake_repeats_a_value_that_may_be_secret() -> None:
         ("https://v1.example", "https://v1.example"),
     ],
 )
-def test_a_base_url_is_kept_without_its_last_slash(address: str, kept: str) -> None:
+def test_a_base_url_is_kept_without_its_last_slash(address: str, expected: str) -> None:
     settings = load(written(f"[environments.sandbox]\nbase_url = '{address}'"))
-    assert settings.environments.configured()["sandbox"].base_url == kept
+    assert settings.environments.configured()["sandbox"].base_url == expected
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_base_url_that_ends_in_v1_is_told_what_to_leave_out() -> None:
     assert "without /v1" in said
 
 
-# The environment.
+# Environment variables.
 
 
 def test_a_variable_overrides_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +484,7 @@ def test_a_secret_is_in_no_name_of_a_mistake_about_its_file() -> None:
     assert problem("[state]\nurl_file = 'database'").endswith(": database: not UTF-8 text")
 
 
-# What is well-formed and cannot be run.
+# Valid settings that cannot run.
 
 
 def runnable(text: str) -> list[str]:
@@ -519,16 +519,16 @@ def test_no_environment_cannot_be_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["'soon'", "'2026-02-30'", "'20261130'", "7", "2026-11-30T10:00:00"]
+    "date_text", ["'soon'", "'2026-02-30'", "'20261130'", "7", "2026-11-30T10:00:00"]
 )
-def test_a_day_that_is_none_is_told_with_one_that_is(given: str) -> None:
-    said = problem(f"[deprecation]\nannounced = 2026-11-01\nsunset = {given}")
+def test_a_day_that_is_none_is_told_with_one_that_is(date_text: str) -> None:
+    said = problem(f"[deprecation]\nannounced = 2026-11-01\nsunset = {date_text}")
     assert said == ('gateway.toml:3: deprecation.sunset: must be a day, written as "2026-11-30"')
 
 
-@pytest.mark.parametrize("given", ["2026-11-30", "'2026-11-30'"])
-def test_a_day_is_one_of_toml_s_or_a_text(given: str) -> None:
-    settings = load(written(f"[deprecation]\nannounced = {given}"))
+@pytest.mark.parametrize("date_text", ["2026-11-30", "'2026-11-30'"])
+def test_a_day_is_one_of_toml_s_or_a_text(date_text: str) -> None:
+    settings = load(written(f"[deprecation]\nannounced = {date_text}"))
     assert settings.deprecation.announced == date(2026, 11, 30)
 
 
@@ -615,7 +615,7 @@ def test_a_password_in_the_file_is_warned_of_and_not_shown(
     assert variable in said
     assert "hush" not in said
     monkeypatch.setenv(variable, url)
-    assert load(written(text)).passwords() == [said], "it is in the file all the same"
+    assert load(written(text)).passwords() == [said], "it is still in the file"
     assert load(written(BASE)).passwords() == []
 
 
@@ -684,7 +684,7 @@ def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_text"),
     [
         ("[server]\nadmin_token = 'hush-hush-hush-hush'", ":2: server.admin_token: is a secret"),
         ("[upstream]\nproxy_credentials = 'gate:hush'", "upstream.proxy_credentials: is a secret"),
@@ -699,10 +699,10 @@ def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatc
     ],
 )  # fmt: skip
 def test_a_secret_in_the_wrong_place_is_a_mistake_that_does_not_repeat_it(
-    text: str, says: str
+    text: str, expected_text: str
 ) -> None:
     Path("short").write_text("hush")
     Path("empty").write_text("")
     said = " ".join(problems(text))
-    assert says in said
+    assert expected_text in said
     assert "hush" not in said

@@ -1,4 +1,4 @@
-"""Targets that go on as they came, those that do not, and what is told and asked of them."""
+"""Request targets: which are forwarded unchanged, and how they are logged."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_what_is_no_target_of_the_interface_does_not(target: str) -> None:
 
 
 def _disguises(text: str) -> list[str]:
-    """Each of the ways in which a letter can stand in a path, once, twice or three times encoded."""
+    """List the percent-encodings of a text, encoded once, twice and three times."""
     found = [text]
     for _ in range(3):
         found.append(
@@ -128,7 +128,7 @@ def test_a_path_is_read_as_the_most_lenient_service_would(target: str, names: li
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "logged_path"),
     [
         ("/v1/recipients/R-1/accounts/A-1?email=x", "/v1/recipients/…/accounts/…"),
         ("/v1/batch/B-1/summary", "/v1/batch/…/summary"),
@@ -141,8 +141,8 @@ def test_a_path_is_read_as_the_most_lenient_service_would(target: str, names: li
         ("http://x.example/v1/recipients", "…//…/v1/recipients"),
     ],
 )
-def test_the_log_tells_the_interface_s_own_words_alone(target: str, told: str) -> None:
-    assert OUTLINES.redact(target) == told
+def test_the_log_tells_the_interface_s_own_words_alone(target: str, logged_path: str) -> None:
+    assert OUTLINES.redact(target) == logged_path
 
 
 def test_the_words_of_the_vocabulary_s_paths_are_told() -> None:

@@ -1,4 +1,4 @@
-"""A large text is read and written a slice at a time, and nobody can tell."""
+"""Large texts are decoded and encoded in chunks, with the same results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def many(count: int = COUNT) -> list[Any]:
 
 
 def with_row(row: bytes, place: int = COUNT - 5) -> bytes:
-    """A large text in which one row reads so."""
+    """Build a large text in which one row has this text."""
     rows = [json.dumps(one).encode() for one in many()]
     rows[place] = row
     return b'{"payments":[' + b",".join(rows) + b"]}"
@@ -154,7 +154,7 @@ def test_digests_are_made_of_the_same_bytes() -> None:
 
 
 def as_it_was_packed(value: Any) -> str:
-    """A long text of the version before: one value in the state."""
+    """Encode a long text as the previous version stored it: as one value."""
     return "z" + base64.b64encode(zlib.compress(json_codec.dumps(value), 1)).decode()
 
 

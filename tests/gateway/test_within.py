@@ -1,4 +1,4 @@
-"""A time within which something has to be done."""
+"""The timeout context manager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def test_what_takes_too_long_is_cancelled_and_told_so() -> None:
         await asyncio.Event().wait()
     task = asyncio.current_task()
     assert task is not None
-    assert task.cancelling() == 0, "nothing is left of it"
+    assert task.cancelling() == 0, "no cancellation request remains"
 
 
 async def test_what_is_done_in_time_is_not() -> None:

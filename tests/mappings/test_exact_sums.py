@@ -1,4 +1,4 @@
-"""Sums that are longer than the 28 digits of Python's decimal context."""
+"""Totals that are longer than the 28 digits of Python's decimal context."""
 
 from __future__ import annotations
 

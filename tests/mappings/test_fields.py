@@ -1,4 +1,4 @@
-"""Field tables: one that does not fit its shapes stops the program from starting."""
+"""Field tables: validation against their shapes, and translation by them."""
 
 from __future__ import annotations
 
@@ -53,13 +53,11 @@ class Current(TypedDict, total=False):
     state: str
 
 
-STREET = FieldTable(
-    (LegacyStreet,), (CurrentStreet,), keep_names("line"), rename_field("town", "city")
-)
+STREET = FieldTable((LegacyStreet,), (CurrentStreet,), keep_names("line"), rename_field("town", "city"))
 
 
 def rows(**changes: tuple[FieldRow, ...] | None) -> tuple[tuple[FieldRow, ...], ...]:
-    """Rows that fit; a change of None takes one away."""
+    """Build valid rows; a change of None removes one."""
     fitting: dict[str, tuple[FieldRow, ...] | None] = {
         "id": mark_read_only("id", reason="the service's own"),
         "name": rename_field("name", "holder"),
@@ -75,7 +73,7 @@ def table(**changes: tuple[FieldRow, ...] | None) -> FieldTable:
     return FieldTable((Shown, Sent), (Current,), *rows(**changes))
 
 
-# A table that does not fit
+# Invalid tables
 
 
 @pytest.mark.parametrize("name", ["id", "name", "province", "street", "status", "colour"])
@@ -136,12 +134,10 @@ def test_every_fault_is_told_at_once() -> None:
 
 
 def test_two_legacy_fields_may_go_to_one_current_field() -> None:
-    assert table(name=rename_field("name", "region")).translate_to_current({"name": "Zoë"}) == {
-        "region": "Zoë"
-    }
+    assert table(name=rename_field("name", "region")).translate_to_current({"name": "Zoë"}) == {"region": "Zoë"}
 
 
-# What is sent
+# Requests
 
 
 def test_fields_travel_under_the_current_names_and_in_the_client_s_order() -> None:
@@ -173,7 +169,7 @@ def test_what_was_not_sent_is_not_made_up() -> None:
     assert table().translate_to_current({}) == {}
 
 
-# What is shown
+# Answers
 
 
 def test_an_answer_has_exactly_the_legacy_fields_in_their_order() -> None:
@@ -194,7 +190,7 @@ def test_what_did_not_come_is_null_and_what_is_set_by_hand_is_left_for_it() -> N
     assert set(table().translate_to_legacy({"state": "x"}).values()) == {None}
 
 
-# The names of errors
+# Field names in errors
 
 
 def test_errors_are_told_by_the_client_s_own_full_names() -> None:
@@ -216,11 +212,11 @@ def test_of_two_fields_that_go_to_one_the_first_row_names_it() -> None:
 TABLES = {name: value for name, value in vars(objects).items() if isinstance(value, FieldTable)}
 
 
-@pytest.mark.parametrize("one", TABLES.values(), ids=TABLES.keys())
-def test_every_row_of_the_house_that_sends_nothing_says_why(one: FieldTable) -> None:
-    assert [row.legacy_name for row in one.rows if not row.is_sent and not row.reason] == []
+@pytest.mark.parametrize("field_table", TABLES.values(), ids=TABLES.keys())
+def test_every_row_of_the_house_that_sends_nothing_says_why(field_table: FieldTable) -> None:
+    assert [row.legacy_name for row in field_table.rows if not row.is_sent and not row.reason] == []
 
 
-@pytest.mark.parametrize("one", TABLES.values(), ids=TABLES.keys())
-def test_every_table_of_the_house_has_rows(one: FieldTable) -> None:
-    assert one.rows
+@pytest.mark.parametrize("field_table", TABLES.values(), ids=TABLES.keys())
+def test_every_table_of_the_house_has_rows(field_table: FieldTable) -> None:
+    assert field_table.rows

@@ -1,4 +1,4 @@
-"""Countries: which there are, where their data comes from, and how codes are read."""
+"""Countries: the list, the source of its data, and the codes that are accepted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AGAIN = "run `python -m mappings.generate_countries` and read the difference bef
 
 
 def read(code: str) -> Any:
-    """The country that a client is shown; raises Invalid where it is told of an error."""
+    """Return the country shown to a client; raise Invalid if it gets an error."""
     flow = read_country(Request(now=datetime(2026, 1, 1, tzinfo=UTC), ids={"code": code}))
     with pytest.raises(StopIteration) as end:
         next(flow)
@@ -117,7 +117,7 @@ def test_the_regions_are_those_of_iso_3166_2_of_every_level() -> None:
     assert {"ENG", "NIR", "SCT", "WLS", "LND"} <= read("GB")["regions"].keys()
     assert read("us")["regions"]["CA"] == "California"
     assert len(read("US")["regions"]) == 57, "states, district and outlying areas"
-    assert {"IDF", "75C"} <= read("FR")["regions"].keys(), "a region, and what is a part of it"
+    assert {"IDF", "75C"} <= read("FR")["regions"].keys(), "a region and its part"
     assert read("HK")["regions"] == {}, "none is not an error"
 
 

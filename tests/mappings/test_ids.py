@@ -1,4 +1,4 @@
-"""Ids of the two interfaces: which need a stand-in, what it looks like, and where ids stand."""
+"""Ids of the two interfaces: which need an alias, its format, and where ids are replaced."""
 
 from __future__ import annotations
 

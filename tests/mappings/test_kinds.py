@@ -1,4 +1,4 @@
-"""The kinds of value that clients send: what each takes, and how it says no."""
+"""Field types of client bodies: accepted values, normal forms and errors."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def problems(shape: Any, body: Any) -> list[Problem]:
     return list(wrong)
 
 
-# Each kind
+# Each field type
 
 
 @pytest.mark.parametrize(
-    ("kind", "sent", "taken"),
+    ("kind", "value", "taken"),
     [
         ("text", "Zoë 李 ", "Zoë 李 "),
         ("text", 12345678901234567890, "12345678901234567890"),
@@ -108,15 +108,15 @@ def problems(shape: Any, body: Any) -> list[Problem]:
     ],
 )
 def test_a_kind_takes_what_clients_send_and_brings_it_into_one_form(
-    kind: str, sent: Any, taken: Any
+    kind: str, value: Any, taken: Any
 ) -> None:
-    got = read(**{kind: sent})[kind]
+    got = read(**{kind: value})[kind]
     assert got == taken
     assert type(got) is type(taken)
 
 
 @pytest.mark.parametrize(
-    ("kind", "sent"),
+    ("kind", "value"),
     [
         ("text", True),
         ("text", ["a"]),
@@ -170,8 +170,8 @@ def test_a_kind_takes_what_clients_send_and_brings_it_into_one_form(
         ("inners", "text"),
     ],
 )
-def test_a_kind_refuses_what_it_cannot_read_under_the_field_s_name(kind: str, sent: Any) -> None:
-    [problem] = problems(Shape, {kind: sent})
+def test_a_kind_refuses_what_it_cannot_read_under_the_field_s_name(kind: str, value: Any) -> None:
+    [problem] = problems(Shape, {kind: value})
     assert (problem.code, problem.field) == ("invalid_field", kind)
     assert problem.message.startswith(f"{kind} ")
 
@@ -272,7 +272,7 @@ def test_a_place_is_spelled_as_the_document_spells_fields(
     assert field_types.format_field_path(place) == text
 
 
-# Nothing that was sent is said again
+# Errors do not quote the input
 
 
 SECRET = "s3cr3t-4711"
@@ -280,12 +280,12 @@ SECRET = "s3cr3t-4711"
 
 @pytest.mark.parametrize("kind", Shape.__annotations__)
 @pytest.mark.parametrize(
-    "sent",
+    "value",
     [SECRET, [SECRET], {SECRET: SECRET}, {"code": SECRET}, [{SECRET: [SECRET]}], [SECRET, None]],
     ids=repr,
 )
-def test_no_message_repeats_what_was_sent(kind: str, sent: Any) -> None:
-    assert SECRET not in repr(problems(Shape, {kind: sent}))
+def test_no_message_repeats_what_was_sent(kind: str, value: Any) -> None:
+    assert SECRET not in repr(problems(Shape, {kind: value}))
 
 
 @pytest.mark.parametrize("body", [SECRET, [SECRET]], ids=repr)

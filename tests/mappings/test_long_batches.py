@@ -1,4 +1,4 @@
-"""Batches of very many payments: what is found and made of them is what is of a few."""
+"""Batches of many payments give the same results as short ones."""
 
 from __future__ import annotations
 
@@ -28,10 +28,7 @@ WRONG: list[dict[int, Any]] = [
     {},
     {0: {"recipient": {"id": ["x"]}}, SLICE_SIZE + 1: {"sourceAmount": "1.5"}},
     {SLICE_SIZE: "no object", COUNT - 1: None},
-    {
-        3: {"recipient": "x", "memo": 1.5},
-        SLICE_SIZE - 1: {"recipient": None, "targetCurrency": "US"},
-    },
+    {3: {"recipient": "x", "memo": 1.5}, SLICE_SIZE - 1: {"recipient": None, "targetCurrency": "US"}},
     {number: {"sourceAmount": "-1", "recipient": {"email": "x"}} for number in range(COUNT)},
     {7: {"sourceAmount": "", "memo": "", "unknown": {"a": [1]}}},
 ]
@@ -70,9 +67,7 @@ def test_long_lists_of_a_change_are_told_of_in_the_order_of_its_fields() -> None
 def test_a_long_list_where_no_list_belongs_is_left_out_or_refused_like_a_short_one() -> None:
     rows = bodies()
     for shape in (legacy.RecipientBody, legacy.PayoutBody, legacy.RecipientIdsBody):
-        assert read(shape, {"payments": CompressedSequence(rows)}) == read(
-            shape, {"payments": rows}
-        )
+        assert read(shape, {"payments": CompressedSequence(rows)}) == read(shape, {"payments": rows})
     assert read(legacy.BatchBody, {"sourceCurrency": CompressedSequence(rows)}) == read(
         legacy.BatchBody, {"sourceCurrency": rows}
     )
@@ -98,15 +93,14 @@ def test_a_refusal_mentions_what_it_is_about_however_long_the_batch_is() -> None
     few = errors.select_mentioned_fields(names, problems)
     assert len(few) < len(names) / 10
     told = [
-        errors.translate_failure(Refused(400, problems, field_map=one))
-        for one in (few, dict(names))
+        errors.translate_failure(Refused(400, problems, field_map=one)) for one in (few, dict(names))
     ]
     assert told[0] == told[1]
     assert told[0].problems[0].field == "payments[1400].sourceAmount"
 
 
 def shown(count: int = COUNT, *, ids: bool = True) -> list[dict[str, Any]]:
-    """As a service shows them."""
+    """Build the payments as a service shows them."""
     return [
         {**({"id": f"P-{number}"} if ids else {}), **one, "targetAmount": one["sourceAmount"]}
         for number, one in enumerate(bodies(count))
@@ -123,9 +117,7 @@ def entries(*, named: bool = False, count: int = COUNT) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_payments_in_the_order_of_their_entries_are_never_all_in_hand(named: bool) -> None:
-    pairs = match_payments(
-        CompressedSequence(shown()), CompressedSequence(entries(named=named)), "USD"
-    )
+    pairs = match_payments(CompressedSequence(shown()), CompressedSequence(entries(named=named)), "USD")
     assert isinstance(pairs, MappedSequence)
     assert pairs == match_payments(shown(), entries(named=named), "USD")
 
@@ -158,13 +150,13 @@ STEPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("payments", "those"), STEPS)
+@pytest.mark.parametrize(("payments", "sent_entries"), STEPS)
 def test_payments_out_of_step_find_the_entries_that_short_lists_find(
-    payments: list[Any], those: list[Any]
+    payments: list[Any], sent_entries: list[Any]
 ) -> None:
-    assert [
-        *match_payments(CompressedSequence(payments), CompressedSequence(those), "USD")
-    ] == match_payments(payments, those, "USD")
+    assert [*match_payments(CompressedSequence(payments), CompressedSequence(sent_entries), "USD")] == match_payments(
+        payments, sent_entries, "USD"
+    )
 
 
 def test_the_same_twice_is_taken_in_order() -> None:
@@ -187,9 +179,5 @@ def test_the_ledger_is_asked_for_very_many_recipients_some_at_a_time() -> None:
             given = {step.ids[0]: {"status": "disabled"}}
     except StopIteration as stop:
         found = stop.value
-    assert [len(one) for one in asked] == [
-        batch_bodies.RECIPIENTS_PER_LOAD,
-        batch_bodies.RECIPIENTS_PER_LOAD,
-        1,
-    ]
+    assert [len(one) for one in asked] == [batch_bodies.RECIPIENTS_PER_LOAD, batch_bodies.RECIPIENTS_PER_LOAD, 1]
     assert [*found] == [one[0] for one in asked]

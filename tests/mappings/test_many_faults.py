@@ -1,6 +1,6 @@
-"""A large batch in which everything is wrong: telling so takes time by its length, not its square.
+"""Errors of a large invalid batch are reported in linear, not quadratic, time.
 
-While it is told, nobody else is answered by that process. By the square these take minutes.
+The process answers nobody else meanwhile; quadratic time would take minutes here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which payment is which: two that may be each other's are told apart by their places."""
+"""Matching of payments to their entries; position decides between equal candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Amounts that a service writes as text or as JSON numbers, and what clients are shown of them."""
+"""Amounts that a service sends as text or as JSON numbers, as clients see them."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def test_a_number_has_one_spelling_wherever_it_is_shown(number: JSON, text: str)
     assert _balance(number) == text
 
 
-@pytest.mark.parametrize(("asked", "text"), [("12", "12.00"), ("12.50", "12.50")])
+@pytest.mark.parametrize(("amount", "text"), [("12", "12.00"), ("12.50", "12.50")])
 def test_an_amount_that_only_the_client_told_is_shown_as_the_service_would(
-    asked: str, text: str
+    amount: str, text: str
 ) -> None:
-    entry = {"id": "P-1", "recipient": {"id": "R-1"}, "sourceAmount": asked}
+    entry = {"id": "P-1", "recipient": {"id": "R-1"}, "sourceAmount": amount}
     draft = build_batch("B-1", {"phase": "draft", "currency": "USD"}, [entry], {}, None)
     assert build_payment_answer(draft.payments[0], None)["sourceAmount"] == text
-    assert draft.entries[0]["sourceAmount"] == asked
+    assert draft.entries[0]["sourceAmount"] == amount
 
 
 @pytest.mark.parametrize("text", ["12", "12.50", "n/a"])
 def test_text_is_passed_on_unchanged(text: str) -> None:
-    """Contract, section 0: what is not translated; the current document has `12` and `12.00`."""
+    """Untranslated values pass unchanged (contract, section 0)."""
     assert (
         build_payment_answer({"sourceAmount": text, "fxRate": text}, None)["sourceAmount"] == text
     )

@@ -1,4 +1,4 @@
-"""Payments of many batches, the newest first: the same as if all were read, of as few as may have them."""
+"""The newest payments of many batches, read from as few batches as possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = 60
 
 
 class World:
-    """A merchant's batches, at the service and in the ledger."""
+    """Batches of a merchant, at the service and in the ledger."""
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)
@@ -76,7 +76,7 @@ def _time(day: int) -> str:
 def test_as_many_as_are_asked_for_are_those_that_all_of_them_begin_with(seed: int) -> None:
     world = World(seed)
     all_ = world.in_order()
-    # The first time each batch is read; from then on those that are complete need not be.
+    # The first query reads each batch; later ones can skip complete batches.
     for most in (1, 3, 10, 40, 10**9, 10, 1):
         found = world.played(load_newest_payments(most))
         assert [one["id"] for one in found.payments] == all_[:most]

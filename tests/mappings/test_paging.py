@@ -1,4 +1,4 @@
-"""How far lists are read, by what services tell of their pages."""
+"""How far lists are read, given what services report about their pages."""
 
 from __future__ import annotations
 

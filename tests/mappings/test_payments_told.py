@@ -1,4 +1,4 @@
-"""What a service's answer tells of a batch's payments, in the forms that it may have."""
+"""Payments in a service's answer about a batch, in the forms that it may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a legacy client is told of fields that the service calls by its own names."""
+"""Translation of the service's field names in errors for legacy clients."""
 
 from __future__ import annotations
 

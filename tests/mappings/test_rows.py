@@ -1,4 +1,4 @@
-"""Lists that are not in hand: read like lists, and made of slices."""
+"""Lazy sequences: they read like lists and are built in chunks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What is read of a write whose outcome is unknown, and what a service that shows little says of it.
+"""Outcome rules for writes in doubt, also at services that show little.
 
-That something cannot be seen is not that it did not happen: what is sent again is paid again.
+An invisible payment may still exist: sending it again would pay it twice.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ADDED = ({"recipient": {"id": "R-1"}, "sourceAmount": "5.00"},)
 
 
 def beside(*others: dict[str, Any]) -> Callable[[], Generator[Step, Any, list[dict[str, Any]]]]:
-    """Other adds to the batch that are under way, or told no id."""
+    """Build concurrent adds to the batch, in progress or without a known id."""
 
     def other_adds() -> Generator[Step, Any, list[dict[str, Any]]]:
         yield from ()
@@ -63,7 +63,7 @@ def read(
     sending: InDoubtWrite = SENDING,
     listed: dict[str, Any] = LISTED,
 ) -> WriteOutcome:
-    """What it says of a service that lists one batch, whose summary shows this."""
+    """Return the verdict for a service that lists one batch with this summary."""
     reading = settle(sending)
     answer: Any = None
     while True:
@@ -78,11 +78,11 @@ def read(
 
 
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
-@pytest.mark.parametrize("shown", UNTOLD.values(), ids=UNTOLD)
+@pytest.mark.parametrize("summary", UNTOLD.values(), ids=UNTOLD)
 def test_what_a_summary_does_not_tell_has_not_failed_to_happen(
-    settle: Callable[[], OutcomeRule], shown: dict[str, Any]
+    settle: Callable[[], OutcomeRule], summary: dict[str, Any]
 ) -> None:
-    assert isinstance(read(settle(), shown), Inconclusive)
+    assert isinstance(read(settle(), summary), Inconclusive)
 
 
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
@@ -152,9 +152,7 @@ CHANGES: dict[str, Callable[[], OutcomeRule]] = {
     "a change": lambda: build_edited_batch_rule(
         "B-9", [THERE], "USD", build_changes=lambda: {"P-1": {"sourceAmount": "6.00"}}
     ),
-    "a removal": lambda: build_edited_batch_rule(
-        "B-9", [THERE], "USD", list_removed_ids=lambda: ["P-1"]
-    ),
+    "a removal": lambda: build_edited_batch_rule("B-9", [THERE], "USD", list_removed_ids=lambda: ["P-1"]),
 }
 
 
@@ -162,7 +160,7 @@ CHANGES: dict[str, Callable[[], OutcomeRule]] = {
 def test_a_payment_that_a_summary_shows_without_its_id_is_not_taken_for_another(
     settle: Callable[[], OutcomeRule],
 ) -> None:
-    """It may be the one that was there before: added it was not, nor removed."""
+    """It may be the earlier payment, so it proves neither an addition nor a removal."""
     assert isinstance(read(settle(), {"payments": [UNNAMED]}), Inconclusive)
 
 
@@ -171,7 +169,7 @@ def shown_with(memo: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("other", "shown", "verdict"),
+    ("concurrent_body", "summary", "verdict"),
     [
         ({**SENT, "amount": "6.00"}, SHOWN, Confirmed),
         ({**SENT, "memo": "other"}, SHOWN, Inconclusive),
@@ -183,8 +181,8 @@ def shown_with(memo: str | None) -> dict[str, Any]:
     ids=["other amount", "no memo", "its memo", "my memo", "another memo", "other currency"],
 )
 def test_an_addition_is_not_taken_for_another_that_is_under_way(
-    other: dict[str, Any], shown: dict[str, Any], verdict: type[WriteOutcome]
+    concurrent_body: dict[str, Any], summary: dict[str, Any], verdict: type[WriteOutcome]
 ) -> None:
     body = {**SENT, "memo": "mine"}
-    settle = build_added_payment_rule("B-9", body, "USD", (), beside(other))
-    assert type(read(settle, {"payments": [shown]})) is verdict
+    settle = build_added_payment_rule("B-9", body, "USD", (), beside(concurrent_body))
+    assert type(read(settle, {"payments": [summary]})) is verdict

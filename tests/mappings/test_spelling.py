@@ -1,4 +1,4 @@
-"""The words of each side: spelled where a shape marks them, and nowhere else."""
+"""Vocabulary of each side: words are translated only at fields that a shape marks."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_each_label_has_words_and_capitals_of_its_own() -> None:
 
 
 def test_a_label_that_a_summary_gives_is_put_into_the_client_s_words() -> None:
-    """Whatever capitals the service writes in; what is not the wallet's word stands."""
+    """Capitals do not matter; a word that is not the wallet's is unchanged."""
     given = {
         "batch": {
             "methods": {
@@ -333,7 +333,7 @@ def test_a_default_word_that_the_client_s_service_spells_otherwise_is_no_word() 
         assert LEGACY.translate_to_neutral(shape, {name: "bank"}) == {name: "bank"}
 
 
-# Whatever the words, whatever the value
+# Random words and values
 
 NAMES = st.sampled_from(
     ["payout", "accounts", "paypal", "bank", "method", "primary", "name", "gravatarUrl", "address"]

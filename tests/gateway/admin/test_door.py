@@ -1,4 +1,4 @@
-"""Who may ask the admin port."""
+"""Access control of the admin port: token, host names and listening address."""
 
 from __future__ import annotations
 

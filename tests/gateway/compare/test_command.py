@@ -1,4 +1,4 @@
-"""The command as it is called: exit codes, what it prints and writes, and what it refuses."""
+"""The `compare` command: exit codes, output, report files and refused arguments."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_addresses_may_end_with_their_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "keys", "says"),
+    ("more", "keys", "expected_text"),
     [
         (["reads.txt"], {"CONTROL_API_KEY": "x"}, "CANDIDATE_API_KEY is not set"),
         (["reads.txt"], {"CANDIDATE_API_KEY": "x"}, "CONTROL_API_KEY is not set"),
@@ -112,14 +112,14 @@ async def test_addresses_may_end_with_their_version(tmp_path: Path) -> None:
     ],
 )
 async def test_a_mistake_is_one_line_and_2_and_nothing_is_asked(
-    tmp_path: Path, more: list[str], keys: dict[str, str], says: str
+    tmp_path: Path, more: list[str], keys: dict[str, str], expected_text: str
 ) -> None:
     (tmp_path / "bad.toml").write_text("[[ignore]]\npath = 'a'\n")
     async with towns() as (control, candidate):
         done = await run(tmp_path, control.url, candidate.url, *more, keys=keys)
         assert control.heard == candidate.heard == []
     assert done.returncode == 2
-    assert says in done.stderr
+    assert expected_text in done.stderr
     assert (done.stderr.count("\n"), done.stdout) == (1, "")
 
 
@@ -176,7 +176,7 @@ async def test_the_json_report_has_the_shape_that_is_promised(tmp_path: Path) ->
     assert (told["format"], told["version"]) == (FORMAT, VERSION)
     shape = TypeAdapter(Report)
     read = shape.dump_python(shape.validate_json(done.stdout, strict=True), mode="json")
-    assert read == told, "what the shape does not name is gone after reading"
+    assert read == told, "validation drops keys that the schema does not name"
     assert (told["result"], told["exit_code"], done.returncode) == ("different", 1, 1)
 
 
@@ -275,7 +275,7 @@ def _everything(terminal: int) -> str:
         while True:
             try:
                 parts.append(reader.read(65536))
-            except OSError:  # nobody has the other end any more
+            except OSError:  # the other end of the terminal is closed
                 return b"".join(parts).decode()
 
 

@@ -1,4 +1,4 @@
-"""Two gateways, each before a simulator of its own, asked what the shipped examples ask."""
+"""The shipped examples, compared over two gateways that each have their own simulator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.house import KEY, open_house
 
 @pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[tuple[list[str], list[Service]]]:
-    """Their addresses, and the services that they stand before."""
+    """URLs of two gateways, and the simulated services behind them."""
     async with AsyncExitStack() as stack:
         urls, services = [], []
         for name in ("control", "candidate"):

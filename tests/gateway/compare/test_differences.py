@@ -1,4 +1,4 @@
-"""Two bodies, and every difference between them: a table, and what holds for any document."""
+"""Differences between two bodies: a table of cases, and properties of any document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that say what is to be asked: known by their content, and refused by line and reason."""
+"""Input files of a comparison: detection by content, and refusal with line and reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_kind_of_an_input_is_told_by_its_content(text: str, kind: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_text"),
     [
         ("", "input: the file is empty"),
         ("# only this\n", "input: the file is empty"),
@@ -97,8 +97,10 @@ def test_the_kind_of_an_input_is_told_by_its_content(text: str, kind: str) -> No
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_place_and_reason(text: str, says: str) -> None:
-    assert refused(text).startswith(says)
+def test_what_cannot_be_used_is_refused_with_its_place_and_reason(
+    text: str, expected_text: str
+) -> None:
+    assert refused(text).startswith(expected_text)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_a_recorded_body_is_sent_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("posted", "sent"),
+    ("posted", "expected_body"),
     [
         ({"encoding": "base64", "text": "eyJhIjoxfQ=="}, '{"a":1}'),
         ({"encoding": "base64", "text": ""}, None),
@@ -165,12 +167,12 @@ def test_a_recorded_body_is_sent_byte_for_byte() -> None:
     ],
 )
 def test_a_body_that_was_recorded_encoded_is_sent_as_it_was(
-    posted: dict[str, str], sent: str | None
+    posted: dict[str, str], expected_body: str | None
 ) -> None:
     traffic = json.loads(har(("POST", "https://old.example/v1/batches", {})))
     traffic["log"]["entries"][0]["request"]["postData"] = {"mimeType": "", **posted}
     (step,) = given(json.dumps(traffic)).steps
-    assert (None if step.body is None else step.body.fill(lambda ref: ref.name)) == sent
+    assert (None if step.body is None else step.body.fill(lambda ref: ref.name)) == expected_body
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_an_id_that_an_answer_brought_up_is_captured_from_it() -> None:
     captured = {name: one.path for name, one in read.steps[0].captures.items()}
     assert captured == {"B-1": ("batch", "id"), "P-2": ("batch", "payments", 1, "id")}
     assert read.steps[1].placeholder_names == {"B-1", "P-2"}
-    assert read.steps[3].placeholder_names == set(), "R-1 is what the client itself called it"
+    assert read.steps[3].placeholder_names == set(), "the client itself named it R-1"
 
 
 # Order
@@ -237,7 +239,7 @@ def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_text"),
     [
         ("[[ignore]]\npath = 'a'", "rules: ignore #1.reason: every rule needs a reason"),
         (
@@ -256,10 +258,10 @@ def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
         ("x", "rules: not TOML"),
     ],
 )
-def test_a_rule_that_is_not_whole_is_refused(text: str, says: str) -> None:
+def test_a_rule_that_is_not_whole_is_refused(text: str, expected_text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_rules(text, "rules")
-    assert str(caught.value).startswith(says)
+    assert str(caught.value).startswith(expected_text)
 
 
 def test_a_refused_rule_is_told_without_what_it_says() -> None:

@@ -1,4 +1,4 @@
-"""What is shown of a value, and what is not."""
+"""Masking of values in reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EYE = Redactor((CONTROL_KEY, CANDIDATE_KEY))
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "shown"),
+    ("path", "value", "masked"),
     [
         ("payments[0].sourceAmount", "1250.00", "1250.00"),
         ("batchSummary.total.value", Number("10.50"), "10.50"),
@@ -42,7 +42,7 @@ EYE = Redactor((CONTROL_KEY, CANDIDATE_KEY))
         ("accounts", {"a": 1}, "{…} 1 field"),
         ("payments", [1, 2], "[…] 2 items"),
         ("memo", "", ""),
-        # and what may be about a person
+        # fields that may describe a person
         ("recipient.email", "ada@example.com", "a***@e***"),
         ("recipient.name", "Ada Lovelace", "*** L*******"),
         ("accounts.bank.accountNum", "1234567847", "********47"),
@@ -64,12 +64,12 @@ EYE = Redactor((CONTROL_KEY, CANDIDATE_KEY))
         ("country.capital", "1234567890", "********90"),
     ],
 )
-def test_a_value_is_shown_as_far_as_it_is_nobodys(path: str, value: Any, shown: str) -> None:
-    assert EYE.redact_value(parse_scenario_path(path), value).text == shown
+def test_a_value_is_shown_as_far_as_it_is_nobodys(path: str, value: Any, masked: str) -> None:
+    assert EYE.redact_value(parse_scenario_path(path), value).text == masked
 
 
 @pytest.mark.parametrize(
-    ("target", "shown"),
+    ("target", "masked"),
     [
         ("/v1/recipients/R-aaaa/payout-methods", "/v1/recipients/R-aaaa/payout-methods"),
         ("/v1/geography/countries/CA", "/v1/geography/countries/CA"),
@@ -81,16 +81,14 @@ def test_a_value_is_shown_as_far_as_it_is_nobodys(path: str, value: Any, shown: 
         (f"/v1/recipients/{CONTROL_KEY}?page={CONTROL_KEY}", "/v1/recipients/…?page=(an API key)"),
     ],
 )
-def test_a_request_is_shown_without_whom_it_is_about(target: str, shown: str) -> None:
-    assert EYE.redact_target(target) == shown
+def test_a_request_is_shown_without_whom_it_is_about(target: str, masked: str) -> None:
+    assert EYE.redact_target(target) == masked
 
 
 def test_a_key_of_a_field_is_shown_unless_it_is_somebodys() -> None:
     assert EYE.redact_normal_path(("balances", "USD")) == "balances.USD"
     assert EYE.redact_normal_path(("by", "ada@example.com")) == 'by["a***@e***"]'
-    assert (
-        EYE.redact_normal_path(("by", "DE89370400440532013000")) == 'by["DE******************00"]'
-    )
+    assert EYE.redact_normal_path(("by", "DE89370400440532013000")) == 'by["DE******************00"]'
     assert EYE.redact_normal_path(header_path("retry-after")) == "@header.retry-after"
 
 

@@ -1,4 +1,4 @@
-"""The report's page, in a browser: as it is looked at, filtered, tabbed through and printed."""
+"""The HTML report in a browser: layout, filter, keyboard, print and content security."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def browser(pages: dict[str, Path]) -> Iterator[Browser]:
-    """After the pages: Playwright has a loop of its own, and no other may run beside it."""
+    """Open a browser after the pages exist: Playwright runs its own loop and tolerates no other."""
     assert pages
     with open_browser() as browser:
         yield browser
@@ -115,7 +115,7 @@ def browser(pages: dict[str, Path]) -> Iterator[Browser]:
 
 @pytest.fixture
 def told() -> list[str]:
-    """What the page's console says, and each address that it asks."""
+    """Messages of the browser console, and every URL that the page requests."""
     return []
 
 
@@ -230,7 +230,9 @@ def test_everything_can_be_done_by_keyboard_and_the_focus_is_seen(
         stop = page.evaluate(FOCUSED)
         assert stop["outline"], stop
         stops.append(stop["what"])
-    assert stops[:2] == ["operation", "operation"], "the choice of one, then the grouping"
+    assert stops[:2] == ["operation", "operation"], (
+        "one tab stop for the filter's options, then the grouping"
+    )
     assert stops[2:9] == ["status", "header", "missing", "extra", "type", "value", "order"]
     assert stops[9:] == ["open", "close", "summary", "summary"]
     page.keyboard.press("Enter")
@@ -296,7 +298,7 @@ def test_every_text_can_be_read_in_light_and_dark(
     page = look(browser, pages["masked"], color_scheme=scheme, viewport=viewport)
     page.get_by_label("by field").check()
     page.get_by_label("value").check()
-    found = page.evaluate(CONTRASTS)  # what is chosen looks different
+    found = page.evaluate(CONTRASTS)  # the selected option has its own style
     page.get_by_label("value").uncheck()
     found += page.evaluate(CONTRASTS)
     page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")

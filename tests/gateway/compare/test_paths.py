@@ -1,4 +1,4 @@
-"""Paths: written out, in normal form, and matched by rules."""
+"""JSON paths: formatting, normalization and matching by rules."""
 
 from __future__ import annotations
 

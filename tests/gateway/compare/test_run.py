@@ -1,4 +1,4 @@
-"""Both sides asked, and their answers compared: against services of the tests' own."""
+"""Comparison runs against two fake services."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def refusal(status: int, code: str, message: str = "no") -> Said:
 
 
 class Books:
-    """Recipients with ids of this service's own, as a legacy service keeps them."""
+    """A fake service that stores recipients under ids with its own prefix."""
 
     def __init__(self, prefix: str) -> None:
         self._numbers = itertools.count(1)
@@ -118,7 +118,7 @@ async def test_headers_are_filled_in_as_well() -> None:
     done = await compared(Books("a"), Books("zz"), scenario, allow_writes=True)
     assert done.report["result"] == "equal"
     ours, theirs = done.control.heard, done.candidate.heard
-    # As long as the run has another token, a service that remembers keys does what it is asked.
+    # The run's token makes keys unique, so a service that remembers keys executes them.
     assert ours[0].headers["idempotency-key"] == "one-token"
     assert theirs[0].headers["idempotency-key"] == "one-token"
     assert ours[1].headers["x-own"] != theirs[1].headers["x-own"]
@@ -143,7 +143,7 @@ async def test_an_object_that_turns_into_another_is_a_difference() -> None:
 
 
 async def test_what_is_each_sides_own_is_taken_for_the_same_in_answers() -> None:
-    books = Books("w")  # both sides write into the same account
+    books = Books("w")  # both sides write to the same account
     scenario = """
     [[steps]]
     request = "POST /v1/recipients"
@@ -350,7 +350,7 @@ async def test_both_sides_are_asked_at_the_same_time() -> None:
 
     async def says(_heard: Heard) -> Any:
         async with asyncio.timeout(30):
-            await both.wait()  # nobody gets further alone
+            await both.wait()  # neither side can continue alone
         return OK
 
     done = await compared(says, says, "GET /v1/recipients\nGET /v1/batches", side_by_side=1)
@@ -367,7 +367,7 @@ async def test_no_more_steps_are_under_way_than_was_said() -> None:
 
 
 async def test_reads_that_may_learn_an_id_wait_for_what_tells_it() -> None:
-    """The list is slow, and yet what comes after it asks candidate by its own id."""
+    """The list is slow, and later steps still use the candidate's own id."""
 
     def of(prefix: str) -> Any:
         def says(heard: Heard) -> Any:
@@ -556,7 +556,7 @@ async def test_times_need_be_the_same_where_both_sides_look_at_the_same_objects(
 
 
 def differs_once_in(number: int) -> tuple[Any, Any]:
-    """Two services over as many answers, one amount of one answer of candidate's wrong by a cent."""
+    """Build two services; one amount in one answer of the candidate is wrong by a cent."""
 
     def of(wrong_page: int | None) -> Any:
         def says(heard: Heard) -> Any:

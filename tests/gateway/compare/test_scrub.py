@@ -1,4 +1,4 @@
-"""Recorded traffic without keys and persons, still fit to be played again."""
+"""Scrubbing of recorded traffic: no keys, no personal data, and still usable for comparison."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_what_a_comparison_needs_is_kept() -> None:
     assert kept["payout"]["methodDisplay"] == "Bank Transfer"
     assert (kept["address"]["country"], kept["address"]["region"]) == ("US", "NY")
     assert kept.keys() >= PERSON.keys() - {"unknown", "nested"}
-    assert len(kept) == len(PERSON), "what no document names is called otherwise"
+    assert len(kept) == len(PERSON), "names that no document lists are replaced"
 
 
 def test_what_is_made_up_has_the_shape_of_what_was() -> None:
@@ -154,7 +154,7 @@ def test_a_scrubbed_recording_can_be_compared_with() -> None:
         ("GET", "/v1/recipients/{id}"),
         ("GET", "/v1/recipients/{id}/logs"),
     ]
-    assert read_.steps[3].placeholder_names == set(), "the first body names R-aaaa itself"
+    assert read_.steps[3].placeholder_names == set(), "the first body contains R-aaaa itself"
 
 
 def test_what_har_asks_for_is_there_and_nothing_that_it_does_not_name() -> None:

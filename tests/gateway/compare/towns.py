@@ -1,4 +1,4 @@
-"""A service of the test's own: answers what a function says, and remembers what it was asked."""
+"""Fake services for comparison tests: a function answers, and requests are recorded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Said:
-    """An answer; ``wait`` seconds late, and with the connection dropped where it ``drops``."""
+    """An answer, sent after ``wait`` seconds, or a dropped connection if ``drops`` is set."""
 
     body: Any = None
     status: int = 200
@@ -54,7 +54,7 @@ Says = Callable[[Heard], Said | Any]
 
 @dataclass(slots=True)
 class Town:
-    """A running service; ``most_at_once`` is how many requests it had at the same time."""
+    """A running fake service; ``most_at_once`` is its highest number of concurrent requests."""
 
     says: Says
     url: str = ""
@@ -122,7 +122,7 @@ async def compared(
     examples: int = 5,
     **options: Any,
 ) -> Compared:
-    """Two services of the test's own, compared over inputs written into the test."""
+    """Compare two fake services over the given inputs."""
     async with AsyncExitStack() as stack:
         towns = [await stack.enter_async_context(open_town(says)) for says in (control, candidate)]
         return Compared(
@@ -171,7 +171,7 @@ async def report(
 
 
 def har(*entries: tuple[Any, ...]) -> str:
-    """Recorded traffic: method, URL, body, recorded answer, headers."""
+    """Build a HAR document from tuples of method, URL, body, recorded answer and headers."""
     written = []
     for method, url, *more in entries:
         body, answer, headers = [*more, None, None, None][:3]

@@ -1,4 +1,4 @@
-"""A console, and somebody who looks at it: one of each for a module."""
+"""A console and an HTTP client for it, one of each per module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in, what a form has to have, and what no page shows."""
+"""Console access: login, sessions, CSRF protection, and data that no page may show."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ async def test_no_page_shows_a_secret_or_anything_personal(
             house.api_key = await house.import_key(
                 merchant="canary", api_key=API_KEY, access_key=ACCESS_KEY, secret_key=SECRET_KEY
             )
-            await asyncio.sleep(1.1)  # until the keyring has heard of it
+            await asyncio.sleep(1.1)  # until the key cache has polled
             await _used(house)
             async with visiting(house.running.admin_url) as visitor:
                 await _look_everywhere(visitor)
@@ -250,7 +250,7 @@ async def _look_everywhere(visitor: Visitor) -> None:
         assert said.status in (200, 422), said.text
         typed = re.search("<textarea.*?</textarea>", said.text, re.DOTALL)
         assert typed
-        # A number that is sent as an id is one.
+        # A number sent as an id is treated as an id.
         has_ids = isinstance(body, dict) and "ids" in body
         hidden = tuple(one for one in CANARIES if one != SSN or not has_ids)
         assert_no_canary(said.text.replace(typed[0], ""), hidden)

@@ -1,4 +1,4 @@
-"""A pasted request side by side with what it becomes."""
+"""The explain page: a pasted request beside its translation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_values_are_masked_unless_they_are_to_be_shown(visitor: Visitor) -
     shown = await visitor.post("/explain", {"request": CREATE, "values": "yes"})
     assert '<span class="value">a***@e***</span>' in masked.text
     assert '<span class="value">ada@example.com</span>' in shown.text
-    assert masked.text.count("1234567") == 1  # where it was typed
+    assert masked.text.count("1234567") == 1  # in the text area that shows the input again
     for page in (masked, shown):
         assert "a key of somebody" not in page.text.replace(page_typed(page.text), "")
 

@@ -1,4 +1,4 @@
-"""The console as it is looked at: by keyboard, on a telephone, in the dark, and what it asks for."""
+"""The console in a browser: keyboard, small screens, dark theme and content security."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def browser(seen: Seen) -> Iterator[Browser]:
 
 @pytest.fixture
 def told() -> list[str]:
-    """What the page's console says, and what it asks of anybody else."""
+    """Messages of the browser console, and requests to other hosts."""
     return []
 
 

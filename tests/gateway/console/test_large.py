@@ -1,4 +1,4 @@
-"""Large requests on the console, while they are under way."""
+"""Large requests in progress, as the console shows them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT = 60
 
 
 class Slow:
-    """A service that keeps its answers to creates to itself until it is let go."""
+    """A service that holds its answers to creates until it is released."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -70,7 +70,7 @@ async def slow_service() -> AsyncIterator[Slow]:
 
 
 async def under_way(visitor: Visitor) -> str:
-    """That part of the overview, without its tags."""
+    """Read the section of the overview on large requests, as text."""
     answer = await visitor.get("/")
     assert answer.status == 200, answer.text
     part = answer.text[answer.text.index('id="large"') :]

@@ -1,4 +1,4 @@
-"""What the pages say, of a gateway that was used."""
+"""Contents of the console's pages for a gateway with history."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def seen(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Seen]:
 
 
 async def words(visitor: Visitor, path: str) -> str:
-    """A page without its tags."""
+    """Read a page as text."""
     answer = await visitor.get(path)
     assert answer.status == 200, answer.text
     text = re.sub(r"<(title|script|style|svg)\b.*?</\1>", " ", answer.text, flags=re.DOTALL)
@@ -135,7 +135,7 @@ async def test_what_was_just_asked_is_in_the_traffic_within_a_second(
 async def test_times_are_told_as_percentiles_split_into_service_and_gateway(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """The service takes its time, the gateway next to none."""
+    """The service is slow; the gateway adds almost nothing."""
     async with (
         open_console(tmp_path_factory.mktemp("times")) as seen,
         visiting(seen.url) as visitor,
@@ -152,7 +152,7 @@ async def test_times_are_told_as_percentiles_split_into_service_and_gateway(
             assert row
             *service, gateway, _, _, slowest = map(float, row.groups())
             assert service == sorted(service)
-            assert 190 <= service[0] < 1000, "a bucket off at most"
+            assert 190 <= service[0] < 1000, "at most one bucket off"
             assert gateway < service[0]
             assert slowest >= 300
 
@@ -230,7 +230,7 @@ async def test_assets_may_be_kept_for_good_and_nothing_else_is_given(visitor: Vi
 
 
 async def commanded(seen: Seen, *words: str) -> str:
-    """What a command says beside the running gateway."""
+    """Run a command beside the running gateway and return its output."""
     state = seen.house.settings.state
     variables = {
         "PAYOUT_GATEWAY_STATE__URL": state.url,

@@ -1,4 +1,4 @@
-"""Bars over time: what is drawn is what is told."""
+"""Bar charts over time: the drawing agrees with the numbers."""
 
 from __future__ import annotations
 

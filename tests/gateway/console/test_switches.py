@@ -1,4 +1,4 @@
-"""Each switch: the question, whom it names, and that it does what the command line does."""
+"""Traffic control in the console: confirmation page, scope, and the same effect as the commands."""
 
 from __future__ import annotations
 

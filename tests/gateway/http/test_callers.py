@@ -1,4 +1,4 @@
-"""The address that counts: the nearest one that no trusted proxy has."""
+"""The client address: the nearest hop that is not a trusted proxy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_where_all_are_trusted_it_is_the_farthest() -> None:
 )  # fmt: skip
 def test_a_hop_that_cannot_be_read_leaves_no_address(hop: str) -> None:
     assert told(PROXY, f"192.0.2.1, {hop}") is None
-    assert told("192.0.2.1", hop) == "192.0.2.1", "from anybody else it is not even looked at"
+    assert told("192.0.2.1", hop) == "192.0.2.1", "a header of an untrusted peer is not read"
 
 
 def test_a_port_behind_an_address_does_not_count() -> None:
@@ -76,7 +76,7 @@ def test_a_port_behind_an_address_does_not_count() -> None:
 @pytest.mark.parametrize("remote", [None, "", "/run/gateway.sock", "nonsense"])
 def test_a_connection_without_an_address_has_none(remote: str | None) -> None:
     assert told(remote) is None
-    assert told(remote, "198.51.100.7") is None, "and it is no trusted proxy"
+    assert told(remote, "198.51.100.7") is None, "and it is not a trusted proxy"
 
 
 def test_spaces_around_hops_do_not_matter() -> None:

@@ -1,4 +1,4 @@
-"""The Redis that runs here, under names of the test's own."""
+"""The local Redis, with a key prefix per test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REDIS = os.environ.get("PAYOUT_GATEWAY_TEST_REDIS", "redis://127.0.0.1:6379/9")
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> str:
-    """What the names of this test's tallies begin with."""
+    """Prefix of this test's keys in Redis."""
     begin = f"payout-gateway-test:{secrets.token_hex(6)}:"
     monkeypatch.setattr("gateway.admission.limits.in_redis.NAMES", begin)
     return begin
@@ -43,7 +43,7 @@ def redis(names: str) -> Iterator[Any]:
 
 @pytest.fixture
 async def between(redis: Any) -> AsyncIterator[Proxy]:
-    """A proxy before Redis."""
+    """A TCP proxy in front of Redis."""
     parts = urlsplit(REDIS)
     async with proxy(parts.hostname or "127.0.0.1", parts.port or 6379) as made:
         yield made
@@ -51,7 +51,7 @@ async def between(redis: Any) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 def url(between: Proxy) -> str:
-    """Redis's address by way of the proxy."""
+    """URL of Redis through the proxy."""
     parts = urlsplit(REDIS)
     access, at, _host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{access}{at}127.0.0.1:{between.port}").geturl()
@@ -59,7 +59,7 @@ def url(between: Proxy) -> str:
 
 @pytest.fixture
 def in_redis(url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., InRedis]:
-    """A limit by way of the proxy, of one test: all that are made share it."""
+    """Return a factory of limiters that reach Redis through the proxy and share their tallies."""
     monkeypatch.setattr("gateway.admission.limits.in_redis.PAUSE_SECONDS", 0.05)
     naming_key = secrets.token_bytes(32)
 

@@ -129,7 +129,7 @@ async def test_a_key_takes_less_than_100_kb_whatever_its_limit(limit: int):
     tally = limits._tallies["k"]
     assert sys.getsizeof(tally._seconds) + sys.getsizeof(tally._counts) < 80_000
     assert current < 100_000
-    assert peak < 150_000  # while an array is moved, both of its places count
+    assert peak < 150_000  # while an array is resized, its old and its new memory count
 
 
 async def test_what_counts_of_a_key_can_be_looked_at_and_is_not_counted_by_looking():

@@ -1,4 +1,4 @@
-"""The limit in Redis: the same as in memory, for all processes together."""
+"""The rate limit in Redis: the same decisions as in memory, shared by all processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decided(redis: Any, name: str, moments: list[tuple[float, int]]) -> list[list[int]]:
-    """What the script answers at each (moment, limit)."""
+    """Run the script for each (moment, limit) and return its answers."""
     pipe = redis.pipeline(transaction=False)
     for moment, limit in moments:
         pipe.eval(AT_A_TIME, 1, name, limit, math.floor(moment))
@@ -104,14 +104,14 @@ asyncio.run(main())
     ]
     try:
         async with asyncio.timeout(3 * SECONDS):
-            for one in processes:  # so that they ask at the same time
+            for one in processes:  # so that they send at the same time
                 assert await one.stdout.readline() == b"ready\n"
             said = await asyncio.gather(*(one.communicate(b"go\n") for one in processes))
     finally:
         redis.delete(
             *map(InRedis("", bytes.fromhex(naming_key), 1).name_of, ("k", "trial")),
         )
-    last = [out.splitlines()[-1] for out, _ in said]  # after what it may have logged
+    last = [out.splitlines()[-1] for out, _ in said]  # the result follows any log lines
     admitted, alone = zip(*(map(int, one.split()) for one in last), strict=True)
     assert sum(admitted) == 10_000
     assert sum(alone) == 0
@@ -153,7 +153,7 @@ async def test_nothing_lingers_after_a_keys_last_hour(
         for _ in range(3):
             await limits.admit("k", 2)
     found = list(redis.scan_iter(f"{names}*"))
-    assert len(found) == 2  # the other is the trial's
+    assert len(found) == 2  # the other key belongs to the connection check
     assert all(3590 < redis.ttl(name) <= 3601 for name in found)
 
 
@@ -165,7 +165,7 @@ async def test_no_key_or_address_can_be_read_in_redis(
         name = limits.name_of("address 192.0.2.77")
     assert "192.0.2.77" not in "".join(redis.scan_iter(f"{names}*"))
     assert redis.exists(name)
-    # A digest that anybody could make would tell an address: there are not so many of them.
+    # An unkeyed digest would reveal an address, because all addresses can be tried.
     assert name != InRedis("", b"another naming key", 1).name_of("address 192.0.2.77")
 
 
@@ -223,7 +223,7 @@ def test_what_is_counted_is_what_a_decision_would_find(
         decided(redis, name, moments)
     now += last
     (counted,) = redis.eval(COUNTED_AT, 1, name, math.floor(now))
-    # With a place more than are taken it is admitted, and says how many are left.
+    # With a limit one above the usage it is admitted, and reports how many remain.
     admitted, remaining, _ = decided(redis, name, [(now, 1000)])[0]
     assert (admitted, 1000 - remaining - 1) == (1, counted)
     redis.delete(name)

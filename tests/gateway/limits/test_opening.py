@@ -1,4 +1,4 @@
-"""Which limit is opened, which is refused at start, and what the doctor says of Redis."""
+"""Selection of the rate limiter: refused settings, and the doctor's check of Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POSTGRES = {"state": {"url": "postgresql://gateway@db.example/gateway"}}
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("sections", "expected_text"),
     [
         ({"server": {"workers": 2}, **POSTGRES}, "redis:// address, or server.workers to 1"),
         ({"limits": {"hosts": 2}}, "redis:// address, or limits.hosts to 1"),
@@ -31,17 +31,17 @@ POSTGRES = {"state": {"url": "postgresql://gateway@db.example/gateway"}}
     ],
 )
 async def test_a_limit_that_would_not_hold_is_refused_at_start_and_by_check(
-    given: dict[str, Any], says: str
+    sections: dict[str, Any], expected_text: str
 ) -> None:
-    settings = Settings(**ENVIRONMENT, **given)
+    settings = Settings(**ENVIRONMENT, **sections)
     with pytest.raises(Misconfigured) as refused:
         check_runnable(settings)
     (said,) = refused.value.problems
     placed_at = next(
-        (one for one in ("server.workers", "limits.hosts") if one in says), "limits.url"
+        (one for one in ("server.workers", "limits.hosts") if one in expected_text), "limits.url"
     )
     assert said.startswith(f"{placed_at}: ")
-    assert says in said
+    assert expected_text in said
     assert "a/b" not in said
     with pytest.raises(Misconfigured):
         async with open_limits(settings, b"naming key"):

@@ -1,4 +1,4 @@
-"""What becomes of the limit while Redis is gone, and when it is back."""
+"""The rate limit during an outage of Redis and after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Made = Callable[..., InRedis]
 
 
 async def admitted(limits: InRedis, count: int, limit: int = 10, key: str = "k") -> int:
-    """Of so many requests."""
+    """Send ``count`` requests and return how many were admitted."""
     said = await asyncio.gather(*(limits.admit(key, limit) for _ in range(count)))
     assert all(one.limit == limit for one in said)
     assert all((one.retry_after is None) == one.admitted for one in said)
@@ -56,7 +56,7 @@ async def test_a_redis_that_hangs_is_waited_for_once_and_less_than_100_ms(
         between.hang()
         assert await admitted(limits, 5) == 5
         assert limits.times_gone == 1
-        # From here on nobody asks: the answer is there without the loop turning once.
+        # From here on Redis is not called: the decision needs no turn of the event loop.
         with pytest.raises(StopIteration):
             limits.admit("k", 10).send(None)
 
@@ -80,7 +80,7 @@ async def test_that_it_went_and_came_is_logged_once_each(in_redis: Made, between
             await between.cut()
             for _ in range(7):
                 await admitted(limits, 1)
-                await asyncio.sleep(0.03)  # several tries in vain
+                await asyncio.sleep(0.03)  # several failed attempts
             await between.mend()
             await back(limits)
             await admitted(limits, 2)
@@ -102,7 +102,7 @@ async def test_when_it_is_back_no_more_was_admitted_than_the_limit_and_the_share
         await between.mend()
         await asyncio.gather(back(one), back(other))
         assert await admitted(one, 20) + await admitted(other, 20) == 0
-        await between.cut()  # a share is one for the hour, however often Redis goes
+        await between.cut()  # a share counts once per hour, however often Redis fails
         assert await admitted(one, 20) + await admitted(other, 20) == 0
 
 
@@ -172,7 +172,7 @@ async def test_the_running_gateway_fails_no_request_for_it_and_says_that_it_is_n
         assert await asked() == "9999"
         assert not await limits_fault()
         await between.cut()
-        assert await asked() == "9999", "its share, which is all of it for one process"
+        assert await asked() == "9999", "the share of a single process is the whole limit"
         assert await limits_fault()
         await between.mend()
         while await limits_fault():  # noqa: ASYNC110 - it is asked over and over, as operators do

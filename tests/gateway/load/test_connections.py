@@ -1,4 +1,4 @@
-"""Which connections are closed: those that others need the room of, and those that take too long."""
+"""Connection limits: which connection is closed at the limit, and which deadlines apply."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOMY = Bounds(most=1000, head_seconds=10, idle_seconds=75, pressed_seconds=5)
 
 
 def fill(*names: str) -> Connections[str]:
-    """As many connections as there may be, opened one second after the other.
+    """Open connections up to the limit, one second apart.
 
     The first word of a name is its phase, the second its tenant, or its address if it has not authenticated.
     """
@@ -83,7 +83,7 @@ def test_clients_that_open_connections_again_displace_only_their_own() -> None:
         connections.start_request(f"acme {number}", number)
         connections.authenticate(f"acme {number}", "acme", number)
     connections.open("bolt", 10, "y")
-    for number in range(10, 14):  # before their keys are looked up, and that of "bolt"
+    for number in range(10, 14):  # these have not authenticated yet, unlike "bolt"
         assert connections.open(f"acme {number}", number, "x") == f"acme {number - 9}"
 
 

@@ -1,4 +1,4 @@
-"""Open files: what a process may have, and what it makes of less."""
+"""The limit of open files: raised if possible, otherwise the connection limit adapts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that are held: bounded in all, and no merchant holds them all."""
+"""The memory budget for bodies: bounded in total and per merchant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who goes, who waits and who is sent away: one merchant never takes what is another's."""
+"""Fair concurrency limits: running, waiting and shed requests of several merchants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def asked(shares: FairLimiter, merchant: str, times: int = 1) -> list[Waiter]:
 
 
 def standings(tickets: list[Waiter]) -> str:
-    """``GGW-``: goes, goes, waits, shed."""
+    """Format states as letters: ``GGW-`` is running, running, waiting, shed."""
     letters = {
         WaiterState.GOES: "G",
         WaiterState.WAITS: "W",
@@ -40,7 +40,7 @@ def test_the_next_place_goes_to_the_merchant_that_has_the_fewest() -> None:
     slow = asked(shares, "slow", 5)
     (other, waits) = asked(shares, "other", 2)
     assert standings([*slow, other, waits]) == "GGGWWGW"
-    assert shares.leave(slow[0]) == [waits], "slow has two going, and other one"
+    assert shares.leave(slow[0]) == [waits], "slow has two running, and other one"
     assert shares.leave(other) == [slow[3]]
 
 

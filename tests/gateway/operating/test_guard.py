@@ -1,4 +1,4 @@
-"""A state that was put back: nothing is started on it until it was compared with the service."""
+"""A restored state: it starts no batch until it has been reconciled with the service."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.sockets import until
 
 
 class Town:
-    """A service, and a gateway's state that a gateway may be opened on."""
+    """A simulated service, and a gateway state that can be saved and restored."""
 
     def __init__(self, folder: Path, service: Service, simulator: Simulator) -> None:
         self.folder = folder
@@ -90,7 +90,7 @@ def is_checking(got: Got) -> bool:
 
 
 async def put_back_after_more(here: Town) -> str:
-    """A state that was saved with one batch, used on, and put back; the batch."""
+    """Save a state with one batch, use it, restore the old copy; return the batch's id."""
     async with here.gateway() as house:
         batch = await make_batch(house, await make_recipient(house), "5.00")
     here.save()
@@ -120,7 +120,7 @@ async def test_on_a_restored_state_nothing_is_started_until_it_is_reconciled(
                 assert words in logged(tmp_path)
             assert is_checking(await begin(house, batch))
             assert here.service.starts == []
-            await make_recipient(house, "other")  # everything else goes on
+            await make_recipient(house, "other")  # everything else continues
             doctor = json.loads((await says(tmp_path, "doctor", "--json", code=1)).stdout)
             assert [one["state"] for one in doctor["findings"] if one["looked_at"] == "state"] == [
                 "error"
@@ -143,7 +143,7 @@ async def test_nor_by_the_signed_face_whose_client_may_know_of_an_abandoned_batc
             batch = await make_batch(house, await make_recipient(house), "5.00")
         (upstream,) = here.service.world().batches
         here.save()
-        async with here.gateway() as house:  # what another batch takes the place of, and is paid by
+        async with here.gateway() as house:  # the batch that replaces this one, and pays it
             await edit(house, batch)
             assert (await begin(house, batch)).status == 200
         here.put_back()
@@ -256,7 +256,9 @@ async def test_batches_that_a_restored_state_may_have_lost_are_findings(tmp_path
         assert told["cleared"] is True
         told = await here.reconciled()
         assert (told["findings"], told["unknown"][0]["id"]) == ([], lost)
-        async with here.gateway() as house:  # who was told that there is none would make it anew
+        async with (
+            here.gateway() as house
+        ):  # a client that is told that there is none would create it again
             assert (await done(house, "GET", f"/batches/{batch}"))["batch"]["amount"] == "5.00"
             await says(tmp_path, "unfreeze", "--all")
             assert (await begin(house, batch)).status == 406
@@ -275,7 +277,7 @@ async def test_what_was_found_is_looked_at_before_anything_is_started(tmp_path: 
             assert is_checking(await begin(house, batch))
             told = await here.reconciled(code=1)
             assert (told["cleared"], told["frozen"]) == (True, True)
-            # As who asks again all the time: of what it pays no more is known here than before.
+            # Like a client that retries: the gateway knows no more about its payments than before.
             assert "stopped" in (await begin(house, batch)).body["errors"][0]["message"]
             assert len(here.service.starts) == 1
 
@@ -294,7 +296,7 @@ async def test_recipients_made_since_the_backup_are_found_again_by_the_ids_that_
         here.put_back()
         told = await here.reconciled()
         assert (told["cleared"], told["findings"]) == (True, [])
-        # The second page has none that clients do not know: all after it are older.
+        # Clients know every recipient of the second page, and all later ones are older.
         assert len(here.service.calls("GET", "/v1/recipients")) == 2
         async with here.gateway() as house:
             path = f"/recipients/{recipient}"
@@ -368,7 +370,7 @@ async def test_a_state_that_is_put_back_under_a_running_gateway_is_noticed(tmp_p
     async with town(tmp_path) as here, here.gateway() as house:
         batch = await make_batch(house, await make_recipient(house), "5.00")
         await until(lambda: read_mark(here.mark).number == 2)
-        # As a database's server does it: without the gateway's hearing of it.
+        # As a database server restores: without notice to the gateway.
         async with open_store(here.settings.state) as store, store.write() as connection:
             last = await connection.scalar(select(journal.c.id).where(journal.c.number == 2))
             await connection.execute(delete(journal).where(journal.c.id == last))

@@ -1,4 +1,4 @@
-"""Whether anything speaks against a key's cutover, told from what was counted of it."""
+"""Readiness of a key for cutover, derived from its recorded usage and comparisons."""
 
 from __future__ import annotations
 

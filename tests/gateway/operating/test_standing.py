@@ -1,4 +1,4 @@
-"""What is counted as unsettled, and what is listed."""
+"""Writes in doubt: the gauges and the list agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONG_AGO = timedelta(minutes=10)
 
 
 async def begun(store: Store, state: str, why: str | None, its: list[str]) -> None:
-    """An undertaking of ten minutes ago, and its writes."""
+    """Insert an operation that began ten minutes ago, and its writes."""
     at, owner = store.clock() - LONG_AGO, {"merchant": "demo", "environment": "sandbox"}
     row = {
         **owner,
@@ -54,7 +54,7 @@ async def begun(store: Store, state: str, why: str | None, its: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("state", "why", "its", "number"),
+    ("state", "why", "write_states", "number"),
     [
         (UNSETTLED, "cannot tell", [SENT], 1),
         (RUNNING, "cannot tell", [SENT], 1),
@@ -66,10 +66,10 @@ async def begun(store: Store, state: str, why: str | None, its: list[str]) -> No
     ],
 )
 async def test_what_is_looked_at_again_is_still_unsettled(
-    state: str, why: str | None, its: list[str], number: int, tmp_path: Path
+    state: str, why: str | None, write_states: list[str], number: int, tmp_path: Path
 ) -> None:
     async with open_store(settings_for(tmp_path, "http://127.0.0.1:9").state) as store:
-        await begun(store, state, why, its)
+        await begun(store, state, why, write_states)
         found = await load_gauges(store)
         listed = await load_in_doubt_writes(store, watch_seconds=0)
     assert found.unsettled == len(listed) == number

@@ -1,4 +1,4 @@
-"""Who else runs on the same state, where several look at a time."""
+"""Heartbeats of instances that share a state and read them concurrently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.writes.instances import Heartbeats
 
 
 class Late:
-    """A store; the first of its readings is handed over when it is let go."""
+    """A store that returns its first read only when the test allows it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

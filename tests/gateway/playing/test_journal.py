@@ -1,4 +1,4 @@
-"""What a course knows when the state could not be told of it."""
+"""Operation executions whose progress could not be recorded."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def journal(store: Store, ledger: Ledger) -> Journal:
 
 
 async def sent(journal: Journal) -> OperationExecution:
-    """One whose create has left, and was not answered."""
+    """Start an execution whose create was sent and not answered."""
     asked = Request(now=datetime.now(UTC), seed=str(random.random()), body={"type": "individual"})
     one = journal.undertaking(OWN_KEY, CREATE, asked, "a-request")
     course = journal.course(one, CREATE, asked)
@@ -57,7 +57,7 @@ async def sent(journal: Journal) -> OperationExecution:
 
 
 async def again(journal: Journal, course: OperationExecution) -> OperationExecution:
-    """It is taken up again, in the same process."""
+    """Resume the execution in the same process."""
     journal.leave(course)
     row = await journal.rows.read(course.one.id)
     assert row is not None
@@ -69,7 +69,7 @@ async def again(journal: Journal, course: OperationExecution) -> OperationExecut
 async def test_what_was_only_read_is_read_again_where_the_state_could_not_be_told(
     journal: Journal, tmp_path: Path
 ) -> None:
-    """Two creates of which one happened: meanwhile it may have been found to be the other's."""
+    """One of two creates happened; meanwhile it may have been attributed to the other."""
     first, second = await sent(journal), await sent(journal)
     async with moved(tmp_path / "gateway.db"):
         with pytest.raises(StoreUnavailable):
@@ -112,7 +112,7 @@ async def test_what_is_to_be_remembered_of_a_write_is_committed_with_what_follow
 
 @dataclass
 class Hands:
-    """A machine's clocks, in seconds."""
+    """Wall clock and monotonic clock of a machine, in seconds."""
 
     wall: float = 1_800_000_000.0
     monotonic: float = 1000.0
@@ -163,7 +163,7 @@ async def test_what_guards_a_write_is_committed_before_it(journal: Journal, ledg
 async def test_what_was_to_be_remembered_is_when_it_is_played_again(
     journal: Journal, ledger: Ledger, tmp_path: Path
 ) -> None:
-    """Its write was answered, and that and its facts could not be written down."""
+    """The write was answered, but the answer and the object state could not be stored."""
     course = await sent(journal)
     course.told(CALL, ADA.body)
     await course.record(WORD)
@@ -178,7 +178,7 @@ async def test_what_was_to_be_remembered_is_when_it_is_played_again(
 
 
 def test_a_request_is_known_again_whenever_its_ids_were_imported(journal: Journal) -> None:
-    """Its first try may be from before: of this program, or of one that looked for no such thing."""
+    """The first attempt may predate the import, or an older version that ignored imported ids."""
     add = next(one for one in OPERATIONS if one.name == "create_payment")
 
     def asked(batch: str, payee: str, imported: dict[str, str]) -> Request:

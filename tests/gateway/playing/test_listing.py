@@ -1,4 +1,4 @@
-"""Listing alone, in front of a list in memory: what it asks for, and what it makes of the pages."""
+"""Lists, read from an in-memory service: which pages are requested, and what they give."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def things(n: int) -> list[dict[str, Any]]:
 
 
 def ask(**changes: Any) -> ListQuery:
-    """Everything, by number; decided here unless ``ask`` says otherwise."""
+    """Build a query for all rows by number; the gateway filters unless ``ask`` is given."""
     question = ListQuery(
         PATH,
         "rows",
@@ -49,7 +49,7 @@ def ask(**changes: Any) -> ListQuery:
 
 @dataclass
 class Memory:
-    """A list that is paged as the service pages; ``before`` is run ahead of every answer."""
+    """A list paged as the service pages; ``before`` runs ahead of every answer."""
 
     rows: list[dict[str, Any]]
     most: int = 10**9
@@ -182,7 +182,7 @@ async def test_without_counts_pages_are_read_until_one_is_empty(meta: Any) -> No
 
 
 async def test_without_counts_pages_are_read_until_one_has_nothing_new() -> None:
-    """A service that gives its last page for every one past the end, and no counts."""
+    """A service that returns its last page for any page past the end, without counts."""
     memory = Memory(things(30), most=7, meta=lambda _counts: None)
 
     async def make(call: Call) -> Any:
@@ -203,7 +203,7 @@ async def test_a_service_that_refuses_the_page_size_is_read_in_pages_of_its_own(
     assert numbers(await Listing().find(ask(), make, OWNER)) == list(range(35))
 
 
-# What goes wrong
+# Failures
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ async def test_several_pages_that_fail_are_one_failure_and_leave_nothing_behind(
 
 @dataclass
 class Changing:
-    """Changes a memory's rows ahead of certain answers, by their number."""
+    """Changes the rows ahead of the answers with the given numbers."""
 
     changes: dict[int, Callable[[list[dict[str, Any]]], None]]
     memory: Memory | None = None
@@ -298,7 +298,7 @@ async def test_a_row_that_comes_back_into_the_middle_costs_none_that_was_there(a
 
 @pytest.mark.parametrize("at", range(1, 8))
 async def test_a_row_deleted_and_another_created_at_once_cost_none_that_was_there(at: int) -> None:
-    """The count does not change: it cannot be what tells that rows have moved."""
+    """The count stays the same, so it cannot reveal that rows have moved."""
 
     def change(rows: list[dict[str, Any]]) -> None:
         without(0)(rows)
@@ -328,9 +328,9 @@ async def test_a_list_that_keeps_changing_is_a_failure_after_a_few_scans() -> No
     assert len(memory.calls) <= TRIES * 40
 
 
-@pytest.mark.parametrize("told", [4, 1_000_000, 10**30])
-async def test_pages_that_there_are_not_are_not_read(told: int) -> None:
-    memory = Memory(things(25), most=10, meta=lambda counts: {**counts, "pages": told})
+@pytest.mark.parametrize("reported_pages", [4, 1_000_000, 10**30])
+async def test_pages_that_there_are_not_are_not_read(reported_pages: int) -> None:
+    memory = Memory(things(25), most=10, meta=lambda counts: {**counts, "pages": reported_pages})
     assert numbers(await memory.find(ask())) == list(range(25))
     assert len(memory.calls) <= 3 + 3 + SIDE_BY_SIDE
 
@@ -355,7 +355,7 @@ async def test_a_row_on_two_pages_is_not_given_twice() -> None:
     assert numbers(await memory.find(ask())) == list(range(30))
 
 
-# Rows that clients must not see
+# Hidden rows
 
 ASKED = {"page": "1", "pageSize": "10"}
 

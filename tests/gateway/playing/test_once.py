@@ -1,4 +1,4 @@
-"""Which of two identical requests are one, at moments that a client cannot choose."""
+"""Detection of retries among identical requests, with the timing under control."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ADA = {"type": "individual", "firstName": "Ada", "lastName": "King", "email": "a
 
 
 class Late(OperationRepository):
-    """What it reads is handed over when all deliveries have been noted: it was so before that."""
+    """Returns stale rows: it reads first, and returns only after deliveries are recorded."""
 
     def __init__(self, store: Store, ledger: Ledger, journal: Journal) -> None:
         super().__init__(store, ledger)
@@ -58,7 +58,7 @@ class Counter:
     journal: Journal
 
     async def ask(self, *, comes: bool = True) -> tuple[LegacyResponse, OperationRecord | None]:
-        """A request whose client has its answer, where that ``comes``."""
+        """Send a request; ``comes`` says whether the client receives the answer."""
         asked = Request(datetime.now(UTC), "a seed", body=ADA)
         said, over = await self.once.answer(Wanted(CREATE, asked, Caller(ITS, "id")), _say, _refuse)
         if over:
@@ -99,7 +99,7 @@ async def test_one_that_is_noted_as_delivered_while_it_is_read_is_no_first_try(
 async def test_one_that_is_written_down_while_it_is_read_is_a_first_try(
     counter: Counter, *, is_there: bool
 ) -> None:
-    """And its client has gone meanwhile: the other request is the retry of it."""
+    """Its client has disconnected meanwhile, so the other request is its retry."""
     journal = counter.journal
 
     def course() -> OperationExecution:

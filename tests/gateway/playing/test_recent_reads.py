@@ -1,4 +1,4 @@
-"""Look-ups by address: one for each address, none while it is known, and never across a change."""
+"""Recipient look-ups by email: one per address, cached until the next write."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_nothing_is_kept_where_others_may_change_what_was_asked_for() -> None:
     assert kept.get(OWNER, CALL) is None
 
 
-# Through the house
+# Through the gateway
 
 
 def lookups(service: Service) -> int:
@@ -115,11 +115,11 @@ async def test_what_was_looked_up_is_not_looked_up_again_until_something_is_writ
         body["payments"].append({"recipient": {"email": "n@example.com"}, "sourceAmount": "10.00"})
         for _ in range(3):
             assert (await house.ask("POST", "/v1/batches", body)).status == 406
-        assert lookups(service) == 3 + 3, "nobody is looked for each time: see below"
+        assert lookups(service) == 3 + 3, "a missing recipient is looked up each time: see below"
 
 
 async def test_who_comes_to_have_an_address_elsewhere_can_be_paid_at_once(tmp_path: Path) -> None:
-    """By the Widget, say, after a batch was refused for want of them."""
+    """For example by the Widget, after a batch was refused because the recipient was missing."""
     service = Service(seed=1)
     async with open_town(tmp_path, service) as (house, _simulator):
         await make_recipient(house, "p0")
@@ -145,7 +145,7 @@ async def test_a_change_of_a_recipient_is_seen_by_the_next_batch(tmp_path: Path)
 
 
 async def test_a_change_that_was_carried_out_late_is_seen_by_the_next_batch(tmp_path: Path) -> None:
-    """It was not answered, and when it came to be carried out a batch had looked them up once more."""
+    """The change was not answered, and a batch looked the recipient up before it was executed."""
     due = asyncio.Event()
     async with (
         judging(Service(seed=1)) as judge,
@@ -161,7 +161,7 @@ async def test_a_change_that_was_carried_out_late_is_seen_by_the_next_batch(tmp_
             return (await house.ask("PATCH", *change)).status == 200
 
         await eventually(is_settled)
-        assert len(judge.writes("PATCH")) == 1, "what became of it was found out"
+        assert len(judge.writes("PATCH")) == 1, "its outcome was determined"
         got = await house.ask("POST", "/v1/batches", payday(1, 1))
         assert got.status == 406, got.text
 

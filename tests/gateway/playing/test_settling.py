@@ -1,4 +1,4 @@
-"""The sweep that settles what is open, and its end."""
+"""The reconciler's sweep over open operations, and its shutdown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CALL = Call(
 
 
 class Slow(OperationRepository):
-    """Tells what is open when it is allowed to."""
+    """Lists open operations only when the test allows it."""
 
     def __init__(self, store: Store, ledger: Ledger, _journal: Journal) -> None:
         super().__init__(store, ledger)
@@ -51,7 +51,7 @@ def _course(journal: Journal) -> OperationExecution:
 async def test_a_sweep_that_is_under_way_at_the_end_begins_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would play on in a state that is being closed."""
+    """It would continue on a state that is being closed."""
     settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
     async with open_parts(settings, Slow) as parts:
         course = _course(parts.journal)
@@ -71,7 +71,7 @@ async def test_a_sweep_that_is_under_way_at_the_end_begins_nothing(
 async def test_what_cannot_be_written_down_during_a_sweep_is_not_forgotten_by_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not among what the sweep has read: it began after that."""
+    """The sweep has not read this operation, because it began later."""
     settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
     async with open_parts(settings, Slow) as parts:
         course = _course(parts.journal)
@@ -87,11 +87,11 @@ async def test_what_cannot_be_written_down_during_a_sweep_is_not_forgotten_by_it
         await sweeping
         assert "begun since" in parts.journal.unsaved
         await parts.settling.sweep()
-        assert not parts.journal.unsaved, "it is not open any more"
+        assert not parts.journal.unsaved, "it is no longer open"
 
 
 class Failing(OperationRepository):
-    """Fails to note an answered one, once and in some way, and then does."""
+    """Fails once to record a delivered answer, and succeeds after that."""
 
     def __init__(self, store: Store, ledger: Ledger, _journal: Journal) -> None:
         super().__init__(store, ledger)
@@ -112,7 +112,7 @@ class Failing(OperationRepository):
 async def test_an_answer_that_could_not_be_noted_is_noted_although_no_other_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Until then the next request alike, which reaches another process, is taken for a retry."""
+    """Until then another process takes the next identical request for a retry."""
     monkeypatch.setattr("gateway.writes.settling.SWEEP_SECONDS", 0.01)
     settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")
     async with open_parts(settings, Failing) as parts:

@@ -1,4 +1,4 @@
-"""The two headers of a signed request, and the proof."""
+"""The two headers of a signed request, and verification of the signature."""
 
 from __future__ import annotations
 

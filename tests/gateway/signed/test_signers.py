@@ -1,4 +1,4 @@
-"""Pairs found by their access key, and how soon a change of them is seen."""
+"""Look-up of credentials by access key, and how soon changes take effect."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def time() -> Time:
 
 @pytest.fixture
 async def keyring(store: Store, time: Time) -> AsyncIterator[ApiKeyStore]:
-    """One that hears of changes when it is told to look."""
+    """A key cache that sees changes only on an explicit refresh."""
     async with ApiKeyStore(store, poll_seconds=1000, clock=time) as keyring:
         yield keyring
 
@@ -68,7 +68,7 @@ async def signers(store: Store, keyring: ApiKeyStore) -> AsyncIterator[SignerSto
 
 @pytest.fixture
 def asked(store: Store) -> list[str]:
-    """The statements about pairs that the database is asked from now on."""
+    """Statements about credentials that reach the database during the test."""
     statements: list[str] = []
 
     def note(_c: object, _k: object, statement: str, *_: object) -> None:

@@ -1,4 +1,4 @@
-"""What the ledger lets a signed write on a batch do, and what it remembers of it."""
+"""Batch state transitions for signed writes: what the ledger permits and records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Passed:
 
 @dataclass
 class Service:
-    """What is sent on, and the statuses that it is answered with."""
+    """A fake upstream that counts calls and answers with the given statuses."""
 
     ledger: Ledger
     answers: list[int | Exception] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Service:
 
 @dataclass
 class Gate:
-    """Transitions, over a state of their own."""
+    """Transitions over their own state."""
 
     store: Store
     ledger: Ledger
@@ -75,14 +75,12 @@ class Gate:
 
 @pytest.fixture
 async def gate(tmp_path: Path) -> AsyncIterator[Gate]:
-    # Nothing listens there: the journal's own readings find nobody.
+    # Nothing listens there, so the journal's own reads fail.
     upstream = {"timeout_seconds": 1}
     settings = settings_for(tmp_path, f"http://127.0.0.1:{free_port()}", upstream=upstream)
     async with open_parts(settings) as parts:
         rows = parts.journal.rows
-        transitions = SignedWriteGuard(
-            parts.ledger, rows, parts.once, lambda: NOW + gate.ahead, 1.0
-        )
+        transitions = SignedWriteGuard(parts.ledger, rows, parts.once, lambda: NOW + gate.ahead, 1.0)
         gate = Gate(parts.store, parts.ledger, transitions, Service(parts.ledger))
         yield gate
 
@@ -101,7 +99,7 @@ async def facts(ledger: Ledger, batch: str = "B-1", owner: Tenant = ACME) -> dic
     return await ledger.recall(owner, "batch", batch)
 
 
-# Abandoned batches.
+# Superseded batches.
 
 WRITES = [
     START,
@@ -131,7 +129,7 @@ async def test_an_abandoned_batch_is_not_written_to_however_it_is_spelled(
 
 
 async def _supersede(ledger: Ledger) -> None:
-    """What an edit records at a service that has no operation for it."""
+    """Record an edit of a batch at a service that has no edit operation."""
     left = CompareAndSet("alias", "B-1", {"abandoned": True})
     draft = {"phase": "draft", "upstream": None, "version": 4, "abandoned": ["B-1"]}
     await ledger.record_all(ACME, [CompareAndSet("batch", "B-1", draft, linked=(left,))])
@@ -153,7 +151,7 @@ async def test_a_batch_that_is_superseded_between_any_read_and_the_record_is_not
         return facts
 
     monkeypatch.setattr(Ledger, "recall", recall)
-    while number <= reads:  # the last read is the service's own, of what it is sent
+    while number <= reads:  # the last read is that of the fake upstream
         await ledger.record(ACME, "batch", "B-1", {**SENT, "abandoned": None})
         await ledger.record(ACME, "alias", "B-1", {"abandoned": None})
         number, reads, gate.service.sent = number + 1, 0, 0
@@ -224,15 +222,12 @@ async def test_any_other_write_takes_nothing(gate: Gate, ledger: Ledger, target:
     assert gate.service.seen == await facts(ledger) == SENT
 
 
-# Changes under way.
+# Changes in progress.
 
 
 async def changes(gate: Gate) -> tuple[int, bool]:
-    """How many are under way, and whether one is lost."""
-    signed, now = (
-        await gate.ledger.recall(ACME, batch_locks.SIGNED_CHANGES_KIND, "B-1"),
-        NOW + gate.ahead,
-    )
+    """Return how many changes are in progress, and whether one is lost."""
+    signed, now = await gate.ledger.recall(ACME, batch_locks.SIGNED_CHANGES_KIND, "B-1"), NOW + gate.ahead
     return len(
         batch_locks.list_active_signed_changes(signed, now)
     ), not batch_locks.has_no_lost_signed_change(now, signed)
@@ -301,7 +296,7 @@ async def test_a_change_that_ends_when_it_is_taken_for_over_ends_no_other(gate: 
 
 
 class Counting(Ledger):
-    """What was read of it is outdated by the time that it is known."""
+    """A ledger whose reads are outdated when they return."""
 
     recorded = 0
 
@@ -324,11 +319,13 @@ async def test_changes_that_come_at_a_time_do_not_keep_each_other_out(tmp_path: 
         )
         adds = write("/v1/batches/B-1/payments")
         await asyncio.gather(*(transitions.send(adds, service) for _ in range(20)))
-        assert (service.sent, ledger.recorded) == (20, 40), "each in and out, and never once more"
+        assert (service.sent, ledger.recorded) == (20, 40), (
+            "one record at start and one at end of each change, without retries"
+        )
 
 
 class Hanging(Ledger):
-    """On a state that gives no answers from some time on."""
+    """A ledger whose state stops answering when ``hangs`` is set."""
 
     hangs = False
 
@@ -339,7 +336,7 @@ class Hanging(Ledger):
 
 
 async def test_an_answer_does_not_wait_for_a_state_that_hangs(tmp_path: Path) -> None:
-    """Its client would give up, and add the payment once more."""
+    """The client would give up, and add the payment again."""
     async with open_parts(settings_for(tmp_path, f"http://127.0.0.1:{free_port()}")) as parts:
         ledger, rows = Hanging(parts.store), parts.journal.rows
         transitions = SignedWriteGuard(ledger, rows, parts.once, lambda: NOW, 1.0)

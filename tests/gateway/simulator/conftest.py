@@ -1,4 +1,4 @@
-"""Clients of both interfaces with lines of their own, and simulators to point them at."""
+"""A signing client written independently of the product, and simulators for it."""
 
 import hashlib
 import hmac
@@ -59,7 +59,7 @@ class Client:
         return hmac.new(self.secret_key.encode(), text, hashlib.sha256).hexdigest()
 
     async def call(self, method, target, body=None, *, timestamp=None, headers=None):
-        """`body` a value to be written as JSON, or the bytes themselves."""
+        """Send a signed request; `body` is a value to encode as JSON, or bytes."""
         data = (
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         )
@@ -78,53 +78,53 @@ class Client:
         ) as response:
             return Answer(response.status, response.headers, await response.text())
 
-    async def recipient(self, **fields):
-        """Creates one, with what is required where nothing is said."""
+    async def create_recipient(self, **fields):
+        """Create a recipient; required fields that are not given get defaults."""
         body = {"type": "individual", "firstName": "Zoë", "lastName": "Peña"}
         body |= {"email": "zoe@example.com", **fields}
         answer = await self.call("POST", "/v1/recipients", body)
         assert answer.status == 200, answer.text
         return answer.json["recipient"]
 
-    async def account(self, recipient, **fields):
+    async def create_account(self, recipient, **fields):
         answer = await self.call("POST", f"/v1/recipients/{recipient['id']}/accounts", fields)
         assert answer.status == 200, answer.text
         return answer.json["account"]
 
-    async def read(self, recipient):
+    async def read_recipient(self, recipient):
         return (await self.call("GET", f"/v1/recipients/{recipient['id']}")).json["recipient"]
 
-    def pay(self, recipient, amount="10.00", currency="USD", **fields):
-        """A payment of a request."""
+    def build_payment(self, recipient, amount="10.00", currency="USD", **fields):
+        """Build a payment for a request body."""
         paid = {"recipient": {"id": recipient["id"]}, "amount": amount, "currency": currency}
         return {**paid, **fields}
 
-    async def batch(self, *payments, currency="USD", **fields):
-        """Creates one of these payments; the batch as the create answers it."""
+    async def create_batch(self, *payments, currency="USD", **fields):
+        """Create a batch of these payments and return it as the create answers it."""
         body = {"currency": currency, "payments": payments, **fields}
         answer = await self.call("POST", "/v1/batches", body)
         assert answer.status == 200, answer.text
         return answer.json["batch"]
 
-    async def add(self, batch, payment):
+    async def add_payment(self, batch, payment):
         answer = await self.call("POST", f"/v1/batches/{batch['id']}/payments", payment)
         assert answer.status == 200, answer.text
         return answer.json["payment"]
 
-    async def quote(self, batch):
+    async def generate_quote(self, batch):
         return await self.call("POST", f"/v1/batches/{batch['id']}/generate-quote")
 
-    async def start(self, batch):
+    async def start_batch(self, batch):
         return await self.call("POST", f"/v1/batches/{batch['id']}/start-processing")
 
-    async def summary(self, batch):
+    async def read_summary(self, batch):
         answer = await self.call("GET", f"/v1/batch/{batch['id']}/summary")
         assert answer.status == 200, answer.text
         return answer.json["batchSummary"]
 
-    async def amounts(self, batch):
-        """(source, target) of each payment."""
-        found = (await self.summary(batch))["payments"]
+    async def list_amounts(self, batch):
+        """List (source, target) amounts of each payment."""
+        found = (await self.read_summary(batch))["payments"]
         return [(each["sourceAmount"], each["targetAmount"]) for each in found]
 
 
@@ -135,7 +135,7 @@ def clock():
 
 @pytest.fixture
 async def connect(clock):
-    """Starts a simulator with these settings and gives a client of it."""
+    """Return a factory that starts a simulator with these settings and returns its client."""
     async with AsyncExitStack() as stack:
 
         async def connect(**settings):
@@ -188,19 +188,19 @@ def us_address():
 
 @pytest.fixture
 async def payee(client, us_bank, us_address):
-    """Can be paid, in US dollars, by bank transfer: at least 1, for a fee of 1.00."""
-    return await client.recipient(address=us_address, account=us_bank)
+    """A payee in US dollars by bank transfer: minimum 1, fee 1.00."""
+    return await client.create_recipient(address=us_address, account=us_bank)
 
 
 @pytest.fixture
 async def german(client, german_bank, us_address):
-    """Can be paid in euros, by bank transfer: at least 2, for a fee of 1.00."""
+    """A payee in euros by bank transfer: minimum 2, fee 1.00."""
     address = {**us_address, "country": "DE"}
-    return await client.recipient(name="Zoë", address=address, account=german_bank)
+    return await client.create_recipient(name="Zoë", address=address, account=german_bank)
 
 
 @pytest.fixture
 async def wallet_holder(client, wallet, us_address):
-    return await client.recipient(
+    return await client.create_recipient(
         address=us_address, account={**wallet, "currency": "EUR"}, email="wallet@example.com"
     )

@@ -13,7 +13,7 @@ BANK_FIELDS = {
 
 @pytest.fixture
 async def recipient(client):
-    return await client.recipient()
+    return await client.create_recipient()
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def without(account, *names):
 
 async def test_a_bank_account_is_shown_masked_and_with_its_bank(client, recipient, path, us_bank):
     sent = us_bank | {"bankRegion": "NY", "bankCity": "Ithaca", "bankName": "Mine", "odd": [1]}
-    made = await client.account(recipient, **sent)
+    made = await client.create_account(recipient, **sent)
     assert set(made) == BANK_FIELDS
     assert re.fullmatch(r"A-[A-Za-z0-9]{16}", made["recipientAccountId"])
     assert (made["accountNum"], made["iban"]) == ("****47", None)
@@ -36,13 +36,13 @@ async def test_a_bank_account_is_shown_masked_and_with_its_bank(client, recipien
     assert made["primary"] is True
     read = await client.call("GET", f"{path}/{made['recipientAccountId']}")
     assert read.json == {"ok": True, "account": made}
-    shown = await client.read(recipient)
+    shown = await client.read_recipient(recipient)
     assert shown["accounts"] == [made]
     assert (shown["payoutMethod"], shown["primaryCurrency"]) == ("bank-transfer", "USD")
 
 
 async def test_an_iban_is_shown_masked(client, recipient, german_bank):
-    made = await client.account(recipient, **german_bank, swiftBic="cobadeff")
+    made = await client.create_account(recipient, **german_bank, swiftBic="cobadeff")
     assert (made["accountNum"], made["iban"]) == (None, "****00")
 
 
@@ -55,9 +55,9 @@ async def test_other_methods_have_their_own_fields(client, recipient, wallet):
         "country": "US",
         "postal": "73301-0001",
     }
-    wallet = await client.account(recipient, **wallet)
-    check = await client.account(recipient, type="check", mailing=mailing)
-    mobile = await client.account(recipient, type="mobile-wallet", phone="+1 555 0100")
+    wallet = await client.create_account(recipient, **wallet)
+    check = await client.create_account(recipient, type="check", mailing=mailing)
+    mobile = await client.create_account(recipient, type="mobile-wallet", phone="+1 555 0100")
     assert without(wallet, "recipientAccountId") == {
         "primary": True,
         "currency": "USD",
@@ -72,16 +72,16 @@ async def test_the_first_account_is_primary_and_only_one_ever_is(
     client, recipient, path, us_bank, wallet
 ):
     async def primary():
-        shown = await client.read(recipient)
+        shown = await client.read_recipient(recipient)
         types = [each["type"] for each in shown["accounts"] if each["primary"]]
         return [*types, shown["payoutMethod"], shown["primaryCurrency"]]
 
-    first = await client.account(recipient, **us_bank, primary=False)
+    first = await client.create_account(recipient, **us_bank, primary=False)
     assert first["primary"] is True
-    second = await client.account(recipient, **wallet, currency="EUR")
+    second = await client.create_account(recipient, **wallet, currency="EUR")
     assert second["primary"] is False
     assert await primary() == ["bank-transfer", "bank-transfer", "USD"]
-    third = await client.account(recipient, **wallet, primary=True)
+    third = await client.create_account(recipient, **wallet, primary=True)
     assert third["primary"] is True
     assert await primary() == ["wallet", "wallet", "USD"]
     await client.call("PATCH", f"{path}/{second['recipientAccountId']}", {"primary": True})
@@ -91,7 +91,7 @@ async def test_the_first_account_is_primary_and_only_one_ever_is(
 
 
 async def test_a_primary_account_cannot_just_stop_being_it(client, recipient, path, wallet):
-    made = await client.account(recipient, **wallet)
+    made = await client.create_account(recipient, **wallet)
     target = f"{path}/{made['recipientAccountId']}"
     answer = await client.call("PATCH", target, {"primary": False})
     assert (answer.status, answer.errors) == (400, [("invalid_field", "primary")])
@@ -100,8 +100,8 @@ async def test_a_primary_account_cannot_just_stop_being_it(client, recipient, pa
 
 
 async def test_an_update_makes_a_new_id(client, recipient, path, us_bank, wallet):
-    made = await client.account(recipient, **us_bank)
-    other = await client.account(recipient, **wallet)
+    made = await client.create_account(recipient, **us_bank)
+    other = await client.create_account(recipient, **wallet)
     old = f"{path}/{made['recipientAccountId']}"
     answer = await client.call("PATCH", old, {"bankCity": "Ithaca", "bankRegion": "NY"})
     changed = answer.json["account"]
@@ -113,12 +113,12 @@ async def test_an_update_makes_a_new_id(client, recipient, path, us_bank, wallet
     for method in ("GET", "PATCH", "DELETE"):
         answer = await client.call(method, old)
         assert (answer.status, answer.errors) == (404, [("not_found", None)])
-    # It keeps its place, and the other account its id.
-    assert (await client.read(recipient))["accounts"] == [changed, other]
+    # It keeps its position, and the other account its id.
+    assert (await client.read_recipient(recipient))["accounts"] == [changed, other]
 
 
 async def test_an_update_is_checked_as_a_whole(client, recipient, path, us_bank):
-    made = await client.account(recipient, **us_bank)
+    made = await client.create_account(recipient, **us_bank)
     target = f"{path}/{made['recipientAccountId']}"
     for body, error in [
         ({"accountNum": "****47"}, ("invalid_field", "accountNum")),
@@ -133,33 +133,33 @@ async def test_an_update_is_checked_as_a_whole(client, recipient, path, us_bank)
     assert (await client.call("GET", target)).json["account"] == made
     body = {"country": "AU", "currency": "AUD", "branchId": "123456", "type": "bank-transfer"}
     assert (await client.call("PATCH", target, body)).json["account"]["currency"] == "AUD"
-    assert (await client.read(recipient))["primaryCurrency"] == "AUD"
+    assert (await client.read_recipient(recipient))["primaryCurrency"] == "AUD"
 
 
 async def test_deleting_the_primary_account_makes_another_primary(
     client, recipient, path, us_bank, wallet
 ):
-    first = await client.account(recipient, **us_bank)
-    second = await client.account(recipient, **wallet, currency="EUR")
+    first = await client.create_account(recipient, **us_bank)
+    second = await client.create_account(recipient, **wallet, currency="EUR")
     answer = await client.call("DELETE", f"{path}/{first['recipientAccountId']}")
     assert (answer.status, answer.json) == (200, {"ok": True, "object": "deleted"})
-    shown = await client.read(recipient)
+    shown = await client.read_recipient(recipient)
     assert shown["accounts"] == [second | {"primary": True}]
     assert (shown["payoutMethod"], shown["primaryCurrency"]) == ("wallet", "EUR")
 
 
 async def test_without_an_account_a_recipient_is_incomplete(client, us_address, us_bank):
-    made = await client.recipient(address=us_address, account=us_bank)
+    made = await client.create_recipient(address=us_address, account=us_bank)
     assert made["status"] == "active"
     account = made["accounts"][0]["recipientAccountId"]
     await client.call("DELETE", f"/v1/recipients/{made['id']}/accounts/{account}")
-    shown = await client.read(made)
+    shown = await client.read_recipient(made)
     assert (shown["status"], shown["accounts"], shown["payoutMethod"]) == ("incomplete", [], None)
 
 
 async def test_an_account_is_its_recipients_only(client, recipient, wallet):
-    made = await client.account(recipient, **wallet)
-    other = await client.recipient()
+    made = await client.create_account(recipient, **wallet)
+    other = await client.create_recipient()
     target = f"/v1/recipients/{other['id']}/accounts/{made['recipientAccountId']}"
     for method in ("GET", "PATCH", "DELETE"):
         assert (await client.call(method, target)).status == 404
@@ -167,8 +167,8 @@ async def test_an_account_is_its_recipients_only(client, recipient, wallet):
 
 async def test_an_account_moves_the_update_date(client, clock, recipient, wallet):
     clock.now += 60
-    await client.account(recipient, **wallet)
-    shown = await client.read(recipient)
+    await client.create_account(recipient, **wallet)
+    shown = await client.read_recipient(recipient)
     assert recipient["updatedAt"] < shown["updatedAt"]
     assert recipient["createdAt"] == shown["createdAt"]
 
@@ -275,20 +275,20 @@ async def test_a_bank_account_has_what_its_country_asks(client, path, us_bank, c
     ],
 )
 async def test_and_is_accepted_with_it(client, recipient, us_bank, changed):
-    await client.account(recipient, **(us_bank | changed))
+    await client.create_account(recipient, **(us_bank | changed))
 
 
 async def test_an_account_number_may_be_asked_for_beside_an_iban(connect, german_bank):
     client = await connect(switches=Switches(account_number_with_iban="required"))
-    made = await client.recipient()
+    made = await client.create_recipient()
     path = f"/v1/recipients/{made['id']}/accounts"
     answer = await client.call("POST", path, german_bank)
     assert (answer.status, answer.errors) == (400, [("empty_field", "accountNum")])
-    await client.account(made, **german_bank, accountNum="532013000")
+    await client.create_account(made, **german_bank, accountNum="532013000")
 
 
 async def test_some_countries_ask_for_a_government_id_first(client, us_bank):
-    made = await client.recipient(
+    made = await client.create_recipient(
         address={"country": "CO", "street1": "1", "city": "B", "phone": "555123"}
     )
     path = f"/v1/recipients/{made['id']}"
@@ -297,20 +297,20 @@ async def test_some_countries_ask_for_a_government_id_first(client, us_bank):
     assert (answer.status, answer.errors) == (400, [("empty_field", "governmentIds")])
     ids = [{"country": "CO", "type": "other", "value": "1234567890"}]
     await client.call("PATCH", path, {"governmentIds": ids})
-    await client.account(made, **bank)
-    assert (await client.read(made))["status"] == "active"
+    await client.create_account(made, **bank)
+    assert (await client.read_recipient(made))["status"] == "active"
     answer = await client.call("PATCH", path, {"governmentIds": None})
     assert answer.json["recipient"]["status"] == "incomplete"
 
 
 async def test_or_leave_the_recipient_incomplete_without_one(connect, us_bank):
     client = await connect(switches=Switches(missing_government_id="incomplete"))
-    made = await client.recipient(
+    made = await client.create_recipient(
         address={"country": "CO", "street1": "1", "city": "B", "phone": "555123"}
     )
     bank = without(us_bank | {"country": "CO", "currency": "COP"}, "branchId")
-    await client.account(made, **bank)
-    assert (await client.read(made))["status"] == "incomplete"
+    await client.create_account(made, **bank)
+    assert (await client.read_recipient(made))["status"] == "incomplete"
 
 
 @pytest.mark.parametrize(
@@ -330,6 +330,6 @@ async def test_or_leave_the_recipient_incomplete_without_one(connect, us_bank):
 )
 async def test_the_route_follows_country_and_account(client, us_bank, changed, route, minimum):
     address = {"street1": "1 High Street", "city": "Austin", "country": "US", "phone": "555123"}
-    made = await client.recipient(address=address, account=us_bank | changed)
+    made = await client.create_recipient(address=address, account=us_bank | changed)
     assert (made["routeType"], made["routeMinimum"]) == (route, minimum)
     assert re.fullmatch(r"[0-9]+\.[0-9]{2}", made["estimatedFees"])

@@ -25,7 +25,7 @@ async def counted(client):
 
 
 async def test_a_batch_may_be_empty(client):
-    batch = await client.batch(description="März")
+    batch = await client.create_batch(description="März")
     assert set(batch) == BATCH
     assert re.fullmatch(r"B-[A-Za-z0-9]{22}", batch["id"])
     assert (batch["status"], batch["amount"], batch["totalPayments"]) == ("open", "0.00", 0)
@@ -37,10 +37,12 @@ async def test_a_batch_may_be_empty(client):
 
 
 async def test_a_batch_is_created_with_its_payments(client, payee, german):
-    batch = await client.batch(client.pay(payee, "10.10", memo="née"), client.pay(german, "7"))
+    batch = await client.create_batch(
+        client.build_payment(payee, "10.10", memo="née"), client.build_payment(german, "7")
+    )
     assert (batch["amount"], batch["totalPayments"]) == ("17.10", 2)
     assert await counted(client) == {"batch": 1, "payment": 2}
-    summary = await client.summary(batch)
+    summary = await client.read_summary(batch)
     first, second = summary.pop("payments")
     assert summary == batch
     assert set(first) == LISTED
@@ -66,20 +68,24 @@ async def test_a_batch_is_created_with_its_payments(client, payee, german):
 
 
 async def test_a_summary_has_all_payments(client, payee):
-    batch = await client.batch(*(client.pay(payee, str(number)) for number in range(1, 251)))
-    amounts = [source for source, _ in await client.amounts(batch)]
+    batch = await client.create_batch(
+        *(client.build_payment(payee, str(number)) for number in range(1, 251))
+    )
+    amounts = [source for source, _ in await client.list_amounts(batch)]
     assert amounts == [f"{number}.00" for number in range(1, 251)]
     assert batch["amount"] == "31375.00"
 
 
 async def test_a_payment_is_added(client, clock, payee):
-    batch = await client.batch()
+    batch = await client.create_batch()
     clock.now += 5
-    added = await client.add(batch, client.pay(payee, "12.34", memo="second thought"))
+    added = await client.add_payment(
+        batch, client.build_payment(payee, "12.34", memo="second thought")
+    )
     assert set(added) == PAYMENT
-    assert added["recipient"] == await client.read(payee)
+    assert added["recipient"] == await client.read_recipient(payee)
     assert added["createdAt"] == added["batch"]["updatedAt"] == "2025-10-09T08:53:25.000Z"
-    summary = await client.summary(batch)
+    summary = await client.read_summary(batch)
     assert (summary["amount"], summary["totalPayments"]) == ("12.34", 1)
     assert summary["updatedAt"] == added["createdAt"]
     answer = await client.call("GET", f"/v1/payments/{added['id']}")
@@ -98,7 +104,10 @@ async def test_an_amount_is_positive_with_two_decimals_or_none(client, payee, am
     answer = await client.call(
         "POST",
         "/v1/batches",
-        {"currency": "USD", "payments": [client.pay(payee), client.pay(payee, amount)]},
+        {
+            "currency": "USD",
+            "payments": [client.build_payment(payee), client.build_payment(payee, amount)],
+        },
     )
     assert (answer.status, answer.errors) == (400, [(code, "payments[1].amount")])
     assert await counted(client) == {"batch": 0, "payment": 0}
@@ -106,7 +115,9 @@ async def test_an_amount_is_positive_with_two_decimals_or_none(client, payee, am
 
 async def test_large_amounts_stay_exact(client, payee):
     large = "9" * 30 + ".99"
-    batch = await client.batch(client.pay(payee, large), client.pay(payee, "0.02"))
+    batch = await client.create_batch(
+        client.build_payment(payee, large), client.build_payment(payee, "0.02")
+    )
     assert batch["amount"] == "1" + "0" * 30 + ".01"
     assert batch["status"] == "pending"
 
@@ -157,7 +168,7 @@ async def test_a_create_is_told_all_that_is_wrong(client, body, errors):
 
 
 async def test_what_is_wrong_with_an_added_payment(client, payee):
-    batch = await client.batch()
+    batch = await client.create_batch()
     target = f"/v1/batches/{batch['id']}/payments"
     answer = await client.call("POST", target, {"amount": "1.5"})
     assert answer.errors == [
@@ -167,7 +178,7 @@ async def test_what_is_wrong_with_an_added_payment(client, payee):
     ]
     answer = await client.call("POST", target, NOBODY)
     assert (answer.status, answer.errors) == (404, [("not_found", "recipient.id")])
-    answer = await client.call("POST", "/v1/batches/B-none/payments", client.pay(payee))
+    answer = await client.call("POST", "/v1/batches/B-none/payments", client.build_payment(payee))
     assert (answer.status, answer.errors) == (404, [("not_found", None)])
     assert await counted(client) == {"batch": 1, "payment": 0}
 
@@ -175,17 +186,17 @@ async def test_what_is_wrong_with_an_added_payment(client, payee):
 async def test_the_status_of_validation_failures_can_be_the_other_one(connect):
     client = await connect(switches=Switches(validation_status=406))
     assert (await client.call("POST", "/v1/batches", {})).status == 406
-    batch = await client.batch()
-    assert (await client.start(batch)).status == 400
+    batch = await client.create_batch()
+    assert (await client.start_batch(batch)).status == 400
 
 
 async def test_an_unknown_recipient_is_not_found_once_the_fields_are_right(client, payee):
     odd = {**NOBODY, "recipient": {"id": 7}}
-    body = {"currency": "USD", "payments": [client.pay(payee), NOBODY, odd]}
+    body = {"currency": "USD", "payments": [client.build_payment(payee), NOBODY, odd]}
     answer = await client.call("POST", "/v1/batches", body)
     unknown = [("not_found", f"payments[{position}].recipient.id") for position in (1, 2)]
     assert (answer.status, answer.errors) == (404, unknown)
-    body["payments"].append(client.pay(payee, "0"))
+    body["payments"].append(client.build_payment(payee, "0"))
     answer = await client.call("POST", "/v1/batches", body)
     assert (answer.status, answer.errors) == (400, [("invalid_field", "payments[3].amount")])
 
@@ -207,7 +218,10 @@ async def test_an_unknown_recipient_can_be_an_invalid_field(connect):
 async def test_suspended_and_archived_recipients_are_refused(client, payee, german):
     await client.call("PATCH", f"/v1/recipients/{payee['id']}", {"status": "suspended"})
     await client.call("DELETE", f"/v1/recipients/{german['id']}")
-    body = {"currency": "USD", "payments": [client.pay(payee), client.pay(german)]}
+    body = {
+        "currency": "USD",
+        "payments": [client.build_payment(payee), client.build_payment(german)],
+    }
     answer = await client.call("POST", "/v1/batches", body)
     wrong = [("invalid_status", f"payments[{position}].recipient.id") for position in (0, 1)]
     assert (answer.status, answer.errors) == (400, wrong)
@@ -219,68 +233,72 @@ async def test_suspended_and_archived_recipients_are_refused(client, payee, germ
 
 async def test_an_archived_recipient_can_be_unknown(connect):
     client = await connect(switches=Switches(reads_archived=False))
-    gone = await client.recipient()
+    gone = await client.create_recipient()
     await client.call("DELETE", f"/v1/recipients/{gone['id']}")
-    body = {"currency": "USD", "payments": [client.pay(gone)]}
+    body = {"currency": "USD", "payments": [client.build_payment(gone)]}
     answer = await client.call("POST", "/v1/batches", body)
     assert (answer.status, answer.errors) == (404, [("not_found", "payments[0].recipient.id")])
 
 
 async def test_an_incomplete_recipient_may_be_in_a_batch(client):
-    batch = await client.batch(client.pay(await client.recipient()))
-    (payment,) = (await client.summary(batch))["payments"]
+    batch = await client.create_batch(client.build_payment(await client.create_recipient()))
+    (payment,) = (await client.read_summary(batch))["payments"]
     assert (payment["recipient"]["status"], payment["method"]) == ("incomplete", None)
     assert (payment["targetCurrency"], payment["fees"]) == ("USD", "0.00")
 
 
 async def test_a_batch_that_the_balance_does_not_cover_is_pending(client, payee):
     client.service.set_balance("demo", "USD", "100.99")
-    batch = await client.batch(client.pay(payee, "100.00"))
+    batch = await client.create_batch(client.build_payment(payee, "100.00"))
     assert batch["status"] == "pending"
     client.service.set_balance("demo", "USD", "101.00")
-    assert (await client.summary(batch))["status"] == "open"
-    await client.add(batch, client.pay(payee, "0.01"))
-    assert (await client.summary(batch))["status"] == "pending"
-    assert (await client.batch(client.pay(payee, currency="ZAR"), currency="ZAR"))[
+    assert (await client.read_summary(batch))["status"] == "open"
+    await client.add_payment(batch, client.build_payment(payee, "0.01"))
+    assert (await client.read_summary(batch))["status"] == "pending"
+    assert (await client.create_batch(client.build_payment(payee, currency="ZAR"), currency="ZAR"))[
         "status"
     ] == "pending"
 
 
 async def test_another_merchant_sees_none_of_it(client, payee):
-    batch = await client.batch(client.pay(payee))
-    (payment,) = (await client.summary(batch))["payments"]
+    batch = await client.create_batch(client.build_payment(payee))
+    (payment,) = (await client.read_summary(batch))["payments"]
     client.service.add_key(Key("AK2", "two", "other"))
     client.access_key, client.secret_key = "AK2", "two"
     for target in (f"/v1/batch/{batch['id']}/summary", f"/v1/payments/{payment['id']}"):
         assert (await client.call("GET", target)).status == 404
-    assert (await client.start(batch)).status == (await client.quote(batch)).status == 404
+    assert (
+        (await client.start_batch(batch)).status
+        == (await client.generate_quote(batch)).status
+        == 404
+    )
     answer = await client.call(
-        "POST", "/v1/batches", {"currency": "USD", "payments": [client.pay(payee)]}
+        "POST", "/v1/batches", {"currency": "USD", "payments": [client.build_payment(payee)]}
     )
     assert answer.errors == [("not_found", "payments[0].recipient.id")]
 
 
 async def test_writes_can_answer_with_no_more_than_an_id(connect, us_bank, us_address):
     client = await connect(switches=Switches(answers="bare"))
-    payee = await client.recipient(address=us_address, account=us_bank)
-    batch = await client.batch(client.pay(payee))
+    payee = await client.create_recipient(address=us_address, account=us_bank)
+    batch = await client.create_batch(client.build_payment(payee))
     assert set(batch) == {"id"}
-    added = await client.add(batch, client.pay(payee, "1"))
+    added = await client.add_payment(batch, client.build_payment(payee, "1"))
     assert set(added) == {"id"}
     path = f"/v1/batches/{batch['id']}"
     bare = {"ok": True}
     assert (await client.call("PATCH", path, {"description": "x"})).json == bare
     target = f"{path}/payments/{added['id']}"
     assert (await client.call("PATCH", target, {"memo": "x"})).json == bare
-    assert (await client.quote(batch)).json == bare
+    assert (await client.generate_quote(batch)).json == bare
     read = (await client.call("GET", f"/v1/payments/{added['id']}")).json["payment"]
     assert (set(read), read["memo"]) == (PAYMENT, "x")
     assert (await client.call("DELETE", target)).json == bare
-    summary = await client.summary(batch)
+    summary = await client.read_summary(batch)
     assert set(summary) == BATCH | {"payments"}
     assert set(summary["payments"][0]) == LISTED
-    assert (await client.start(batch)).json == bare
-    other = await client.batch()
+    assert (await client.start_batch(batch)).json == bare
+    other = await client.create_batch()
     assert (await client.call("DELETE", f"/v1/batches/{other['id']}")).json == bare
 
 
@@ -295,8 +313,8 @@ async def test_words_and_lengths_can_be_another_services(connect, us_bank, us_ad
     )
     answer = await client.call("POST", "/v1/batches", {"currency": "USD"})
     assert answer.errors == [("empty_field", "sourceCurrency")]
-    payee = await client.recipient(address=us_address, account=us_bank)
-    batch = await client.batch(client.pay(payee), sourceCurrency="USD")
+    payee = await client.create_recipient(address=us_address, account=us_bank)
+    batch = await client.create_batch(client.build_payment(payee), sourceCurrency="USD")
     assert (len(batch["id"]), batch["currency"]) == (len("B-") + 16, "USD")
     answer = await client.call("GET", f"/v1/batches/{batch['id']}/summary")
     assert len(answer.json["digest"]["payments"][0]["id"]) == len("P-") + 20
@@ -304,10 +322,10 @@ async def test_words_and_lengths_can_be_another_services(connect, us_bank, us_ad
 
 
 async def test_a_test_can_lay_fields_over(client, payee):
-    batch = await client.batch(client.pay(payee))
+    batch = await client.create_batch(client.build_payment(payee))
     client.service.batch(batch["id"]).extra = {"status": "accepted", "dealId": "D-1"}
-    (payment,) = (await client.summary(batch))["payments"]
+    (payment,) = (await client.read_summary(batch))["payments"]
     client.service.payment(payment["id"]).extra = {"status": "held"}
-    summary = await client.summary(batch)
+    summary = await client.read_summary(batch)
     assert (summary["status"], summary["dealId"]) == ("accepted", "D-1")
     assert summary["payments"][0]["status"] == "held"

@@ -19,7 +19,7 @@ RUN = [sys.executable, "-c", "from gateway.cli.simulate import simulate; simulat
 
 @contextmanager
 def running(*arguments, lines, stdin=""):
-    """The command, its address, and the lines that it printed."""
+    """Run the command and yield its process, its URL, and the lines that it printed."""
     command = [*RUN, "--port", "0", *arguments]
     with subprocess.Popen(
         command,
@@ -163,7 +163,7 @@ balance_path = "/v1/funds"
 
 @pytest.mark.parametrize("way", ["named", "where it runs", "variables"])
 def test_both_faces_speak_the_words_of_the_configuration(way, tmp_path, monkeypatch):
-    """And each merchant has a wallet balance: it can be read without setting anything up."""
+    """Each merchant has a wallet balance, which can be read without any setup."""
     arguments = ["--legacy-port", "0"]
     if way == "variables":
         for line in WORDS.split("\n[")[1:]:
@@ -238,7 +238,7 @@ def test_the_legacy_face_takes_the_api_keys_of_the_file():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected_text"),
     [
         ("", "no keys"),
         ("{}\nhush\n", "line 1 has no merchant"),
@@ -255,13 +255,13 @@ def test_the_legacy_face_takes_the_api_keys_of_the_file():
          '"api_key": "hush"}'), "is used for two merchants"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_keys_is_one_line(text, said):
+def test_what_is_wrong_with_keys_is_one_line(text, expected_text):
     done = subprocess.run(
         [*RUN, "--keys", "-"], input=text, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert said in done.stderr
+    assert expected_text in done.stderr
     assert "hush" not in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -84,7 +84,7 @@ async def test_a_stranger_meets_no_fault(client):
 
 
 async def test_a_fault_of_its_own_is_an_internal_error(client, caplog):
-    recipient = await client.recipient()
+    recipient = await client.create_recipient()
     client.service.recipient(recipient["id"]).extra = {"broken": object()}
     answer = await client.call("GET", f"/v1/recipients/{recipient['id']}")
     assert (answer.status, answer.errors) == (500, [("internal_server_error", None)])

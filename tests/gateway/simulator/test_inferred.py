@@ -1,4 +1,4 @@
-"""Listing, editing and deleting batches: what the document speaks of and shows no path for."""
+"""Optional endpoints: batch operations that the document mentions without paths."""
 
 import pytest
 
@@ -18,8 +18,9 @@ INFERRED = [
 
 @pytest.fixture
 async def batch(client, payee, german):
-    return await client.batch(
-        client.pay(payee, "10.00", memo="one"), client.pay(german, "20.00", memo="two")
+    return await client.create_batch(
+        client.build_payment(payee, "10.00", memo="one"),
+        client.build_payment(german, "20.00", memo="two"),
     )
 
 
@@ -30,7 +31,7 @@ async def path(batch):
 
 @pytest.fixture
 async def payments(client, batch):
-    return (await client.summary(batch))["payments"]
+    return (await client.read_summary(batch))["payments"]
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
@@ -38,9 +39,9 @@ async def test_a_service_may_have_none_of_it(connect, us_bank, us_address, statu
     client = await connect(
         switches=Switches(inferred=False, lists_payments=False, inferred_status=status)
     )
-    payee = await client.recipient(address=us_address, account=us_bank)
-    batch = await client.batch(client.pay(payee))
-    before = await client.summary(batch)
+    payee = await client.create_recipient(address=us_address, account=us_bank)
+    batch = await client.create_batch(client.build_payment(payee))
+    before = await client.read_summary(batch)
     (payment,) = before["payments"]
     for method, path in [*INFERRED, ("GET", "/v1/payments")]:
         target = path.format(id=batch["id"], payment=payment["id"])
@@ -48,16 +49,20 @@ async def test_a_service_may_have_none_of_it(connect, us_bank, us_address, statu
         answer = await client.call(method, target, body)
         assert (answer.status, answer.errors) == (status, [("not_found", None)]), target
     assert (await client.call("GET", "/v1/nothing")).status == 404
-    assert await client.summary(batch) == before
+    assert await client.read_summary(batch) == before
     assert (await client.call("GET", f"/v1/payments/{payment['id']}")).status == 200
-    assert (await client.quote(batch)).status == (await client.start(batch)).status == 200
+    assert (
+        (await client.generate_quote(batch)).status
+        == (await client.start_batch(batch)).status
+        == 200
+    )
 
 
 async def test_batches_are_listed_the_newest_first(client, clock):
     made = []
     for number in range(12):
         clock.now += number % 2
-        made.append(await client.batch(description=str(number)))
+        made.append(await client.create_batch(description=str(number)))
     answer = (await client.call("GET", "/v1/batches")).json
     assert answer["meta"] == {"page": 1, "pages": 2, "records": 12}
     assert answer["batches"] == made[:1:-1]
@@ -98,13 +103,13 @@ async def test_a_batch_is_edited(client, clock, batch, payments, payee):
     body = {
         "description": "edited",
         "currency": "USD",
-        "payments": [client.pay(payee, "1.00", memo="three")],
+        "payments": [client.build_payment(payee, "1.00", memo="three")],
         "update_payments": [{"id": payments[0]["id"], "amount": "9.20", "currency": "EUR"}],
         "remove_payments": [{"id": payments[1]["id"]}],
     }
     answer = await client.call("PATCH", f"/v1/batches/{batch['id']}", body)
     assert answer.json == {"ok": True, "object": "updated"}
-    summary = await client.summary(batch)
+    summary = await client.read_summary(batch)
     assert (summary["description"], summary["amount"]) == ("edited", "11.00")
     assert summary["updatedAt"] == "2025-10-09T08:53:23.000Z"
     changed, added = summary["payments"]
@@ -117,12 +122,12 @@ async def test_a_batch_is_edited(client, clock, batch, payments, payee):
 
 
 async def test_an_edit_is_all_or_nothing(client, batch, path, payments, payee):
-    before = await client.summary(batch)
+    before = await client.read_summary(batch)
     one, two = ({"id": each["id"]} for each in payments)
     body = {
         "description": 5,
         "currency": "EUR",
-        "payments": [client.pay(payee), {}],
+        "payments": [client.build_payment(payee), {}],
         "update_payments": [{**one, "amount": "0"}, {}, {"id": "P-none"}, {"id": 7}, 3],
         "remove_payments": [one, two, two],
     }
@@ -147,14 +152,14 @@ async def test_an_edit_is_all_or_nothing(client, batch, path, payments, payee):
     nobody = {"recipient": {"id": "R-nobody"}, "amount": "1", "currency": "USD"}
     answer = await client.call("PATCH", path, {"payments": [nobody], "remove_payments": [one]})
     assert (answer.status, answer.errors) == (404, [("not_found", "payments[0].recipient.id")])
-    assert await client.summary(batch) == before
+    assert await client.read_summary(batch) == before
 
 
 async def test_a_payment_is_edited(client, batch, path, payments, german):
     target = f"{path}/payments/{payments[0]['id']}"
     body = {"amount": "12", "memo": "", "recipient": {"id": german["id"]}}
     assert (await client.call("PATCH", target, body)).json == {"ok": True, "object": "updated"}
-    changed = (await client.summary(batch))["payments"][0]
+    changed = (await client.read_summary(batch))["payments"][0]
     assert (changed["sourceAmount"], changed["memo"]) == ("12.00", "")
     assert changed["recipient"] == payments[0]["recipient"]
     answer = await client.call("PATCH", target, {"amount": "1.5", "currency": "", "memo": []})
@@ -168,13 +173,13 @@ async def test_a_payment_is_deleted(client, batch, path, payments, payee):
     assert (await client.call("DELETE", target)).json == {"ok": True, "object": "deleted"}
     assert (await client.call("DELETE", target)).status == 404
     assert (await client.call("GET", f"/v1/payments/{payments[0]['id']}")).status == 404
-    assert (await client.summary(batch))["totalPayments"] == 1
+    assert (await client.read_summary(batch))["totalPayments"] == 1
     listed = (await client.call("GET", f"/v1/recipients/{payee['id']}/payments")).json
     assert listed["payments"] == []
 
 
 async def test_a_payment_of_another_batch_is_not_found(client, payments):
-    other = await client.batch()
+    other = await client.create_batch()
     target = f"/v1/batches/{other['id']}/payments/{payments[0]['id']}"
     for method in ("PATCH", "DELETE"):
         assert (await client.call(method, target)).errors == [("not_found", None)]
@@ -197,8 +202,11 @@ async def test_a_pending_batch_is_edited_and_deleted_too(client, path, payments)
 
 
 async def test_several_are_deleted_or_none(client, batch, payee):
-    other, started = await client.batch(), await client.batch(client.pay(payee))
-    await client.start(started)
+    other, started = (
+        await client.create_batch(),
+        await client.create_batch(client.build_payment(payee)),
+    )
+    await client.start_batch(started)
     ids = [batch["id"], other["id"]]
 
     async def delete(ids):

@@ -12,7 +12,7 @@ async def listed(client, query=""):
 
 
 async def emails(client, query):
-    """Of the recipients found, without their domain, in the order given."""
+    """List the emails of the found recipients, without domain, in the answer's order."""
     found = await listed(client, f"?orderBy=createdAt&sortBy=asc&{query}")
     return [each["email"].split("@")[0] for each in found["recipients"]]
 
@@ -27,7 +27,7 @@ async def people(client, clock, accounts, us_address):
     """Four recipients, created a day apart from 2025-10-09 on."""
     day = 86_400
     made = [
-        await client.recipient(
+        await client.create_recipient(
             email="ana@north.example.com",
             firstName="Ana",
             lastName="Müller",
@@ -38,7 +38,7 @@ async def people(client, clock, accounts, us_address):
     ]
     clock.now += day
     made.append(
-        await client.recipient(
+        await client.create_recipient(
             email="bob@example.org",
             firstName="Bob",
             lastName="Ängström",
@@ -49,7 +49,7 @@ async def people(client, clock, accounts, us_address):
     )
     clock.now += day
     made.append(
-        await client.recipient(
+        await client.create_recipient(
             email="cy@example.com",
             firstName="Anabel",
             lastName="Cy",
@@ -72,7 +72,7 @@ async def test_a_list_shows_whole_recipients(client, people):
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("search=ana", ["ana", "cy"]),
         ("search=ANA", ["ana", "cy"]),
@@ -106,12 +106,12 @@ async def test_a_list_shows_whole_recipients(client, people):
         ("unknown=1&city=Austin", ["ana", "bob", "cy", "dot"]),
     ],
 )
-async def test_parameters_leave_some(client, people, query, found):
-    assert await emails(client, query) == found
+async def test_parameters_leave_some(client, people, query, expected):
+    assert await emails(client, query) == expected
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("startDate=2025-10-11T08:53:20.000Z", ["ana", "cy", "dot"]),
         ("startDate=2025-10-11T08:53:20.001Z", ["ana", "dot"]),
@@ -121,10 +121,10 @@ async def test_parameters_leave_some(client, people, query, found):
         ("endDate=2025-10-09", []),
     ],
 )
-async def test_dates_are_those_of_the_last_update(client, people, query, found):
+async def test_dates_are_those_of_the_last_update(client, people, query, expected):
     body = {"placeOfBirth": "Kraków"}
     await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", body)
-    assert await emails(client, query) == found
+    assert await emails(client, query) == expected
 
 
 async def test_compliance_has_no_filter_for_review(client, people):
@@ -170,7 +170,7 @@ async def test_a_question_that_makes_no_sense_is_refused(client, query, errors):
 
 
 @pytest.mark.parametrize(
-    ("order", "found"),
+    ("order", "expected"),
     [
         ("name", ["ana", "cy", "bob", "dot"]),
         ("email", ["ana", "bob", "cy", "dot"]),
@@ -180,7 +180,7 @@ async def test_a_question_that_makes_no_sense_is_refused(client, query, errors):
         ("updatedAt", ["bob", "cy", "dot", "ana"]),
     ],
 )
-async def test_six_orders_and_two_directions(client, people, order, found):
+async def test_six_orders_and_two_directions(client, people, order, expected):
     await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", {"placeOfBirth": "Łódź"})
 
     async def in_order(query):
@@ -188,7 +188,7 @@ async def test_six_orders_and_two_directions(client, people, order, found):
         return [each["email"].split("@")[0] for each in answer["recipients"]]
 
     def ties_by_id(emails, key):
-        """Those with the same key stand in the order of their ids, in either direction."""
+        """Equal recipients are in the order of their ids, in either direction."""
         ids = {each["email"].split("@")[0]: each["id"] for each in people}
         groups = [list(group) for _, group in itertools.groupby(emails, key)]
         return [each for group in groups for each in sorted(group, key=ids.__getitem__)]
@@ -199,8 +199,8 @@ async def test_six_orders_and_two_directions(client, people, order, found):
     def key(email):
         return same.get(email, email)
 
-    assert await in_order(f"orderBy={order}&sortBy=asc") == ties_by_id(found, key)
-    downwards = ties_by_id(found[::-1], key)
+    assert await in_order(f"orderBy={order}&sortBy=asc") == ties_by_id(expected, key)
+    downwards = ties_by_id(expected[::-1], key)
     assert await in_order(f"orderBy={order}&sortBy=desc") == downwards
     assert await in_order(f"orderBy={order}") == downwards
 
@@ -213,7 +213,7 @@ async def test_without_an_order_the_last_updated_come_first(client, people):
 
 async def test_a_list_comes_in_pages_of_ten(client):
     for number in range(23):
-        await client.recipient(email=f"p{number:02d}@example.com")
+        await client.create_recipient(email=f"p{number:02d}@example.com")
     pages = [await listed(client, f"?orderBy=email&sortBy=asc&page={n}") for n in (1, 2, 3, 4)]
     assert [len(page["recipients"]) for page in pages] == [10, 10, 3, 0]
     assert [page["meta"] for page in pages] == [
@@ -227,7 +227,7 @@ async def test_a_list_comes_in_pages_of_ten(client):
 async def test_a_page_has_a_largest_size(connect):
     client = await connect(switches=Switches(max_page_size=2))
     for _ in range(3):
-        await client.recipient()
+        await client.create_recipient()
     found = await listed(client, "?pageSize=1000")
     assert len(found["recipients"]) == 2
     assert found["meta"] == {"page": 1, "pages": 2, "records": 3}

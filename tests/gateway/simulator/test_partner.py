@@ -49,21 +49,21 @@ def act_as(client, merchant):
 
 @pytest.fixture
 async def child(client):
-    """The client signs with the pair of a sub-merchant from here on."""
+    """Create a sub-merchant; from here on the client signs with its credentials."""
     merchant = await made(client)
     act_as(client, merchant)
     return merchant
 
 
 async def test_a_submerchant_is_another_merchant_with_a_pair_of_its_own(client, us_address):
-    theirs = await client.recipient(address=us_address)
+    theirs = await client.create_recipient(address=us_address)
     child = await made(client)
     assert set(child) == {"id", "accessKey", "secretKey"}
     act_as(client, child)
     assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
     path = f"/v1/recipients/{theirs['id']}"
     assert (await client.call("GET", path)).errors == [("not_found", None)]
-    own = await client.recipient()
+    own = await client.create_recipient()
     assert (await client.call("GET", f"/v1/recipients/{own['id']}")).status == 200
     world = next(each for each in client.service.worlds.values() if own["id"] in each.recipients)
     assert (world.owner.parent_id, world.owner.name) == ("demo", "Atelier Ünlü")

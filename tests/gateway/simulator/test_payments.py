@@ -4,10 +4,12 @@ from gateway.simulator import Switches, Words
 
 
 async def test_all_payments_are_listed_the_newest_first(client, clock, payee, german):
-    await client.batch(client.pay(payee, "1.00"), client.pay(german, "2.00"))
+    await client.create_batch(
+        client.build_payment(payee, "1.00"), client.build_payment(german, "2.00")
+    )
     clock.now += 1
-    batch = await client.batch()
-    last = await client.add(batch, client.pay(payee, "3.00", memo="Größe"))
+    batch = await client.create_batch()
+    last = await client.add_payment(batch, client.build_payment(payee, "3.00", memo="Größe"))
     answer = (await client.call("GET", "/v1/payments")).json
     assert answer["meta"] == {"page": 1, "pages": 1, "records": 3}
     assert [each["sourceAmount"] for each in answer["payments"]] == ["3.00", "2.00", "1.00"]
@@ -22,10 +24,12 @@ async def test_all_payments_are_listed_the_newest_first(client, clock, payee, ge
 async def test_a_recipients_payments_are_those_of_batches_and_seeded_ones(
     client, clock, payee, german
 ):
-    await client.batch(client.pay(payee, "1.00"), client.pay(german, "2.00"))
+    await client.create_batch(
+        client.build_payment(payee, "1.00"), client.build_payment(german, "2.00")
+    )
     seeded = client.service.seed_payments(payee["id"], 2, seed=1)
     clock.now += 400 * 24 * 3600
-    await client.batch(client.pay(payee, "3.00"))
+    await client.create_batch(client.build_payment(payee, "3.00"))
     path = f"/v1/recipients/{payee['id']}/payments"
     answer = (await client.call("GET", path)).json
     assert answer["meta"]["records"] == 4
@@ -39,11 +43,11 @@ async def test_a_recipients_payments_are_those_of_batches_and_seeded_ones(
 
 
 async def test_a_payment_shows_its_recipient_as_now(client, payee):
-    payment = await client.add(await client.batch(), client.pay(payee))
+    payment = await client.add_payment(await client.create_batch(), client.build_payment(payee))
     client.service.set_compliance(payee["id"], "verified")
     await client.call("PATCH", f"/v1/recipients/{payee['id']}", {"firstName": "Ana"})
     read = (await client.call("GET", f"/v1/payments/{payment['id']}")).json["payment"]
-    assert read["recipient"] == await client.read(payee) != payee
+    assert read["recipient"] == await client.read_recipient(payee) != payee
     assert read["compliance"] == {"status": "verified", "checkedAt": "2025-10-09T08:53:20.000Z"}
 
 
@@ -96,9 +100,9 @@ async def test_balances_can_be_a_list_elsewhere_in_other_words(connect):
 
 
 async def test_a_started_batch_shows_in_the_balance(client, clock, payee):
-    batch = await client.batch(client.pay(payee, "10.00"))
+    batch = await client.create_batch(client.build_payment(payee, "10.00"))
     client.service.set_outcome(payee["id"], "returned")
-    await client.start(batch)
+    await client.start_batch(batch)
 
     async def dollars():
         return (await client.call("GET", "/v1/balance")).json["balances"]["USD"]["amount"]

@@ -1,4 +1,4 @@
-"""From the start of a batch to its end, and the balance that pays for it."""
+"""Processing of started batches, and the balance that pays for them."""
 
 import asyncio
 from decimal import Decimal
@@ -10,26 +10,28 @@ from gateway.simulator import Fault, Key, Start, Switches
 
 
 async def refused(client, batch):
-    """What the start is refused with; nothing has happened."""
-    answer = await client.start(batch)
+    """Return the errors of a refused start, after checking that nothing changed."""
+    answer = await client.start_batch(batch)
     assert answer.status == 400
     assert client.service.starts == []
-    assert (await client.summary(batch))["sentAt"] is None
+    assert (await client.read_summary(batch))["sentAt"] is None
     return answer.errors
 
 
 async def test_a_started_batch_is_processed_after_a_moment(client, clock, payee, german):
-    batch = await client.batch(client.pay(payee, "10.00"), client.pay(german, "5.50"))
+    batch = await client.create_batch(
+        client.build_payment(payee, "10.00"), client.build_payment(german, "5.50")
+    )
     clock.now += 10
-    started = (await client.start(batch)).json["batch"]
+    started = (await client.start_batch(batch)).json["batch"]
     assert (started["status"], started["sentAt"]) == ("processing", "2025-10-09T08:53:30.000Z")
     assert client.service.starts == [Start("demo", "sandbox", batch["id"], clock.now)]
     clock.now += 1.999
-    summary = await client.summary(batch)
+    summary = await client.read_summary(batch)
     assert (summary["status"], summary["completedAt"]) == ("processing", None)
     assert {each["status"] for each in summary["payments"]} == {"pending"}
     clock.now += 60
-    summary = await client.summary(batch)
+    summary = await client.read_summary(batch)
     assert summary["status"] == "processed"
     assert summary["completedAt"] == summary["updatedAt"] == "2025-10-09T08:53:32.000Z"
     for payment in summary["payments"]:
@@ -39,9 +41,9 @@ async def test_a_started_batch_is_processed_after_a_moment(client, clock, payee,
 
 
 async def test_a_payment_read_by_itself_is_processed_too(client, clock, payee):
-    batch = await client.batch(client.pay(payee))
-    (payment,) = (await client.summary(batch))["payments"]
-    await client.start(batch)
+    batch = await client.create_batch(client.build_payment(payee))
+    (payment,) = (await client.read_summary(batch))["payments"]
+    await client.start_batch(batch)
     clock.now += 2
     read = (await client.call("GET", f"/v1/payments/{payment['id']}")).json["payment"]
     assert (read["status"], read["processedAt"]) == ("processed", "2025-10-09T08:53:22.000Z")
@@ -51,23 +53,25 @@ async def test_a_payment_read_by_itself_is_processed_too(client, clock, payee):
 
 async def test_how_long_it_takes_and_what_it_is_then_can_be_switched(connect, us_bank, us_address):
     client = await connect(switches=Switches(processing_seconds=0, processed_word="complete"))
-    payee = await client.recipient(address=us_address, account=us_bank)
-    batch = await client.batch(client.pay(payee))
-    assert (await client.start(batch)).json["batch"]["status"] == "processing"
-    assert (await client.summary(batch))["status"] == "complete"
+    payee = await client.create_recipient(address=us_address, account=us_bank)
+    batch = await client.create_batch(client.build_payment(payee))
+    assert (await client.start_batch(batch)).json["batch"]["status"] == "processing"
+    assert (await client.read_summary(batch))["status"] == "complete"
 
 
 async def test_the_balance_is_debited_once(client, clock, payee, german):
-    batch = await client.batch(client.pay(payee, "10.00"), client.pay(german, "9.20", "EUR"))
+    batch = await client.create_batch(
+        client.build_payment(payee, "10.00"), client.build_payment(german, "9.20", "EUR")
+    )
     client.service.set_balance("demo", "USD", "22.00")
-    await client.start(batch)
+    await client.start_batch(batch)
     assert client.service.balance("demo", "USD") == 0
-    # What is left would not cover it again, which makes nothing pending.
-    assert (await client.summary(batch))["status"] == "processing"
-    answer = await client.start(batch)
+    # The rest would not cover the batch again; a started batch still does not turn pending.
+    assert (await client.read_summary(batch))["status"] == "processing"
+    answer = await client.start_batch(batch)
     assert (answer.status, answer.errors) == (400, [("invalid_status", None)])
     clock.now += 5
-    answer = await client.start(batch)
+    answer = await client.start_batch(batch)
     assert (answer.status, answer.errors) == (400, [("invalid_status", None)])
     assert len(client.service.starts) == 1
     assert client.service.balance("demo", "USD") == 0
@@ -75,50 +79,57 @@ async def test_the_balance_is_debited_once(client, clock, payee, german):
 
 
 async def test_starts_at_the_same_moment_start_once(client, payee):
-    batch = await client.batch(client.pay(payee))
-    answers = await asyncio.gather(*(client.start(batch) for _ in range(8)))
+    batch = await client.create_batch(client.build_payment(payee))
+    answers = await asyncio.gather(*(client.start_batch(batch) for _ in range(8)))
     assert sorted(answer.status for answer in answers) == [200] + [400] * 7
     assert len(client.service.starts) == 1
 
 
 async def test_two_batches_cannot_spend_the_same_money(client, payee):
     client.service.set_balance("demo", "USD", "15.00")
-    first, second = await client.batch(client.pay(payee)), await client.batch(client.pay(payee))
+    first, second = (
+        await client.create_batch(client.build_payment(payee)),
+        await client.create_batch(client.build_payment(payee)),
+    )
     assert (first["status"], second["status"]) == ("open", "open")
-    assert (await client.start(first)).status == 200
-    assert (await client.summary(second))["status"] == "pending"
-    assert (await client.start(second)).errors == [("invalid_status", None)]
+    assert (await client.start_batch(first)).status == 200
+    assert (await client.read_summary(second))["status"] == "pending"
+    assert (await client.start_batch(second)).errors == [("invalid_status", None)]
 
 
 async def test_the_balance_must_cover_payouts_and_fees(client, payee):
     client.service.set_balance("demo", "USD", "10.99")
-    batch = await client.batch(client.pay(payee))
+    batch = await client.create_batch(client.build_payment(payee))
     assert await refused(client, batch) == [("invalid_status", None)]
     client.service.set_balance("demo", "USD", "11.00")
-    assert (await client.start(batch)).status == 200
+    assert (await client.start_batch(batch)).status == 200
 
 
 async def test_an_empty_batch_is_not_started(client):
-    assert await refused(client, await client.batch()) == [("invalid_status", None)]
-    assert (await client.start({"id": "B-none"})).errors == [("not_found", None)]
+    assert await refused(client, await client.create_batch()) == [("invalid_status", None)]
+    assert (await client.start_batch({"id": "B-none"})).errors == [("not_found", None)]
 
 
 async def test_every_recipient_must_be_payable(client, payee, us_bank, us_address):
     incomplete, suspended = (
-        await client.recipient(),
-        await client.recipient(address=us_address, account=us_bank),
+        await client.create_recipient(),
+        await client.create_recipient(address=us_address, account=us_bank),
     )
-    batch = await client.batch(client.pay(payee), client.pay(incomplete), client.pay(suspended))
+    batch = await client.create_batch(
+        client.build_payment(payee),
+        client.build_payment(incomplete),
+        client.build_payment(suspended),
+    )
     path = f"/v1/recipients/{suspended['id']}"
     await client.call("PATCH", path, {"status": "suspended"})
     wrong = [("invalid_status", f"payments[{position}].recipient.id") for position in (1, 2)]
     assert await refused(client, batch) == wrong
     await client.call("PATCH", path, {"status": "active"})
     await client.call("PATCH", f"/v1/recipients/{incomplete['id']}", {"address": us_address})
-    await client.account(incomplete, **us_bank)
-    assert (await client.start(batch)).status == 200
-    # The one that had no account when the payment was made costs a fee now.
-    payments = (await client.summary(batch))["payments"]
+    await client.create_account(incomplete, **us_bank)
+    assert (await client.start_batch(batch)).status == 200
+    # This recipient had no account when the payment was created, and costs a fee now.
+    payments = (await client.read_summary(batch))["payments"]
     assert [each["fees"] for each in payments] == ["1.00"] * 3
     assert payments[1]["method"] == "bank-transfer"
     assert client.service.balance("demo", "USD") == Decimal("999967.00")
@@ -129,11 +140,11 @@ async def test_a_bank_transfer_below_the_minimum_is_not_processed(
 ):
     client.service.recipient(payee["id"]).extra = {"routeMinimum": 50}
     client.service.recipient(wallet_holder["id"]).extra = {"routeMinimum": "50"}
-    batch = await client.batch(
-        client.pay(payee, "49.99"),
-        client.pay(german, "1.99"),
-        client.pay(german, "2.00"),
-        client.pay(wallet_holder, "1.00"),
+    batch = await client.create_batch(
+        client.build_payment(payee, "49.99"),
+        client.build_payment(german, "1.99"),
+        client.build_payment(german, "2.00"),
+        client.build_payment(wallet_holder, "1.00"),
     )
     wrong = [("invalid_field", f"payments[{position}].amount") for position in (0, 1)]
     assert await refused(client, batch) == wrong
@@ -144,46 +155,48 @@ async def test_a_bank_transfer_below_the_minimum_is_not_processed(
 @pytest.mark.parametrize("outcome", ["failed", "returned"])
 async def test_what_does_not_arrive_comes_back(client, clock, payee, german, outcome):
     client.service.set_outcome(german["id"], outcome)
-    batch = await client.batch(client.pay(payee, "10.00"), client.pay(german, "5.50"))
-    await client.start(batch)
+    batch = await client.create_batch(
+        client.build_payment(payee, "10.00"), client.build_payment(german, "5.50")
+    )
+    await client.start_batch(batch)
     assert client.service.balance("demo", "USD") == Decimal("999982.50")
     clock.now += 2
-    summary = await client.summary(batch)
+    summary = await client.read_summary(batch)
     assert summary["status"] == "processed"
     assert [each["status"] for each in summary["payments"]] == ["processed", outcome]
     processed = summary["payments"][1]["processedAt"]
     assert processed == (None if outcome == "failed" else summary["completedAt"])
     assert client.service.balance("demo", "USD") == Decimal("999988.00")
-    await client.summary(batch)
+    await client.read_summary(batch)
     assert client.service.balance("demo", "USD") == Decimal("999988.00")
 
 
 async def test_what_has_arrived_stays_so(client, clock, payee):
-    batch = await client.batch(client.pay(payee))
-    await client.start(batch)
+    batch = await client.create_batch(client.build_payment(payee))
+    await client.start_batch(batch)
     clock.now += 2
     client.service.set_outcome(payee["id"], "failed")
-    assert (await client.summary(batch))["status"] == "processed"
+    assert (await client.read_summary(batch))["status"] == "processed"
 
 
 async def test_a_batch_of_which_nothing_arrives_has_failed(client, clock, payee):
     client.service.set_outcome(payee["id"], "failed")
-    batch = await client.batch(client.pay(payee), client.pay(payee))
-    await client.start(batch)
+    batch = await client.create_batch(client.build_payment(payee), client.build_payment(payee))
+    await client.start_batch(batch)
     clock.now += 2
-    assert (await client.summary(batch))["status"] == "failed"
+    assert (await client.read_summary(batch))["status"] == "failed"
 
 
 @pytest.mark.parametrize("after", [0, 5])
 async def test_nothing_is_edited_or_deleted_after_the_start(client, clock, payee, after):
-    batch = await client.batch(client.pay(payee))
-    (payment,) = (await client.summary(batch))["payments"]
-    await client.start(batch)
+    batch = await client.create_batch(client.build_payment(payee))
+    (payment,) = (await client.read_summary(batch))["payments"]
+    await client.start_batch(batch)
     clock.now += after
-    before = await client.summary(batch)
+    before = await client.read_summary(batch)
     path = f"/v1/batches/{batch['id']}"
     for method, target, body in (
-        ("POST", f"{path}/payments", client.pay(payee)),
+        ("POST", f"{path}/payments", client.build_payment(payee)),
         ("PATCH", path, {"description": "late"}),
         ("DELETE", path, None),
         ("DELETE", "/v1/batches", {"ids": [batch["id"]]}),
@@ -192,36 +205,39 @@ async def test_nothing_is_edited_or_deleted_after_the_start(client, clock, payee
     ):
         answer = await client.call(method, target, body)
         assert (answer.status, answer.errors) == (400, [("invalid_status", None)]), target
-    assert await client.summary(batch) == before
+    assert await client.read_summary(batch) == before
 
 
 @pytest.mark.parametrize(("when", "starts"), [("before", 0), ("after", 1)])
 async def test_a_start_can_lose_its_answer(client, payee, when, starts):
-    batch = await client.batch(client.pay(payee))
+    batch = await client.create_batch(client.build_payment(payee))
     client.simulator.next(Fault("POST", "/v1/batches/*/start-processing", close=when))
     with pytest.raises(aiohttp.ClientConnectionError):
-        await client.start(batch)
+        await client.start_batch(batch)
     assert len(client.service.starts) == starts
-    assert (await client.summary(batch))["status"] == ("processing" if starts else "open")
+    assert (await client.read_summary(batch))["status"] == ("processing" if starts else "open")
 
 
-@pytest.mark.parametrize(("executes", "made"), [(False, 0), (True, 1)])
-async def test_a_create_can_answer_something_else(client, payee, executes, made):
+@pytest.mark.parametrize(("executes", "created_count"), [(False, 0), (True, 1)])
+async def test_a_create_can_answer_something_else(client, payee, executes, created_count):
     client.simulator.next(Fault("POST", "/v1/batches", status=502, executes=executes))
     answer = await client.call(
-        "POST", "/v1/batches", {"currency": "USD", "payments": [client.pay(payee)]}
+        "POST", "/v1/batches", {"currency": "USD", "payments": [client.build_payment(payee)]}
     )
     assert answer.status == 502
-    assert [client.service.created[name] for name in ("batch", "payment")] == [made, made]
+    assert [client.service.created[name] for name in ("batch", "payment")] == [
+        created_count,
+        created_count,
+    ]
 
 
 async def test_the_books_are_the_whole_services(client, payee, us_bank, us_address):
-    await client.start(await client.batch(client.pay(payee)))
+    await client.start_batch(await client.create_batch(client.build_payment(payee)))
     client.service.add_key(Key("AK2", "two", "other", "live"))
     client.access_key, client.secret_key = "AK2", "two"
-    payee = await client.recipient(address=us_address, account=us_bank)
-    batch = await client.batch(client.pay(payee))
-    await client.start(batch)
+    payee = await client.create_recipient(address=us_address, account=us_bank)
+    batch = await client.create_batch(client.build_payment(payee))
+    await client.start_batch(batch)
     assert [(each.merchant, each.environment) for each in client.service.starts] == [
         ("demo", "sandbox"), ("other", "live"),
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is sent and what arrives, and the quotes that say it anew."""
+"""Source and target amounts, exchange rates, and quotes."""
 
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -12,19 +12,19 @@ def rounded(value):
 
 
 async def only(client, batch):
-    (payment,) = (await client.summary(batch))["payments"]
+    (payment,) = (await client.read_summary(batch))["payments"]
     return payment
 
 
 async def test_the_same_currency_is_exchanged_at_one(client, payee):
-    payment = await only(client, await client.batch(client.pay(payee, "10.10")))
+    payment = await only(client, await client.create_batch(client.build_payment(payee, "10.10")))
     assert (payment["sourceAmount"], payment["targetAmount"]) == ("10.10", "10.10")
     assert (payment["exchangeRate"], payment["fxRate"]) == ("1", "1")
     assert payment["sourceCurrencyName"] == payment["targetCurrencyName"] == "US Dollar"
 
 
 async def test_an_amount_in_the_batch_currency_is_what_is_sent(client, german):
-    payment = await only(client, await client.batch(client.pay(german, "10.07")))
+    payment = await only(client, await client.create_batch(client.build_payment(german, "10.07")))
     assert (payment["sourceAmount"], payment["sourceCurrency"]) == ("10.07", "USD")
     assert (payment["exchangeRate"], payment["targetCurrency"]) == ("0.92", "EUR")
     assert payment["targetAmount"] == rounded(Decimal("10.07") * Decimal("0.92")) == "9.26"
@@ -32,64 +32,72 @@ async def test_an_amount_in_the_batch_currency_is_what_is_sent(client, german):
 
 
 async def test_an_amount_in_another_currency_is_what_arrives(client, payee, german):
-    batch = await client.batch(client.pay(german, "10", "EUR"), client.pay(payee, "5000", "JPY"))
-    assert await client.amounts(batch) == [("10.87", "10.00"), ("32.22", "5000.00")]
+    batch = await client.create_batch(
+        client.build_payment(german, "10", "EUR"), client.build_payment(payee, "5000", "JPY")
+    )
+    assert await client.list_amounts(batch) == [("10.87", "10.00"), ("32.22", "5000.00")]
     assert batch["amount"] == "43.09"
-    payment = (await client.summary(batch))["payments"][1]
+    payment = (await client.read_summary(batch))["payments"][1]
     assert (payment["targetCurrency"], payment["exchangeRate"]) == ("JPY", "155.2")
 
 
 async def test_amounts_are_rounded_half_up(client, wallet):
-    """1.50 at 0.79 is 1.185; 0.25 of what costs 2 to the dollar is 0.125."""
-    payee = await client.recipient(account={**wallet, "currency": "GBP"})
-    batch = await client.batch(
-        client.pay(payee, "1.50"), client.pay(payee, "1.49"), client.pay(payee, "0.25", "BZD")
+    """1.50 at 0.79 is 1.185; 0.25 at two units per dollar is 0.125."""
+    payee = await client.create_recipient(account={**wallet, "currency": "GBP"})
+    batch = await client.create_batch(
+        client.build_payment(payee, "1.50"),
+        client.build_payment(payee, "1.49"),
+        client.build_payment(payee, "0.25", "BZD"),
     )
-    assert await client.amounts(batch) == [("1.50", "1.19"), ("1.49", "1.18"), ("0.13", "0.25")]
+    assert await client.list_amounts(batch) == [
+        ("1.50", "1.19"),
+        ("1.49", "1.18"),
+        ("0.13", "0.25"),
+    ]
 
 
 async def test_exchange_is_exact_for_amounts_of_any_size(client, german):
     amount = "123456789012345678901234567.89"
-    batch = await client.batch(client.pay(german, amount))
+    batch = await client.create_batch(client.build_payment(german, amount))
     exact = int(amount.replace(".", "")) * 92
     cents = (exact + 50) // 100
-    assert await client.amounts(batch) == [(amount, f"{cents // 100}.{cents % 100:02d}")]
+    assert await client.list_amounts(batch) == [(amount, f"{cents // 100}.{cents % 100:02d}")]
 
 
 async def test_an_amount_that_is_nothing_on_the_other_side_is_refused(client, payee):
-    body = {"currency": "USD", "payments": [client.pay(payee, "1", "VND")]}
+    body = {"currency": "USD", "payments": [client.build_payment(payee, "1", "VND")]}
     answer = await client.call("POST", "/v1/batches", body)
     assert answer.errors == [("invalid_field", "payments[0].amount")]
 
 
 async def test_an_account_in_a_currency_that_is_not_paid_in_gets_the_batchs(client, wallet):
-    payee = await client.recipient(account={**wallet, "currency": "XXX"})
-    payment = await only(client, await client.batch(client.pay(payee)))
+    payee = await client.create_recipient(account={**wallet, "currency": "XXX"})
+    payment = await only(client, await client.create_batch(client.build_payment(payee)))
     assert (payment["targetCurrency"], payment["targetAmount"]) == ("USD", "10.00")
 
 
 async def test_a_quote_holds_for_a_time(client, clock, payee):
-    batch = await client.batch(client.pay(payee))
+    batch = await client.create_batch(client.build_payment(payee))
     clock.now += 1
-    quoted = (await client.quote(batch)).json["batch"]
+    quoted = (await client.generate_quote(batch)).json["batch"]
     assert quoted["quoteExpiredAt"] == "2025-10-09T09:23:21.000Z"
     assert quoted["updatedAt"] == "2025-10-09T08:53:21.000Z"
     assert {
-        name: value for name, value in (await client.summary(batch)).items() if name in quoted
+        name: value for name, value in (await client.read_summary(batch)).items() if name in quoted
     } == quoted
 
 
 async def test_only_bank_transfers_are_re_rated(client, german, wallet_holder, payee):
-    batch = await client.batch(
-        client.pay(german, "1000.00"),
-        client.pay(german, "1000.00", "EUR"),
-        client.pay(wallet_holder, "1000.00"),
-        client.pay(payee, "1000.00"),
+    batch = await client.create_batch(
+        client.build_payment(german, "1000.00"),
+        client.build_payment(german, "1000.00", "EUR"),
+        client.build_payment(wallet_holder, "1000.00"),
+        client.build_payment(payee, "1000.00"),
     )
-    seen = [await client.amounts(batch)]
+    seen = [await client.list_amounts(batch)]
     for _ in range(2):
-        quoted = (await client.quote(batch)).json["batch"]
-        seen.append(await client.amounts(batch))
+        quoted = (await client.generate_quote(batch)).json["batch"]
+        seen.append(await client.list_amounts(batch))
         sources = sum(Decimal(source) for source, _ in seen[-1])
         assert quoted["amount"] == str(sources)
     assert [each[0] for each in seen] == [
@@ -100,38 +108,38 @@ async def test_only_bank_transfers_are_re_rated(client, german, wallet_holder, p
     ]  # fmt: skip
     assert [each[2] for each in seen] == [("1000.00", "920.00")] * 3
     assert [each[3] for each in seen] == [("1000.00", "1000.00")] * 3
-    rates = [each["exchangeRate"] for each in (await client.summary(batch))["payments"]]
+    rates = [each["exchangeRate"] for each in (await client.read_summary(batch))["payments"]]
     assert rates == ["0.92092", "0.92092", "0.92", "1"]
 
 
 async def test_a_quote_reads_the_account_anew(client, payee, german_bank):
-    batch = await client.batch(client.pay(payee))
-    await client.account(payee, **german_bank, primary=True)
-    assert await client.amounts(batch) == [("10.00", "10.00")]
-    await client.quote(batch)
-    assert await client.amounts(batch) == [("10.00", "9.20")]
+    batch = await client.create_batch(client.build_payment(payee))
+    await client.create_account(payee, **german_bank, primary=True)
+    assert await client.list_amounts(batch) == [("10.00", "10.00")]
+    await client.generate_quote(batch)
+    assert await client.list_amounts(batch) == [("10.00", "9.20")]
 
 
 async def test_an_expired_quote_cannot_be_started_and_can_be_renewed(
     connect, clock, us_bank, us_address
 ):
     client = await connect(switches=Switches(quote_seconds=60))
-    payee = await client.recipient(address=us_address, account=us_bank)
-    batch = await client.batch(client.pay(payee))
-    await client.quote(batch)
+    payee = await client.create_recipient(address=us_address, account=us_bank)
+    batch = await client.create_batch(client.build_payment(payee))
+    await client.generate_quote(batch)
     clock.now += 60
-    answer = await client.start(batch)
+    answer = await client.start_batch(batch)
     assert (answer.status, answer.errors) == (400, [("expired_quote", None)])
     assert client.service.starts == []
-    await client.quote(batch)
+    await client.generate_quote(batch)
     clock.now += 59
-    assert (await client.start(batch)).status == 200
+    assert (await client.start_batch(batch)).status == 200
 
 
 async def test_nothing_is_quoted_that_is_not_there_or_has_started(client, payee):
-    answer = await client.quote({"id": "B-none"})
+    answer = await client.generate_quote({"id": "B-none"})
     assert (answer.status, answer.errors) == (404, [("not_found", None)])
-    batch = await client.batch(client.pay(payee))
-    await client.start(batch)
-    answer = await client.quote(batch)
+    batch = await client.create_batch(client.build_payment(payee))
+    await client.start_batch(batch)
+    answer = await client.generate_quote(batch)
     assert (answer.status, answer.errors) == (400, [("invalid_status", None)])

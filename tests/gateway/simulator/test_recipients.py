@@ -15,7 +15,7 @@ FIELDS = {
 
 async def test_a_recipient_is_made_of_the_fields_of_the_create_body(client, clock):
     clock.now = 1_760_000_000.1239
-    made = await client.recipient(
+    made = await client.create_recipient(
         referenceId="ref-1",
         passport="X123",
         dob="1990-02-28",
@@ -46,7 +46,7 @@ async def test_a_recipient_is_made_of_the_fields_of_the_create_body(client, cloc
     }
     assert (made["accounts"], made["payoutMethod"], made["routeMinimum"]) == ([], None, None)
     assert made["createdAt"] == made["updatedAt"] == "2025-10-09T08:53:20.123Z"
-    assert await client.read(made) == made
+    assert await client.read_recipient(made) == made
 
 
 async def test_a_business_has_its_own_name_and_perhaps_a_contact(client):
@@ -57,14 +57,14 @@ async def test_a_business_has_its_own_name_and_perhaps_a_contact(client):
 
 
 async def test_two_recipients_may_have_one_email(client):
-    first, second = await client.recipient(), await client.recipient()
+    first, second = await client.create_recipient(), await client.create_recipient()
     assert first["id"] != second["id"]
 
 
 @pytest.mark.parametrize("name", ["account", "accounts"])
 async def test_accounts_may_come_with_the_recipient(client, us_bank, us_address, name):
     nested = us_bank if name == "account" else [us_bank]
-    made = await client.recipient(address=us_address, **{name: nested})
+    made = await client.create_recipient(address=us_address, **{name: nested})
     assert made["status"] == "active"
     assert [each["primary"] for each in made["accounts"]] == [True]
     assert (made["payoutMethod"], made["primaryCurrency"]) == ("bank-transfer", "USD")
@@ -84,9 +84,9 @@ async def test_a_refused_nested_account_makes_no_recipient(client, us_bank):
 async def test_a_recipient_becomes_active_with_an_address_and_an_account(
     client, us_bank, us_address
 ):
-    made = await client.recipient()
-    await client.account(made, **us_bank)
-    assert (await client.read(made))["status"] == "incomplete"
+    made = await client.create_recipient()
+    await client.create_account(made, **us_bank)
+    assert (await client.read_recipient(made))["status"] == "incomplete"
     path = f"/v1/recipients/{made['id']}"
     for name in ("country", "street1", "city"):
         body = {"address": {name: us_address[name]}}
@@ -102,17 +102,17 @@ async def test_a_recipient_becomes_active_with_an_address_and_an_account(
 
 @pytest.mark.parametrize("address", [{"country": "FR"}, None])
 async def test_a_wallet_needs_no_address(client, wallet, address):
-    made = await client.recipient(address=address)
-    await client.account(made, **wallet)
-    assert (await client.read(made))["status"] == "active"
+    made = await client.create_recipient(address=address)
+    await client.create_account(made, **wallet)
+    assert (await client.read_recipient(made))["status"] == "active"
 
 
 async def test_some_countries_need_a_phone_for_bank_transfers(client, us_bank):
-    made = await client.recipient(address={"country": "ZA", "street1": "1 A", "city": "B"})
+    made = await client.create_recipient(address={"country": "ZA", "street1": "1 A", "city": "B"})
     bank = us_bank | {"country": "ZA", "currency": "ZAR"}
     del bank["branchId"]
-    await client.account(made, **bank)
-    assert (await client.read(made))["status"] == "incomplete"
+    await client.create_account(made, **bank)
+    assert (await client.read_recipient(made))["status"] == "incomplete"
     body = {"phone": "+27 21 555 0100"}
     answer = await client.call("PATCH", f"/v1/recipients/{made['id']}", body)
     assert answer.json["recipient"]["status"] == "active"
@@ -120,8 +120,8 @@ async def test_some_countries_need_a_phone_for_bank_transfers(client, us_bank):
 
 
 async def test_any_field_of_a_recipient_may_be_changed_but_the_accounts(client, clock, wallet):
-    made = await client.recipient()
-    await client.account(made, **wallet)
+    made = await client.create_recipient()
+    await client.create_account(made, **wallet)
     clock.now += 5
     body = {
         "language": "pt-BR",
@@ -159,7 +159,7 @@ async def test_any_field_of_a_recipient_may_be_changed_but_the_accounts(client, 
 
 
 async def test_a_status_can_be_set_and_stays(client, us_bank, us_address):
-    made = await client.recipient(address=us_address, account=us_bank)
+    made = await client.create_recipient(address=us_address, account=us_bank)
     path = f"/v1/recipients/{made['id']}"
     answer = await client.call("PATCH", path, {"status": "suspended"})
     assert answer.json["recipient"]["status"] == "suspended"
@@ -173,26 +173,26 @@ async def test_a_status_can_be_set_and_stays(client, us_bank, us_address):
 
 
 async def test_a_status_is_given_in_any_state(client):
-    made = await client.recipient()
+    made = await client.create_recipient()
     answer = await client.call("PATCH", f"/v1/recipients/{made['id']}", {"status": "active"})
     assert answer.json["recipient"]["status"] == "active"
 
 
 async def test_a_deleted_recipient_is_archived(client):
-    made = await client.recipient()
+    made = await client.create_recipient()
     path = f"/v1/recipients/{made['id']}"
     answer = await client.call("DELETE", path)
     assert (answer.status, answer.json) == (200, {"ok": True})
-    assert (await client.read(made))["status"] == "archived"
+    assert (await client.read_recipient(made))["status"] == "archived"
     assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
     assert (await client.call("DELETE", path)).status == 200
 
 
 async def test_an_archived_recipient_takes_nothing_but_a_status(client, wallet):
-    made = await client.recipient()
+    made = await client.create_recipient()
     path = f"/v1/recipients/{made['id']}"
-    await client.account(made, **wallet)
-    account = (await client.read(made))["accounts"][0]["recipientAccountId"]
+    await client.create_account(made, **wallet)
+    account = (await client.read_recipient(made))["accounts"][0]["recipientAccountId"]
     await client.call("DELETE", path)
     for method, target, body in [
         ("PATCH", path, {"firstName": "A"}),
@@ -211,7 +211,7 @@ async def test_archived_recipients_are_listed_where_the_status_asks_for_them(
     connect, filters_archived
 ):
     client = await connect(switches=Switches(filters_archived=filters_archived))
-    gone, made = [await client.recipient() for _ in range(2)]
+    gone, made = [await client.create_recipient() for _ in range(2)]
     await client.call("DELETE", f"/v1/recipients/{gone['id']}")
     for query, ids in (
         ("status=archived", [gone["id"]] if filters_archived else []),
@@ -225,7 +225,7 @@ async def test_archived_recipients_are_listed_where_the_status_asks_for_them(
 
 async def test_an_archived_recipient_can_be_listed_and_unreadable(connect):
     client = await connect(switches=Switches(lists_archived=True, reads_archived=False))
-    made = await client.recipient()
+    made = await client.create_recipient()
     path = f"/v1/recipients/{made['id']}"
     await client.call("DELETE", path)
     listed = (await client.call("GET", "/v1/recipients?status=archived")).json
@@ -236,7 +236,7 @@ async def test_an_archived_recipient_can_be_listed_and_unreadable(connect):
 
 
 async def test_several_are_deleted_all_or_none(client):
-    ids = [(await client.recipient())["id"] for _ in range(3)]
+    ids = [(await client.create_recipient())["id"] for _ in range(3)]
     answer = await client.call("DELETE", "/v1/recipients", {"ids": [*ids, "R-unknown"]})
     assert (answer.status, answer.errors) == (404, [("not_found", None)])
     assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 3
@@ -261,7 +261,7 @@ async def test_several_are_deleted_by_their_ids(client, body, error):
 
 
 async def test_arguments_may_come_as_query_parameters(client):
-    first, second = await client.recipient(), await client.recipient()
+    first, second = await client.create_recipient(), await client.create_recipient()
     path = f"/v1/recipients/{first['id']}?placeOfBirth=%C3%89vora"
     answer = await client.call("PATCH", path)
     assert answer.json["recipient"]["placeOfBirth"] == "Évora"
@@ -272,7 +272,7 @@ async def test_arguments_may_come_as_query_parameters(client):
 
 
 async def test_unknown_ids_paths_and_methods_are_not_found(client):
-    made = await client.recipient()
+    made = await client.create_recipient()
     path = f"/v1/recipients/{made['id']}"
     for method, target in [
         ("GET", "/v1/recipients/R-unknown"),
@@ -300,25 +300,25 @@ async def test_unknown_ids_paths_and_methods_are_not_found(client):
 
 @pytest.mark.parametrize("status", ["pending", "review", "verified", "blocked"])
 async def test_tests_can_set_a_compliance_status(client, status):
-    made = await client.recipient()
+    made = await client.create_recipient()
     client.service.set_compliance(made["id"], status)
-    read = await client.read(made)
+    read = await client.read_recipient(made)
     assert read["complianceStatus"] == read["compliance"]["status"] == status
     assert (read["compliance"]["checkedAt"] is None) == (status == "pending")
 
 
 async def test_tests_can_lay_fields_over_an_answer(client):
-    made = await client.recipient()
+    made = await client.create_recipient()
     client.service.recipient(made["id"]).extra = {"routeMinimum": 30, "inventedLater": [None]}
-    read = await client.read(made)
+    read = await client.read_recipient(made)
     assert (read["routeMinimum"], read["inventedLater"]) == (30, [None])
 
 
 async def test_ids_can_be_longer_and_follow_a_seed(connect):
     switches = Switches(recipient_id_length=22)
-    first = await (await connect(seed=5, switches=switches)).recipient()
-    again = await (await connect(seed=5, switches=switches)).recipient()
-    other = await (await connect(seed=6, switches=switches)).recipient()
+    first = await (await connect(seed=5, switches=switches)).create_recipient()
+    again = await (await connect(seed=5, switches=switches)).create_recipient()
+    other = await (await connect(seed=6, switches=switches)).create_recipient()
     assert re.fullmatch(r"R-[A-Za-z0-9]{22}", first["id"])
     assert first == again
     assert first["id"] != other["id"]

@@ -1,4 +1,4 @@
-"""Logs, payments, offline payments, and what tests see of requests."""
+"""Activity logs, payments, offline payments, and recorded requests."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 async def recipient(client):
-    return await client.recipient()
+    return await client.create_recipient()
 
 
 @pytest.fixture
@@ -39,15 +39,15 @@ async def test_what_happens_to_a_recipient_is_logged(client, clock, recipient, p
     }
     assert headers["Authorization"] == headers["X-API-Key"] == "****"
     assert headers["Content-Type"] == "application/json"
-    # Reading the log does not lengthen it; reading the recipient does.
+    # Reading the log adds no entry to it; reading the recipient does.
     assert (await client.call("GET", f"{path}/logs")).json["meta"]["records"] == 3
-    await client.read(recipient)
+    await client.read_recipient(recipient)
     page = (await client.call("GET", f"{path}/logs?page=2&pageSize=3")).json
     assert (len(page["activities"]), page["meta"]["pages"]) == (1, 2)
 
 
 async def test_each_of_several_deleted_has_it_in_its_log(client, recipient, path):
-    other = await client.recipient()
+    other = await client.create_recipient()
     ids = [recipient["id"], other["id"]]
     await client.call("DELETE", "/v1/recipients", {"ids": ids})
     for each in ids:
@@ -77,7 +77,7 @@ async def test_payments_are_there_once_seeded(client, recipient, path):
         "targetCurrency", "targetCurrencyName", "compliance", "processedAt", "createdAt",
         "updatedAt", "batch",
     }  # fmt: skip
-    assert payment["recipient"] == await client.read(recipient)
+    assert payment["recipient"] == await client.read_recipient(recipient)
     assert set(payment["batch"]) == {"id", "createdAt", "updatedAt", "sentAt", "completedAt"}
     assert len(payment["batch"]["id"]) == len("B-") + 22
     assert (await client.call("GET", f"{path}/payments?page=0")).status == 400

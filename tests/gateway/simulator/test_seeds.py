@@ -32,9 +32,9 @@ async def test_seeded_recipients_would_be_accepted(connect):
     names = ("referenceId", "type", "email", "name", "firstName", "lastName", "dob", "address")
     for each in client.service.seed_recipients(120, 2):
         sent = {name: each.fields[name] for name in names if name in each.fields}
-        made = await client.recipient(**sent, governmentIds=each.fields["governmentIds"])
+        made = await client.create_recipient(**sent, governmentIds=each.fields["governmentIds"])
         for account in each.accounts:
-            await client.account(made, type=account.type, **account.fields)
+            await client.create_account(made, type=account.type, **account.fields)
 
 
 async def test_seeded_recipients_are_listed(connect):

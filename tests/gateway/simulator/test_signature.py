@@ -116,10 +116,10 @@ async def test_a_service_can_have_words_of_its_own(connect):
     client = await connect(words=words)
     assert (await client.call("GET", "/v1/recipients")).status == 401
     client.scheme, client.timestamp_header = "prsign", "X-PR-Timestamp"
-    recipient = await client.recipient()
+    recipient = await client.create_recipient()
     assert "gravatarUrl" in recipient
     assert "avatarUrl" not in recipient
-    await client.account(recipient, type="paypal", emailAddress="zoe@example.org")
+    await client.create_account(recipient, type="paypal", emailAddress="zoe@example.org")
     listed = await client.call("GET", "/v1/recipients?payoutMethod=paypal")
     assert listed.json["meta"]["records"] == 1
     assert (await client.call("GET", "/v1/recipients?payoutMethod=wallet")).status == 400
@@ -134,7 +134,7 @@ async def test_each_merchant_and_environment_is_a_world_of_its_own(connect):
     ]
     client = await connect(keys=keys)
     client.access_key, client.secret_key = "AK1", "one"
-    recipient = await client.recipient()
+    recipient = await client.create_recipient()
     path = f"/v1/recipients/{recipient['id']}"
     seen = {}
     for key in keys:

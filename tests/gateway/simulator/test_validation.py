@@ -132,10 +132,10 @@ async def test_government_ids_are_read_as_people_write_them(client, fields, stat
     ],
 )
 async def test_an_update_is_checked_and_changes_nothing_when_refused(client, body, error):
-    made = await client.recipient()
+    made = await client.create_recipient()
     answer = await client.call("PATCH", f"/v1/recipients/{made['id']}", {"dob": None, **body})
     assert (answer.status, answer.errors) == (400, [error])
-    assert await client.read(made) == made
+    assert await client.read_recipient(made) == made
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ async def test_a_body_says_that_it_is_json(client):
 
 async def test_validation_can_be_406(connect):
     client = await connect(switches=Switches(validation_status=406))
-    made = await client.recipient()
+    made = await client.create_recipient()
     path = f"/v1/recipients/{made['id']}"
     assert (await client.call("POST", "/v1/recipients", {})).status == 406
     assert (await client.call("POST", f"{path}/accounts", {})).status == 406
@@ -195,7 +195,7 @@ ACCOUNT_FIELDS = [
 
 @pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:20])
 async def test_junk_is_never_an_internal_error(client, us_bank, junk):
-    made = await client.recipient()
+    made = await client.create_recipient()
     path = f"/v1/recipients/{made['id']}"
     bank = us_bank | {"country": "CO"}
     ids = {"country": "CO", "type": "other", "value": "1"}

@@ -1,4 +1,4 @@
-"""When a silent service is left alone, and how it is found to be back."""
+"""The circuit breaker."""
 
 from __future__ import annotations
 

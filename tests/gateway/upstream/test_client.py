@@ -1,4 +1,4 @@
-"""Real sockets: a small server that counts what it is sent, and answers as each test says."""
+"""The upstream client over real sockets, against a small scripted server."""
 
 import asyncio
 import errno
@@ -31,7 +31,7 @@ NO = b'{"ok":false,"errors":[{"code":"invalid_api_key","message":"no"}]}'
 
 @dataclass
 class Seen:
-    """One request as it came over the wire."""
+    """One request as the server received it."""
 
     line: str
     headers: dict[str, str]
@@ -121,7 +121,7 @@ async def drips(seen: Seen, writer: asyncio.StreamWriter) -> None:
 
 
 def checks(clock: Callable[[], float] = time.time, *, over_query: bool = False) -> Play:
-    """The service itself: its own clock, and one reading of "request path"."""
+    """Respond as the service: with its own clock, and one interpretation of "request path"."""
 
     async def play(seen: Seen, writer: asyncio.StreamWriter) -> None:
         path = seen.target if over_query else seen.target.split("?")[0]
@@ -179,9 +179,7 @@ async def get(upstream: UpstreamClient, target: str = "/v1/recipients/R-1"):
 
 
 async def write(
-    upstream: UpstreamClient,
-    method: str = "POST",
-    body: bytes | CompressedBuffer | None = b'{"a":1}',
+    upstream: UpstreamClient, method: str = "POST", body: bytes | CompressedBuffer | None = b'{"a":1}'
 ):
     return await upstream.send(
         "live", PAIR, method, "/v1/batches/B-1", body, request_id="r", write=True
@@ -191,7 +189,7 @@ async def write(
 WRITES = ["POST", "PATCH", "PUT", "DELETE"]
 
 
-# What is sent.
+# Requests.
 
 
 async def test_a_write_is_sent_with_these_headers_and_no_others():
@@ -280,7 +278,7 @@ async def test_a_connection_whose_request_was_answered_before_it_was_whole_is_no
         lines.append(await reader.readline())
         await reader.readuntil(b"\r\n\r\n")
         writer.write(http(413, NO))
-        await over.wait()  # and takes nothing of the body
+        await over.wait()  # and reads nothing of the body
         writer.transport.abort()
 
     server = await asyncio.start_server(answers_the_head, "127.0.0.1", 0, limit=1024)
@@ -289,7 +287,7 @@ async def test_a_connection_whose_request_was_answered_before_it_was_whole_is_no
         for _ in range(2):
             reply = await write(upstream, body=b"x" * 32 * 1024 * 1024)
             assert reply.status == 413
-    assert lines == [b"POST /v1/batches/B-1 HTTP/1.1\r\n"] * 2, "each on a connection of its own"
+    assert lines == [b"POST /v1/batches/B-1 HTTP/1.1\r\n"] * 2, "each on its own connection"
     over.set()
     server.close()
     await server.wait_closed()
@@ -329,7 +327,7 @@ async def test_any_answer_is_returned_as_it_is(status: int):
     assert len(service.seen) == 1
 
 
-# Sent once.
+# Single delivery.
 
 
 @pytest.mark.parametrize("method", WRITES)
@@ -344,7 +342,7 @@ async def test_a_write_whose_connection_is_dropped_is_unknown_and_was_seen_once(
 
 @pytest.mark.parametrize("method", WRITES)
 async def test_a_write_on_a_connection_that_has_gone_stale_is_seen_once(method: str):
-    """The server takes the second request on a kept connection, and closes instead."""
+    """The server reads the second request on a kept connection and closes it without an answer."""
     answers = 0
 
     async def play(seen: Seen, writer: asyncio.StreamWriter) -> None:
@@ -403,15 +401,13 @@ async def test_a_read_that_is_answered_the_second_time_has_two_attempts_each_sig
 async def test_an_attempt_cannot_be_signed_twice():
     headers: dict[str, str] = {}
     words, target = CurrentWords(), "/v1/x"
-    attempt = SignedAttempt(
-        PAIR, words, "GET", target, target, b"", time.time, 0.0, on_bytes_received=lambda _: None
-    )
+    attempt = SignedAttempt(PAIR, words, "GET", target, target, b"", time.time, 0.0, on_bytes_received=lambda _: None)
     await attempt.sign(headers)
     with pytest.raises(RuntimeError, match="once"):
         await attempt.sign(headers)
 
 
-# Never left, or unknown.
+# Unreachable or unknown.
 
 
 async def test_a_refused_connection_is_unreachable_for_reads_and_writes(unused_tcp_port: int):
@@ -448,7 +444,7 @@ async def test_an_environment_that_is_not_configured_is_unreachable():
 
 async def test_a_write_that_waited_for_a_place_in_vain_is_unreachable():
     async with between(hangs, connections=1, timeout_seconds=0.5) as (service, upstream):
-        # A caller that holds the only place for longer than the second one has time.
+        # A caller that holds the only connection for longer than the second caller's timeout.
         holder = asyncio.create_task(
             upstream._session.get(f"http://127.0.0.1:{service.port}/", middlewares=(_unsigned,))
         )
@@ -499,12 +495,12 @@ UNREADABLE = {
 
 @pytest.fixture(autouse=True)
 def _small_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.upstream.client.MAX_ANSWER_BYTES", 1024)
+    monkeypatch.setattr("gateway.upstream.client.ANSWER_BYTES", 1024)
 
 
-@pytest.mark.parametrize("what", UNREADABLE)
-async def test_an_answer_that_cannot_be_read_makes_a_write_unknown(what: str):
-    play = always(UNREADABLE[what], close=True)
+@pytest.mark.parametrize("case", UNREADABLE)
+async def test_an_answer_that_cannot_be_read_makes_a_write_unknown(case: str):
+    play = always(UNREADABLE[case], close=True)
     async with between(play, body_bytes=1024) as (service, upstream):
         with pytest.raises(Unknown):
             await write(upstream)
@@ -540,7 +536,7 @@ async def test_what_comes_unasked_is_not_taken_for_the_next_answer(late: float, 
             reply = await write(upstream)
             assert (reply.body, reply.attempts) == (OK, 1)
             await asyncio.sleep(late * 2)
-            await asyncio.sleep(late)  # time to hear of it, also where the machine was held up
+            await asyncio.sleep(late)  # time to notice it, even on a busy machine
     assert (len(service.seen), service.connections) == (3, 3)
 
 
@@ -591,7 +587,7 @@ async def test_errors_do_not_name_what_was_asked():
         assert (failure.__cause__, failure.__context__) == (None, None)
 
 
-# The stamp.
+# Timestamps.
 
 
 async def test_waiting_for_a_place_does_not_age_the_stamp():
@@ -623,11 +619,11 @@ async def test_a_clock_that_is_off_is_corrected_with_one_more_request(off: float
 
 
 class Taken(Exception):
-    """Somebody else goes on with it."""
+    """Another instance has taken over the operation."""
 
 
 class Slept:
-    """The turn of a machine that was held up with all its clocks: it looks as if no time had passed."""
+    """The fence of a suspended machine whose clocks stopped: no time seems to have passed."""
 
     is_fenced = True
 
@@ -636,7 +632,7 @@ class Slept:
 
 
 async def test_a_machine_that_slept_makes_sure_of_its_turn_before_it_stamps_a_write_anew():
-    """By the service's clock alone it can tell that somebody may have sent the write meanwhile."""
+    """Only the service's clock shows that another instance may have sent the write meanwhile."""
     clock = ServiceClock(lambda: time.time() - 300)
     async with between(checks(), clock=clock) as (service, upstream):
         with pytest.raises(Taken):
@@ -657,7 +653,7 @@ async def test_calls_side_by_side_are_all_corrected_and_it_is_said_once():
 
 
 async def test_a_wrong_pair_does_not_change_a_right_clock():
-    """Its refusals come through a proxy whose own clock is off."""
+    """The refusals come through a proxy with clock skew."""
 
     async def play(seen: Seen, writer: asyncio.StreamWriter) -> None:
         writer.write(http(401, NO, Date=formatdate(time.time() + 300, usegmt=True)))
@@ -669,7 +665,7 @@ async def test_a_wrong_pair_does_not_change_a_right_clock():
 
 
 async def test_a_proxy_whose_clock_is_off_costs_nothing():
-    """The service takes the right stamp; every answer carries another time."""
+    """The service accepts the right timestamp; every answer has another date."""
 
     async def play(seen: Seen, writer: asyncio.StreamWriter) -> None:
         date = formatdate(time.time() + 300, usegmt=True)
@@ -682,7 +678,7 @@ async def test_a_proxy_whose_clock_is_off_costs_nothing():
     assert [reply.attempts for reply in replies] == [1] * 6
 
 
-# What is signed.
+# Signature scope.
 
 
 class Notebook:
@@ -725,7 +721,7 @@ async def test_what_is_signed_is_as_set_or_found_out_once(setting, over_query, a
 
 @pytest.mark.parametrize("known", ["path", "path-and-query"])
 async def test_once_it_is_known_there_is_no_second_try(known: str):
-    play = checks(over_query=known == "path")  # and it is not so any more
+    play = checks(over_query=known == "path")  # and the service has changed since
     async with between(play, learned=Notebook(signed_target=known)) as (service, upstream):
         assert (await get(upstream, QUERY)).status == 401
     assert len(service.seen) == 1
@@ -767,7 +763,7 @@ async def test_clock_and_form_together_take_three_attempts_and_then_one():
 
 
 @pytest.mark.parametrize(
-    ("body", "sent"),
+    ("body", "request_count"),
     [
         (NO, 2),
         (b"<html>401</html>", 1),
@@ -778,12 +774,12 @@ async def test_clock_and_form_together_take_three_attempts_and_then_one():
         (NO + b" " * 300_000, 1),
     ],
 )
-async def test_only_the_service_s_own_401_has_a_write_signed_again(body: bytes, sent: int):
-    ahead = formatdate(time.time() + 300, usegmt=True)  # so that there is another stamp to try
+async def test_only_the_service_s_own_401_has_a_write_signed_again(body: bytes, request_count: int):
+    ahead = formatdate(time.time() + 300, usegmt=True)  # so that another timestamp can be tried
     async with between(always(http(401, body, Date=ahead))) as (service, upstream):
-        assert (await write(upstream)).attempts == sent
+        assert (await write(upstream)).attempts == request_count
         assert (await get(upstream)).attempts == 2
-    assert len(service.seen) == sent + 2
+    assert len(service.seen) == request_count + 2
 
 
 async def test_a_wrong_pair_is_tried_in_both_forms_returned_and_logged_without_its_secret():
@@ -812,7 +808,7 @@ async def test_an_answer_is_not_lost_when_what_was_learned_cannot_be_kept():
         assert (await get(upstream, QUERY)).attempts == 1
 
 
-# Start.
+# Deadlines.
 
 
 async def test_a_call_has_the_longer_the_more_bytes_it_sends_and_is_answered() -> None:

@@ -1,4 +1,4 @@
-"""Operations that the current document does not list: tried, believed absent with care, avoided."""
+"""Optional endpoints that the current document does not list: detection and modes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Mode = Literal["auto", "use", "avoid"]
 
 
 class Facts(CapabilityCache):
-    """What was learned, without a database."""
+    """Learned capabilities, without a database."""
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], Any] = {}
@@ -51,7 +51,7 @@ LIST_NAME = "inferred GET /batches"
 
 
 class Asked:
-    """A service that answers edits and lists in turn, and documented reads in turn, the last again."""
+    """A service with scripted answers to edits, lists and reads; the last read repeats."""
 
     def __init__(self, *edits: Any, reads: Any = THERE, mode: Mode = "auto") -> None:
         self.edits = list(edits)
@@ -145,10 +145,10 @@ async def test_an_object_that_is_gone_after_the_second_refusal_says_nothing_of_t
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "error_type"),
     [
         (Refused(500), Unreachable),
-        (Refused(404), Unreachable),  # no word of the service: a page of something before it
+        (Refused(404), Unreachable),  # not an answer of the service, but of a proxy
         ({"batch": {"id": "B-2"}}, Unreachable),
         (Refused(429), Refused),
         (Refused(401), Refused),
@@ -157,12 +157,12 @@ async def test_an_object_that_is_gone_after_the_second_refusal_says_nothing_of_t
 )
 @pytest.mark.parametrize("readings", [0, 1], ids=["after the first", "after the second"])
 async def test_where_its_object_cannot_be_read_a_404_says_nothing(
-    failure: Any, told: type[Exception], readings: int
+    failure: Any, error_type: type[Exception], readings: int
 ) -> None:
     asked = Asked(Refused(404), Refused(404), reads=[THERE] * readings + [failure])
-    with pytest.raises(told) as raised:
+    with pytest.raises(error_type) as raised:
         await asked.edit()
-    assert told is Unreachable or raised.value is failure
+    assert error_type is Unreachable or raised.value is failure
     assert asked.calls == ["PATCH", "GET"] * (readings + 1)
     assert asked.present() is None
 
@@ -242,7 +242,7 @@ async def test_it_is_remembered_for_ten_minutes_and_longer_as_it_is_confirmed() 
         while asked.inferred.find_missing(EDIT, "live"):
             asked.now += 300
         lasted.append(asked.now - found)
-        assert len(asked.calls) == calls, "not tried meanwhile"
+        assert len(asked.calls) == calls, "not tried in the meantime"
     assert lasted[:4] == [600, 1200, 2400, 4800]
     assert lasted == sorted(lasted)
     assert (lasted[0], lasted[-1]) == (MISSING_SECONDS, MAX_MISSING_SECONDS)
@@ -252,7 +252,7 @@ async def test_it_is_remembered_for_ten_minutes_and_longer_as_it_is_confirmed() 
         await asked.edit()
     asked.now += MISSING_SECONDS
     assert not asked.inferred.find_missing(EDIT, "live"), (
-        "after it was there it is ten minutes again"
+        "after a success the interval is ten minutes again"
     )
 
 
@@ -287,7 +287,7 @@ async def test_avoid_never_tries_it() -> None:
     assert asked.calls == []
 
 
-# Through the house
+# Through the gateway
 
 TROUBLES = {
     "a 404": [Fault("PATCH", "/v1/batches/*/payments/*", status=404)],
@@ -319,7 +319,7 @@ async def test_a_service_in_brief_trouble_keeps_its_batch(
             await here.lapse()
         await done(house, "PATCH", path, body)
         await done(house, "POST", f"/batches/{batch}/start-processing")
-        assert service.created["batch"] == 1, "it was never made a second time"
+        assert service.created["batch"] == 1, "it was not created a second time"
 
 
 @pytest.mark.parametrize("mode", ["use", "avoid"])

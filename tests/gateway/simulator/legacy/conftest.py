@@ -1,4 +1,4 @@
-"""A client of the legacy face, which looks at every answer as clients in the field do."""
+"""A client of the legacy interface that checks the shape of every answer."""
 
 import json
 from decimal import Decimal
@@ -16,7 +16,7 @@ STATUSES = {
     "expired_quote": 406,
     "internal_server_error": 500,
 }
-# What only the current interface has.
+# Words that only the current interface has.
 FOREIGN = (
     "archived", "review", "recipientAccountId", "accountHolderName", "branchId", "bankId",
     "bankRegionCode", "emailAddress", "governmentIds", "routeMinimum", "routeType",
@@ -31,44 +31,44 @@ class Legacy:
         self.url = client.simulator.legacy.url
         self.api_key = "simulator-api-key"
 
-    async def ask(self, method, path, body=None, *, headers=None, data=None):
-        """`path` from behind /v1, as it is written. Gives status, body and errors."""
+    async def request(self, method, path, body=None, *, headers=None, data=None):
+        """Send a request; `path` follows /v1 and is sent unchanged."""
         sent = {"X-API-Key": self.api_key, **(headers or {})}
         if body is not None:
             data = json.dumps(body, default=str).encode()
         url = URL(f"{self.url}/v1{path}", encoded=True)
         async with self.client.session.request(method, url, data=data, headers=sent) as response:
             got = Got(response.status, await response.text(), response.headers)
-        got.look_through()
+        got.check_shape()
         return got
 
-    async def done(self, method, path, body=None):
-        got = await self.ask(method, path, body)
+    async def request_ok(self, method, path, body=None):
+        got = await self.request(method, path, body)
         assert got.status == 200, got.text
         return got.body
 
-    async def refused(self, method, path, body=None):
-        got = await self.ask(method, path, body)
+    async def request_refused(self, method, path, body=None):
+        got = await self.request(method, path, body)
         assert got.status != 200, got.text
         return got.status, got.errors
 
-    async def recipient(self, **fields):
+    async def create_recipient(self, **fields):
         body = {"type": "individual", "firstName": "Zoë", "lastName": "Peña"}
         body |= {"email": "zoe@example.com", **fields}
-        return (await self.done("POST", "/recipients/", body))["recipient"]
+        return (await self.request_ok("POST", "/recipients/", body))["recipient"]
 
-    async def read(self, recipient):
-        return (await self.done("GET", f"/recipients/{recipient['id']}"))["recipient"]
+    async def read_recipient(self, recipient):
+        return (await self.request_ok("GET", f"/recipients/{recipient['id']}"))["recipient"]
 
-    async def batch(self, *payments, **fields):
+    async def create_batch(self, *payments, **fields):
         body = {"sourceCurrency": "USD", "payments": payments, **fields}
-        return (await self.done("POST", "/batches", body))["batch"]
+        return (await self.request_ok("POST", "/batches", body))["batch"]
 
-    def pay(self, recipient, amount="10.00", **fields):
+    def build_payment(self, recipient, amount="10.00", **fields):
         return {"recipient": {"id": recipient["id"]}, "sourceAmount": amount, **fields}
 
-    async def payments(self, batch):
-        return (await self.done("GET", f"/batches/{batch['id']}/payments"))["payments"]
+    async def list_payments(self, batch):
+        return (await self.request_ok("GET", f"/batches/{batch['id']}/payments"))["payments"]
 
 
 class Got:
@@ -82,7 +82,7 @@ class Got:
     def errors(self):
         return [(each["code"], each.get("field")) for each in self.body["errors"]]
 
-    def look_through(self):
+    def check_shape(self):
         assert self.text.startswith('{"ok":true' if self.status == 200 else '{"ok":false')
         assert not [word for word in FOREIGN if f'"{word}"' in self.text], self.text
         if self.status == 200:
@@ -101,7 +101,7 @@ async def legacy(client):
 
 @pytest.fixture
 def connect_legacy(connect):
-    """As `connect`: a simulator with these settings."""
+    """Like `connect`, but return a client of the legacy interface."""
 
     async def connected(**settings):
         return Legacy(await connect(**settings))
@@ -116,7 +116,7 @@ def address():
 
 @pytest.fixture
 def us():
-    """A payout object of a request: a bank account in the US."""
+    """A payout object for a request body: a bank account in the US."""
     bank = {"country": "US", "accountNum": "0123456747", "routing": "021000021"}
     return {"primary": {"method": "bank", "currency": "USD"}, "accounts": {"bank": bank}}
 
@@ -135,18 +135,18 @@ def purse():
 
 @pytest.fixture
 async def payee(legacy, us, address):
-    """Can be paid, in US dollars, for a fee of 1.00."""
-    return await legacy.recipient(address=address, payout=us)
+    """A payee in US dollars, fee 1.00."""
+    return await legacy.create_recipient(address=address, payout=us)
 
 
 @pytest.fixture
 async def german(legacy, germany, address):
-    """Can be paid in euros, for a fee of 1.00."""
-    return await legacy.recipient(
+    """A payee in euros, fee 1.00."""
+    return await legacy.create_recipient(
         email="german@example.com", address=address | {"country": "DE"}, payout=germany
     )
 
 
 @pytest.fixture
 async def wallet_holder(legacy, purse):
-    return await legacy.recipient(email="wallet@example.com", payout=purse)
+    return await legacy.create_recipient(email="wallet@example.com", payout=purse)

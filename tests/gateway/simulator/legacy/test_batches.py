@@ -1,4 +1,4 @@
-"""Batches on the legacy face (sections 2, 3 and 4.3)."""
+"""Batches on the legacy interface (sections 2, 3 and 4.3)."""
 
 import re
 from decimal import Decimal
@@ -22,11 +22,13 @@ def path(batch, tail=""):
 
 
 async def read(legacy, batch):
-    return (await legacy.done("GET", path(batch)))["batch"]
+    return (await legacy.request_ok("GET", path(batch)))["batch"]
 
 
 async def test_a_batch_has_the_documents_fields_in_its_order(legacy, payee):
-    made = await legacy.batch(legacy.pay(payee, "10.25"), legacy.pay(payee, 5), description="May")
+    made = await legacy.create_batch(
+        legacy.build_payment(payee, "10.25"), legacy.build_payment(payee, 5), description="May"
+    )
     assert list(made) == FIELDS
     assert re.fullmatch(r"B-[A-Z0-9]{16}", made["id"])
     assert made | {"id": ""} == {
@@ -37,7 +39,9 @@ async def test_a_batch_has_the_documents_fields_in_its_order(legacy, payee):
 
 
 async def test_a_batch_by_id_has_its_payments_with_reduced_recipients(legacy, payee):
-    made = await legacy.batch(*[legacy.pay(payee, f"{n + 1}.00") for n in range(11)])
+    made = await legacy.create_batch(
+        *[legacy.build_payment(payee, f"{n + 1}.00") for n in range(11)]
+    )
     whole = await read(legacy, made)
     assert list(whole) == [*FIELDS, "payments"]
     assert whole["payments"]["meta"] == {"page": 1, "pages": 2, "records": 11}
@@ -55,14 +59,14 @@ async def test_a_batch_by_id_has_its_payments_with_reduced_recipients(legacy, pa
 
 
 async def test_an_empty_batch_may_be_made(legacy):
-    made = await legacy.batch()
+    made = await legacy.create_batch()
     assert (made["amount"], made["totalPayments"]) == ("0.00", 0)
 
 
 async def test_payments_are_by_source_or_target_amount(legacy, german):
     target = {"recipient": {"id": german["id"]}, "targetAmount": 92, "targetCurrency": "EUR"}
-    made = await legacy.batch(legacy.pay(german, "100.00", memo="Größe"), target)
-    first, second = await legacy.payments(made)
+    made = await legacy.create_batch(legacy.build_payment(german, "100.00", memo="Größe"), target)
+    first, second = await legacy.list_payments(made)
     assert (first["sourceAmount"], first["targetAmount"]) == ("100.00", "92.00")
     assert (second["sourceAmount"], second["targetAmount"]) == ("100.00", "92.00")
     assert (first["exchangeRate"], first["fxRate"], first["fees"]) == ("0.92", "0.92", "1.00")
@@ -71,15 +75,15 @@ async def test_payments_are_by_source_or_target_amount(legacy, german):
 
 
 async def test_a_recipient_may_be_named_by_email(legacy, payee):
-    made = await legacy.batch({"recipient": {"email": payee["email"]}, "sourceAmount": "5"})
-    (shown,) = await legacy.payments(made)
+    made = await legacy.create_batch({"recipient": {"email": payee["email"]}, "sourceAmount": "5"})
+    (shown,) = await legacy.list_payments(made)
     assert shown["recipient"]["id"] == payee["id"]
 
 
 async def test_the_currency_may_be_the_payments(legacy, payee):
-    payments = [legacy.pay(payee, sourceCurrency="CAD"), legacy.pay(payee)]
+    payments = [legacy.build_payment(payee, sourceCurrency="CAD"), legacy.build_payment(payee)]
     body = {"payments": payments}
-    made = (await legacy.done("POST", "/batches", body))["batch"]
+    made = (await legacy.request_ok("POST", "/batches", body))["batch"]
     assert made["currency"] == "CAD"
 
 
@@ -88,24 +92,27 @@ async def test_the_currency_may_be_the_payments(legacy, payee):
     ["0", "0.00", "-1", "+1", "1.0", "1.001", "1e2", "1,000", " 1", "1_0", "٣", True, [], 1.5, -3],
 )
 async def test_another_amount_is_refused(legacy, payee, amount):
-    body = {"sourceCurrency": "USD", "payments": [legacy.pay(payee), legacy.pay(payee, amount)]}
+    body = {
+        "sourceCurrency": "USD",
+        "payments": [legacy.build_payment(payee), legacy.build_payment(payee, amount)],
+    }
     expected = (406, [("invalid_field", "payments[1].sourceAmount")])
-    assert await legacy.refused("POST", "/batches", body) == expected
+    assert await legacy.request_refused("POST", "/batches", body) == expected
 
 
 @pytest.mark.parametrize("written", [b"1e2", b"1.000E+1", b"10.0", b"1.000"])
 async def test_a_number_counts_as_it_is_written(legacy, payee, written):
     body = b'{"sourceCurrency":"USD","payments":[{"recipient":{"id":"%b"},"sourceAmount":%b}]}'
     data = body % (payee["id"].encode(), written)
-    got = await legacy.ask("POST", "/batches", data=data)
+    got = await legacy.request("POST", "/batches", data=data)
     assert got.errors == [("invalid_field", "payments[0].sourceAmount")]
-    got = await legacy.ask("POST", "/batches", data=data.replace(written, b"10.00"))
+    got = await legacy.request("POST", "/batches", data=data.replace(written, b"10.00"))
     assert got.body["batch"]["amount"] == "10.00"
 
 
 async def test_the_digits_of_a_large_sum_are_all_there(legacy, payee):
-    made = await legacy.batch(
-        legacy.pay(payee, "99999999999999999999.99"), legacy.pay(payee, 10**20)
+    made = await legacy.create_batch(
+        legacy.build_payment(payee, "99999999999999999999.99"), legacy.build_payment(payee, 10**20)
     )
     assert made["amount"] == "199999999999999999999.99"
     assert made["status"] == "pending"
@@ -142,22 +149,22 @@ ERRORS = [
 
 @pytest.mark.parametrize(("body", "errors"), ERRORS)
 async def test_what_is_wrong_with_a_batch_is_told_and_nothing_is_made(legacy, body, errors):
-    assert await legacy.refused("POST", "/batches", body) == (406, errors)
-    assert (await legacy.done("GET", "/batches"))["batches"] == []
+    assert await legacy.request_refused("POST", "/batches", body) == (406, errors)
+    assert (await legacy.request_ok("GET", "/batches"))["batches"] == []
 
 
 async def test_each_payment_is_told_about(legacy, payee):
     body = {
         "payments": [
-            legacy.pay(payee, sourceCurrency="USD"),
-            legacy.pay(payee, sourceCurrency="EUR"),
-            legacy.pay(payee, targetAmount="1", targetCurrency="EUR"),
+            legacy.build_payment(payee, sourceCurrency="USD"),
+            legacy.build_payment(payee, sourceCurrency="EUR"),
+            legacy.build_payment(payee, targetAmount="1", targetCurrency="EUR"),
             {"recipient": {"id": payee["id"]}, "targetAmount": "1"},
             {"recipient": {"id": payee["id"]}, "targetAmount": "1", "targetCurrency": "XTS"},
-            legacy.pay(payee, memo=["x"]),
+            legacy.build_payment(payee, memo=["x"]),
         ]
     }
-    assert await legacy.refused("POST", "/batches", body) == (
+    assert await legacy.request_refused("POST", "/batches", body) == (
         406,
         [
             ("invalid_field", "payments[1].sourceCurrency"),
@@ -173,36 +180,36 @@ async def test_each_payment_is_told_about(legacy, payee):
 async def test_who_cannot_be_paid_joins_no_batch(legacy, payee, word):
     where = f"/recipients/{payee['id']}"
     if word is None:
-        await legacy.done("DELETE", where)
+        await legacy.request_ok("DELETE", where)
     else:
-        await legacy.done("PATCH", where, {"status": word})
-    body = {"sourceCurrency": "USD", "payments": [legacy.pay(payee)]}
+        await legacy.request_ok("PATCH", where, {"status": word})
+    body = {"sourceCurrency": "USD", "payments": [legacy.build_payment(payee)]}
     expected = (406, [("invalid_status", "payments[0].recipient.id")])
-    assert await legacy.refused("POST", "/batches", body) == expected
+    assert await legacy.request_refused("POST", "/batches", body) == expected
     body["payments"] = [{"recipient": {"email": payee["email"]}, "sourceAmount": "1"}]
     code = "invalid_field" if word is None else "invalid_status"
     expected = (406, [(code, "payments[0].recipient.email")])
-    assert await legacy.refused("POST", "/batches", body) == expected
+    assert await legacy.request_refused("POST", "/batches", body) == expected
 
 
 async def test_an_address_of_several_recipients_names_nobody(legacy, payee):
-    other = await legacy.recipient()
+    other = await legacy.create_recipient()
     body = {"sourceCurrency": "USD"}
     body["payments"] = [{"recipient": {"email": payee["email"]}, "sourceAmount": "1"}]
-    got = await legacy.ask("POST", "/batches", body)
+    got = await legacy.request("POST", "/batches", body)
     assert got.errors == [("invalid_field", "payments[0].recipient.email")]
     assert "several" in got.text
-    await legacy.done("DELETE", f"/recipients/{other['id']}")
-    await legacy.done("POST", "/batches", body)
+    await legacy.request_ok("DELETE", f"/recipients/{other['id']}")
+    await legacy.request_ok("POST", "/batches", body)
 
 
 async def test_payments_are_added_changed_and_removed_at_once(legacy, clock, payee, german):
-    made = await legacy.batch(*[legacy.pay(payee, f"{n}.00") for n in (1, 2, 3)])
-    first, second, third = await legacy.payments(made)
+    made = await legacy.create_batch(*[legacy.build_payment(payee, f"{n}.00") for n in (1, 2, 3)])
+    first, second, third = await legacy.list_payments(made)
     clock.now += 60
     body = {
         "payments": [
-            legacy.pay(german, "40.00"),
+            legacy.build_payment(german, "40.00"),
             {"id": third["id"], "targetAmount": "9.20", "targetCurrency": "EUR"},
         ],
         "update_payments": [{"id": first["id"], "sourceAmount": 10, "memo": "more"}],
@@ -210,7 +217,7 @@ async def test_payments_are_added_changed_and_removed_at_once(legacy, clock, pay
         "description": "April",
         "unknown": "ignored",
     }
-    got = await legacy.ask("PATCH", path(made), body)
+    got = await legacy.request("PATCH", path(made), body)
     assert got.text == '{"ok":true,"object":"updated"}'
     after = await read(legacy, made)
     assert (after["description"], after["amount"]) == ("April", "60.00")
@@ -220,23 +227,23 @@ async def test_payments_are_added_changed_and_removed_at_once(legacy, clock, pay
         ("40.00", ""),
     ]
     assert after["updatedAt"] > after["createdAt"]
-    got = await legacy.ask("PATCH", path(made), {**after, "description": None})
+    got = await legacy.request("PATCH", path(made), {**after, "description": None})
     assert got.text == '{"ok":true,"object":"updated"}'
     again = await read(legacy, made)
     assert again == {**after, "description": "", "updatedAt": again["updatedAt"]}
-    got = await legacy.ask("PATCH", path(made), {"sourceCurrency": "EUR"})
+    got = await legacy.request("PATCH", path(made), {"sourceCurrency": "EUR"})
     assert (got.status, got.errors) == (406, [("invalid_field", "sourceCurrency")])
 
 
 async def test_an_edit_is_all_or_nothing(legacy, payee):
-    made = await legacy.batch(legacy.pay(payee), legacy.pay(payee))
-    one, two = (each["id"] for each in await legacy.payments(made))
+    made = await legacy.create_batch(legacy.build_payment(payee), legacy.build_payment(payee))
+    one, two = (each["id"] for each in await legacy.list_payments(made))
     body = {
         "payments": [{"id": "P-unknown", "sourceAmount": "1"}],
         "update_payments": [{"id": one, "sourceAmount": "99.00"}, {"sourceAmount": "1"}],
         "remove_payments": [{"id": one}, {"id": two}, {"id": "P-unknown"}, {"id": 7}],
     }
-    assert await legacy.refused("PATCH", path(made), body) == (
+    assert await legacy.request_refused("PATCH", path(made), body) == (
         406,
         [
             ("invalid_field", "payments[0].id"),
@@ -250,76 +257,82 @@ async def test_an_edit_is_all_or_nothing(legacy, payee):
 
 
 async def test_a_batch_is_deleted(legacy, payee):
-    made = await legacy.batch(legacy.pay(payee))
-    (payment,) = await legacy.payments(made)
-    got = await legacy.ask("DELETE", path(made))
+    made = await legacy.create_batch(legacy.build_payment(payee))
+    (payment,) = await legacy.list_payments(made)
+    got = await legacy.request("DELETE", path(made))
     assert got.text == '{"ok":true,"object":"deleted"}'
     for where in (path(made), path(made, "/payments"), f"/payments/{payment['id']}"):
-        assert await legacy.refused("GET", where) == (404, [("not_found", None)])
+        assert await legacy.request_refused("GET", where) == (404, [("not_found", None)])
 
 
 async def test_several_are_deleted_or_none(legacy, payee):
-    made = [await legacy.batch(legacy.pay(payee)) for _ in range(3)]
+    made = [await legacy.create_batch(legacy.build_payment(payee)) for _ in range(3)]
     ids = [each["id"] for each in made]
-    await legacy.done("POST", path(made[2], "/start-processing"))
-    assert await legacy.refused("DELETE", "/batches", {"ids": ids}) == (
+    await legacy.request_ok("POST", path(made[2], "/start-processing"))
+    assert await legacy.request_refused("DELETE", "/batches", {"ids": ids}) == (
         406,
         [("invalid_status", None)],
     )
-    assert await legacy.refused("DELETE", "/batches", {"ids": [*ids, "B-unknown"]}) == (
+    assert await legacy.request_refused("DELETE", "/batches", {"ids": [*ids, "B-unknown"]}) == (
         404,
         [("not_found", None)],
     )
-    assert await legacy.refused("DELETE", "/batches", {}) == (406, [("empty_field", "ids")])
-    assert await legacy.refused("DELETE", "/batches") == (406, [("invalid_field", None)])
-    assert await legacy.done("DELETE", "/batches", {"ids": ids[:2]}) == {
+    assert await legacy.request_refused("DELETE", "/batches", {}) == (406, [("empty_field", "ids")])
+    assert await legacy.request_refused("DELETE", "/batches") == (406, [("invalid_field", None)])
+    assert await legacy.request_ok("DELETE", "/batches", {"ids": ids[:2]}) == {
         "ok": True,
         "object": "deleted",
     }
-    assert [each["id"] for each in (await legacy.done("GET", "/batches"))["batches"]] == ids[2:]
+    assert [each["id"] for each in (await legacy.request_ok("GET", "/batches"))["batches"]] == ids[
+        2:
+    ]
 
 
 async def test_a_list_has_the_newest_first_and_finds_by_id(legacy, clock):
     made = []
     for _ in range(12):
-        made.append(await legacy.batch())
+        made.append(await legacy.create_batch())
         clock.now += 1
-    got = await legacy.done("GET", "/batches?page=2&pageSize=5")
+    got = await legacy.request_ok("GET", "/batches?page=2&pageSize=5")
     assert got["meta"] == {"page": 2, "pages": 3, "records": 12}
     assert got["batches"] == made[::-1][5:10]
     wanted = made[4]
-    got = await legacy.done("GET", f"/batches?search={wanted['id'][4:12].lower()}")
+    got = await legacy.request_ok("GET", f"/batches?search={wanted['id'][4:12].lower()}")
     assert got["batches"] == [wanted]
-    got = await legacy.done("GET", "/batches?search=&page=0&pageSize=x")
+    got = await legacy.request_ok("GET", "/batches?search=&page=0&pageSize=x")
     assert (got["meta"]["page"], len(got["batches"])) == (1, 10)
     real = next(iter(legacy.service.world().batches))
-    assert (await legacy.done("GET", f"/batches?search={real}"))["batches"] == []
+    assert (await legacy.request_ok("GET", f"/batches?search={real}"))["batches"] == []
 
 
 async def test_a_quote_moves_the_rates_of_bank_transfers(legacy, german, wallet_holder):
-    made = await legacy.batch(legacy.pay(german, "100.00"), legacy.pay(wallet_holder, "10.00"))
-    got = await legacy.ask("POST", path(made, "/generate-quote"))
+    made = await legacy.create_batch(
+        legacy.build_payment(german, "100.00"), legacy.build_payment(wallet_holder, "10.00")
+    )
+    got = await legacy.request("POST", path(made, "/generate-quote"))
     quoted = got.body["batch"]["payments"]["payments"]
     assert [each["targetAmount"] for each in quoted] == ["92.05", "10.00"]
-    assert quoted == await legacy.payments(made)
-    summary = (await legacy.done("GET", path(made, "/summary")))["batchSummary"]
+    assert quoted == await legacy.list_payments(made)
+    summary = (await legacy.request_ok("GET", path(made, "/summary")))["batchSummary"]
     assert summary["quoteExpiredAt"] == "2025-10-09T09:23:20.000Z"
 
 
 async def test_an_expired_quote_is_refused_until_there_is_a_new_one(legacy, clock, payee):
-    made = await legacy.batch(legacy.pay(payee))
-    await legacy.done("POST", path(made, "/generate-quote"))
+    made = await legacy.create_batch(legacy.build_payment(payee))
+    await legacy.request_ok("POST", path(made, "/generate-quote"))
     clock.now += 1800
     start = path(made, "/start-processing")
-    assert await legacy.refused("POST", start) == (406, [("expired_quote", None)])
-    await legacy.done("POST", path(made, "/generate-quote"))
-    await legacy.done("POST", start)
+    assert await legacy.request_refused("POST", start) == (406, [("expired_quote", None)])
+    await legacy.request_ok("POST", path(made, "/generate-quote"))
+    await legacy.request_ok("POST", start)
 
 
 async def test_the_life_of_a_batch(legacy, clock, payee, german):
-    made = await legacy.batch(legacy.pay(payee, "100.00"), legacy.pay(german, "50.00"))
+    made = await legacy.create_batch(
+        legacy.build_payment(payee, "100.00"), legacy.build_payment(german, "50.00")
+    )
     legacy.service.set_outcome(german["id"], "returned")
-    got = await legacy.ask("POST", path(made, "/start-processing"), data=b"")
+    got = await legacy.request("POST", path(made, "/start-processing"), data=b"")
     assert list(got.body["batch"]) == FIELDS
     assert (got.body["batch"]["status"], got.body["batch"]["sentAt"]) == (
         "processing",
@@ -330,62 +343,66 @@ async def test_the_life_of_a_batch(legacy, clock, payee, german):
         assert (await read(legacy, made))["status"] == state
         for method, tail, body in [
             ("PATCH", "", {}), ("DELETE", "", None), ("POST", "/generate-quote", None),
-            ("POST", "/start-processing", None), ("POST", "/payments", legacy.pay(payee)),
+            ("POST", "/start-processing", None), ("POST", "/payments", legacy.build_payment(payee)),
         ]:  # fmt: skip
-            assert await legacy.refused(method, path(made, tail), body) == refused
+            assert await legacy.request_refused(method, path(made, tail), body) == refused
         clock.now += 2
     done = await read(legacy, made)
     assert done["completedAt"] == "2025-10-09T08:53:22.000Z"
     assert [each["status"] for each in done["payments"]["payments"]] == ["processed", "returned"]
-    # 50.00 came back, the fee of 1.00 for it did not.
+    # 50.00 was returned; its fee of 1.00 was not.
     assert legacy.service.balance("demo", "USD") == Decimal("999898.00")
 
 
 async def test_a_batch_of_which_nothing_arrived_is_complete_too(legacy, clock, payee):
     legacy.service.set_outcome(payee["id"], "failed")
-    made = await legacy.batch(legacy.pay(payee))
-    await legacy.done("POST", path(made, "/start-processing"))
+    made = await legacy.create_batch(legacy.build_payment(payee))
+    await legacy.request_ok("POST", path(made, "/start-processing"))
     clock.now += 3
     assert (await read(legacy, made))["status"] == "complete"
-    (payment,) = await legacy.payments(made)
+    (payment,) = await legacy.list_payments(made)
     assert (payment["status"], payment["processedAt"]) == ("failed", None)
 
 
 async def test_what_cannot_be_started_is_not(legacy, payee, german, wallet_holder):
     refused = (406, [("invalid_status", None)])
-    empty = await legacy.batch()
-    assert await legacy.refused("POST", path(empty, "/start-processing")) == refused
-    poor = await legacy.batch(legacy.pay(payee, "1000000.00"))
+    empty = await legacy.create_batch()
+    assert await legacy.request_refused("POST", path(empty, "/start-processing")) == refused
+    poor = await legacy.create_batch(legacy.build_payment(payee, "1000000.00"))
     assert poor["status"] == "pending"
-    assert await legacy.refused("POST", path(poor, "/start-processing")) == refused
-    small = await legacy.batch(
-        legacy.pay(german, "1.00"),
+    assert await legacy.request_refused("POST", path(poor, "/start-processing")) == refused
+    small = await legacy.create_batch(
+        legacy.build_payment(german, "1.00"),
         {"recipient": {"id": german["id"]}, "targetAmount": "1", "targetCurrency": "EUR"},
     )
-    got = await legacy.ask("POST", path(small, "/start-processing"))
-    # Nothing was sent that a field could name: the payment stands in the message.
+    got = await legacy.request("POST", path(small, "/start-processing"))
+    # No sent field is at fault, so the message names the payment.
     assert got.errors == [("invalid_field", None)] * 2
-    for error, each in zip(got.body["errors"], await legacy.payments(small), strict=True):
+    for error, each in zip(got.body["errors"], await legacy.list_payments(small), strict=True):
         assert each["id"] in error["message"]
-    stopped = await legacy.batch(legacy.pay(payee), legacy.pay(wallet_holder))
-    await legacy.done("PATCH", f"/recipients/{wallet_holder['id']}", {"status": "disabled"})
-    assert await legacy.refused("POST", path(stopped, "/start-processing")) == refused
+    stopped = await legacy.create_batch(
+        legacy.build_payment(payee), legacy.build_payment(wallet_holder)
+    )
+    await legacy.request_ok("PATCH", f"/recipients/{wallet_holder['id']}", {"status": "disabled"})
+    assert await legacy.request_refused("POST", path(stopped, "/start-processing")) == refused
 
 
 async def test_a_pending_batch_can_be_edited_and_is_open_once_funded(legacy, payee):
-    made = await legacy.batch(legacy.pay(payee, "1000000.00"))
-    await legacy.done("PATCH", path(made), {"payments": [legacy.pay(payee)]})
+    made = await legacy.create_batch(legacy.build_payment(payee, "1000000.00"))
+    await legacy.request_ok("PATCH", path(made), {"payments": [legacy.build_payment(payee)]})
     legacy.service.set_balance("demo", "USD", "2000000.00")
     assert (await read(legacy, made))["status"] == "open"
 
 
 async def test_a_summary_has_every_field(legacy, clock, payee, wallet_holder):
     legacy.service.set_wallet_balance("demo", "USD", "77.70")
-    made = await legacy.batch(
-        legacy.pay(payee, "100.10"), legacy.pay(payee, "0.05"), legacy.pay(wallet_holder, "20.00")
+    made = await legacy.create_batch(
+        legacy.build_payment(payee, "100.10"),
+        legacy.build_payment(payee, "0.05"),
+        legacy.build_payment(wallet_holder, "20.00"),
     )
     clock.now += 5
-    got = await legacy.ask("GET", path(made, "/summary"))
+    got = await legacy.request("GET", path(made, "/summary"))
     shown = got.body["batchSummary"]
     assert list(shown) == [
         "id", "processed_by", "errors", "serverTime", "status", "currency", "description",
@@ -419,12 +436,12 @@ async def test_a_summary_has_every_field(legacy, clock, payee, wallet_holder):
 
 
 async def test_a_summary_of_an_empty_or_poor_batch(legacy, payee):
-    made = await legacy.batch(sourceCurrency="JPY")
-    shown = (await legacy.done("GET", path(made, "/summary")))["batchSummary"]
+    made = await legacy.create_batch(sourceCurrency="JPY")
+    shown = (await legacy.request_ok("GET", path(made, "/summary")))["batchSummary"]
     assert list(shown["methods"]) == ["bank-transfer", "wallet"]
     assert (shown["total"]["count"], shown["merchantBalances"]["ServiceTotal"]) == (0, 0)
-    poor = await legacy.batch(legacy.pay(payee, "1000000.00"))
-    shown = (await legacy.done("GET", path(poor, "/summary")))["batchSummary"]
+    poor = await legacy.create_batch(legacy.build_payment(payee, "1000000.00"))
+    shown = (await legacy.request_ok("GET", path(poor, "/summary")))["batchSummary"]
     assert (shown["status"], shown["enoughFunds"]) == ("pending", False)
 
 
@@ -438,4 +455,4 @@ async def test_a_summary_of_an_empty_or_poor_batch(legacy, payee):
 async def test_an_unknown_batch_is_404(legacy, method, tail):
     where = f"/batches/B-unknown{tail}"
     body = {} if (method, tail) in {("PATCH", ""), ("POST", "/payments")} else None
-    assert await legacy.refused(method, where, body) == (404, [("not_found", None)])
+    assert await legacy.request_refused(method, where, body) == (404, [("not_found", None)])

@@ -1,4 +1,4 @@
-"""The list of recipients on the legacy face (section 4.1, List query parameters)."""
+"""The list of recipients on the legacy interface (section 4.1, List query parameters)."""
 
 import pytest
 
@@ -9,44 +9,44 @@ DAY = 86_400
 
 @pytest.fixture
 async def people(legacy, us, germany, purse, address):
-    """Four, created a day apart from 2025-10-09T08:53:20 on, and one that is deleted."""
+    """Four recipients, created a day apart from 2025-10-09T08:53:20 on, and a deleted one."""
     clock = legacy.service.clock
     made = [
-        await legacy.recipient(
+        await legacy.create_recipient(
             email="ana@north.example.com", firstName="Ana", lastName="Müller", referenceId="X-1",
             address=address, payout=us,
         )
     ]  # fmt: skip
     clock.now += DAY
     made.append(
-        await legacy.recipient(
+        await legacy.create_recipient(
             email="bob@example.org", firstName="Bob", lastName="Ängström", referenceId="x-2",
             address=address | {"country": "DE", "city": "Köln"}, payout=germany,
         )
     )  # fmt: skip
     clock.now += DAY
     made.append(
-        await legacy.recipient(
+        await legacy.create_recipient(
             email="cy@example.com", firstName="Anabel", lastName="Cy", address={"country": "FR"},
             payout=purse,
         )
     )  # fmt: skip
     clock.now += DAY
     business = {"type": "business", "name": "Zebra Ana & Co", "email": "dot@example.com"}
-    made.append((await legacy.done("POST", "/recipients", business))["recipient"])
-    gone = await legacy.recipient(email="gone@example.com", address=address, payout=us)
-    await legacy.done("DELETE", f"/recipients/{gone['id']}")
+    made.append((await legacy.request_ok("POST", "/recipients", business))["recipient"])
+    gone = await legacy.create_recipient(email="gone@example.com", address=address, payout=us)
+    await legacy.request_ok("DELETE", f"/recipients/{gone['id']}")
     return made
 
 
 async def found(legacy, query, order="orderBy=createdAt&sortBy=asc"):
-    got = await legacy.done("GET", f"/recipients?{order}&{query}")
+    got = await legacy.request_ok("GET", f"/recipients?{order}&{query}")
     assert got["meta"]["records"] >= len(got["recipients"])
     return [each["email"].partition("@")[0] for each in got["recipients"]]
 
 
 async def test_a_list_shows_whole_recipients_the_newest_first(legacy, people):
-    got = await legacy.done("GET", "/recipients")
+    got = await legacy.request_ok("GET", "/recipients")
     assert got["recipients"] == people[::-1]
     assert got["meta"] == {"page": 1, "pages": 1, "records": 4}
 
@@ -98,7 +98,7 @@ async def test_parameters_leave_some(legacy, people, query, expected):
 )
 async def test_dates_are_those_of_the_creation(legacy, people, clock, query, expected):
     clock.now += DAY
-    await legacy.done("PATCH", f"/recipients/{people[0]['id']}", {"language": "de"})
+    await legacy.request_ok("PATCH", f"/recipients/{people[0]['id']}", {"language": "de"})
     assert await found(legacy, query) == expected
 
 
@@ -122,22 +122,22 @@ async def test_the_order_is_asked_for(legacy, people, order, expected):
 
 @pytest.mark.parametrize("name", sorted(ORDERS))
 async def test_every_order_runs_both_ways_with_ties_by_id(legacy, people, name):
-    got = await legacy.done("GET", f"/recipients?orderBy={name}&sortBy=asc")
-    again = await legacy.done("GET", f"/recipients?orderBy={name}&sortBy=desc")
+    got = await legacy.request_ok("GET", f"/recipients?orderBy={name}&sortBy=asc")
+    again = await legacy.request_ok("GET", f"/recipients?orderBy={name}&sortBy=desc")
     assert {each["id"] for each in got["recipients"]} == {each["id"] for each in people}
     assert {each["id"] for each in again["recipients"]} == {each["id"] for each in people}
 
 
 async def test_equal_ones_are_in_the_order_of_their_ids(legacy):
-    ids = sorted([(await legacy.recipient())["id"] for _ in range(5)])
+    ids = sorted([(await legacy.create_recipient())["id"] for _ in range(5)])
     for direction in ("asc", "desc"):
-        got = await legacy.done("GET", f"/recipients?orderBy=status&sortBy={direction}")
+        got = await legacy.request_ok("GET", f"/recipients?orderBy=status&sortBy={direction}")
         assert [each["id"] for each in got["recipients"]] == ids
 
 
 async def test_statuses_are_found_by_the_words_that_are_shown(legacy, people):
     for each, word in zip(people, ("inactive", "disabled", "suspended"), strict=False):
-        await legacy.done("PATCH", f"/recipients/{each['id']}", {"status": word})
+        await legacy.request_ok("PATCH", f"/recipients/{each['id']}", {"status": word})
     assert await found(legacy, "status=inactive") == ["ana"]
     assert await found(legacy, "status=disabled") == ["bob"]
     assert await found(legacy, "status=suspended") == ["cy"]
@@ -164,7 +164,7 @@ async def test_pending_includes_what_is_under_review(legacy, people):
     ],
 )  # fmt: skip
 async def test_pages(legacy, people, query, page, emails):
-    got = await legacy.done("GET", f"/recipients?orderBy=createdAt&sortBy=asc&{query}")
+    got = await legacy.request_ok("GET", f"/recipients?orderBy=createdAt&sortBy=asc&{query}")
     assert got["meta"] == page
     assert [each["email"].partition("@")[0] for each in got["recipients"]] == emails
 
@@ -172,7 +172,7 @@ async def test_pages(legacy, people, query, page, emails):
 async def test_made_up_recipients_are_all_readable_by_a_legacy_client(legacy):
     seeded = legacy.service.seed_recipients(600, 3)
     kept = {each.id for each in seeded if not each.archived}
-    got = await legacy.done("GET", "/recipients?pageSize=1000")
+    got = await legacy.request_ok("GET", "/recipients?pageSize=1000")
     assert {each["id"] for each in got["recipients"]} == kept
     methods = {each["payout"]["method"] for each in got["recipients"]}
     assert methods >= {None, "bank", "wallet", "mobile-wallet"}

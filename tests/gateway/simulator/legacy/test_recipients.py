@@ -1,4 +1,4 @@
-"""Recipients on the legacy face (sections 2, 3 and 4.1)."""
+"""Recipients on the legacy interface (sections 2, 3 and 4.1)."""
 
 import re
 
@@ -18,7 +18,7 @@ PERSON = {
 
 
 async def test_a_recipient_has_the_documents_fields_in_its_order(legacy):
-    made = await legacy.recipient(
+    made = await legacy.create_recipient(
         referenceId="ref-1",
         language="fr",
         currency="EUR",
@@ -41,7 +41,7 @@ async def test_a_recipient_has_the_documents_fields_in_its_order(legacy):
     assert (made["status"], made["payout"]) == ("incomplete", {"method": None})
     assert made["compliance"] == {"status": "pending", "checkedAt": None}
     assert made["createdAt"] == made["updatedAt"] == "2025-10-09T08:53:20.000Z"
-    assert await legacy.read(made) == made
+    assert await legacy.read_recipient(made) == made
 
 
 async def test_a_payout_method_may_come_with_the_recipient(legacy, payee):
@@ -107,12 +107,12 @@ async def test_a_wallet_needs_no_address(legacy, wallet_holder):
     ],
 )
 async def test_all_that_is_wrong_is_told_at_once_and_nothing_is_made(legacy, body, errors):
-    assert await legacy.refused("POST", "/recipients", body) == (406, errors)
+    assert await legacy.request_refused("POST", "/recipients", body) == (406, errors)
     assert legacy.service.created == {}
 
 
 async def test_loose_bodies_are_taken(legacy):
-    made = await legacy.recipient(
+    made = await legacy.create_recipient(
         referenceId="",
         dob=None,
         address=None,
@@ -124,26 +124,26 @@ async def test_loose_bodies_are_taken(legacy):
     )
     assert (made["referenceId"], made["payout"]) == (None, {"method": None})
     assert (made["passport"], made["primaryCurrency"]) == ("1234567", "EUR")
-    assert await legacy.done("PATCH", f"/recipients/{made['id']}", made)
+    assert await legacy.request_ok("PATCH", f"/recipients/{made['id']}", made)
 
 
 async def test_the_only_method_that_is_sent_is_the_primary_one(legacy, purse, us):
-    made = await legacy.recipient(payout={"accounts": purse["accounts"]})
+    made = await legacy.create_recipient(payout={"accounts": purse["accounts"]})
     assert made["payout"]["method"] == "wallet"
     del us["primary"]["method"]
     us["accounts"] |= purse["accounts"]
     body = {"type": "business", "name": "Acme", "email": "a@example.com", "payout": us}
     expected = (406, [("empty_field", "payout.primary.method")])
-    assert await legacy.refused("POST", "/recipients", body) == expected
+    assert await legacy.request_refused("POST", "/recipients", body) == expected
 
 
 async def test_a_change_is_answered_by_one_word(legacy, clock, payee):
     clock.now += 60
     body = {"firstName": "Ana", "address": {"city": "Dallas"}, "language": "es-MX"}
     path = f"/recipients/{payee['id']}"
-    got = await legacy.ask("PATCH", path, body)
+    got = await legacy.request("PATCH", path, body)
     assert got.text == '{"ok":true,"object":"updated"}'
-    read = await legacy.read(payee)
+    read = await legacy.read_recipient(payee)
     assert (read["name"], read["language"]) == ("Ana Peña", "es-MX")
     assert read["address"]["street1"] == payee["address"]["street1"]
     assert (read["createdAt"], read["updatedAt"]) == (
@@ -156,41 +156,41 @@ async def test_a_change_is_answered_by_one_word(legacy, clock, payee):
 async def test_what_changes_nothing_leaves_the_time_of_the_last_change(legacy, clock, payee, body):
     clock.now += 60
     path = f"/recipients/{payee['id']}"
-    await legacy.done("PATCH", path, payee if body == "whole" else body)
-    assert await legacy.read(payee) == payee
+    await legacy.request_ok("PATCH", path, payee if body == "whole" else body)
+    assert await legacy.read_recipient(payee) == payee
 
 
 async def test_what_differs_in_a_whole_recipient_is_changed(legacy, clock, payee):
     clock.now += 60
-    await legacy.done("PATCH", f"/recipients/{payee['id']}", {**payee, "currency": "GBP"})
-    read = await legacy.read(payee)
+    await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {**payee, "currency": "GBP"})
+    read = await legacy.read_recipient(payee)
     assert read["primaryCurrency"] == "GBP"
     assert read["updatedAt"] > payee["updatedAt"]
 
 
 async def test_a_whole_recipient_may_be_sent_back(legacy, payee):
-    await legacy.done("PATCH", f"/recipients/{payee['id']}", {"ssn": "123456789"})
-    whole = await legacy.read(payee)
-    assert await legacy.done("PATCH", f"/recipients/{payee['id']}", whole) == {
+    await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {"ssn": "123456789"})
+    whole = await legacy.read_recipient(payee)
+    assert await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", whole) == {
         "ok": True,
         "object": "updated",
     }
-    assert await legacy.read(payee) == whole
+    assert await legacy.read_recipient(payee) == whole
 
 
 async def test_a_refused_change_changes_nothing(legacy, payee):
     body = {"firstName": "Ana", "payout": {"accounts": {"bank": {"routing": "1"}}}}
     path = f"/recipients/{payee['id']}"
     expected = (406, [("invalid_field", "payout.accounts.bank.routing")])
-    assert await legacy.refused("PATCH", path, body) == expected
-    assert await legacy.read(payee) == payee
-    status, errors = await legacy.refused("PATCH", path, {"email": None, "type": "robot"})
+    assert await legacy.request_refused("PATCH", path, body) == expected
+    assert await legacy.read_recipient(payee) == payee
+    status, errors = await legacy.request_refused("PATCH", path, {"email": None, "type": "robot"})
     assert (status, errors) == (406, [("empty_field", "email"), ("invalid_field", "type")])
 
 
 async def test_a_payout_may_be_changed_with_the_recipient(legacy, payee, purse):
-    await legacy.done("PATCH", f"/recipients/{payee['id']}", {"payout": purse})
-    read = await legacy.read(payee)
+    await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {"payout": purse})
+    read = await legacy.read_recipient(payee)
     assert (read["payout"]["method"], read["payoutMethod"]) == ("wallet", "wallet")
     assert set(read["payout"]["accounts"]) == {"bank", "wallet"}
 
@@ -206,74 +206,82 @@ async def test_a_payout_may_be_changed_with_the_recipient(legacy, payee, purse):
 )
 async def test_a_client_may_choose_a_status(legacy, payee, word, current):
     path = f"/recipients/{payee['id']}"
-    await legacy.done("PATCH", path, {"status": word})
-    assert (await legacy.read(payee))["status"] == word
-    assert (await legacy.client.read(payee))["status"] == current
+    await legacy.request_ok("PATCH", path, {"status": word})
+    assert (await legacy.read_recipient(payee))["status"] == word
+    assert (await legacy.client.read_recipient(payee))["status"] == current
 
 
 async def test_a_status_that_is_shown_already_asks_for_nothing(legacy, payee):
     path = f"/recipients/{payee['id']}"
-    await legacy.done("PATCH", path, {"status": "inactive"})
-    await legacy.done("PATCH", path, {"status": "incomplete", "language": "de"})
-    assert (await legacy.read(payee))["status"] == "inactive"
+    await legacy.request_ok("PATCH", path, {"status": "inactive"})
+    await legacy.request_ok("PATCH", path, {"status": "incomplete", "language": "de"})
+    assert (await legacy.read_recipient(payee))["status"] == "inactive"
     await legacy.client.call("PATCH", f"/v1{path}", {"status": "suspended"})
-    await legacy.done("PATCH", path, {"status": "suspended"})
-    assert (await legacy.read(payee))["status"] == "suspended"
+    await legacy.request_ok("PATCH", path, {"status": "suspended"})
+    assert (await legacy.read_recipient(payee))["status"] == "suspended"
 
 
 @pytest.mark.parametrize("word", ["archived", "review", 7, ["active"]])
 async def test_another_status_is_refused(legacy, payee, word):
     path = f"/recipients/{payee['id']}"
     expected = (406, [("invalid_field", "status")])
-    assert await legacy.refused("PATCH", path, {"status": word}) == expected
+    assert await legacy.request_refused("PATCH", path, {"status": word}) == expected
 
 
 async def test_an_id_of_another_country_stays(legacy, address):
     bank = {"country": "BR", "accountNum": "123456", "governmentId": "12345678901"}
     payout = {"primary": {"method": "bank", "currency": "BRL"}, "accounts": {"bank": bank}}
-    made = await legacy.recipient(payout=payout, ssn="123456789", address=address)
+    made = await legacy.create_recipient(payout=payout, ssn="123456789", address=address)
     assert made["ssn"] == "****89"
     assert made["payout"]["accounts"]["bank"]["governmentId"] == "****01"
     path = f"/recipients/{made['id']}"
-    assert await legacy.refused("PATCH", path, {"ssn": "987654321"}) == (
+    assert await legacy.request_refused("PATCH", path, {"ssn": "987654321"}) == (
         406,
         [("invalid_field", "ssn")],
     )
-    await legacy.done("PATCH", path, {"ssn": "****89"})
+    await legacy.request_ok("PATCH", path, {"ssn": "****89"})
 
 
-@pytest.mark.parametrize(("status", "shown"), [("review", "pending"), ("verified", "verified")])
-async def test_compliance_has_the_legacy_words(legacy, payee, status, shown):
+@pytest.mark.parametrize(
+    ("status", "legacy_word"), [("review", "pending"), ("verified", "verified")]
+)
+async def test_compliance_has_the_legacy_words(legacy, payee, status, legacy_word):
     legacy.service.set_compliance(payee["id"], status)
-    read = await legacy.read(payee)
-    assert (read["complianceStatus"], read["compliance"]["status"]) == (shown, shown)
+    read = await legacy.read_recipient(payee)
+    assert (read["complianceStatus"], read["compliance"]["status"]) == (legacy_word, legacy_word)
     assert read["compliance"]["checkedAt"] == "2025-10-09T08:53:20.000Z"
 
 
 async def test_a_deleted_recipient_is_gone_for_good(legacy, payee):
     path = f"/recipients/{payee['id']}"
-    got = await legacy.ask("DELETE", path)
+    got = await legacy.request("DELETE", path)
     assert got.text == '{"ok":true,"object":"deleted"}'
     for method, tail in [
         ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/logs"), ("GET", "/payments"),
         ("GET", "/payout-methods"), ("POST", "/payout-methods"), ("PATCH", "/payout-methods"),
     ]:  # fmt: skip
         body = {} if method in ("PATCH", "POST") else None
-        assert await legacy.refused(method, path + tail, body) == (404, [("not_found", None)])
-    assert (await legacy.done("GET", "/recipients"))["recipients"] == []
+        assert await legacy.request_refused(method, path + tail, body) == (
+            404,
+            [("not_found", None)],
+        )
+    assert (await legacy.request_ok("GET", "/recipients"))["recipients"] == []
 
 
 async def test_several_are_deleted_or_none(legacy, payee, german):
     ids = [payee["id"], german["id"]]
     for wrong in ([*ids, "R-unknown"], [*ids, 7], [*ids, None]):
-        assert await legacy.refused("DELETE", "/recipients", {"ids": wrong}) == (
+        assert await legacy.request_refused("DELETE", "/recipients", {"ids": wrong}) == (
             404,
             [("not_found", None)],
         )
-    assert (await legacy.done("GET", "/recipients"))["meta"]["records"] == 2
+    assert (await legacy.request_ok("GET", "/recipients"))["meta"]["records"] == 2
     body = {"ids": [*ids, ids[0]]}
-    assert await legacy.done("DELETE", "/recipients", body) == {"ok": True, "object": "deleted"}
-    assert await legacy.refused("DELETE", "/recipients", {"ids": ids[:1]}) == (
+    assert await legacy.request_ok("DELETE", "/recipients", body) == {
+        "ok": True,
+        "object": "deleted",
+    }
+    assert await legacy.request_refused("DELETE", "/recipients", {"ids": ids[:1]}) == (
         404,
         [("not_found", None)],
     )
@@ -283,7 +291,7 @@ async def test_several_are_deleted_or_none(legacy, payee, german):
     ("body", "code"), [({}, "empty_field"), ({"ids": []}, "empty_field"), ({"ids": "R-1"}, "invalid_field")]
 )  # fmt: skip
 async def test_ids_are_a_list(legacy, body, code):
-    assert await legacy.refused("DELETE", "/recipients", body) == (406, [(code, "ids")])
+    assert await legacy.request_refused("DELETE", "/recipients", body) == (406, [(code, "ids")])
 
 
 @pytest.mark.parametrize(
@@ -292,13 +300,13 @@ async def test_ids_are_a_list(legacy, body, code):
 async def test_an_unknown_recipient_is_404(legacy, method, tail):
     path = f"/recipients/R-unknown{tail}"
     body = {} if method == "PATCH" else None
-    assert await legacy.refused(method, path, body) == (404, [("not_found", None)])
+    assert await legacy.request_refused(method, path, body) == (404, [("not_found", None)])
 
 
 async def test_logs_have_what_was_asked_and_answered(legacy, payee):
     path = f"/recipients/{payee['id']}"
-    await legacy.done("PATCH", path, {"language": "de"})
-    got = await legacy.done("GET", f"{path}/logs")
+    await legacy.request_ok("PATCH", path, {"language": "de"})
+    got = await legacy.request_ok("GET", f"{path}/logs")
     assert got["meta"] == {"page": 1, "pages": 1, "records": 2}
     newest = got["activities"][0]
     assert set(newest) == {
@@ -311,9 +319,11 @@ async def test_logs_have_what_was_asked_and_answered(legacy, payee):
 
 
 async def test_a_recipients_payments_have_the_full_recipient(legacy, payee, german):
-    batch = await legacy.batch(legacy.pay(payee, "1.00"), legacy.pay(german, "2.00"))
-    await legacy.batch(legacy.pay(payee, "3.00"))
-    got = await legacy.done("GET", f"/recipients/{payee['id']}/payments?pageSize=1&page=2")
+    batch = await legacy.create_batch(
+        legacy.build_payment(payee, "1.00"), legacy.build_payment(german, "2.00")
+    )
+    await legacy.create_batch(legacy.build_payment(payee, "3.00"))
+    got = await legacy.request_ok("GET", f"/recipients/{payee['id']}/payments?pageSize=1&page=2")
     assert got["meta"] == {"page": 2, "pages": 2, "records": 2}
     (shown,) = got["payments"]
     assert (shown["sourceAmount"], shown["batch"]["id"]) == ("1.00", batch["id"])
@@ -322,10 +332,10 @@ async def test_a_recipients_payments_have_the_full_recipient(legacy, payee, germ
 
 async def test_payments_of_before_are_shown_too(legacy, payee):
     (seeded,) = legacy.service.seed_payments(payee["id"], 1)
-    got = await legacy.done("GET", f"/recipients/{payee['id']}/payments")
+    got = await legacy.request_ok("GET", f"/recipients/{payee['id']}/payments")
     (shown,) = got["payments"]
     assert list(shown)[:3] == ["id", "recipient", "status"]
     assert (shown["id"], shown["sourceAmount"]) == (seeded["id"], seeded["sourceAmount"])
     assert re.fullmatch(r"B-[A-Z0-9]{16}", shown["batch"]["id"])
-    read = await legacy.done("GET", f"/payments/{seeded['id']}")
+    read = await legacy.request_ok("GET", f"/payments/{seeded['id']}")
     assert read["payment"] == shown
