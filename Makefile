@@ -28,12 +28,12 @@ BIN := $(VENV)/bin
 # Unit tests that start no process and hardly wait, and the transcripts without sockets.
 QUICK := tests/test_cases_in_process.py tests/test_suite_imports.py tests/mappings tests/gateway/simulator \
   --ignore tests/gateway/simulator/test_command.py tests/gateway/http tests/gateway/load \
-  --ignore tests/gateway/load/test_descriptors.py tests/gateway/test_curl.py tests/gateway/test_folded.py \
-  tests/gateway/test_keyed.py tests/gateway/test_lately.py tests/gateway/test_large.py \
-  tests/gateway/test_reference.py tests/gateway/test_routes.py tests/gateway/test_targets.py \
-  tests/gateway/test_tokens.py tests/gateway/test_wire.py tests/gateway/test_within.py \
-  tests/gateway/playing/test_listing.py tests/gateway/signed/test_credentials.py tests/gateway/store/test_crypto.py \
-  tests/gateway/upstream/test_breaker.py tests/gateway/upstream/test_clock.py
+  --ignore tests/gateway/admission/load/test_file_descriptors.py tests/gateway/test_curl.py tests/gateway/payloads/test_compressed_buffer.py \
+  tests/gateway/storage/test_keyed_hmac.py tests/gateway/storage/test_ttl_cache.py tests/gateway/http/test_progress.py \
+  tests/gateway/test_reference.py tests/gateway/test_routes.py tests/gateway/http/test_request_paths.py \
+  tests/gateway/http/test_request_ids.py tests/gateway/payloads/test_json_codec.py tests/gateway/http/test_timeouts.py \
+  tests/gateway/reads/test_listing.py tests/gateway/signed_api/test_credentials.py tests/gateway/storage/test_encryption.py \
+  tests/gateway/upstream/test_circuit_breaker.py tests/gateway/upstream/test_clock.py
 # Twice the number of cores, because tests mostly wait.
 PROCESSES ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
 
@@ -77,7 +77,7 @@ mutants: $(VENV)/ready-dev
 	$(BIN)/python -m tests.mutations --keep .mutants --processes $$(nproc 2>/dev/null || echo 2)
 
 fuzz: $(VENV)/ready-fuzz
-	EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/test_described_requests.py tests/test_odd_bodies.py
+	EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest tests/test_openapi_requests.py tests/test_malformed_bodies.py
 	for target in wire flows signer; do \
 	  $(BIN)/python -m tests.fuzz $$target -max_total_time=$(SECONDS) || exit 1; \
 	done

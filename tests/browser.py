@@ -30,7 +30,7 @@ NONE = "no Chromium: tests/browser.sh installs one, CHROMIUM names one"
 def open_browser() -> Iterator[Browser]:
     """Skips the test if there is no Chromium; fails it if CI is set."""
     with sync_playwright() as playwright:
-        path = _installed() or playwright.chromium.executable_path
+        path = _find_browser() or playwright.chromium.executable_path
         if not Path(path).exists():
             (pytest.fail if os.environ.get("CI") else pytest.skip)(NONE)
         browser = playwright.chromium.launch(executable_path=path, args=QUIET)
@@ -40,6 +40,6 @@ def open_browser() -> Iterator[Browser]:
             browser.close()
 
 
-def _installed() -> str | None:
+def _find_browser() -> str | None:
     names = (os.environ.get("CHROMIUM") or NAMES[0], *NAMES)
     return next((path for name in names if (path := shutil.which(name))), None)

@@ -117,27 +117,27 @@ class Objects:
     payment: str
 
 
-def payment_of(recipient: str, amount: str = "5.00") -> dict[str, Any]:
+def build_payment(recipient: str, amount: str = "5.00") -> dict[str, Any]:
     return {"recipient": {"id": recipient}, "sourceAmount": amount, "memo": MEMO}
 
 
-def batch_of(recipient: str) -> dict[str, Any]:
-    payments = [payment_of(recipient), payment_of(recipient, "6.00")]
+def build_batch(recipient: str) -> dict[str, Any]:
+    payments = [build_payment(recipient), build_payment(recipient, "6.00")]
     return {"sourceCurrency": "USD", "description": DESCRIPTION, "payments": payments}
 
 
-def query(*names: str) -> str:
+def build_query(*names: str) -> str:
     """A query string with canaries in these parameters and in unknown ones."""
     values = (EMAIL, STREET, LAST, SSN, DOB, IBAN, ACCOUNT, PASSPORT)
     given = [*zip(names, values, strict=False), (API_KEY, SECRET_KEY), ("page", SSN)]
     return "&".join(f"{name}={quote(value)}" for name, value in given)
 
 
-def operations(there: Objects) -> list[tuple[str, str, Any]]:
+def list_requests(objects: Objects) -> list[tuple[str, str, Any]]:
     """Requests of all operations with every canary that they can carry; deletions last."""
-    recipient, batch = f"/recipients/{there.recipient}", f"/batches/{there.batch}"
-    payment = f"{batch}/payments/{there.payment}"
-    filters = query(
+    recipient, batch = f"/recipients/{objects.recipient}", f"/batches/{objects.batch}"
+    payment = f"{batch}/payments/{objects.payment}"
+    filters = build_query(
         "search", "city", "status", "orderBy", "startDate", "country", "payoutMethod",
         "payoutCurrency",
     )  # fmt: skip
@@ -147,39 +147,39 @@ def operations(there: Objects) -> list[tuple[str, str, Any]]:
         ("GET", f"/recipients?{filters}", b""),
         ("GET", recipient, b""),
         ("PATCH", recipient, PERSON | {"payout": GERMAN}),
-        ("GET", f"{recipient}/logs?{query('page')}", b""),
-        ("GET", f"{recipient}/payments?{query('search')}", b""),
+        ("GET", f"{recipient}/logs?{build_query('page')}", b""),
+        ("GET", f"{recipient}/payments?{build_query('search')}", b""),
         ("POST", f"{recipient}/payout-methods", PAYOUT),
         ("PATCH", f"{recipient}/payout-methods", GERMAN),
         ("POST", f"{recipient}/payout-methods", BRAZILIAN),
         ("GET", f"{recipient}/payout-methods", b""),
-        ("POST", "/batches", batch_of(there.recipient)),
+        ("POST", "/batches", build_batch(objects.recipient)),
         ("POST", "/batches", {"sourceCurrency": "USD", "payments": [by_address]}),
-        ("GET", f"/batches?{query('search')}", b""),
+        ("GET", f"/batches?{build_query('search')}", b""),
         ("GET", batch, b""),
         ("PATCH", batch, {
-            "payments": [payment_of(there.recipient, "8.00")],
-            "update_payments": [{"id": there.payment, "memo": f"{MEMO} again"}],
+            "payments": [build_payment(objects.recipient, "8.00")],
+            "update_payments": [{"id": objects.payment, "memo": f"{MEMO} again"}],
         }),
-        ("POST", f"{batch}/payments", payment_of(there.recipient, "9.00")),
+        ("POST", f"{batch}/payments", build_payment(objects.recipient, "9.00")),
         ("POST", f"{batch}/payments", by_address),
-        ("GET", f"{batch}/payments?{query('search')}", b""),
+        ("GET", f"{batch}/payments?{build_query('search')}", b""),
         ("GET", payment, b""),
         ("PATCH", payment, {"sourceAmount": "10.00", "memo": MEMO}),
         ("POST", f"{batch}/generate-quote", b""),
         ("GET", f"{batch}/summary", b""),
-        ("GET", f"/payments?{query('search')}", b""),
-        ("GET", f"/payments/{there.payment}", b""),
+        ("GET", f"/payments?{build_query('search')}", b""),
+        ("GET", f"/payments/{objects.payment}", b""),
         ("GET", "/profile/balances", b""),
         ("GET", "/profile/balances/service", b""),
         ("GET", "/profile/balances/wallet", b""),
-        ("GET", f"/geography/countries/CA?{query('search')}", b""),
+        ("GET", f"/geography/countries/CA?{build_query('search')}", b""),
         ("DELETE", payment, b""),
         ("POST", f"{batch}/start-processing", b""),
         ("DELETE", batch, b""),
-        ("DELETE", "/batches", {"ids": [there.batch, MEMO, f"B-{SSN}"]}),
+        ("DELETE", "/batches", {"ids": [objects.batch, MEMO, f"B-{SSN}"]}),
         ("DELETE", recipient, b""),
-        ("DELETE", "/recipients", {"ids": [there.recipient, EMAIL, f"R-{SSN}"]}),
+        ("DELETE", "/recipients", {"ids": [objects.recipient, EMAIL, f"R-{SSN}"]}),
     ]  # fmt: skip
 
 

@@ -17,11 +17,11 @@ DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificatePair:
     certificate: Path
     key: Path
 
-    def serving(self) -> ssl.SSLContext:
+    def build_server_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.certificate, self.key)
         return context
@@ -42,10 +42,10 @@ class Authority:
         self.file = folder / "authority.pem"
         self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
-    def believing(self) -> ssl.SSLContext:
+    def build_client_context(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self.file)
 
-    def pair(self, name: str, *, lasts: timedelta = DAY) -> Pair:
+    def issue(self, name: str, *, lasts: timedelta = DAY) -> CertificatePair:
         """Issues a certificate for 127.0.0.1 and localhost; a negative ``lasts`` makes an expired one."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -55,7 +55,7 @@ class Authority:
         )
         ours = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         signed = made.add_extension(ours, critical=False).sign(self._key, hashes.SHA256())
-        pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        pair = CertificatePair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         pair.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         pair.key.write_bytes(
             key.private_bytes(

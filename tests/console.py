@@ -18,13 +18,13 @@ import aiohttp
 
 from gateway.simulator import Fault, Service, Simulator, Switches, start
 from gateway.storage import Store, Tenant, open_store
-from gateway.storage.difference_rows import Asked, Tally, add_tallies
+from gateway.storage.difference_rows import Tally, TallyKey, add_tallies
 from gateway.storage.durations import Durations
-from gateway.storage.traffic_rows import SPAN, Span, Traffic, span_of
-from gateway.storage.usage_rows import Count, Use, add_usage
-from tests.house import KEY, House, import_lines, open_house
-from tests.operating import no_reading_at_once
-from tests.payday import make_batch, make_recipient
+from gateway.storage.traffic_rows import SPAN_LENGTH, Span, Traffic, find_span_start
+from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage
+from tests.operator_commands import disable_immediate_read
+from tests.payouts import make_batch, make_recipient
+from tests.running_gateway import KEY, House, import_lines, open_house
 
 TOKEN = "a-token-of-some-length"
 
@@ -55,26 +55,26 @@ class Answer(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
+class ConsoleUnderTest:
     """A gateway with its console, and its service."""
 
-    house: House
+    gateway: House
     simulator: Simulator
 
     @property
     def url(self) -> str:
-        return self.house.running.admin_url
+        return self.gateway.running.admin_url
 
 
 @dataclass(slots=True)
-class Visitor:
+class ConsoleClient:
     """A browser as the server sees it: cookies, Origin and the CSRF token of forms."""
 
     session: aiohttp.ClientSession
     url: str
 
     async def get(self, path: str, **headers: str) -> Answer:
-        return await self._ask("GET", path, headers={"Accept": "text/html", **headers})
+        return await self._request("GET", path, headers={"Accept": "text/html", **headers})
 
     async def post(
         self, path: str, fields: Mapping[str, str], *, word: str | None = None, **headers: str
@@ -82,10 +82,10 @@ class Visitor:
         """Sends a form of the page that was fetched last; ``word`` replaces its CSRF token."""
         sent = {"Origin": self.url, "Sec-Fetch-Site": "same-origin", **headers}
         sent = {name.replace("_", "-"): value for name, value in sent.items() if value}
-        data = {**fields, "csrf": await self.word() if word is None else word}
-        return await self._ask("POST", path, headers=sent, data=data)
+        data = {**fields, "csrf": await self.load_csrf_token() if word is None else word}
+        return await self._request("POST", path, headers=sent, data=data)
 
-    async def word(self) -> str:
+    async def load_csrf_token(self) -> str:
         """The CSRF token of the page's forms."""
         page = await self.get("/explain")
         found = re.search('name="csrf" value="([0-9a-f]{64})"', page.text)
@@ -94,7 +94,7 @@ class Visitor:
         assert found
         return found[1]
 
-    async def _ask(self, method: str, path: str, **more: Any) -> Answer:
+    async def _request(self, method: str, path: str, **more: Any) -> Answer:
         async with self.session.request(
             method, self.url + path, allow_redirects=False, **more
         ) as answer:
@@ -102,35 +102,37 @@ class Visitor:
 
 
 @asynccontextmanager
-async def visiting(url: str) -> AsyncIterator[Visitor]:
+async def open_console_client(url: str) -> AsyncIterator[ConsoleClient]:
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
-        yield Visitor(session, url)
+        yield ConsoleClient(session, url)
 
 
 @asynccontextmanager
-async def open_console(folder: Path, **sections: Mapping[str, Any]) -> AsyncIterator[Seen]:
+async def open_console(
+    folder: Path, **sections: Mapping[str, Any]
+) -> AsyncIterator[ConsoleUnderTest]:
     """An unused gateway in front of a simulator without the optional endpoints."""
     simulator = await start(
-        service=Service(seed=1, switches=Switches(inferred=False)), legacy_port=0
+        service=Service(seed=1, options=Switches(inferred=False)), legacy_port=0
     )
     assert simulator.legacy
     environment = {"base_url": simulator.url, "legacy_base_url": simulator.legacy.url}
     named = {"environments": {KEY["environment"]: environment}, **sections}
     try:
-        async with open_house(folder, simulator.url, **named) as house:
-            yield Seen(house, simulator)
+        async with open_house(folder, simulator.url, **named) as gateway:
+            yield ConsoleUnderTest(gateway, simulator)
     finally:
         await simulator.stop()
 
 
-async def fill(seen: Seen, folder: Path) -> None:
+async def fill_history(seen: ConsoleUnderTest, folder: Path) -> None:
     """Adds data for every page."""
-    house = seen.house
-    await house.import_key(
+    gateway = seen.gateway
+    await gateway.import_key(
         api_key="a-key-that-is-nearly-used-up", name="nightly", requests_per_hour=12
     )
     await import_lines(
-        house.settings,
+        gateway.settings,
         [
             {
                 **KEY,
@@ -142,29 +144,29 @@ async def fill(seen: Seen, folder: Path) -> None:
             for at, name in enumerate(OTHERS)
         ],
     )
-    async with open_store(house.settings.state) as store:
-        await _history(store)
-        await _compared(store)
+    async with open_store(gateway.settings.state) as store:
+        await _add_history(store)
+        await _add_comparisons(store)
     for _ in range(11):
-        await house.ask(
+        await gateway.request(
             "GET", "/v1/recipients", headers={"X-API-Key": "a-key-that-is-nearly-used-up"}
         )
-    recipient = await make_recipient(house)
-    batch = await make_batch(house, recipient, "10.00")
-    await house.ask("DELETE", f"/v1/batches/{batch}")
-    seen.simulator.next(Fault("POST", "/v1/recipients/*/accounts", close="after"))
-    with no_reading_at_once():
-        await house.ask("POST", f"/v1/recipients/{recipient}/payout-methods", BANK)
-    seen.simulator.next(Fault("GET", "*", status=500, times=2000))
+    recipient = await make_recipient(gateway)
+    batch = await make_batch(gateway, recipient, "10.00")
+    await gateway.request("DELETE", f"/v1/batches/{batch}")
+    seen.simulator.inject_fault(Fault("POST", "/v1/recipients/*/accounts", close="after"))
+    with disable_immediate_read():
+        await gateway.request("POST", f"/v1/recipients/{recipient}/payout-methods", BANK)
+    seen.simulator.inject_fault(Fault("GET", "*", status=500, times=2000))
 
 
-async def _history(store: Store) -> None:
+async def _add_history(store: Store) -> None:
     dice = random.Random(4)
     now = datetime.now(UTC)
     traffic: dict[Span, Traffic] = {}
     owners = [SHOP, *(Tenant(name, "sandbox") for name in OTHERS)]
-    began_at = span_of(now) - timedelta(hours=30)
-    while began_at < now - SPAN:
+    began_at = find_span_start(now) - timedelta(hours=30)
+    while began_at < now - SPAN_LENGTH:
         hour = began_at.hour + began_at.minute / 60
         busy = 0.35 + 0.65 * math.sin(math.pi * hour / 24) ** 2
         for weight, owner in zip((6, 3, 1, 0.3), owners, strict=True):
@@ -172,7 +174,11 @@ async def _history(store: Store) -> None:
                 requests = int(often * weight * busy * dice.uniform(0.6, 1.4))
                 if not requests:
                     continue
-                bad = 0.3 if began_at > now - timedelta(hours=4) < began_at + SPAN * 3 else 0.004
+                bad = (
+                    0.3
+                    if began_at > now - timedelta(hours=4) < began_at + SPAN_LENGTH * 3
+                    else 0.004
+                )
                 service = requests * int(dice.uniform(60, 120) * (1 + 2 * bad))
                 traffic[Span(began_at, *owner, operation)] = Traffic(
                     requests,
@@ -181,14 +187,14 @@ async def _history(store: Store) -> None:
                     service + requests * dice.randint(2, 5),
                     service,
                     dice.randint(200, 900),
-                    _durations(requests, 3, dice),
-                    _durations(requests, service / requests, dice),
+                    _build_durations(requests, 3, dice),
+                    _build_durations(requests, service / requests, dice),
                 )
-        began_at += SPAN
-    await add_usage(store, _usage(owners, now, dice), traffic)
+        began_at += SPAN_LENGTH
+    await add_usage(store, _build_usage(owners, now, dice), traffic)
 
 
-def _durations(requests: int, ms: float, dice: random.Random) -> Durations:
+def _build_durations(requests: int, ms: float, dice: random.Random) -> Durations:
     """Most durations near ``ms``, a few much longer."""
     counted = Durations()
     for _ in range(requests):
@@ -196,8 +202,10 @@ def _durations(requests: int, ms: float, dice: random.Random) -> Durations:
     return counted
 
 
-def _usage(owners: list[Tenant], now: datetime, dice: random.Random) -> dict[Use, Count]:
-    counts: dict[Use, Count] = {}
+def _build_usage(
+    owners: list[Tenant], now: datetime, dice: random.Random
+) -> dict[UsageKey, UsageCounts]:
+    counts: dict[UsageKey, UsageCounts] = {}
     for back in range(59, -1, -1):
         at = now - timedelta(days=back)
         for number, owner in enumerate(owners):
@@ -208,13 +216,13 @@ def _usage(owners: list[Tenant], now: datetime, dice: random.Random) -> dict[Use
                 name = "" if operation == "signed" else key
                 share = (60 - back) / 60 if operation == "signed" else (back + 20) / 80
                 requests = int(often * (4 - number) * share * dice.uniform(20, 30))
-                counts[Use(*owner, name, operation, at.date())] = Count(
+                counts[UsageKey(*owner, name, operation, at.date())] = UsageCounts(
                     requests, requests // 40, requests // 900, requests * 90, requests * 85, at, at
                 )
     return counts
 
 
-async def _compared(store: Store) -> None:
+async def _add_comparisons(store: Store) -> None:
     now = datetime.now(UTC)
     places = {
         ("value", "recipients[].payout.primary.currency"): 41,
@@ -223,9 +231,11 @@ async def _compared(store: Store) -> None:
     await add_tallies(
         store,
         {
-            Asked(SHOP, "demo-sandbox", "list_recipients"): Tally(812, 48, 2, 1, places, now, now),
-            Asked(SHOP, "demo-sandbox", "get_recipient"): Tally(640, 0, 0, 0, {}, now, now),
-            Asked(Tenant("northwind", "sandbox"), "northwind", "get_batch"): Tally(
+            TallyKey(SHOP, "demo-sandbox", "list_recipients"): Tally(
+                812, 48, 2, 1, places, now, now
+            ),
+            TallyKey(SHOP, "demo-sandbox", "get_recipient"): Tally(640, 0, 0, 0, {}, now, now),
+            TallyKey(Tenant("northwind", "sandbox"), "northwind", "get_batch"): Tally(
                 90, 0, 0, 0, {}, now, now
             ),
         },
@@ -233,7 +243,7 @@ async def _compared(store: Store) -> None:
 
 
 @contextmanager
-def beside(build: Callable[[], Any]) -> Iterator[Any]:
+def run_in_other_loop(build: Callable[[], Any]) -> Iterator[Any]:
     """What an asynchronous context gives, in a thread with a loop of its own: Playwright has one
     of its own here.
     """
@@ -255,7 +265,9 @@ def beside(build: Callable[[], Any]) -> Iterator[Any]:
 
 
 @asynccontextmanager
-async def filled(folder: Path, **sections: Mapping[str, Any]) -> AsyncIterator[Seen]:
+async def open_filled_console(
+    folder: Path, **sections: Mapping[str, Any]
+) -> AsyncIterator[ConsoleUnderTest]:
     async with open_console(folder, **sections) as seen:
-        await fill(seen, folder)
+        await fill_history(seen, folder)
         yield seen

@@ -10,5 +10,5 @@ from gateway.auth.key_lines import parse_key_lines
 from gateway.storage import Store
 
 
-async def put(store: Store, *lines: dict[str, Any]) -> None:
+async def import_keys_into(store: Store, *lines: dict[str, Any]) -> None:
     await import_keys(store, parse_key_lines("\n".join(map(json.dumps, lines)).encode()))

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.processes import free_port, listens
+from tests.processes import find_free_port, is_listening
 
 PROXIES = Path(__file__).parent.parent / "deploy" / "proxies"
 
 
-def haproxy(port: int, gateway_port: int, folder: Path) -> list[str]:
+def write_haproxy_configuration(port: int, gateway_port: int, folder: Path) -> list[str]:
     text = (PROXIES / "haproxy.cfg").read_text("utf-8")
     text = re.sub(r"bind :443 ssl .*", f"bind 127.0.0.1:{port}", text)
     text = re.sub(r"server gateway .*", f"server gateway 127.0.0.1:{gateway_port}", text)
@@ -24,7 +24,7 @@ def haproxy(port: int, gateway_port: int, folder: Path) -> list[str]:
     return ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")]
 
 
-def nginx(port: int, gateway_port: int, folder: Path) -> list[str]:
+def write_nginx_configuration(port: int, gateway_port: int, folder: Path) -> list[str]:
     text = (PROXIES / "nginx.conf").read_text("utf-8")
     text = text.replace("127.0.0.1:8080", f"127.0.0.1:{gateway_port}")
     text = re.sub(r"listen 443 ssl;", f"listen 127.0.0.1:{port};", text)
@@ -48,17 +48,19 @@ http {{
 
 
 @asynccontextmanager
-async def load_balancer(name: str, gateway_port: int, folder: Path) -> AsyncIterator[int]:
+async def run_load_balancer(name: str, gateway_port: int, folder: Path) -> AsyncIterator[int]:
     """Runs ``haproxy`` or ``nginx`` with the shipped file, without TLS; yields its port."""
-    port = free_port()
-    command = {"haproxy": haproxy, "nginx": nginx}[name](port, gateway_port, folder)
+    port = find_free_port()
+    command = {"haproxy": write_haproxy_configuration, "nginx": write_nginx_configuration}[name](
+        port, gateway_port, folder
+    )
     path = f"{os.environ.get('PATH', '')}:/usr/sbin"
     process = await asyncio.create_subprocess_exec(
         *command, env={**os.environ, "PATH": path}, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         async with asyncio.timeout(20):
-            while not listens(port):
+            while not is_listening(port):
                 assert process.returncode is None, f"{name} ended: {command}"
                 await asyncio.sleep(0.05)
         yield port

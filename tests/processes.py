@@ -21,18 +21,18 @@ SECONDS = 60
 """Limit for a start or a shutdown on a busy machine."""
 
 
-def environment(**variables: str) -> dict[str, str]:
+def build_environment(**variables: str) -> dict[str, str]:
     """This process's environment without the gateway's variables, plus these."""
     own = {name: value for name, value in os.environ.items() if "PAYOUT_GATEWAY" not in name}
     return {**own, **variables}
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Whether something on this machine accepts connections to the port."""
     with socket.socket() as knocking:
         return knocking.connect_ex(("127.0.0.1", port)) == 0
@@ -50,7 +50,7 @@ def command(
         text=True,
         check=False,
         timeout=seconds,
-        env=environment(**variables),
+        env=build_environment(**variables),
     )
 
 
@@ -70,8 +70,8 @@ def configuration(base_url: str, *more: str) -> str:
 class Process:
     """A running `serve`; ``log`` is the file that receives its standard error."""
 
-    running: asyncio.subprocess.Process
-    said: str
+    process: asyncio.subprocess.Process
+    output: str
     port: int
     admin_port: int
     log: Path
@@ -82,10 +82,10 @@ class Process:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def logged(self) -> str:
+    def read_log(self) -> str:
         return self.log.read_text("utf-8")
 
-    def lines(self) -> list[dict[str, Any]]:
+    def parse_log(self) -> list[dict[str, Any]]:
         """The log lines, each of which must be a JSON object."""
         with self.log.open("rb") as log:
             log.seek(self._read)
@@ -95,11 +95,11 @@ class Process:
             self._read += len(whole) + 1
         return self._lines
 
-    async def ends(self) -> int:
+    async def stop(self) -> int:
         """Sends SIGTERM and returns the exit code."""
-        self.running.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(SECONDS):
-            return await self.running.wait()
+            return await self.process.wait()
 
 
 @asynccontextmanager
@@ -118,20 +118,20 @@ async def serving(
             "serve",
             *arguments,
             cwd=folder,
-            env=environment(**(variables or {})),
+            env=build_environment(**(variables or {})),
             stdout=asyncio.subprocess.PIPE,
             stderr=stderr,
         )
     assert process.stdout is not None
     try:
         async with asyncio.timeout(seconds):
-            said = ""
-            while "accepts connections" not in said:
+            output = ""
+            while "accepts connections" not in output:
                 line = await process.stdout.readline()
                 assert line, f"it ended: {log.read_text('utf-8')}"
-                said += line.decode()
-        ports = re.findall(r"https?://127\.0\.0\.1:(\d+)", said.splitlines()[-1])
-        yield Process(process, said, int(ports[0]), int(ports[1]), log)
+                output += line.decode()
+        ports = re.findall(r"https?://127\.0\.0\.1:(\d+)", output.splitlines()[-1])
+        yield Process(process, output, int(ports[0]), int(ports[1]), log)
     finally:
         if process.returncode is None:
             process.kill()

@@ -34,40 +34,40 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ParsedExpression:
     selectors: tuple[Selector, ...]
     grouped_by: frozenset[str]
 
 
-class NotPromQL(Exception):
+class PromQLError(Exception):
     pass
 
 
-def read(expression: str) -> Read:
-    tokens = _Tokens(list(_tokens(expression)))
+def parse_promql(expression: str) -> ParsedExpression:
+    tokens = _Tokens(list(_tokenize(expression)))
     selectors: list[Selector] = []
     grouped: set[str] = set()
-    if not tokens.close():
-        raise NotPromQL(f"does not close: {expression}")
+    if not tokens.has_balanced_parentheses():
+        raise PromQLError(f"does not close: {expression}")
     while (token := tokens.next()) is not None:
         if token in _GROUPING:
-            grouped |= set(tokens.inside("(", ")"))
+            grouped |= set(tokens.read_parenthesized("(", ")"))
         elif token in _FUNCTIONS:
             if tokens.peek() not in ("(", *_GROUPING):
-                raise NotPromQL(f"{token} is not called")
+                raise PromQLError(f"{token} is not called")
         elif re.fullmatch(r"[A-Za-z_:][\w:]*", token) and token not in _WORDS:
             if tokens.peek() == "(":
-                raise NotPromQL(f"{token} is no function that is known here")
-            selectors.append(Selector(token, tuple(_matchers(tokens))))
-    return Read(tuple(selectors), frozenset(grouped))
+                raise PromQLError(f"{token} is no function that is known here")
+            selectors.append(Selector(token, tuple(_parse_matchers(tokens))))
+    return ParsedExpression(tuple(selectors), frozenset(grouped))
 
 
-def _tokens(expression: str) -> Iterator[str]:
+def _tokenize(expression: str) -> Iterator[str]:
     at, expression = 0, expression.strip()
     while at < len(expression):
         found = _TOKEN.match(expression, at)
         if found is None:
-            raise NotPromQL(f"cannot be read from {expression[at:]!r} on")
+            raise PromQLError(f"cannot be read from {expression[at:]!r} on")
         at = found.end()
         yield found[0].strip()
 
@@ -77,9 +77,9 @@ class _Tokens:
         self._tokens = tokens
         self._at = 0
 
-    def close(self) -> bool:
+    def has_balanced_parentheses(self) -> bool:
         """Whether the parentheses are balanced."""
-        depths = [0, *accumulate({"(": 1, ")": -1}.get(one, 0) for one in self._tokens)]
+        depths = [0, *accumulate({"(": 1, ")": -1}.get(token, 0) for token in self._tokens)]
         return min(depths) == depths[-1] == 0
 
     def peek(self) -> str | None:
@@ -90,24 +90,24 @@ class _Tokens:
         self._at += 1
         return token
 
-    def inside(self, opens: str, closes: str) -> Iterator[str]:
+    def read_parenthesized(self, opens: str, closes: str) -> Iterator[str]:
         """The tokens between a pair of parentheses, without commas."""
         if self.next() != opens:
-            raise NotPromQL(f"{opens} is missing")
+            raise PromQLError(f"{opens} is missing")
         while (token := self.next()) != closes:
             if token is None:
-                raise NotPromQL(f"{closes} is missing")
+                raise PromQLError(f"{closes} is missing")
             if token != ",":
                 yield token
 
 
-def _matchers(tokens: _Tokens) -> Iterator[tuple[str, str, str]]:
+def _parse_matchers(tokens: _Tokens) -> Iterator[tuple[str, str, str]]:
     if tokens.peek() != "{":
         return
-    words = list(tokens.inside("{", "}"))
+    words = list(tokens.read_parenthesized("{", "}"))
     if len(words) % 3:
-        raise NotPromQL(f"no matchers: {words}")
+        raise PromQLError(f"no matchers: {words}")
     for label, operator, value in zip(words[::3], words[1::3], words[2::3], strict=True):
         if operator not in ("=", "!=", "=~", "!~") or value[:1] != '"':
-            raise NotPromQL(f"no matcher: {label} {operator} {value}")
+            raise PromQLError(f"no matcher: {label} {operator} {value}")
         yield label, operator, value[1:-1]

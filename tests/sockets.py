@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-SECONDS = 20
+TIMEOUT_SECONDS = 20
 """Limit for a response; a slower server counts as hung."""
 
 
 @dataclass(slots=True)
-class Heard:
+class RawResponse:
     """One response: status, headers by lower-case name, and the bytes of the body."""
 
     status: int
@@ -22,41 +22,41 @@ class Heard:
     body: bytes
 
     @property
-    def json(self) -> Any:
+    def parse_json(self) -> Any:
         return json.loads(self.body)
 
     @property
     def code(self) -> str:
         """The code of the first error."""
-        return str(self.json["errors"][0]["code"])
+        return str(self.parse_json["errors"][0]["code"])
 
 
 @dataclass(slots=True)
-class Wire:
+class RawConnection:
     """A raw connection; reads fail after 20 s."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def say(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         self.writer.write(data)
         await self.writer.drain()
 
-    def end(self) -> None:
+    def send_eof(self) -> None:
         """Closes the sending side only."""
         self.writer.write_eof()
 
-    async def answer(self, *, bodiless: bool = False) -> Heard | None:
+    async def read_response(self, *, bodiless: bool = False) -> RawResponse | None:
         """The next response; None if the connection closed without one."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             try:
-                return await self._answer(bodiless=bodiless)
+                return await self._read_response(bodiless=bodiless)
             except (asyncio.IncompleteReadError, ConnectionError) as error:
                 part = getattr(error, "partial", b"")
                 assert not part, f"an answer that is cut off: {part!r}"
                 return None
 
-    async def _answer(self, *, bodiless: bool) -> Heard:
+    async def _read_response(self, *, bodiless: bool) -> RawResponse:
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head[:-4].split("\r\n")
         headers = {
@@ -64,17 +64,17 @@ class Wire:
         }
         status = int(first.split(" ")[1])
         length = 0 if bodiless or status == 100 else int(headers["content-length"])
-        return Heard(status, headers, await self.reader.readexactly(length))
+        return RawResponse(status, headers, await self.reader.readexactly(length))
 
-    async def closed(self) -> bool:
+    async def wait_closed(self) -> bool:
         """Whether the server closes the connection without sending more."""
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             try:
                 return await self.reader.read(1) == b""
             except ConnectionError:
                 return True
 
-    async def silent(self, seconds: float = 0.15) -> bool:
+    async def check_silent(self, seconds: float = 0.15) -> bool:
         """Whether the connection stays open and nothing arrives for a while."""
         try:
             async with asyncio.timeout(seconds):
@@ -97,35 +97,35 @@ class Wire:
         await self.close()
 
 
-async def wire(port: int, host: str = "127.0.0.1") -> Wire:
-    return Wire(*await asyncio.open_connection(host, port))
+async def open_connection(port: int, host: str = "127.0.0.1") -> RawConnection:
+    return RawConnection(*await asyncio.open_connection(host, port))
 
 
-async def heard(port: int, data: bytes, *, ended: bool = False) -> Heard | None:
+async def exchange(port: int, data: bytes, *, ended: bool = False) -> RawResponse | None:
     """What a connection gets for these bytes: its first answer, or None for a clean close.
 
     ``ended`` is that the client says at once that nothing more will come.
     """
-    async with await wire(port) as connection:
-        await connection.say(data)
+    async with await open_connection(port) as connection:
+        await connection.send(data)
         if ended:
-            connection.end()
-        return await connection.answer()
+            connection.send_eof()
+        return await connection.read_response()
 
 
-def assert_legacy(answer: Heard) -> None:
+def assert_legacy(answer: RawResponse) -> None:
     """Checks for a legacy response: compact JSON that begins with ``ok``, allowed for any origin."""
     assert answer.headers["content-type"] == "application/json; charset=utf-8"
     assert answer.headers["access-control-allow-origin"] == "*"
     done = answer.status == 200
     assert answer.body.startswith(b'{"ok":true' if done else b'{"ok":false,"errors":[{"code":"')
-    compact = json.dumps(answer.json, separators=(",", ":"), ensure_ascii=False)
+    compact = json.dumps(answer.parse_json, separators=(",", ":"), ensure_ascii=False)
     assert answer.body == compact.encode()
 
 
-async def until(so: Callable[[], bool], seconds: float = SECONDS) -> None:
+async def until(is_met: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
     """Waits until a condition holds; fails if it does not in time."""
     end = time.monotonic() + seconds
-    while not so():
+    while not is_met():
         assert time.monotonic() < end, "it did not happen in time"
         await asyncio.sleep(0.01)

@@ -26,18 +26,18 @@ from gateway.config.settings import Settings
 from gateway.config.settings import State as StateSettings
 from gateway.storage import Ledger, Store, Tenant, open_store
 from gateway.storage.engine import parsed, sqlite_file
-from gateway.storage.tables import journal, writes
-from gateway.storage.undertakings import (
+from gateway.storage.operations import (
     ANSWERED,
+    CONFIRMED,
     DONE,
-    HAPPENED,
+    IN_DOUBT,
     MAY_EXIST,
     RUNNING,
     SENT,
     UNDONE,
-    UNSETTLED,
 )
-from gateway.storage.upgrade import upgrade
+from gateway.storage.schema_upgrade import upgrade_schema
+from gateway.storage.tables import journal, writes
 
 ENVIRONMENT = "sandbox"
 KEY = {
@@ -66,7 +66,7 @@ class StoredWrite:
     @property
     def is_executed(self) -> bool:
         """Whether the gateway knows that the service executed it."""
-        return self.state in (ANSWERED, HAPPENED)
+        return self.state in (ANSWERED, CONFIRMED)
 
     @property
     def is_open(self) -> bool:
@@ -79,7 +79,7 @@ class StoredWrite:
 
     @property
     def has_open_operation(self) -> bool:
-        return self.operation_state in (RUNNING, UNSETTLED)
+        return self.operation_state in (RUNNING, IN_DOUBT)
 
     @property
     def has_closed_operation(self) -> bool:
@@ -110,7 +110,7 @@ def select_open_operations() -> Select[Any]:
     return (
         select(journal.c.state, journal.c.operation, journal.c.why, writes.c.path)
         .join(writes, is_unanswered, isouter=True)
-        .where(journal.c.state.in_((RUNNING, UNSETTLED)))
+        .where(journal.c.state.in_((RUNNING, IN_DOUBT)))
     )
 
 
@@ -129,13 +129,13 @@ class State:
         ledger = Ledger(self.store)
         for kind, facts_by_id in objects.items():
             for id_, facts in facts_by_id.items():
-                await ledger.record(tenant, kind, id_, facts)
+                await ledger.compare_and_set(tenant, kind, id_, facts)
 
     async def list_objects(
         self, kinds: Iterable[str], tenant: Tenant = TENANT
     ) -> dict[str, dict[str, dict[str, Any]]]:
         ledger = Ledger(self.store)
-        return {kind: await ledger.recall_all(tenant, kind) for kind in kinds}
+        return {kind: await ledger.load_all(tenant, kind) for kind in kinds}
 
     async def list_writes(self) -> list[StoredWrite]:
         async with self.store.read() as connection:
@@ -229,7 +229,7 @@ def _migrated_file() -> bytes:
         file = Path(folder) / "gateway.db"
         engine = create_engine(f"sqlite:///{file}")
         with engine.begin() as connection:
-            upgrade(connection, "")
+            upgrade_schema(connection, "")
         engine.dispose()
         return file.read_bytes()
 

@@ -12,28 +12,28 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.operating import lose_a_batch, post
-from tests.promql import NotPromQL, read
-from tests.scrape import Scrape
-from tests.test_metrics import KNOWN, figures
-from tests.valley import open_valley
+from tests.legacy_and_current import open_valley
+from tests.metrics_scrape import Scrape
+from tests.operator_commands import lose_batch_create, post
+from tests.promql import PromQLError, parse_promql
+from tests.test_metrics import KNOWN_LABEL_VALUES, scrape_gateway
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 RULES = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text("utf-8"))
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboard.json").read_text("utf-8"))
 
-OF_PROMETHEUS = {"up": {"job", "instance"}}
+PROMETHEUS_METRICS = {"up": {"job", "instance"}}
 """Metrics that Prometheus adds for each target, with their labels."""
 
-ITS_LABELS = {"job", "instance"}
+TARGET_LABELS = {"job", "instance"}
 
 
-def alerts() -> list[dict[str, Any]]:
+def list_alerts() -> list[dict[str, Any]]:
     return [rule for group in RULES["groups"] for rule in group["rules"]]
 
 
-def expressions() -> Iterator[tuple[str, str]]:
-    for rule in alerts():
+def iterate_expressions() -> Iterator[tuple[str, str]]:
+    for rule in list_alerts():
         yield rule["alert"], rule["expr"]
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
@@ -41,53 +41,55 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Scrape:
+def real_scrape(tmp_path_factory: pytest.TempPathFactory) -> Scrape:
     """A scrape after an answer, a refusal, a write in doubt and a forwarded read."""
 
-    async def asked() -> Scrape:
+    async def run_requests() -> Scrape:
         async with open_valley(tmp_path_factory.mktemp("forwarded")) as there:
-            await there.switch("forward")
-        async with post(tmp_path_factory.mktemp("alerts")) as here:
-            await here.house.ask("GET", "/v1/recipients")
-            await here.house.ask("GET", "/v1/nowhere")
-            await lose_a_batch(here)
-            return await figures(here.house)
+            await there.set_mode("forward")
+        async with post(tmp_path_factory.mktemp("alerts")) as setup:
+            await setup.gateway.request("GET", "/v1/recipients")
+            await setup.gateway.request("GET", "/v1/nowhere")
+            await lose_batch_create(setup)
+            return await scrape_gateway(setup.gateway)
 
-    return asyncio.run(asked())
+    return asyncio.run(run_requests())
 
 
-@pytest.mark.parametrize(("name", "expression"), list(expressions()), ids=lambda one: one[:40])
-def test_every_metric_label_and_value_is_in_a_real_scrape(
-    name: str, expression: str, real: Scrape
+@pytest.mark.parametrize(
+    ("name", "expression"), list(iterate_expressions()), ids=lambda item: item[:40]
+)
+def test_expressions_use_only_metrics_labels_and_values_of_a_real_scrape(
+    name: str, expression: str, real_scrape: Scrape
 ) -> None:
-    found = read(expression)
+    found = parse_promql(expression)
     assert found.selectors, name
-    for one in found.selectors:
-        labels = OF_PROMETHEUS.get(one.metric)
+    for selector in found.selectors:
+        labels = PROMETHEUS_METRICS.get(selector.metric)
         if labels is None:
-            samples = real.of(one.metric)
-            assert samples, f"{one.metric} is in no scrape"
-            labels = {label for sample in samples for label in sample.labels} | ITS_LABELS
-        assert {label for label, _, _ in one.matchers} <= labels, one
-        assert found.grouped_by - {"le"} <= labels, one
-        for label, operator, value in one.matchers:
-            if label in KNOWN and value != "$environment":
+            samples = real_scrape.get_value(selector.metric)
+            assert samples, f"{selector.metric} is in no scrape"
+            labels = {label for sample in samples for label in sample.labels} | TARGET_LABELS
+        assert {label for label, _, _ in selector.matchers} <= labels, selector
+        assert found.grouped_by - {"le"} <= labels, selector
+        for label, operator, value in selector.matchers:
+            if label in KNOWN_LABEL_VALUES and value != "$environment":
                 values = value.split("|") if operator in ("=~", "!~") else [value]
-                assert set(values) <= KNOWN[label], one
+                assert set(values) <= KNOWN_LABEL_VALUES[label], selector
 
 
-def test_each_alert_says_what_it_means_and_how_bad_it_is() -> None:
-    names = [rule["alert"] for rule in alerts()]
+def test_every_alert_has_severity_and_annotations() -> None:
+    names = [rule["alert"] for rule in list_alerts()]
     assert len(set(names)) == len(names)
-    for rule in alerts():
+    for rule in list_alerts():
         assert rule["labels"]["severity"] in ("info", "warning", "critical")
         assert rule["annotations"].keys() == {"summary", "description"}
         said = " ".join(rule["annotations"].values())
-        grouped = read(rule["expr"]).grouped_by | {"instance", "environment"}
+        grouped = parse_promql(rule["expr"]).grouped_by | {"instance", "environment"}
         assert set(re.findall(r"\$labels\.(\w+)", said)) <= grouped
 
 
-def test_commands_that_alerts_name_exist() -> None:
+def test_alerts_name_only_existing_commands() -> None:
     from gateway.cli import COMMANDS
 
     text = (DEPLOY / "prometheus/alerts.yml").read_text("utf-8")
@@ -96,7 +98,7 @@ def test_commands_that_alerts_name_exist() -> None:
     assert set(named) <= COMMANDS.keys()
 
 
-def test_panels_do_not_lie_on_each_other() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -115,6 +117,6 @@ def test_panels_do_not_lie_on_each_other() -> None:
     "expression",
     ["sum(rate(x[5m])", "rate(x[5m]))", "nonsense(x)", 'x{a="1"', "x{a 1}", "sum x", "x ; y"],
 )
-def test_what_is_no_expression_is_found(expression: str) -> None:
-    with pytest.raises(NotPromQL):
-        read(expression)
+def test_invalid_expression_is_rejected(expression: str) -> None:
+    with pytest.raises(PromQLError):
+        parse_promql(expression)

@@ -13,15 +13,15 @@ import aiohttp
 
 from gateway.payloads import json_codec
 from gateway.simulator import start
-from tests.house import KEY, import_lines, settings_for
 from tests.processes import Process, configuration, serving
+from tests.running_gateway import KEY, import_lines, settings_for
 
 MEGABYTE = 1 << 20
-CHARGED = 24 * MEGABYTE
+CHARGED_BYTES = 24 * MEGABYTE
 """The approximate charge of each body."""
 
 PAYMENTS = ("{}", '{"id":"P-1"}', '{"recipient":{"id":"x"}}', "[]")
-LISTS = {
+LIST_FIELDS = {
     ("POST", "/batches", "payments"): PAYMENTS,
     ("PATCH", "/batches/{batch}", "payments"): PAYMENTS,
     ("PATCH", "/batches/{batch}", "update_payments"): ("{}", '{"id":"P-1"}', '{"targetAmount":1}'),
@@ -32,24 +32,24 @@ LISTS = {
 """``#`` is replaced by the number of the entry."""
 
 
-def body_of(name: str, entry: str) -> bytes:
+def build_list_body(name: str, entry: str) -> bytes:
     """Builds a list whose entries are charged ``CHARGED_BYTES``."""
-    count = CHARGED // json_codec.estimate_memory_bytes(f"{entry},".encode())
+    count = CHARGED_BYTES // json_codec.estimate_memory_bytes(f"{entry},".encode())
     entries = (entry.replace("#", str(number)) for number in range(count))
     return f'{{"{name}":[{",".join(entries)}]}}'.encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredGateway:
     gateway: Process
     session: aiohttp.ClientSession
 
     def _read_bytes(self, name: str) -> int:
-        status = Path(f"/proc/{self.gateway.running.pid}/status").read_text("ascii")
-        (line,) = [one for one in status.splitlines() if one.startswith(f"{name}:")]
+        status = Path(f"/proc/{self.gateway.process.pid}/status").read_text("ascii")
+        (line,) = [entry for entry in status.splitlines() if entry.startswith(f"{name}:")]
         return int(line.split()[1]) * 1024
 
-    async def ask(self, method: str, path: str, data: bytes) -> tuple[int, bytes]:
+    async def request(self, method: str, path: str, data: bytes) -> tuple[int, bytes]:
         headers = {"X-API-Key": KEY["api_key"], "Content-Type": "application/json"}
         url = f"{self.gateway.url}/v1{path}"
         async with self.session.request(
@@ -59,33 +59,33 @@ class Measured:
 
     async def measure(self, method: str, path: str, data: bytes) -> tuple[int, int]:
         """Returns the status of a request, and the peak of additional memory in bytes."""
-        Path(f"/proc/{self.gateway.running.pid}/clear_refs").write_text("5")  # forgets the peak
+        Path(f"/proc/{self.gateway.process.pid}/clear_refs").write_text("5")  # forgets the peak
         before = self._read_bytes("VmRSS")
-        status, _ = await self.ask(method, path, data)
+        status, _ = await self.request(method, path, data)
         return status, self._read_bytes("VmHWM") - before
 
 
 @asynccontextmanager
-async def measured(folder: Path) -> AsyncIterator[Measured]:
+async def open_measured_gateway(folder: Path) -> AsyncIterator[MeasuredGateway]:
     service = await start()
     try:
         (folder / "gateway.toml").write_text(configuration(service.url))
         await import_lines(settings_for(folder, service.url), [KEY])
         async with serving(folder) as gateway, aiohttp.ClientSession() as session:
-            yield Measured(gateway, session)
+            yield MeasuredGateway(gateway, session)
     finally:
         await service.stop()
 
 
-async def test_memory_of_many_tiny_entries_is_a_small_multiple_of_their_charge(
+async def test_memory_of_many_small_entries_is_a_small_multiple_of_the_charge(
     tmp_path: Path,
 ) -> None:
-    async with measured(tmp_path) as here:
-        _, made = await here.ask("POST", "/batches", b'{"sourceCurrency":"USD"}')
-        batch = json.loads(made)["batch"]["id"]
-        for (method, path, name), kinds in LISTS.items():
+    async with open_measured_gateway(tmp_path) as setup:
+        _, created = await setup.request("POST", "/batches", b'{"sourceCurrency":"USD"}')
+        batch = json.loads(created)["batch"]["id"]
+        for (method, path, name), kinds in LIST_FIELDS.items():
             for entry in kinds:
-                data = body_of(name, entry)
-                status, taken = await here.measure(method, path.format(batch=batch), data)
+                data = build_list_body(name, entry)
+                status, taken = await setup.measure(method, path.format(batch=batch), data)
                 assert status in (404, 406), (name, entry)
-                assert taken < 3.5 * CHARGED, (method, name, entry, taken)
+                assert taken < 3.5 * CHARGED_BYTES, (method, name, entry, taken)

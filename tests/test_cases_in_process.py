@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.house import settings_for
-from tests.parts import InProcessUpstream, assemble
+from tests.assembly import InProcessUpstream, assemble_parts
+from tests.running_gateway import settings_for
 from tests.state import TENANT, State, create_database, open_state
 from tests.transcripts import FILES, Transcript, name_of
 
@@ -34,9 +34,9 @@ async def state(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[State
 async def test_case(file: Path, state: State) -> None:
     transcript, tenant = Transcript.load(file), TENANT._replace(merchant=name_of(file))
     settings = settings_for(Path(), "http://127.0.0.1:1", **transcript.settings)
-    parts = assemble(settings, state.store, InProcessUpstream(transcript.service.answer))
+    parts = assemble_parts(settings, state.store, InProcessUpstream(transcript.service.answer))
     await state.put_objects(transcript.objects_before, tenant)
-    response = await parts.answer(settings, tenant, *transcript.request)
+    response = await parts.answer_request(settings, tenant, *transcript.request)
     objects = await state.list_objects(transcript.kinds, tenant)
     transcript.check(response.status, json.loads(response.encoded_body), objects)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Service, start
-from tests.house import House, open_house
+from tests.running_gateway import House, open_house
 
 PERSON = {
     "type": "individual",
@@ -24,61 +24,67 @@ LATIN = json.dumps(PERSON, ensure_ascii=False).encode("latin-1")
 
 
 @asynccontextmanager
-async def gateway(folder: Path, **legacy: str) -> AsyncIterator[House]:
+async def open_gateway_with_legacy_settings(folder: Path, **legacy: str) -> AsyncIterator[House]:
     simulator = await start(service=Service(seed=1))
     try:
-        async with open_house(folder, simulator.url, legacy=legacy) as house:
-            yield house
+        async with open_house(folder, simulator.url, legacy=legacy) as http_gateway:
+            yield http_gateway
     finally:
         await simulator.stop()
 
 
-async def create(house: House, data: bytes, content_type: str, **headers: str) -> Any:
+async def create_recipient(gateway: House, data: bytes, content_type: str, **headers: str) -> Any:
     headers = {"Content-Type": content_type, **headers}
-    return await house.ask("POST", "/v1/recipients", data=data, headers=headers)
+    return await gateway.request("POST", "/v1/recipients", data=data, headers=headers)
 
 
 @pytest.mark.parametrize(
     "charset", ["iso-8859-1", "ISO-8859-1", "latin-1", "latin1", '"iso-8859-1"']
 )
 async def test_declared_latin_1_is_read(tmp_path: Path, charset: str):
-    async with gateway(tmp_path) as house:
-        got = await create(house, LATIN, f"application/json; charset={charset}")
-        assert (got.status, got.body["recipient"]["lastName"]) == (200, "Müller")
+    async with open_gateway_with_legacy_settings(tmp_path) as http_gateway:
+        response = await create_recipient(
+            http_gateway, LATIN, f"application/json; charset={charset}"
+        )
+        assert (response.status, response.body["recipient"]["lastName"]) == (200, "Müller")
 
 
 async def test_large_and_compressed_latin_1_bodies_are_read(tmp_path: Path):
     data = json.dumps({**PERSON, "unknown": "ü" * 300_000}, ensure_ascii=False).encode("latin-1")
-    async with gateway(tmp_path) as house:
+    async with open_gateway_with_legacy_settings(tmp_path) as http_gateway:
         declared = "application/json; charset=iso-8859-1"
         for body, headers in ((data, {}), (gzip.compress(data), {"Content-Encoding": "gzip"})):
-            got = await create(house, body, declared, **headers)
-            assert (got.status, got.body["recipient"]["lastName"]) == (200, "Müller")
+            response = await create_recipient(http_gateway, body, declared, **headers)
+            assert (response.status, response.body["recipient"]["lastName"]) == (200, "Müller")
 
 
 async def test_undeclared_latin_1_is_read_if_the_setting_says_so(tmp_path: Path):
-    async with gateway(tmp_path, undeclared_charset="latin-1") as house:
-        got = await create(house, LATIN, "application/json")
-        assert (got.status, got.body["recipient"]["lastName"]) == (200, "Müller")
+    async with open_gateway_with_legacy_settings(
+        tmp_path, undeclared_charset="latin-1"
+    ) as http_gateway:
+        response = await create_recipient(http_gateway, LATIN, "application/json")
+        assert (response.status, response.body["recipient"]["lastName"]) == (200, "Müller")
         utf8 = json.dumps(PERSON, ensure_ascii=False).encode()
         for content_type in ("application/json; charset=utf-8", "application/json"):
-            got = await create(house, utf8, content_type)
-            assert (got.status, got.body["recipient"]["lastName"]) == (200, "Müller")
+            response = await create_recipient(http_gateway, utf8, content_type)
+            assert (response.status, response.body["recipient"]["lastName"]) == (200, "Müller")
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8"])
-async def test_latin_1_is_refused_as_utf_8(tmp_path: Path, content_type: str):
-    async with gateway(tmp_path) as house:
-        got = await create(house, LATIN, content_type)
-        assert (got.status, got.body["errors"][0]["code"]) == (406, "invalid_field")
+async def test_latin_1_body_is_refused_as_utf_8(tmp_path: Path, content_type: str):
+    async with open_gateway_with_legacy_settings(tmp_path) as http_gateway:
+        response = await create_recipient(http_gateway, LATIN, content_type)
+        assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_field")
 
 
 @pytest.mark.parametrize("charset", ["utf-16", "shift_jis", "nonsense"])
 async def test_other_charset_is_refused_unless_the_body_is_ascii(tmp_path: Path, charset: str):
-    async with gateway(tmp_path) as house:
+    async with open_gateway_with_legacy_settings(tmp_path) as http_gateway:
         declared = f"application/json; charset={charset}"
-        got = await create(house, LATIN, declared)
-        assert got.status == 406
-        assert "ISO-8859-1" in got.body["errors"][0]["message"]
+        response = await create_recipient(http_gateway, LATIN, declared)
+        assert response.status == 406
+        assert "ISO-8859-1" in response.body["errors"][0]["message"]
         ascii_only = {**PERSON, "firstName": "Ada", "lastName": "King"}
-        assert (await create(house, json.dumps(ascii_only).encode(), declared)).status == 200
+        assert (
+            await create_recipient(http_gateway, json.dumps(ascii_only).encode(), declared)
+        ).status == 200

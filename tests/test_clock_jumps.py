@@ -16,139 +16,149 @@ import pytest
 from gateway.server.app import run_gateway
 from gateway.simulator import Service
 from gateway.upstream.clock import ServiceClock
-from tests.audit import audit
-from tests.house import KEY, House, import_lines, settings_for
-from tests.judge import Judge, judging
-from tests.signed import Client, asked, http, recording, says
+from tests.journal_check import check_journal
+from tests.recording_service import RecordingService, open_recording_service
+from tests.running_gateway import KEY, House, import_lines, settings_for
+from tests.signed_requests import (
+    SigningClient,
+    build_response,
+    open_raw_service,
+    respond_with,
+    send_raw,
+)
 from tests.sockets import until
-from tests.test_faults import Ticks, person
+from tests.test_upstream_faults import AdjustableClock, build_person
 
-JUMPS = (29, -29, 31, -31, 300, -300)
+JUMP_SECONDS = (29, -29, 31, -31, 300, -300)
 
 
 @dataclass
-class Watch:
+class AdjustableWallClock:
     """A wall clock with an adjustable offset."""
 
-    off: float = 0
+    offset_seconds: float = 0
 
     def __call__(self) -> float:
-        return time.time() + self.off
+        return time.time() + self.offset_seconds
 
 
 @dataclass
-class Town:
+class GatewayWithClocks:
     house: House
-    judge: Judge
-    watch: Watch
-    ticks: Ticks
+    judge: RecordingService
+    wall_clock: AdjustableWallClock
+    ticks: AdjustableClock
 
-    def made(self, mark: str) -> int:
-        return len(self.judge.done("POST", "/v1/recipients", about=mark))
+    def count_created(self, mark: str) -> int:
+        return len(self.judge.list_executed_writes("POST", "/v1/recipients", about=mark))
 
-    def sent(self, mark: str) -> int:
-        return len(self.judge.writes("POST", "/v1/recipients", about=mark))
+    def count_sent(self, mark: str) -> int:
+        return len(self.judge.list_writes("POST", "/v1/recipients", about=mark))
 
 
 @asynccontextmanager
-async def town(folder: Path) -> AsyncIterator[Town]:
-    watch, ticks = Watch(), Ticks()
-    async with judging(Service(seed=1)) as judge:
+async def open_gateway_with_clocks(folder: Path) -> AsyncIterator[GatewayWithClocks]:
+    watch, ticks = AdjustableWallClock(), AdjustableClock()
+    async with open_recording_service(Service(seed=1)) as judge:
         settings = settings_for(folder, judge.url, upstream={"timeout_seconds": 1})
         await import_lines(settings, [KEY])
         async with (
             run_gateway(settings, clock=ServiceClock(watch), monotonic=ticks) as running,
             aiohttp.ClientSession() as session,
         ):
-            yield Town(House(running, settings, session), judge, watch, ticks)
+            yield GatewayWithClocks(House(running, settings, session), judge, watch, ticks)
 
 
-@pytest.mark.parametrize("jump", JUMPS)
-async def test_writes_go_on_and_none_is_executed_twice(jump: float, tmp_path: Path) -> None:
-    async with town(tmp_path) as here:
+@pytest.mark.parametrize("jump", JUMP_SECONDS)
+async def test_writes_continue_and_execute_once_across_clock_jumps(
+    jump: float, tmp_path: Path
+) -> None:
+    async with open_gateway_with_clocks(tmp_path) as setup:
         for off in (0, jump, 0):
-            here.watch.off = off
-            mark = f"at{off}-{len(here.judge.heard)}-end"
-            got = await here.house.ask("POST", "/v1/recipients", person(mark))
-            assert got.status == 200, got.text
-            assert here.made(mark) == 1
-        await audit(here.house.settings, here.judge)
+            setup.wall_clock.offset_seconds = off
+            mark = f"at{off}-{len(setup.judge.requests)}-end"
+            response = await setup.house.request("POST", "/v1/recipients", build_person(mark))
+            assert response.status == 200, response.text
+            assert setup.count_created(mark) == 1
+        await check_journal(setup.house.settings, setup.judge)
 
 
-@pytest.mark.parametrize("jump", JUMPS)
-async def test_what_may_still_come_is_not_sent_again_because_the_clock_was_set(
+@pytest.mark.parametrize("jump", JUMP_SECONDS)
+async def test_clock_jump_does_not_resend_a_write_that_may_still_execute(
     jump: float, tmp_path: Path
 ) -> None:
     """A delayed request is executed in the end, although the clock says that it has expired."""
-    async with town(tmp_path) as here:
+    async with open_gateway_with_clocks(tmp_path) as setup:
         due = asyncio.Event()
-        here.judge.does("late", "POST", "/v1/recipients", about="late", due=due)
-        first = await here.house.ask("POST", "/v1/recipients", person("late"))
+        setup.judge.add_fault("late", "POST", "/v1/recipients", about="late", due=due)
+        first = await setup.house.request("POST", "/v1/recipients", build_person("late"))
         assert first.status == 500
-        here.watch.off = jump
-        early = await here.house.ask("POST", "/v1/recipients", person("late"))
-        assert (early.status, here.sent("late")) == (500, 1), early.text
+        setup.wall_clock.offset_seconds = jump
+        early = await setup.house.request("POST", "/v1/recipients", build_person("late"))
+        assert (early.status, setup.count_sent("late")) == (500, 1), early.text
         assert int(early.headers["Retry-After"]) > 10
         due.set()
-        await until(lambda: here.judge.is_idle)
-        last = await here.house.ask("POST", "/v1/recipients", person("late"))
+        await until(lambda: setup.judge.is_idle)
+        last = await setup.house.request("POST", "/v1/recipients", build_person("late"))
         assert last.status == 200, last.text
-        assert (here.sent("late"), here.made("late")) == (1, 1)
-        await audit(here.house.settings, here.judge)
+        assert (setup.count_sent("late"), setup.count_created("late")) == (1, 1)
+        await check_journal(setup.house.settings, setup.judge)
 
 
-@pytest.mark.parametrize("jump", JUMPS)
-async def test_what_was_lost_is_sent_again_once_it_can_come_no_more(
+@pytest.mark.parametrize("jump", JUMP_SECONDS)
+async def test_lost_write_is_sent_again_once_it_can_no_longer_execute(
     jump: float, tmp_path: Path
 ) -> None:
-    async with town(tmp_path) as here:
-        here.judge.does("reset before", "POST", "/v1/recipients", about="lost")
-        assert (await here.house.ask("POST", "/v1/recipients", person("lost"))).status == 500
-        here.watch.off = jump
+    async with open_gateway_with_clocks(tmp_path) as setup:
+        setup.judge.add_fault("reset before", "POST", "/v1/recipients", about="lost")
+        assert (
+            await setup.house.request("POST", "/v1/recipients", build_person("lost"))
+        ).status == 500
+        setup.wall_clock.offset_seconds = jump
         for _ in range(20):
-            here.ticks.ahead += 20
-            got = await here.house.ask("POST", "/v1/recipients", person("lost"))
-            if got.status == 200:
+            setup.ticks.ahead_seconds += 20
+            response = await setup.house.request("POST", "/v1/recipients", build_person("lost"))
+            if response.status == 200:
                 break
             await asyncio.sleep(0)
-        assert got.status == 200, got.text
-        assert (here.sent("lost"), here.made("lost")) == (2, 1)
-        await audit(here.house.settings, here.judge)
+        assert response.status == 200, response.text
+        assert (setup.count_sent("lost"), setup.count_created("lost")) == (2, 1)
+        await check_journal(setup.house.settings, setup.judge)
 
 
 @pytest.mark.parametrize("drift", [25, -25])
-async def test_what_signed_requests_are_answered_tells_the_service_s_time(
-    drift: float, tmp_path: Path
-) -> None:
+async def test_answers_to_signed_requests_correct_the_clock(drift: float, tmp_path: Path) -> None:
     """Without other traffic, a drifting clock would in the end refuse every signed request."""
-    async with town(tmp_path) as here:
+    async with open_gateway_with_clocks(tmp_path) as setup:
 
         async def status(stamp: float) -> int:
-            data = Client().request("GET", "/v1/recipients", stamp=int(stamp))
-            return (await asked(here.house, data)).status
+            data = SigningClient().build_request("GET", "/v1/recipients", stamp=int(stamp))
+            return (await send_raw(setup.house, data)).status
 
-        here.watch.off = drift
+        setup.wall_clock.offset_seconds = drift
         assert [await status(time.time()) for _ in range(2)] == [200, 200]
-        here.watch.off = 2 * drift
+        setup.wall_clock.offset_seconds = 2 * drift
         assert await status(time.time()) == 200
         # The service accepts 30 seconds in either direction.
         assert [await status(time.time() + off) for off in (-35, 35)] == [401, 401]
 
 
 @pytest.mark.parametrize("odd", [45, -45, 3600])
-async def test_a_date_that_is_not_the_service_s_keeps_no_signed_request_out(
+async def test_date_header_of_a_proxy_does_not_refuse_signed_requests(
     odd: float, tmp_path: Path
 ) -> None:
     """The ``Date`` of a proxy, for example, contradicts timestamps that the service accepted."""
     date = formatdate(time.time() + odd, usegmt=True)
-    answer = http(200, b'{"ok":true,"balances":{}}', f"Date: {date}")
-    async with recording(says(answer)) as service:
+    answer = build_response(200, b'{"ok":true,"balances":{}}', f"Date: {date}")
+    async with open_raw_service(respond_with(answer)) as service:
         settings = settings_for(tmp_path, service.url)
         await import_lines(settings, [KEY])
         async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
-            house = House(running, settings, session)
+            gateway = House(running, settings, session)
             for _ in range(2):  # the gateway's own signed requests do not reveal the time either
-                assert (await house.ask("GET", "/v1/profile/balances")).status == 200
+                assert (await gateway.request("GET", "/v1/profile/balances")).status == 200
             for _ in range(4):
-                data = Client().request("GET", "/v1/recipients", stamp=int(time.time()))
-                assert (await asked(house, data)).status == 200
+                data = SigningClient().build_request(
+                    "GET", "/v1/recipients", stamp=int(time.time())
+                )
+                assert (await send_raw(gateway, data)).status == 200

@@ -12,54 +12,57 @@ import pytest
 from gateway.simulator import Service, Switches
 from mappings.batch_answers import build_batch_answer
 from mappings.batch_views import build_batch
-from tests.house import House
-from tests.payday import done, make_batch, make_recipient, open_town
+from tests.payouts import done, make_batch, make_recipient, open_town
+from tests.running_gateway import House
 
-LAST = "2026-03-02T11:30:00.000Z"
-PROCESSED = ("2026-03-02T09:00:00.000Z", LAST, "2026-03-01T23:59:59.999Z")
+LAST_PROCESSED_AT = "2026-03-02T11:30:00.000Z"
+PROCESSED_AT = ("2026-03-02T09:00:00.000Z", LAST_PROCESSED_AT, "2026-03-01T23:59:59.999Z")
 
 
-async def complete_batch(house: House, service: Service, **told: Any) -> str:
+async def complete_batch(gateway: House, service: Service, **service_fields: Any) -> str:
     """A batch of three payments that has ended; ``told`` is what the service says of it besides."""
-    batch = await make_batch(house, await make_recipient(house), "1.00", "2.00", "3.00")
-    await done(house, "POST", f"/batches/{batch}/start-processing")
-    (held,) = service.world().batches.values()
-    held.extra = told
-    for payment, moment in zip(held.payments.values(), PROCESSED, strict=True):
-        payment.extra = {"processedAt": moment, "batch": {"id": held.id, **told}}
+    batch = await make_batch(gateway, await make_recipient(gateway), "1.00", "2.00", "3.00")
+    await done(gateway, "POST", f"/batches/{batch}/start-processing")
+    (service_batch,) = service.find_or_create_tenant().batches.values()
+    service_batch.overrides = service_fields
+    for payment, moment in zip(service_batch.payments.values(), PROCESSED_AT, strict=True):
+        payment.overrides = {
+            "processedAt": moment,
+            "batch": {"id": service_batch.id, **service_fields},
+        }
     return batch
 
 
 @pytest.mark.parametrize("answers", ["full", "bare"])
 @pytest.mark.parametrize("inferred", [True, False])
-async def test_a_complete_batch_says_when_wherever_its_payments_are_read(
+async def test_complete_batch_has_completed_at_wherever_its_payments_are_read(
     tmp_path: Path, inferred: bool, answers: Any
 ) -> None:
     switches = Switches(inferred=inferred, answers=answers, processing_seconds=0)
-    service = Service(seed=1, switches=switches)
-    async with open_town(tmp_path, service) as (house, _):
-        batch = await complete_batch(house, service, completedAt=None)
-        whole = (await done(house, "GET", f"/batches/{batch}"))["batch"]
-        assert (whole["status"], whole["completedAt"]) == ("complete", LAST)
-        for payment in whole["payments"]["payments"]:
-            assert payment["batch"]["completedAt"] == LAST
-        summary = (await done(house, "GET", f"/batches/{batch}/summary"))["batchSummary"]
-        assert (summary["status"], summary["completedAt"]) == ("complete", LAST)
-        listed = (await done(house, "GET", f"/batches/{batch}/payments"))["payments"]
-        assert {one["batch"]["completedAt"] for one in listed} == {LAST}
-        before = len(service.calls("GET", "/v1/batch/*/summary"))
-        (row,) = (await done(house, "GET", "/batches"))["batches"]
-        read = len(service.calls("GET", "/v1/batch/*/summary")) - before
+    service = Service(seed=1, options=switches)
+    async with open_town(tmp_path, service) as (gateway, _):
+        batch = await complete_batch(gateway, service, completedAt=None)
+        batch_body = (await done(gateway, "GET", f"/batches/{batch}"))["batch"]
+        assert (batch_body["status"], batch_body["completedAt"]) == ("complete", LAST_PROCESSED_AT)
+        for payment in batch_body["payments"]["payments"]:
+            assert payment["batch"]["completedAt"] == LAST_PROCESSED_AT
+        summary = (await done(gateway, "GET", f"/batches/{batch}/summary"))["batchSummary"]
+        assert (summary["status"], summary["completedAt"]) == ("complete", LAST_PROCESSED_AT)
+        listed = (await done(gateway, "GET", f"/batches/{batch}/payments"))["payments"]
+        assert {entry["batch"]["completedAt"] for entry in listed} == {LAST_PROCESSED_AT}
+        before = len(service.list_requests("GET", "/v1/batch/*/summary"))
+        (row,) = (await done(gateway, "GET", "/batches"))["batches"]
+        read = len(service.list_requests("GET", "/v1/batch/*/summary")) - before
         # A list with all other fields makes no call for this field alone.
-        assert (row["completedAt"], read) == ((None, 0) if inferred else (LAST, 1))
+        assert (row["completedAt"], read) == ((None, 0) if inferred else (LAST_PROCESSED_AT, 1))
 
 
-async def test_the_time_that_the_service_tells_stands(tmp_path: Path) -> None:
-    service, told = Service(seed=1, switches=Switches(processing_seconds=0)), PROCESSED[0]
-    async with open_town(tmp_path, service) as (house, _):
-        batch = await complete_batch(house, service, completedAt=told)
+async def test_completed_at_of_the_service_is_kept(tmp_path: Path) -> None:
+    service, told = Service(seed=1, options=Switches(processing_seconds=0)), PROCESSED_AT[0]
+    async with open_town(tmp_path, service) as (gateway, _):
+        batch = await complete_batch(gateway, service, completedAt=told)
         for path in (f"/batches/{batch}", f"/batches/{batch}/summary"):
-            body = await done(house, "GET", path)
+            body = await done(gateway, "GET", path)
             assert (body.get("batch") or body["batchSummary"])["completedAt"] == told
 
 
@@ -76,9 +79,9 @@ async def test_the_time_that_the_service_tells_stands(tmp_path: Path) -> None:
         ("complete", ["2026-03-02T09:00:00.5Z", "2026-03-02T09:00:00"], "2026-03-02T09:00:00.5Z"),
     ],
 )
-def test_the_latest_of_the_payments_that_tell_a_time_is_taken(
+def test_completed_at_is_the_latest_processed_at(
     status: str, processed: list[Any], expected: str | None
 ) -> None:
-    payments = [{"id": f"P-{n}", "processedAt": one} for n, one in enumerate(processed)]
+    payments = [{"id": f"P-{n}", "processedAt": value} for n, value in enumerate(processed)]
     batch = build_batch("B-1", {}, [], {"id": "B-1", "status": status}, payments)
     assert build_batch_answer(batch)["completedAt"] == expected

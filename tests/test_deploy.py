@@ -20,10 +20,10 @@ import pytest
 import yaml
 
 from gateway.cli import COMMANDS
-from gateway.config.settings import Settings, load
+from gateway.config.settings import Settings, load_settings
 from gateway.operator.preflight import check_runnable
-from gateway.server.app import patience
-from gateway.server.workers.supervisor import SPARE_SECONDS
+from gateway.server.app import calculate_operation_seconds
+from gateway.server.workers.supervisor import KILL_MARGIN_SECONDS
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -36,69 +36,69 @@ SECRETS = {
     "admin-token": "a-token-that-is-long-enough",
 }
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))
-LONGEST = patience(Settings()) + SPARE_SECONDS
+MAX_STOP_SECONDS = calculate_operation_seconds(Settings()) + KILL_MARGIN_SECONDS
 """The longest shutdown, as the program computes it."""
 
 
-def documents(*paths: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def load_yaml_documents(*paths: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in paths:
-        for one in yaml.safe_load_all(path.read_text("utf-8")):
-            yield path.stem, one
+        for document in yaml.safe_load_all(path.read_text("utf-8")):
+            yield path.stem, document
 
 
-def built(overlay: str) -> dict[str, dict[str, Any]]:
+def build_overlay(overlay: str) -> dict[str, dict[str, Any]]:
     """Returns the manifests that kustomize builds, by kind."""
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl on this machine")
-    done = subprocess.run(
+    result = subprocess.run(
         ["kubectl", "kustomize", str(KUBERNETES / overlay)], capture_output=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
+    assert result.returncode == 0, result.stderr
+    return {document["kind"]: document for document in yaml.safe_load_all(result.stdout)}
 
 
-def test_the_yaml_is_well_formed_and_tidy() -> None:
+def test_yaml_files_pass_yamllint() -> None:
     pytest.importorskip("yamllint")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "yamllint", "--strict", "deploy"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout
+    assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.parent.name)
-def test_its_configuration_is_one_that_can_be_run(path: Path, tmp_path: Path) -> None:
+def test_example_configuration_is_runnable(path: Path, tmp_path: Path) -> None:
     for name, text in SECRETS.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o600)
     text = re.sub(r"/run/secrets(/payout-gateway)?", str(tmp_path), path.read_text("utf-8"))
     (tmp_path / "gateway.toml").write_text(text)
-    settings = load(tmp_path / "gateway.toml")
+    settings = load_settings(tmp_path / "gateway.toml")
     check_runnable(settings)
     assert settings.state.url.startswith("postgresql://")
     assert settings.limits.url.startswith("redis://")
     assert settings.server.workers == 1, "see SECURITY.md"
-    assert not settings.state.mark.is_relative_to(tmp_path), "not beside the secrets"
+    assert not settings.state.mark_path.is_relative_to(tmp_path), "not beside the secrets"
 
 
 # Kubernetes
 
 
 @pytest.mark.parametrize("overlay", ["base", "several"])
-def test_every_manifest_is_of_its_kind(overlay: str) -> None:
+def test_manifests_match_their_kubernetes_schemas(overlay: str) -> None:
     validate = pytest.importorskip("kubernetes_validate")
-    for kind, one in built(overlay).items():
-        validate.validate(one, "1.37", strict=True)
+    for kind, value in build_overlay(overlay).items():
+        validate.validate(value, "1.37", strict=True)
         assert kind
 
 
 @pytest.mark.parametrize("overlay", ["base", "several"])
 @pytest.mark.parametrize("kind", ["Deployment", "Job"])
-def test_no_container_may_do_more_than_it_needs(overlay: str, kind: str) -> None:
-    pod = built(overlay)[kind]["spec"]["template"]["spec"]
+def test_containers_are_restricted(overlay: str, kind: str) -> None:
+    pod = build_overlay(overlay)[kind]["spec"]["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
@@ -112,11 +112,11 @@ def test_no_container_may_do_more_than_it_needs(overlay: str, kind: str) -> None
         assert ":" in container["image"], "a version, and not whatever is the latest"
 
 
-def test_one_gateway_is_never_two_unless_that_is_asked_for() -> None:
-    spec = built("base")["Deployment"]["spec"]
+def test_base_overlay_runs_one_replica() -> None:
+    spec = build_overlay("base")["Deployment"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
-    assert "HorizontalPodAutoscaler" not in built("base")
-    several = built("several")
+    assert "HorizontalPodAutoscaler" not in build_overlay("base")
+    several = build_overlay("several")
     assert several["Deployment"]["spec"]["strategy"]["type"] == "RollingUpdate"
     named = several["Deployment"]["metadata"]["name"]
     assert several["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == named
@@ -125,16 +125,18 @@ def test_one_gateway_is_never_two_unless_that_is_asked_for() -> None:
     assert selector.items() <= labels.items()
 
 
-def test_as_many_share_a_limit_as_there_may_be() -> None:
-    several = built("several")
+def test_limit_hosts_equal_the_maximum_of_replicas() -> None:
+    several = build_overlay("several")
     (gateway,) = several["Deployment"]["spec"]["template"]["spec"]["containers"]
-    hosts = {one["name"]: one["value"] for one in gateway["env"]}["PAYOUT_GATEWAY_LIMITS__HOSTS"]
+    hosts = {entry["name"]: entry["value"] for entry in gateway["env"]}[
+        "PAYOUT_GATEWAY_LIMITS__HOSTS"
+    ]
     assert int(hosts) == several["HorizontalPodAutoscaler"]["spec"]["maxReplicas"]
 
 
 @pytest.mark.parametrize("overlay", ["base", "several"])
-def test_only_gateways_are_counted_and_sent_requests(overlay: str) -> None:
-    made = built(overlay)
+def test_selectors_match_gateway_pods_only(overlay: str) -> None:
+    made = build_overlay(overlay)
     job = made["Job"]["spec"]["template"]["metadata"]["labels"]
     pod = made["Deployment"]["spec"]["template"]["metadata"]["labels"]
     selectors = [
@@ -148,41 +150,39 @@ def test_only_gateways_are_counted_and_sent_requests(overlay: str) -> None:
         assert not selector.items() <= job.items()
 
 
-def test_a_pod_is_given_the_time_that_its_end_takes_and_the_files_that_its_configuration_names() -> (
-    None
-):
-    pod = built("base")["Deployment"]["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] >= LONGEST
-    ((_, secret),) = documents(KUBERNETES / "secret.example.yaml")
+def test_pod_has_grace_period_and_mounted_files() -> None:
+    pod = build_overlay("base")["Deployment"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= MAX_STOP_SECONDS
+    ((_, secret),) = load_yaml_documents(KUBERNETES / "secret.example.yaml")
     assert secret["stringData"].keys() == SECRETS.keys()
     assert not any(secret["stringData"].values())
     configuration = (KUBERNETES / "base/gateway.toml").read_text("utf-8")
     mounted = {
-        one["mountPath"]: one
+        mount["mountPath"]: mount
         for container in pod["containers"]
-        for one in container["volumeMounts"]
+        for mount in container["volumeMounts"]
     }
     for name in SECRETS:
         assert f"/run/secrets/payout-gateway/{name}" in configuration
     assert "/run/secrets/payout-gateway" in mounted
     (mark,) = re.findall('mark_file = "(.*)/mark"', configuration)
     assert mark in mounted
-    by_name = {one["name"]: one for one in pod["volumes"]}
+    by_name = {volume["name"]: volume for volume in pod["volumes"]}
     assert by_name["secrets"]["secret"]["defaultMode"] == 0o440, "key files are not for others"
 
 
-def test_probes_and_ports_are_those_of_the_configuration() -> None:
+def test_probes_and_ports_match_the_configuration() -> None:
     configuration = tomllib.loads((KUBERNETES / "base/gateway.toml").read_text("utf-8"))
     default = Settings().server
     server = {"port": default.port, "admin_port": default.admin_port, **configuration["server"]}
-    (container,) = built("base")["Deployment"]["spec"]["template"]["spec"]["containers"]
-    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    (container,) = build_overlay("base")["Deployment"]["spec"]["template"]["spec"]["containers"]
+    ports = {item["name"]: item["containerPort"] for item in container["ports"]}
     assert ports == {"http": server["port"], "admin": server["admin_port"]}
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[probe]["httpGet"] == {"path": "/healthz", "port": "admin"}
     allowed = [
         port["port"]
-        for rule in built("base")["NetworkPolicy"]["spec"]["ingress"]
+        for rule in build_overlay("base")["NetworkPolicy"]["spec"]["ingress"]
         for port in rule["ports"]
     ]
     assert sorted(allowed) == sorted(ports.values())
@@ -191,28 +191,28 @@ def test_probes_and_ports_are_those_of_the_configuration() -> None:
 # Containers
 
 
-def test_the_compose_file_names_what_there_is() -> None:
+def test_compose_file_references_exist() -> None:
     services = COMPOSE["services"]
-    used = {one for service in services.values() for one in service.get("secrets", [])}
+    used = {entry for service in services.values() for entry in service.get("secrets", [])}
     assert used == COMPOSE["secrets"].keys()
-    mounts = [one for service in services.values() for one in service.get("volumes", [])]
-    for one in mounts:
-        source = one.partition(":")[0]
+    mounts = [entry for service in services.values() for entry in service.get("volumes", [])]
+    for mount in mounts:
+        source = mount.partition(":")[0]
         if source.startswith("."):
             assert (DEPLOY / source).exists(), source
         else:
             assert source in COMPOSE["volumes"]
-    for one in COMPOSE["secrets"].values():
-        assert "/secrets/" in one["file"]
+    for mount in COMPOSE["secrets"].values():
+        assert "/secrets/" in mount["file"]
     for name in ("gateway", "simulator"):
         command = services[name].get("command", ["serve"])
         assert command[0] in COMMANDS
         assert services[name]["read_only"] is True
         assert services[name]["cap_drop"] == ["ALL"]
-    assert int(services["gateway"]["stop_grace_period"].removesuffix("s")) >= LONGEST
+    assert int(services["gateway"]["stop_grace_period"].removesuffix("s")) >= MAX_STOP_SECONDS
 
 
-def test_images_have_versions_and_ports_are_on_loopback() -> None:
+def test_compose_images_have_versions_and_ports_bind_to_loopback() -> None:
     for name, service in COMPOSE["services"].items():
         if service["image"] != "payout-gateway":
             assert re.search(r":v?\d+\.\d+", service["image"]), name
@@ -220,12 +220,12 @@ def test_images_have_versions_and_ports_are_on_loopback() -> None:
             assert port.startswith("127.0.0.1:"), name
 
 
-def test_no_secret_is_under_version_control() -> None:
+def test_secrets_are_ignored_by_version_control() -> None:
     ignored = (ROOT / ".gitignore").read_text("utf-8").split()
     assert "deploy/compose/secrets/" in ignored
 
 
-def test_the_image_is_made_of_what_there_is() -> None:
+def test_image_copies_existing_files() -> None:
     text = (DEPLOY / "Dockerfile").read_text("utf-8")
     let_in = {
         line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").split() if line[0] == "!"
@@ -241,15 +241,15 @@ def test_the_image_is_made_of_what_there_is() -> None:
     (command,) = re.findall(r"^CMD (\[.*\])$", text, re.MULTILINE)
     assert json.loads(command)[0] in COMMANDS
     if found := shutil.which("hadolint"):
-        done = subprocess.run([found, "-"], input=text.encode(), capture_output=True, check=False)
-        assert done.returncode == 0, done.stdout
+        result = subprocess.run([found, "-"], input=text.encode(), capture_output=True, check=False)
+        assert result.returncode == 0, result.stdout
 
 
 # Prometheus and Grafana beside it
 
 
-def test_prometheus_and_grafana_find_what_they_are_given() -> None:
-    ((_, prometheus),) = documents(DEPLOY / "prometheus/prometheus.yml")
+def test_prometheus_and_grafana_files_are_mounted() -> None:
+    ((_, prometheus),) = load_yaml_documents(DEPLOY / "prometheus/prometheus.yml")
     mounted = COMPOSE["services"]["prometheus"]["volumes"][0].split(":")[1]
     for rules in prometheus["rule_files"]:
         assert (DEPLOY / "prometheus" / Path(rules).relative_to(mounted)).exists()
@@ -257,30 +257,32 @@ def test_prometheus_and_grafana_find_what_they_are_given() -> None:
     assert job["job_name"] == "payout-gateway", "alerts and panels go by it"
     port = Settings().server.admin_port
     assert job["static_configs"] == [{"targets": [f"gateway:{port}"]}]
-    ((_, provided),) = documents(DEPLOY / "grafana/provisioning/dashboards/payout-gateway.yml")
+    ((_, provided),) = load_yaml_documents(
+        DEPLOY / "grafana/provisioning/dashboards/payout-gateway.yml"
+    )
     path = provided["providers"][0]["options"]["path"]
-    assert any(path in one for one in COMPOSE["services"]["grafana"]["volumes"])
+    assert any(path in volume for volume in COMPOSE["services"]["grafana"]["volumes"])
 
 
 # One machine
 
 
-def test_the_unit_gives_it_time_and_is_one_that_systemd_reads(tmp_path: Path) -> None:
+def test_systemd_unit_is_valid_and_has_stop_timeout(tmp_path: Path) -> None:
     text = (DEPLOY / "systemd/payout-gateway.service").read_text("utf-8")
     (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
-    assert int(seconds) >= LONGEST
+    assert int(seconds) >= MAX_STOP_SECONDS
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze on this machine")
     unit = tmp_path / "payout-gateway.service"
     unit.write_text(text.replace("/opt/payout-gateway/bin/payout-gateway", "/bin/true"))
-    done = subprocess.run(
+    result = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
     )
-    mine = [line for line in done.stderr.splitlines() if "payout-gateway.service" in line]
-    assert (done.returncode, mine) == (0, [])
+    mine = [line for line in result.stderr.splitlines() if "payout-gateway.service" in line]
+    assert (result.returncode, mine) == (0, [])
 
 
-def test_proxies_send_nothing_twice_and_go_on_for_as_long_as_a_request_may_take() -> None:
+def test_proxy_examples_do_not_retry_and_have_long_timeouts() -> None:
     nginx = (DEPLOY / "proxies/nginx.conf").read_text("utf-8")
     assert "proxy_next_upstream off;" in nginx
     (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", nginx)
@@ -293,7 +295,7 @@ def test_proxies_send_nothing_twice_and_go_on_for_as_long_as_a_request_may_take(
         assert "$proxy_add_x_forwarded_for" not in text
 
 
-def test_no_example_trusts_a_whole_private_network() -> None:
+def test_examples_do_not_trust_private_networks() -> None:
     """A trusted client can choose the address for which its requests count."""
     lists = [
         (path, found[1])
@@ -305,6 +307,6 @@ def test_no_example_trusts_a_whole_private_network() -> None:
     ]
     assert {path.name for path, _ in lists} >= {"gateway.toml", "haproxy.cfg", "nginx.conf"}
     for path, written in lists:
-        for one in json.loads(written):
-            network = ipaddress.ip_network(one)
-            assert network.num_addresses <= 256, f"{path}: {one}"
+        for entry in json.loads(written):
+            network = ipaddress.ip_network(entry)
+            assert network.num_addresses <= 256, f"{path}: {entry}"

@@ -21,5 +21,5 @@ def test_every_target_has_a_corpus() -> None:
 
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_an_input_of_the_corpus_holds_what_must_hold_for_any(path: Path) -> None:
+def test_corpus_input_passes_the_fuzz_check(path: Path) -> None:
     importlib.import_module(f"tests.fuzz.{path.parent.name}").check(path.read_bytes())

@@ -12,52 +12,63 @@ from random import Random
 
 import pytest
 
-from tests.house import KEY, House
-from tests.signed import CLIENT, NOTHING_HELD, open_signed, recording, says
-from tests.sockets import heard, until, wire
-from tests.test_load import BOLT, Crowd, answer, gated
+from tests.running_gateway import KEY, House
+from tests.signed_requests import (
+    CLIENT,
+    EMPTY_LIST,
+    open_raw_service,
+    open_signed_gateway,
+    respond_with,
+)
+from tests.sockets import exchange, open_connection, until
+from tests.test_load_shedding import (
+    BOLT_KEY,
+    ConcurrentClients,
+    open_gated_gateway,
+    require_response,
+)
 
-MOST = 40
-SECONDS = 2
+MAX_CONNECTIONS = 40
+MAX_SERVED_SECONDS = 2
 """The longest time to serve a client with a key; the body timeout is four times as long."""
 
 
 @asynccontextmanager
-async def small_gateway(folder: Path) -> AsyncIterator[House]:
-    async with recording(says(NOTHING_HELD)) as recorder:
-        load = {"connections": MOST}
-        async with open_signed(folder, recorder.url, BOLT, load=load) as house:
-            yield house
+async def open_small_gateway(folder: Path) -> AsyncIterator[House]:
+    async with open_raw_service(respond_with(EMPTY_LIST)) as recorder:
+        load = {"connections": MAX_CONNECTIONS}
+        async with open_signed_gateway(folder, recorder.url, BOLT_KEY, load=load) as gateway:
+            yield gateway
 
 
-def request(method: str, target: str, *lines: str, key: str = KEY["api_key"]) -> bytes:
+def build_request(method: str, target: str, *lines: str, key: str = KEY["api_key"]) -> bytes:
     first = f"{method} {target} HTTP/1.1"
     return "\r\n".join([first, "Host: gateway", f"X-API-Key: {key}", *lines, "", ""]).encode()
 
 
-BALANCES = request("GET", "/v1/profile/balances")
-BODY = request("POST", "/v1/recipients", "Content-Length: 1000") + b"{"
-SIGNED = CLIENT.request("POST", "/v1/recipients", b"x" * 1000)
-ANOTHER = CLIENT.request("POST", "/v1/recipients", b"y" * 1000)
+BALANCES_REQUEST = build_request("GET", "/v1/profile/balances")
+PARTIAL_WRITE = build_request("POST", "/v1/recipients", "Content-Length: 1000") + b"{"
+SIGNED_REQUEST = CLIENT.build_request("POST", "/v1/recipients", b"x" * 1000)
+OTHER_SIGNED_REQUEST = CLIENT.build_request("POST", "/v1/recipients", b"y" * 1000)
 
-HELD = {
+HELD_DATA = {
     "silent": b"",
-    "idle": BALANCES,
+    "idle": BALANCES_REQUEST,
     "idle without a key": b"GET /v1/x HTTP/1.1\r\nHost: gateway\r\n\r\n",
-    "half a head": BALANCES[:-2],
-    "half a body": BODY,
-    "half a second body": BALANCES + BODY,
-    "half a signed body": SIGNED[:-999],
-    "a signed body with a wrong signature": ANOTHER.replace(b"y" * 1000, b"x"),
+    "half a head": BALANCES_REQUEST[:-2],
+    "half a body": PARTIAL_WRITE,
+    "half a second body": BALANCES_REQUEST + PARTIAL_WRITE,
+    "half a signed body": SIGNED_REQUEST[:-999],
+    "a signed body with a wrong signature": OTHER_SIGNED_REQUEST.replace(b"y" * 1000, b"x"),
     "unread responses without a key": b"GET /v1/x HTTP/1.1\r\nHost: gateway\r\n\r\n" * 1500,
-    "unread responses": BALANCES * 1500,
-    "unread response to a write": BALANCES * 20
-    + request("POST", "/v1/batches", "Content-Length: 24")
+    "unread responses": BALANCES_REQUEST * 1500,
+    "unread response to a write": BALANCES_REQUEST * 20
+    + build_request("POST", "/v1/batches", "Content-Length: 24")
     + b'{"sourceCurrency":"USD"}',
 }
 
 
-async def open_held(port: int, data: bytes, stack: AsyncExitStack) -> None:
+async def open_held_connection(port: int, data: bytes, stack: AsyncExitStack) -> None:
     """Opens a connection that never reads."""
     one = socket.socket()
     stack.callback(one.close)
@@ -71,24 +82,24 @@ async def open_held(port: int, data: bytes, stack: AsyncExitStack) -> None:
     await asyncio.sleep(0.005)  # it is read before another connection is opened
 
 
-async def assert_is_served(house: House) -> None:
+async def assert_other_client_is_served(gateway: House) -> None:
     """Checks that another merchant is served on a new connection."""
     began = time.monotonic()
-    got = await heard(
-        house.running.port, request("GET", "/v1/profile/balances", key="bolt-api-key")
+    response = await exchange(
+        gateway.running.port, build_request("GET", "/v1/profile/balances", key="bolt-api-key")
     )
-    assert got is not None, "closed without a response"
-    assert got.status == 200
-    assert time.monotonic() - began < SECONDS
+    assert response is not None, "closed without a response"
+    assert response.status == 200
+    assert time.monotonic() - began < MAX_SERVED_SECONDS
 
 
-@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("kind", HELD_DATA)
 async def test_client_with_a_key_is_served_beside_held_connections(tmp_path: Path, kind: str):
-    async with small_gateway(tmp_path) as house, AsyncExitStack() as stack:
-        for _ in range(2 * MOST):
-            await open_held(house.running.port, HELD[kind], stack)
+    async with open_small_gateway(tmp_path) as gateway, AsyncExitStack() as stack:
+        for _ in range(2 * MAX_CONNECTIONS):
+            await open_held_connection(gateway.running.port, HELD_DATA[kind], stack)
         for _ in range(10):
-            await assert_is_served(house)
+            await assert_other_client_is_served(gateway)
 
 
 @pytest.mark.parametrize("kind", ["half a body", "half a signed body", "silent"])
@@ -98,55 +109,55 @@ async def test_client_with_a_key_is_served_while_held_connections_are_opened_aga
 ):
     """The connections come from the served client's address, as behind a proxy, or another one."""
     pauses = Random(1)
-    async with small_gateway(tmp_path) as house:
+    async with open_small_gateway(tmp_path) as gateway:
 
-        async def hold() -> None:
+        async def hold_connection() -> None:
             while True:
                 with suppress(ConnectionError):
                     reader, writer = await asyncio.open_connection(
-                        "127.0.0.1", house.running.port, local_addr=(address, 0)
+                        "127.0.0.1", gateway.running.port, local_addr=(address, 0)
                     )
-                    writer.write(HELD[kind])
+                    writer.write(HELD_DATA[kind])
                     with closing(writer):
                         await reader.read()
                 await asyncio.sleep(pauses.uniform(0, pause))
 
-        holding = [asyncio.create_task(hold()) for _ in range(2 * MOST)]
+        holding = [asyncio.create_task(hold_connection()) for _ in range(2 * MAX_CONNECTIONS)]
         try:
             await asyncio.sleep(0.5)
             for _ in range(20):
-                await assert_is_served(house)
+                await assert_other_client_is_served(gateway)
         finally:
-            for one in holding:
-                one.cancel()
+            for entry in holding:
+                entry.cancel()
             await asyncio.gather(*holding, return_exceptions=True)
 
 
-async def test_request_that_is_carried_out_is_not_cut_off(tmp_path: Path):
+async def test_request_in_progress_is_not_cut_off(tmp_path: Path):
     async with (
-        gated(tmp_path, connections=MOST) as (house, _recorder, gate),
+        open_gated_gateway(tmp_path, connections=MAX_CONNECTIONS) as (gateway, _recorder, gate),
         AsyncExitStack() as stack,
     ):
-        (asked,) = await Crowd(house, stack).ask(BALANCES)
-        await until(lambda: house.running.load.shares.going == 1)
-        for _ in range(2 * MOST):
-            await open_held(house.running.port, BODY, stack)
-        await assert_is_served(house)
-        gate.open.set()
-        assert (await answer(asked)).status == 200
+        (tasks,) = await ConcurrentClients(gateway, stack).send(BALANCES_REQUEST)
+        await until(lambda: gateway.running.load.limiter.running_count == 1)
+        for _ in range(2 * MAX_CONNECTIONS):
+            await open_held_connection(gateway.running.port, PARTIAL_WRITE, stack)
+        await assert_other_client_is_served(gateway)
+        gate.is_open.set()
+        assert (await require_response(tasks)).status == 200
 
 
-async def test_half_sent_requests_to_the_admin_port_are_ended_and_bounded(tmp_path: Path):
-    async with small_gateway(tmp_path) as house, AsyncExitStack() as stack:
+async def test_partial_requests_to_the_admin_port_do_not_block_it(tmp_path: Path):
+    async with open_small_gateway(tmp_path) as gateway, AsyncExitStack() as stack:
         half = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
         for _ in range(200):
-            connection = await wire(house.running.admin_port)
+            connection = await open_connection(gateway.running.admin_port)
             stack.push_async_callback(connection.close)
-            await connection.say(half)
+            await connection.send(half)
         await asyncio.sleep(0)
-        async with await wire(house.running.admin_port) as connection:
-            await connection.say(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            answer = await connection.answer()
+        async with await open_connection(gateway.running.admin_port) as connection:
+            await connection.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = await connection.read_response()
             assert answer is not None
             assert answer.status == 200
-        assert (await house.ask("GET", "/v1/geography/countries/US")).status == 200
+        assert (await gateway.request("GET", "/v1/geography/countries/US")).status == 200

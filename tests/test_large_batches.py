@@ -25,24 +25,24 @@ from gateway.simulator import Service, Switches
 from gateway.storage import Ledger, Tenant, open_store
 from gateway.storage.id_rows import keep
 from gateway.storage.tables import pieces
-from gateway.writes import settling
+from gateway.writes import reconciler
 from gateway.writes.journal import Journal, OperationExecution
 from mappings.lazy_sequences import CompressedSequence
-from tests.bench import big_batch
-from tests.bench.big_service import BigConnection
-from tests.gateway.compare.towns import open_town as open_service
-from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
-from tests.house import KEY, Got, House, open_house
-from tests.operating import eventually
-from tests.payday import make_batch, make_recipient, open_town
-from tests.test_unknown_outcomes import town
-from tests.valley import NAME, open_valley
+from tests.bench import large_batch_bodies
+from tests.bench.large_batch_service import BigConnection
+from tests.gateway.compare.fake_services import open_fake_service as open_service
+from tests.gateway.storage.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
+from tests.legacy_and_current import NAME, open_valley
+from tests.operator_commands import eventually
+from tests.payouts import make_batch, make_recipient, open_town
+from tests.running_gateway import KEY, Got, House, open_house
+from tests.test_writes_in_doubt import town
 
 COUNT = 2000
 LONG_AS_TEXT_ALONE = 400
 """Too few payments for slices, but the text of the answer is long."""
 RECIPIENT = "/v1/recipients/R-BENCHABC00000001"
-WHEN = re.compile(rf'"(createdAt|updatedAt)":"(?!{re.escape(big_batch.MADE)}")[^"]*"')
+WHEN = re.compile(rf'"(createdAt|updatedAt)":"(?!{re.escape(large_batch_bodies.MADE)}")[^"]*"')
 ID = re.compile(r"\b[BP]-[A-Za-z0-9]{6,}\b")
 
 
@@ -50,13 +50,13 @@ class Service2000(BigConnection):
     """Records request bodies, and refuses requests with a prefix."""
 
     bodies: list[bytes]
-    refuses: dict[str, Any] | None
-    refused: bytes
+    refusal: dict[str, Any] | None
+    refused_prefix: bytes
 
     def answer(self, head: bytes, body: bytes) -> bytes:
         type(self).bodies.append(body)
-        if self.refuses and head.startswith(self.refused):
-            return json.dumps(self.refuses).encode()
+        if self.refusal and head.startswith(self.refused_prefix):
+            return json.dumps(self.refusal).encode()
         if b"/generate-quote " in head:
             return b'{"ok":true}'
         return super().answer(head, body)
@@ -68,12 +68,12 @@ async def service(
 ) -> AsyncIterator[tuple[str, list[bytes]]]:
     bodies: list[bytes] = []
 
-    class Here(Service2000):
+    class ThisService(Service2000):
         counts = []  # noqa: RUF012 - each service has its own
         barely = (1,)  # so that its summary is read
 
-    Here.bodies, Here.refuses, Here.refused = bodies, refuses, refused
-    server = await asyncio.get_running_loop().create_server(Here, "127.0.0.1", 0)
+    ThisService.bodies, ThisService.refusal, ThisService.refused_prefix = bodies, refuses, refused
+    server = await asyncio.get_running_loop().create_server(ThisService, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", bodies
     finally:
@@ -92,61 +92,73 @@ async def there_and_back(
 ) -> tuple[list[str], list[bytes]]:
     """Creates, reads and quotes a batch; returns the answers and the upstream bodies."""
     folder.mkdir()
-    async with service() as (url, bodies), open_house(folder, url, **sections) as house:
-        made = await house.ask("POST", "/v1/batches", data=data)
-        told = [made]
-        if made.status == 200:
-            told.append(await house.ask("GET", f"/v1/batches/{made.body['batch']['id']}"))
-            told.append(
-                await house.ask("POST", f"/v1/batches/{made.body['batch']['id']}/generate-quote")
+    async with service() as (url, bodies), open_house(folder, url, **sections) as gateway:
+        created = await gateway.request("POST", "/v1/batches", data=data)
+        responses = [created]
+        if created.status == 200:
+            responses.append(
+                await gateway.request("GET", f"/v1/batches/{created.body['batch']['id']}")
             )
-        return [f"{one.status} {without_names(one.text)}" for one in told], bodies
+            responses.append(
+                await gateway.request(
+                    "POST", f"/v1/batches/{created.body['batch']['id']}/generate-quote"
+                )
+            )
+        return [f"{answer.status} {without_names(answer.text)}" for answer in responses], bodies
 
 
 async def edited(folder: Path, **sections: Any) -> tuple[list[str], list[bytes]]:
     """Edits a batch in several ways, as a draft too; returns the answers and upstream bodies."""
     folder.mkdir()
-    async with service() as (url, bodies), open_house(folder, url, **sections) as house:
-        made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
-        path = f"/v1/batches/{made.body['batch']['id']}"
-        whole = await house.ask("GET", path)
-        ids = [one["id"] for one in whole.body["batch"]["payments"]["payments"]]
-        told = [whole]
+    async with service() as (url, bodies), open_house(folder, url, **sections) as gateway:
+        created = await gateway.request(
+            "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
+        )
+        path = f"/v1/batches/{created.body['batch']['id']}"
+        whole = await gateway.request("GET", path)
+        ids = [payment["id"] for payment in whole.body["batch"]["payments"]["payments"]]
+        responses = [whole]
         for data in (
-            big_batch.updates(ids, "alike"),
-            big_batch.updates([*reversed(ids[:-1]), "P-1"], "alike"),
-            big_batch.removal(ids[7]),
-            big_batch.additions(COUNT, "alike"),
-            big_batch.updates(ids[:2], "alike"),
+            large_batch_bodies.build_updates(ids, "alike"),
+            large_batch_bodies.build_updates([*reversed(ids[:-1]), "P-1"], "alike"),
+            large_batch_bodies.build_removal(ids[7]),
+            large_batch_bodies.build_additions(COUNT, "alike"),
+            large_batch_bodies.build_updates(ids[:2], "alike"),
         ):
-            told += [await house.ask("PATCH", path, data=data), await house.ask("GET", path)]
-        told += [await house.ask("POST", f"{path}/generate-quote"), await house.ask("GET", path)]
-    return [f"{one.status} {without_names(one.text)}" for one in told], bodies
+            responses += [
+                await gateway.request("PATCH", path, data=data),
+                await gateway.request("GET", path),
+            ]
+        responses += [
+            await gateway.request("POST", f"{path}/generate-quote"),
+            await gateway.request("GET", path),
+        ]
+    return [f"{answer.status} {without_names(answer.text)}" for answer in responses], bodies
 
 
 async def test_changes_of_a_large_batch_are_the_same_by_slices_and_in_one_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_slices = await edited(tmp_path / "slices")
-    monkeypatch.setattr(json_codec, "LARGE", 2**40)
+    monkeypatch.setattr(json_codec, "LARGE_BYTES", 2**40)
     at_once = await edited(tmp_path / "at once")
     assert by_slices[0] == at_once[0]
     assert by_slices[1] == at_once[1]
-    assert [one[:3] for one in by_slices[0]] == ["200"] * 3 + ["406"] + ["200"] * 9
+    assert [answer[:3] for answer in by_slices[0]] == ["200"] * 3 + ["406"] + ["200"] * 9
     drafted = json.loads(by_slices[0][8].partition(" ")[2])["batch"]
     assert drafted["totalPayments"] == len(drafted["payments"]["payments"]) == 2 * COUNT - 1
 
 
-def with_payments(**changed: Any) -> bytes:
+def with_payments(**changes: Any) -> bytes:
     """Builds a large body in which some payments are replaced: ``_3`` is the fourth."""
-    body = json.loads(big_batch.body(COUNT, 1))
-    for place, payment in changed.items():
+    body = json.loads(large_batch_bodies.build_create_body(COUNT, 1))
+    for place, payment in changes.items():
         body["payments"][int(place[1:])] = payment
     return json.dumps(body, ensure_ascii=False).encode()
 
 
 LARGE_ONES = [
-    pytest.param(big_batch.body(COUNT, 1), id="all good"),
+    pytest.param(large_batch_bodies.build_create_body(COUNT, 1), id="all good"),
     pytest.param(
         with_payments(
             _0={"recipient": {"id": "R-1"}, "sourceAmount": "1.5"},
@@ -167,13 +179,13 @@ LARGE_ONES = [
 async def test_a_large_batch_is_the_same_by_slices_and_in_one_go(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(data) > json_codec.LARGE
+    assert len(data) > json_codec.LARGE_BYTES
     by_slices = await there_and_back(tmp_path / "slices", data)
-    monkeypatch.setattr(json_codec, "LARGE", 2**40)
+    monkeypatch.setattr(json_codec, "LARGE_BYTES", 2**40)
     at_once = await there_and_back(tmp_path / "at once", data)
     assert by_slices[0] == at_once[0]
     assert by_slices[1] == at_once[1]
-    if data == big_batch.body(COUNT, 1):
+    if data == large_batch_bodies.build_create_body(COUNT, 1):
         assert by_slices[0][0].startswith('200 {"ok":true,"batch":{"id":')
         read = json.loads(by_slices[0][1].partition(" ")[2])["batch"]
         assert read["payments"]["meta"]["records"] == len(read["payments"]["payments"]) == COUNT
@@ -187,11 +199,13 @@ async def test_a_refusal_of_a_large_batch_names_what_its_client_sent(tmp_path: P
     }
     async with (
         service({"ok": False, "errors": [wrong]}) as (url, _bodies),
-        open_house(tmp_path, url) as house,
+        open_house(tmp_path, url) as gateway,
     ):
-        got = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
-    assert got.status == 406
-    assert got.body["errors"] == [
+        response = await gateway.request(
+            "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
+        )
+    assert response.status == 406
+    assert response.body["errors"] == [
         {
             "code": "invalid_field",
             "message": "payments[1500].sourceAmount is odd",
@@ -204,27 +218,33 @@ async def test_a_refusal_of_a_large_change_spells_ids_as_its_client_did(tmp_path
     known = "P-BENCHABCDEFGH00000007"
     odd = {"code": "invalid_field", "message": f"{known} is odd"}
     refused = service({"ok": False, "errors": [odd]}, b"PATCH ")
-    async with refused as (url, bodies), open_house(tmp_path, url) as house:
-        path, ids = await made_and_read(house)
-        async with open_store(house.settings.state) as store:
+    async with refused as (url, bodies), open_house(tmp_path, url) as gateway:
+        path, ids = await made_and_read(gateway)
+        async with open_store(gateway.settings.state) as store:
             # An imported id, which answers use unless the client used another id.
             owner = Tenant(KEY["merchant"], KEY["environment"])
             await keep(store, owner, {"P-OLD": known}, imported=True)
-        got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
+        response = await gateway.request(
+            "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")
+        )
     assert known.encode() in bodies[-1]
-    assert got.status == 406
-    assert [one["message"] for one in got.body["errors"]] == [f"{ids[7]} is odd"]
+    assert response.status == 406
+    assert [error["message"] for error in response.body["errors"]] == [f"{ids[7]} is odd"]
 
 
 async def test_a_payment_that_a_large_change_names_twice_is_told_whichever_its_name(
     tmp_path: Path,
 ) -> None:
-    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
-        path, ids = await made_and_read(house)
+    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
+        path, ids = await made_and_read(gateway)
         named = [*reversed(ids), "P-BENCHABCDEFGH00000007", ids[9], "P-none"]
-        got = await house.ask("PATCH", path, data=big_batch.updates(named, "alike"))
-    assert got.status == 406
-    told = [(one["field"], one["message"].partition(" ")[2]) for one in got.body["errors"]]
+        response = await gateway.request(
+            "PATCH", path, data=large_batch_bodies.build_updates(named, "alike")
+        )
+    assert response.status == 406
+    told = [
+        (error["field"], error["message"].partition(" ")[2]) for error in response.body["errors"]
+    ]
     assert told == [
         (f"update_payments[{COUNT}].id", "is named more than once."),
         (f"update_payments[{COUNT + 1}].id", "is named more than once."),
@@ -232,12 +252,14 @@ async def test_a_payment_that_a_large_change_names_twice_is_told_whichever_its_n
     ]
 
 
-async def made_and_read(house: House) -> tuple[str, list[str]]:
+async def made_and_read(gateway: House) -> tuple[str, list[str]]:
     """Creates a large batch; returns its path and the client's ids of its payments."""
-    made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
-    path = f"/v1/batches/{made.body['batch']['id']}"
-    shown = (await house.ask("GET", path)).body["batch"]["payments"]["payments"]
-    return path, [one["id"] for one in shown]
+    created = await gateway.request(
+        "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
+    )
+    path = f"/v1/batches/{created.body['batch']['id']}"
+    shown = (await gateway.request("GET", path)).body["batch"]["payments"]["payments"]
+    return path, [entry["id"] for entry in shown]
 
 
 class OneForEachAnswer(ThreadPoolExecutor):
@@ -245,62 +267,64 @@ class OneForEachAnswer(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.answered = threading.Semaphore(0)
-        self.begun = 0
+        self.answer_count = threading.Semaphore(0)
+        self.started_count = 0
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:  # type: ignore[override]
-        def patiently() -> Any:
-            assert self.answered.acquire(timeout=30), "nobody was served meanwhile"
-            self.begun += 1
+        def run_after_answer() -> Any:
+            assert self.answer_count.acquire(timeout=30), "nobody was served meanwhile"
+            self.started_count += 1
             return work(*args, **named)
 
-        return super().submit(patiently)
+        return super().submit(run_after_answer)
 
 
 async def test_others_are_served_before_every_part_of_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient = OneForEachAnswer()
-    monkeypatch.setattr(worker_thread, "_thread", patient)
+    executor = OneForEachAnswer()
+    monkeypatch.setattr(worker_thread, "_thread", executor)
 
-    async def others(house: House) -> None:
+    async def send_requests(gateway: House) -> None:
         while True:
-            assert (await house.ask("GET", RECIPIENT)).status == 200
-            patient.answered.release()
+            assert (await gateway.request("GET", RECIPIENT)).status == 200
+            executor.answer_count.release()
 
-    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
-        asking = asyncio.ensure_future(others(house))
-        made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
-        assert made.status == 200, made.text
-        written, patient.begun = patient.begun, 0
-        read = await house.ask("GET", f"/v1/batches/{made.body['batch']['id']}")
+    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
+        asking = asyncio.ensure_future(send_requests(gateway))
+        created = await gateway.request(
+            "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
+        )
+        assert created.status == 200, created.text
+        written, executor.started_count = executor.started_count, 0
+        read = await gateway.request("GET", f"/v1/batches/{created.body['batch']['id']}")
         assert read.body["batch"]["totalPayments"] == COUNT
         asking.cancel()
-    patient.shutdown()
+    executor.shutdown()
     # Reading, checking, digests, every step of the flow, writing, the journal's texts; and back.
     assert written > 15
-    assert patient.begun > 5
+    assert executor.started_count > 5
 
 
 async def test_a_client_that_goes_while_its_batch_is_worked_on_pays_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patient = OneForEachAnswer()
-    monkeypatch.setattr(worker_thread, "_thread", patient)
-    data = big_batch.body(COUNT, 1)
-    async with service() as (url, bodies), open_house(tmp_path, url) as house:
-        sending = asyncio.ensure_future(house.ask("POST", "/v1/batches", data=data))
-        while patient.begun < 4:
-            assert (await house.ask("GET", RECIPIENT)).status == 200
-            patient.answered.release()
+    executor = OneForEachAnswer()
+    monkeypatch.setattr(worker_thread, "_thread", executor)
+    data = large_batch_bodies.build_create_body(COUNT, 1)
+    async with service() as (url, bodies), open_house(tmp_path, url) as gateway:
+        sending = asyncio.ensure_future(gateway.request("POST", "/v1/batches", data=data))
+        while executor.started_count < 4:
+            assert (await gateway.request("GET", RECIPIENT)).status == 200
+            executor.answer_count.release()
         sending.cancel()
         with suppress(asyncio.CancelledError):
             await sending
-        patient.answered.release(10_000)
-        again = await house.ask("POST", "/v1/batches", data=data)
-        assert again.status == 200, again.text
-        assert again.body["batch"]["totalPayments"] == COUNT
-    patient.shutdown()
+        executor.answer_count.release(10_000)
+        retried = await gateway.request("POST", "/v1/batches", data=data)
+        assert retried.status == 200, retried.text
+        assert retried.body["batch"]["totalPayments"] == COUNT
+    executor.shutdown()
     assert sum(b'"amount"' in body for body in bodies) == 1
 
 
@@ -316,11 +340,11 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Records the threads in which slices are unpacked."""
     unpack, threads = CompressedSequence.read_slice, set[int]()
 
-    def noted(self: CompressedSequence, number: int) -> list[Any]:
+    def record_thread(self: CompressedSequence, number: int) -> list[Any]:
         threads.add(threading.get_ident())
         return unpack(self, number)
 
-    monkeypatch.setattr(CompressedSequence, "slice_at", noted)
+    monkeypatch.setattr(CompressedSequence, "slice_at", record_thread)
     return threads
 
 
@@ -330,7 +354,7 @@ async def test_where_others_wait_no_slice_of_a_change_is_unpacked(
     """One transaction writes more aliases than the database has row locks for."""
     where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
     told, _bodies = await edited(tmp_path / "house", state=where)
-    assert sum(one.startswith("200") for one in told) == len(told) - 1
+    assert sum(answer.startswith("200") for answer in told) == len(told) - 1
     assert threads
     assert threading.get_ident() not in threads
 
@@ -339,8 +363,10 @@ async def test_where_others_wait_no_slice_is_unpacked(
     kept: State, tmp_path: Path, threads: set[int]
 ) -> None:
     where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
-    told, _bodies = await there_and_back(tmp_path / "house", big_batch.body(COUNT, 1), state=where)
-    assert [one[:3] for one in told] == ["200"] * 3
+    told, _bodies = await there_and_back(
+        tmp_path / "house", large_batch_bodies.build_create_body(COUNT, 1), state=where
+    )
+    assert [answer[:3] for answer in told] == ["200"] * 3
     assert threads
     assert threading.get_ident() not in threads
 
@@ -349,61 +375,63 @@ async def test_no_transaction_waits_until_a_change_is_worked_out(
     kept: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transactions, unpacked = list[str](), list[str]()
-    merging, unpack = Ledger.merging, CompressedSequence.read_slice
+    real_merge, unpack = Ledger.prepare_changes, CompressedSequence.read_slice
 
-    def noted(self: CompressedSequence, number: int) -> list[Any]:
+    def record_unpack(self: CompressedSequence, number: int) -> list[Any]:
         unpacked.extend(transactions)
         return unpack(self, number)
 
-    def merged(self: Ledger, owner: Tenant, records: Any) -> Any:
+    def record_merge(self: Ledger, owner: Tenant, records: Any) -> Any:
         transactions.append("a transaction")
-        made = yield from merging(self, owner, records)
+        made = yield from real_merge(self, owner, records)
         transactions.pop()
         return made
 
     where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
-    async with service() as (url, _bodies), open_house(tmp_path, url, state=where) as house:
-        path, ids = await made_and_read(house)
-        monkeypatch.setattr(CompressedSequence, "slice_at", noted)
-        monkeypatch.setattr(Ledger, "merging", merged)
-        got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
-    assert got.status == 200
+    async with service() as (url, _bodies), open_house(tmp_path, url, state=where) as gateway:
+        path, ids = await made_and_read(gateway)
+        monkeypatch.setattr(CompressedSequence, "slice_at", record_unpack)
+        monkeypatch.setattr(Ledger, "prepare_changes", record_merge)
+        response = await gateway.request(
+            "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")
+        )
+    assert response.status == 200
     assert unpacked == []
 
 
 async def test_what_a_large_request_was_is_forgotten_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    courses: list[Callable[[], OperationExecution | None]] = []
+    executions: list[Callable[[], OperationExecution | None]] = []
 
-    def kept_in_view(self: Journal, *its: Any) -> OperationExecution:
-        made = course(self, *its)
-        courses.append(ref(made))
+    def record_execution(self: Journal, *its: Any) -> OperationExecution:
+        made = real_course(self, *its)
+        executions.append(ref(made))
         return made
 
-    course = Journal.course
-    monkeypatch.setattr(Journal, "course", kept_in_view)
-    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
-        await made_and_read(house)  # opens the connection to the service, too
-        del courses[1:]
+    real_course = Journal.start_execution
+    monkeypatch.setattr(Journal, "start_execution", record_execution)
+    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
+        await made_and_read(gateway)  # opens the connection to the service, too
+        del executions[1:]
 
-        async def is_gone() -> bool:
-            await house.ask("GET", RECIPIENT)
+        async def is_released() -> bool:
+            await gateway.request("GET", RECIPIENT)
             gc.collect()
-            return courses[0]() is None
+            return executions[0]() is None
 
-        await eventually(is_gone)
+        await eventually(is_released)
 
 
 async def test_how_far_a_large_request_is_stands_in_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
+    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
         headers = {"X-Request-Id": "large-1"}
-        data = big_batch.body(COUNT, 1)
-        made = await house.ask("POST", "/v1/batches", data=data, headers=headers)
-        assert made.status == 200
-        await house.ask("GET", f"/v1/batches/{made.body['batch']['id']}", headers=headers)
+        data = large_batch_bodies.build_create_body(COUNT, 1)
+        created = await gateway.request("POST", "/v1/batches", data=data, headers=headers)
+        assert created.status == 200
+        await gateway.request("GET", f"/v1/batches/{created.body['batch']['id']}", headers=headers)
     written = capsys.readouterr()
     said = written.out + written.err
     steps = re.findall(
@@ -418,9 +446,9 @@ async def test_how_far_a_large_request_is_stands_in_the_log(
     assert "Royalties" not in said
 
 
-async def lost(here: Any, data: bytes) -> Got:
-    here.breaks("POST", "/v1/batches", close="after")
-    first: Got = await here.house.ask("POST", "/v1/batches", data=data)
+async def lost(setup: Any, data: bytes) -> Got:
+    setup.breaks("POST", "/v1/batches", close="after")
+    first: Got = await setup.house.ask("POST", "/v1/batches", data=data)
     assert first.status == 500
     assert "unknown" in first.body["errors"][0]["message"]
     return first
@@ -429,27 +457,27 @@ async def lost(here: Any, data: bytes) -> Got:
 async def test_a_large_batch_whose_answer_was_lost_is_found_and_given_to_the_retry(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path, seconds=20) as here:
-        recipient = await make_recipient(here.house)
+    async with town(tmp_path, seconds=20) as setup:
+        recipient = await make_recipient(setup.house)
         payments = [
             {"recipient": {"id": recipient}, "sourceAmount": f"{number}.00", "memo": "x" * 150}
             for number in range(1, COUNT)
         ]
         data = json.dumps({"sourceCurrency": "USD", "payments": payments}).encode()
-        await lost(here, data)
+        await lost(setup, data)
         assert len(await holders(tmp_path)) == 1, "the journal has what was asked"
-        again = await here.house.ask("POST", "/v1/batches", data=data)
-        assert again.status == 200, again.text
-        assert again.body["batch"]["totalPayments"] == COUNT - 1
-        assert here.service.created["batch"] == 1
+        retried = await setup.house.request("POST", "/v1/batches", data=data)
+        assert retried.status == 200, retried.text
+        assert retried.body["batch"]["totalPayments"] == COUNT - 1
+        assert setup.service.created_counts["batch"] == 1
         await eventually(partial(only_remembered, tmp_path))
 
 
 @pytest.fixture
 def soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes answers expire immediately that are otherwise kept for a minute."""
-    monkeypatch.setattr(settling, "_UNREAD_FOR", timedelta())
-    monkeypatch.setattr(settling, "_EXPIRES_EVERY", 0.0)
+    monkeypatch.setattr(reconciler, "_UNREAD_RETENTION", timedelta())
+    monkeypatch.setattr(reconciler, "_EXPIRY_INTERVAL_SECONDS", 0.0)
 
 
 async def holders(folder: Path) -> set[str]:
@@ -461,68 +489,72 @@ async def holders(folder: Path) -> set[str]:
 
 async def only_remembered(folder: Path) -> bool:
     """Whether no long text of the journal is stored."""
-    return all('"payments"' in one for one in await holders(folder))
+    return all('"payments"' in holder for holder in await holders(folder))
 
 
 async def test_a_long_answer_that_is_kept_for_a_retry_is_the_same(tmp_path: Path) -> None:
-    async with service() as (url, bodies), open_house(tmp_path, url) as house:
-        made = await house.ask("POST", "/v1/batches", data=big_batch.body(COUNT, 1))
-        path = f"/v1/batches/{made.body['batch']['id']}/generate-quote"
+    async with service() as (url, bodies), open_house(tmp_path, url) as gateway:
+        created = await gateway.request(
+            "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
+        )
+        path = f"/v1/batches/{created.body['batch']['id']}/generate-quote"
         headers = {"Idempotency-Key": "of this quote"}
-        first = await house.ask("POST", path, headers=headers)
-        assert len(first.text) > json_codec.LARGE
+        first = await gateway.request("POST", path, headers=headers)
+        assert len(first.text) > json_codec.LARGE_BYTES
         quoted = len(bodies)
-        again = await house.ask("POST", path, headers=headers)
-        assert again.text == first.text
+        retried = await gateway.request("POST", path, headers=headers)
+        assert retried.text == first.text
         assert len(bodies) == quoted
-        assert any(one.startswith("answer ") for one in await holders(tmp_path))
+        assert any(holder.startswith("answer ") for holder in await holders(tmp_path))
 
 
-@pytest.mark.usefixtures("soon_forgotten")
+@pytest.mark.usefixtures("expire_answers_immediately")
 async def test_a_long_answer_that_was_kept_without_its_client_goes_as_soon_as_the_client_has_it(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path, seconds=20) as here:
-        recipient = await make_recipient(here.house)
-        batch = await make_batch(here.house, recipient, *["1.00"] * COUNT)
+    async with town(tmp_path, seconds=20) as setup:
+        recipient = await make_recipient(setup.house)
+        batch = await make_batch(setup.house, recipient, *["1.00"] * COUNT)
         path = f"/v1/batches/{batch}/generate-quote"
-        here.breaks("POST", path.replace(batch, "*"), close="after")
-        assert (await here.house.ask("POST", path)).status == 500
+        setup.add_fault("POST", path.replace(batch, "*"), close="after")
+        assert (await setup.house.request("POST", path)).status == 500
 
         async def is_settled() -> bool:
-            return any(one.startswith("answer ") for one in await holders(tmp_path))
+            return any(holder.startswith("answer ") for holder in await holders(tmp_path))
 
         await eventually(is_settled)
-        again = await here.house.ask("POST", path)
-        assert again.body["batch"]["totalPayments"] == COUNT
-        assert len(again.text) > json_codec.LARGE
+        retried = await setup.house.request("POST", path)
+        assert retried.body["batch"]["totalPayments"] == COUNT
+        assert len(retried.text) > json_codec.LARGE_BYTES
         await eventually(partial(only_remembered, tmp_path))
 
 
-@pytest.mark.usefixtures("soon_forgotten")
+@pytest.mark.usefixtures("expire_answers_immediately")
 async def test_a_long_answer_of_the_legacy_service_is_kept_in_pieces_too(tmp_path: Path) -> None:
-    long = {"ok": True, "batch": {"id": "B-LEGACY0000000001", "memos": ["für Ada"] * 30_000}}
+    long_answer = {"ok": True, "batch": {"id": "B-LEGACY0000000001", "memos": ["für Ada"] * 30_000}}
 
     async with (
-        open_service(lambda one: long if one.method == "POST" else {"ok": True}) as legacy,
-        open_valley(tmp_path, legacy_url=legacy.url) as here,
+        open_service(
+            lambda value: long_answer if value.method == "POST" else {"ok": True}
+        ) as legacy,
+        open_valley(tmp_path, legacy_url=legacy.url) as setup,
     ):
-        await here.says("modes", "set", "--key", NAME, "forward", "--yes")
+        await setup.run_command("modes", "set", "--key", NAME, "forward", "--yes")
 
-        async def follows() -> bool:
-            await here.house.ask("GET", "/v1/batches")
-            return bool(legacy.heard)
+        async def has_switched() -> bool:
+            await setup.gateway.request("GET", "/v1/batches")
+            return bool(legacy.requests)
 
-        await eventually(follows)
-        legacy.heard.clear()
+        await eventually(has_switched)
+        legacy.requests.clear()
         path, named = "/v1/batches/B-LEGACY0000000001/generate-quote", {"Idempotency-Key": "mine"}
-        first = await here.house.ask("POST", path, headers=named)
-        assert len(first.text) > json_codec.LARGE
-        assert [one.startswith("answer ") for one in await holders(tmp_path)] == [True]
-        assert (await here.house.ask("POST", path, headers=named)).text == first.text
-        assert len(legacy.heard) == 1
-        await here.house.ask("POST", path)
-        assert len(legacy.heard) == 2
+        first = await setup.gateway.request("POST", path, headers=named)
+        assert len(first.text) > json_codec.LARGE_BYTES
+        assert [holder.startswith("answer ") for holder in await holders(tmp_path)] == [True]
+        assert (await setup.gateway.request("POST", path, headers=named)).text == first.text
+        assert len(legacy.requests) == 1
+        await setup.gateway.request("POST", path)
+        assert len(legacy.requests) == 2
 
         async def is_one_left() -> bool:
             return len(await holders(tmp_path)) == 1
@@ -530,36 +562,38 @@ async def test_a_long_answer_of_the_legacy_service_is_kept_in_pieces_too(tmp_pat
         await eventually(is_one_left)
 
 
-@pytest.mark.usefixtures("soon_forgotten")
+@pytest.mark.usefixtures("expire_answers_immediately")
 @pytest.mark.parametrize("count", [LONG_AS_TEXT_ALONE, COUNT])
 async def test_a_long_answer_that_nobody_may_ask_for_again_is_not_kept(
     count: int, tmp_path: Path
 ) -> None:
-    async with service() as (url, _bodies), open_house(tmp_path, url) as house:
-        made = await house.ask("POST", "/v1/batches", data=big_batch.body(count, 1))
-        path = f"/v1/batches/{made.body['batch']['id']}/generate-quote"
-        assert len((await house.ask("POST", path)).text) > json_codec.LARGE
+    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
+        created = await gateway.request(
+            "POST", "/v1/batches", data=large_batch_bodies.build_create_body(count, 1)
+        )
+        path = f"/v1/batches/{created.body['batch']['id']}/generate-quote"
+        assert len((await gateway.request("POST", path)).text) > json_codec.LARGE_BYTES
         await eventually(partial(only_remembered, tmp_path))
 
 
 async def test_a_large_list_of_changes_is_made(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(switches=Switches(), seed=1)) as (house, _simulator):
-        recipient = await make_recipient(house)
+    async with open_town(tmp_path, Service(options=Switches(), seed=1)) as (gateway, _simulator):
+        recipient = await make_recipient(gateway)
         payments = [
             {"recipient": {"id": recipient}, "sourceAmount": f"{number}.00", "memo": "x" * 150}
             for number in range(1, COUNT)
         ]
         body = {"sourceCurrency": "USD", "payments": payments[:1]}
-        made = await house.ask("POST", "/v1/batches", body)
-        path = f"/v1/batches/{made.body['batch']['id']}"
-        changed = await house.ask("PATCH", path, {"payments": payments[1:]})
+        created = await gateway.request("POST", "/v1/batches", body)
+        path = f"/v1/batches/{created.body['batch']['id']}"
+        changed = await gateway.request("PATCH", path, {"payments": payments[1:]})
         assert changed.body == {"ok": True, "object": "updated"}
-        whole = (await house.ask("GET", path)).body["batch"]
-        assert whole["totalPayments"] == COUNT - 1
-        assert whole["amount"] == f"{COUNT * (COUNT - 1) // 2}.00"
-        gone = [{"id": one["id"]} for one in whole["payments"]["payments"][1:]]
-        removed = await house.ask(
-            "PATCH", path, {"remove_payments": gone, "padding": "x" * json_codec.LARGE}
+        batch_body = (await gateway.request("GET", path)).body["batch"]
+        assert batch_body["totalPayments"] == COUNT - 1
+        assert batch_body["amount"] == f"{COUNT * (COUNT - 1) // 2}.00"
+        gone = [{"id": payment["id"]} for payment in batch_body["payments"]["payments"][1:]]
+        removed = await gateway.request(
+            "PATCH", path, {"remove_payments": gone, "padding": "x" * json_codec.LARGE_BYTES}
         )
         assert removed.body == {"ok": True, "object": "updated"}
-        assert (await house.ask("GET", path)).body["batch"]["totalPayments"] == 1
+        assert (await gateway.request("GET", path)).body["batch"]["totalPayments"] == 1

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gateway.simulator import Fault, Service
-from tests.house import KEY
-from tests.load_balancers import load_balancer
-from tests.payday import open_town
-from tests.sockets import until, wire
+from tests.load_balancers import run_load_balancer
+from tests.payouts import open_town
+from tests.running_gateway import KEY
+from tests.sockets import open_connection, until
 
 PROXIES = [
     pytest.param(
@@ -23,7 +23,7 @@ PROXIES = [
 ]
 
 
-def create(email: str) -> bytes:
+def build_create_request(email: str) -> bytes:
     person = {"type": "individual", "firstName": "Ada", "lastName": "King", "email": email}
     body = json.dumps(person)
     head = f"POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
@@ -31,39 +31,41 @@ def create(email: str) -> bytes:
 
 
 async def send(port: int, data: bytes) -> int:
-    async with await wire(port) as connection:
-        await connection.say(data)
-        answer = await connection.answer()
+    async with await open_connection(port) as connection:
+        await connection.send(data)
+        answer = await connection.read_response()
         assert answer is not None
         return answer.status
 
 
 @pytest.mark.parametrize("proxy", PROXIES)
 @pytest.mark.parametrize("trusted", [[], ["127.0.0.1"]])
-async def test_delivered_identical_requests_stay_two(
+async def test_identical_answered_requests_are_executed_twice(
     tmp_path: Path, proxy: str, trusted: list[str]
 ) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service, server={"trusted_proxies": trusted}) as (house, _):
-        async with load_balancer(proxy, house.running.port, tmp_path) as port:
+    async with open_town(tmp_path, service, server={"trusted_proxies": trusted}) as (gateway, _):
+        async with run_load_balancer(proxy, gateway.running.port, tmp_path) as port:
             for number in range(4):
                 for _ in range(2):
-                    assert await send(port, create(f"ada{number}@example.com")) == 200
+                    assert await send(port, build_create_request(f"ada{number}@example.com")) == 200
                 await asyncio.sleep(0.1 * number)
-    assert service.created["recipient"] == 8
+    assert service.created_counts["recipient"] == 8
 
 
 @pytest.mark.parametrize("proxy", PROXIES)
 @pytest.mark.parametrize("gap", [0.0, 1.0])
-async def test_retry_after_a_timeout_is_one(tmp_path: Path, proxy: str, gap: float) -> None:
+async def test_retry_after_a_timeout_is_executed_once(
+    tmp_path: Path, proxy: str, gap: float
+) -> None:
     service = Service(seed=1)
     server = {"trusted_proxies": ["127.0.0.1"]}
-    async with open_town(tmp_path, service, server=server) as (house, _):
+    async with open_town(tmp_path, service, server=server) as (gateway, _):
         service.faults.append(Fault("POST", "/v1/recipients", answer_delay=2))
-        async with load_balancer(proxy, house.running.port, tmp_path) as port:
-            async with await wire(port) as connection:
-                await connection.say(create("ada@example.com"))
-                await until(lambda: service.created["recipient"] == 1)
+        async with run_load_balancer(proxy, gateway.running.port, tmp_path) as port:
+            async with await open_connection(port) as connection:
+                await connection.send(build_create_request("ada@example.com"))
+                await until(lambda: service.created_counts["recipient"] == 1)
             await asyncio.sleep(gap)
-            assert await send(port, create("ada@example.com")) == 200
-    assert service.created["recipient"] == 1
+            assert await send(port, build_create_request("ada@example.com")) == 200
+    assert service.created_counts["recipient"] == 1

@@ -11,27 +11,31 @@ import pytest
 from gateway.http.request_paths import PathTemplates
 from gateway.observability import metrics
 from gateway.observability.metrics import classify_outcome
-from gateway.server.workers.metrics import Added, Figures, sum_metrics
+from gateway.server.workers.metrics_aggregation import (
+    AggregatedCollector,
+    MetricsAggregator,
+    sum_metrics,
+)
 from gateway.simulator import Service
-from gateway.storage.restore_marks import NONE, flag_restored
+from gateway.storage.restore_detection import NO_MARK, flag_restored
 from mappings import OPERATIONS, UNLISTED
 from mappings.current import ENDPOINTS
 from mappings.effects import Vocabulary
-from tests.house import KEY, House, import_lines
-from tests.operating import Post, eventually, lose_a_batch, post, says
-from tests.payday import make_batch, make_recipient, open_town, payment_ids
-from tests.scrape import Scrape, more, scrape_of, scraped
-from tests.sockets import heard
-from tests.valley import NAME, open_valley
+from tests.legacy_and_current import NAME, open_valley
+from tests.metrics_scrape import Scrape, fetch_metrics, measure_increase, parse_scrape
+from tests.operator_commands import Post, eventually, lose_batch_create, post, run_command
+from tests.payouts import make_batch, make_recipient, open_town, payment_ids
+from tests.running_gateway import KEY, House, import_lines
+from tests.sockets import exchange
 
-REQUESTS = "payout_gateway_requests_total"
-CALLS = "payout_gateway_upstream_calls_total"
-LEGACY_CALLS = "payout_gateway_legacy_service_calls_total"
-DURATIONS = "payout_gateway_request_duration_seconds_count"
-UPSTREAM_DURATIONS = "payout_gateway_upstream_request_duration_seconds_count"
-OVERHEADS = "payout_gateway_overhead_seconds_count"
+REQUESTS_METRIC = "payout_gateway_requests_total"
+CALLS_METRIC = "payout_gateway_upstream_calls_total"
+LEGACY_CALLS_METRIC = "payout_gateway_legacy_service_calls_total"
+DURATION_COUNT_METRIC = "payout_gateway_request_duration_seconds_count"
+UPSTREAM_DURATION_COUNT_METRIC = "payout_gateway_upstream_request_duration_seconds_count"
+OVERHEAD_COUNT_METRIC = "payout_gateway_overhead_seconds_count"
 
-KNOWN = {
+KNOWN_LABEL_VALUES = {
     "api": {"legacy", "signed"},
     "operation": {"none", "signed", *(one.name for one in (*OPERATIONS, *UNLISTED))},
     "environment": {"", "live", "sandbox"},
@@ -56,31 +60,36 @@ KNOWN = {
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def read_gauges_for_every_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every scrape read the gauges from the database."""
     monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
 
 
-async def figures(house: House) -> Scrape:
-    return await scraped(house.session, house.running.admin_url)
+async def scrape_gateway(gateway: House) -> Scrape:
+    return await fetch_metrics(gateway.session, gateway.running.admin_url)
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[Post]:
-    async with post(tmp_path) as found:
-        yield found
+async def setup(tmp_path: Path) -> AsyncIterator[Post]:
+    async with post(tmp_path) as setup:
+        yield setup
 
 
-async def counted(here: Post, method: str, path: str, **asked: object) -> dict[str, str]:
+async def find_counted_labels(
+    setup: Post, method: str, path: str, **asked: object
+) -> dict[str, str]:
     """Sends a request; returns the labels of the series that counted it."""
-    before = await figures(here.house)
-    await here.house.ask(method, path, **asked)  # type: ignore[arg-type]
-    after = await figures(here.house)
-    was = {tuple(sorted(one.labels.items())): one.value for one in before.of(REQUESTS)}
+    before = await scrape_gateway(setup.gateway)
+    await setup.gateway.request(method, path, **asked)  # type: ignore[arg-type]
+    after = await scrape_gateway(setup.gateway)
+    was = {
+        tuple(sorted(entry.labels.items())): entry.value
+        for entry in before.get_value(REQUESTS_METRIC)
+    }
     (found,) = [
-        one
-        for one in after.of(REQUESTS)
-        if one.value != was.get(tuple(sorted(one.labels.items())), 0)
+        entry
+        for entry in after.get_value(REQUESTS_METRIC)
+        if entry.value != was.get(tuple(sorted(entry.labels.items())), 0)
     ]
     return dict(found.labels)
 
@@ -88,100 +97,130 @@ async def counted(here: Post, method: str, path: str, **asked: object) -> dict[s
 # Outcomes of requests
 
 
-async def test_an_answered_request_is_counted_with_its_calls_and_its_times(here: Post) -> None:
-    before = await figures(here.house)
-    await here.house.ask("GET", "/v1/recipients")
-    after = await figures(here.house)
+async def test_answered_request_is_counted_with_calls_and_durations(setup: Post) -> None:
+    before = await scrape_gateway(setup.gateway)
+    await setup.gateway.request("GET", "/v1/recipients")
+    after = await scrape_gateway(setup.gateway)
     of_it = {"api": "legacy", "operation": "list_recipients"}
     told = {"environment": "sandbox", "status": "2xx", "outcome": "success"}
-    assert more(after, before, REQUESTS, **of_it, **told) == 1
+    assert measure_increase(after, before, REQUESTS_METRIC, **of_it, **told) == 1
     call = {"environment": "sandbox", "endpoint": "GET /recipients", "outcome": "2xx"}
-    assert more(after, before, CALLS, **call) == 1
-    for durations in (DURATIONS, UPSTREAM_DURATIONS, OVERHEADS):
-        assert more(after, before, durations, **of_it, environment="sandbox") == 1
+    assert measure_increase(after, before, CALLS_METRIC, **call) == 1
+    for durations in (DURATION_COUNT_METRIC, UPSTREAM_DURATION_COUNT_METRIC, OVERHEAD_COUNT_METRIC):
+        assert measure_increase(after, before, durations, **of_it, environment="sandbox") == 1
 
 
-async def test_what_is_answered_here_was_at_no_service(here: Post) -> None:
-    before = await figures(here.house)
-    await here.house.ask("GET", "/v1/geography/countries/DE")
-    after = await figures(here.house)
-    assert more(after, before, DURATIONS, operation="read_country") == 1
-    assert more(after, before, UPSTREAM_DURATIONS, operation="read_country") == 0
+async def test_locally_answered_request_counts_no_upstream_call(setup: Post) -> None:
+    before = await scrape_gateway(setup.gateway)
+    await setup.gateway.request("GET", "/v1/geography/countries/DE")
+    after = await scrape_gateway(setup.gateway)
+    assert measure_increase(after, before, DURATION_COUNT_METRIC, operation="read_country") == 1
+    assert (
+        measure_increase(after, before, UPSTREAM_DURATION_COUNT_METRIC, operation="read_country")
+        == 0
+    )
 
 
-async def test_what_the_legacy_service_is_asked_is_counted_apart(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True, seconds=0.5) as here:
-        await here.switch("forward")
-        before = await figures(here.house)
+async def test_legacy_service_calls_are_counted_separately(tmp_path: Path) -> None:
+    async with open_valley(tmp_path, apart=True, seconds=0.5) as setup:
+        await setup.set_mode("forward")
+        before = await scrape_gateway(setup.gateway)
         of_it = {"environment": "sandbox", "operation": "read_recipient"}
         path = "/v1/recipients/R-1234567890123456"
-        assert (await here.house.ask("GET", path)).status == 404
-        here.breaks_legacy("GET", path, close="after")
-        assert (await here.house.ask("GET", path)).status == 500
-        here.breaks_legacy("POST", "/v1/recipients", close="after")
+        assert (await setup.gateway.request("GET", path)).status == 404
+        setup.add_legacy_fault("GET", path, close="after")
+        assert (await setup.gateway.request("GET", path)).status == 500
+        setup.add_legacy_fault("POST", "/v1/recipients", close="after")
         body = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@b.example"}
-        assert (await here.house.ask("POST", "/v1/recipients", body)).status == 500
-        after = await figures(here.house)
+        assert (await setup.gateway.request("POST", "/v1/recipients", body)).status == 500
+        after = await scrape_gateway(setup.gateway)
     for outcome_of_it in ("4xx", "unreachable"):
-        assert more(after, before, LEGACY_CALLS, **of_it, outcome=outcome_of_it) == 1
-    assert more(after, before, LEGACY_CALLS, operation="create_recipient", outcome="in_doubt") == 1
-    assert more(after, before, LEGACY_CALLS) == 3
-    assert more(after, before, CALLS) == 0
+        assert (
+            measure_increase(after, before, LEGACY_CALLS_METRIC, **of_it, outcome=outcome_of_it)
+            == 1
+        )
+    assert (
+        measure_increase(
+            after, before, LEGACY_CALLS_METRIC, operation="create_recipient", outcome="in_doubt"
+        )
+        == 1
+    )
+    assert measure_increase(after, before, LEGACY_CALLS_METRIC) == 3
+    assert measure_increase(after, before, CALLS_METRIC) == 0
 
 
 async def test_compared_reads_are_counted_at_both_services(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as here:
-        await here.says("modes", "set", "--key", NAME, "compare", "--yes")
-        before = await figures(here.house)
+    async with open_valley(tmp_path) as setup:
+        await setup.run_command("modes", "set", "--key", NAME, "compare", "--yes")
+        before = await scrape_gateway(setup.gateway)
 
         async def is_asked() -> bool:
-            await here.house.ask("GET", "/v1/profile/balances")
-            found = await figures(here.house)
-            return more(found, before, LEGACY_CALLS, operation="read_balances", outcome="2xx") > 0
+            await setup.gateway.request("GET", "/v1/profile/balances")
+            found = await scrape_gateway(setup.gateway)
+            return (
+                measure_increase(
+                    found, before, LEGACY_CALLS_METRIC, operation="read_balances", outcome="2xx"
+                )
+                > 0
+            )
 
         await eventually(is_asked)
-        assert more(await figures(here.house), before, CALLS, endpoint="GET /balance") > 0
+        assert (
+            measure_increase(
+                await scrape_gateway(setup.gateway), before, CALLS_METRIC, endpoint="GET /balance"
+            )
+            > 0
+        )
 
 
-async def test_refusals_say_whose_they_are(here: Post) -> None:
-    nowhere = await counted(here, "GET", "/v1/nowhere")
+async def test_refusals_are_counted_by_origin(setup: Post) -> None:
+    nowhere = await find_counted_labels(setup, "GET", "/v1/nowhere")
     assert (nowhere["operation"], nowhere["outcome"], nowhere["status"]) == (
         "none",
         "refused",
         "4xx",
     )
-    nobody = await counted(here, "GET", "/v1/recipients", headers={"X-API-Key": "nobody"})
+    nobody = await find_counted_labels(
+        setup, "GET", "/v1/recipients", headers={"X-API-Key": "nobody"}
+    )
     assert (nobody["outcome"], nobody["environment"]) == ("refused", "")
-    missing = await counted(here, "GET", "/v1/recipients/R-none")
+    missing = await find_counted_labels(setup, "GET", "/v1/recipients/R-none")
     assert missing["outcome"] == "refused_by_service"
 
 
-async def test_over_the_limit_and_in_a_brownout(here: Post) -> None:
-    key = await here.house.import_key(
+async def test_rate_limited_and_brownout_requests_are_counted(setup: Post) -> None:
+    key = await setup.gateway.import_key(
         api_key="one-request-key", merchant="poor", access_key="POOR", requests_per_hour=1
     )
     poor = {"X-API-Key": key}
-    await here.house.ask("GET", "/v1/recipients", headers=poor)
-    assert (await counted(here, "GET", "/v1/recipients", headers=poor))["outcome"] == "rate_limited"
-    await says(here.folder, "brownout", "schedule", "--until", "2999-01-01T00:00Z")
+    await setup.gateway.request("GET", "/v1/recipients", headers=poor)
+    assert (await find_counted_labels(setup, "GET", "/v1/recipients", headers=poor))[
+        "outcome"
+    ] == "rate_limited"
+    await run_command(setup.folder, "brownout", "schedule", "--until", "2999-01-01T00:00Z")
     async with asyncio.timeout(30):
-        while (await here.house.ask("GET", "/v1/profile/balances")).status == 200:  # noqa: ASYNC110
+        while (await setup.gateway.request("GET", "/v1/profile/balances")).status == 200:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-    assert (await counted(here, "GET", "/v1/profile/balances"))["outcome"] == "brownout"
+    assert (await find_counted_labels(setup, "GET", "/v1/profile/balances"))[
+        "outcome"
+    ] == "brownout"
 
 
-async def test_of_a_lost_write_the_exemplar_finds_its_line_in_the_log(here: Post) -> None:
-    recipient = await make_recipient(here.house)
-    before = await figures(here.house)
-    await lose_a_batch(here, recipient)
-    after = await figures(here.house)
+async def test_exemplar_of_a_write_in_doubt_refers_to_its_log_line(setup: Post) -> None:
+    recipient = await make_recipient(setup.gateway)
+    before = await scrape_gateway(setup.gateway)
+    await lose_batch_create(setup, recipient)
+    after = await scrape_gateway(setup.gateway)
     lost = {"operation": "create_batch", "outcome": "in_doubt", "status": "5xx"}
-    assert more(after, before, REQUESTS, **lost) == 1
-    assert more(after, before, CALLS, endpoint="POST /batches", outcome="in_doubt") == 1
-    (counted_in,) = after.of(REQUESTS, **lost, environment="sandbox")
+    assert measure_increase(after, before, REQUESTS_METRIC, **lost) == 1
+    assert (
+        measure_increase(after, before, CALLS_METRIC, endpoint="POST /batches", outcome="in_doubt")
+        == 1
+    )
+    (counted_in,) = after.get_value(REQUESTS_METRIC, **lost, environment="sandbox")
     assert counted_in.exemplar is not None
-    lines = (here.folder / "log").read_text("utf-8").splitlines()
-    (line,) = [one for one in lines if str(counted_in.exemplar.labels["request_id"]) in one]
+    lines = (setup.folder / "log").read_text("utf-8").splitlines()
+    (line,) = [entry for entry in lines if str(counted_in.exemplar.labels["request_id"]) in entry]
     assert "create_batch" in line
 
 
@@ -198,29 +237,34 @@ async def test_of_a_lost_write_the_exemplar_finds_its_line_in_the_log(here: Post
         (500, {}, "failed"),
     ],
 )
-def test_every_other_outcome_has_its_word(status: int, told: dict[str, object], said: str) -> None:
+def test_outcome_is_classified(status: int, told: dict[str, object], said: str) -> None:
     assert classify_outcome(status, told) == said
 
 
-async def test_what_is_no_http_is_counted(here: Post) -> None:
-    before = await figures(here.house)
-    await heard(here.house.running.port, b"NONSENSE\r\n\r\n")
-    after = await figures(here.house)
-    assert more(after, before, "payout_gateway_invalid_http_requests_total") == 1
+async def test_invalid_http_request_is_counted(setup: Post) -> None:
+    before = await scrape_gateway(setup.gateway)
+    await exchange(setup.gateway.running.port, b"NONSENSE\r\n\r\n")
+    after = await scrape_gateway(setup.gateway)
+    assert measure_increase(after, before, "payout_gateway_invalid_http_requests_total") == 1
 
 
-async def test_requests_in_flight_are_told_while_they_are(here: Post) -> None:
-    here.breaks("GET", "/v1/balance", delay=0.5)
-    before = await figures(here.house)
-    asking = asyncio.ensure_future(here.house.ask("GET", "/v1/profile/balances"))
-    await here_arrives(here)
-    during = await figures(here.house)
-    assert more(during, before, "payout_gateway_requests_in_flight") == 1
+async def test_requests_in_flight_are_reported(setup: Post) -> None:
+    setup.add_fault("GET", "/v1/balance", delay=0.5)
+    before = await scrape_gateway(setup.gateway)
+    asking = asyncio.ensure_future(setup.gateway.request("GET", "/v1/profile/balances"))
+    await wait_until_in_flight(setup)
+    during = await scrape_gateway(setup.gateway)
+    assert measure_increase(during, before, "payout_gateway_requests_in_flight") == 1
     await asking
-    assert more(await figures(here.house), before, "payout_gateway_requests_in_flight") == 0
+    assert (
+        measure_increase(
+            await scrape_gateway(setup.gateway), before, "payout_gateway_requests_in_flight"
+        )
+        == 0
+    )
 
 
-async def here_arrives(here: Post) -> None:
+async def wait_until_in_flight(setup: Post) -> None:
     async with asyncio.timeout(30):
         while metrics.in_flight._value.get() < 1:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -229,73 +273,82 @@ async def here_arrives(here: Post) -> None:
 # Gauges of the database
 
 
-async def test_an_unsettled_write_and_its_age_are_told(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        await lose_a_batch(here)
-        early = await figures(here.house)
-        await here.lapse()
-        found = await figures(here.house)
+async def test_write_in_doubt_and_its_age_are_reported(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as setup:
+        await lose_batch_create(setup)
+        early = await scrape_gateway(setup.gateway)
+        await setup.age_sent_writes()
+        found = await scrape_gateway(setup.gateway)
     assert early.sum("payout_gateway_in_doubt_writes") == 0
     assert found.sum("payout_gateway_in_doubt_writes") == 1
     assert found.sum("payout_gateway_in_doubt_writes_oldest_age_seconds") >= 60
     assert found.sum("payout_gateway_open_write_requests") >= 1
 
 
-async def test_abandoned_batches_and_stops_are_told(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        recipient = await make_recipient(here.house)
-        batch = await make_batch(here.house, recipient, "10.00")
-        assert (await here.house.ask("DELETE", f"/v1/batches/{batch}")).status == 200
-        await says(tmp_path, "freeze", "--all")
-        found = await figures(here.house)
-        listed = await here.told("batches", "abandoned")
+async def test_superseded_batches_and_freezes_are_reported(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as setup:
+        recipient = await make_recipient(setup.gateway)
+        batch = await make_batch(setup.gateway, recipient, "10.00")
+        assert (await setup.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 200
+        await run_command(tmp_path, "freeze", "--all")
+        found = await scrape_gateway(setup.gateway)
+        listed = await setup.run_json_command("batches", "abandoned")
     assert found.sum("payout_gateway_abandoned_batches") == len(listed["batches"]) == 1
     assert found.sum("payout_gateway_write_freezes") == 1
 
 
-async def test_a_state_that_was_put_back_is_told(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        assert (await figures(here.house)).sum("payout_gateway_database_restored") == 0
-    async with post(tmp_path) as here:
-        async with here.store() as store:
-            await flag_restored(store, NONE)
-        assert (await figures(here.house)).sum("payout_gateway_database_restored") == 1
+async def test_restored_database_is_reported(tmp_path: Path) -> None:
+    async with post(tmp_path) as setup:
+        assert (await scrape_gateway(setup.gateway)).sum("payout_gateway_database_restored") == 0
+    async with post(tmp_path) as setup:
+        async with setup.open_store() as store:
+            await flag_restored(store, NO_MARK)
+        assert (await scrape_gateway(setup.gateway)).sum("payout_gateway_database_restored") == 1
 
 
-async def test_keys_clock_and_what_runs_are_told(here: Post) -> None:
-    await here.house.import_key(api_key="a-second-key-of-it", name="second")
-    found = await figures(here.house)
+async def test_keys_clock_offset_and_build_are_reported(setup: Post) -> None:
+    await setup.gateway.import_key(api_key="a-second-key-of-it", name="second")
+    found = await scrape_gateway(setup.gateway)
     assert found.sum("payout_gateway_api_keys", environment="sandbox") == 2
     assert abs(found.sum("payout_gateway_clock_offset_seconds", environment="sandbox")) < 5
     assert found.sum("payout_gateway_database_up") == 1
     assert found.sum("payout_gateway_rate_limiter_backend_up") == 1
-    (build,) = found.of("payout_gateway_build_info")
+    (build,) = found.get_value("payout_gateway_build_info")
     assert build.labels["version"]
     assert found.sum("process_resident_memory_bytes") > 0
 
 
-async def test_the_index_of_recipients_is_told_and_what_it_costs(here: Post) -> None:
-    here.service.seed_recipients(300, seed=7)
-    there = [one for one in here.service.world().recipients.values() if not one.archived]
-    before = await figures(here.house)
+async def test_recipient_index_and_its_calls_are_reported(setup: Post) -> None:
+    setup.service.seed_recipients(300, seed=7)
+    there = [
+        recipient
+        for recipient in setup.service.find_or_create_tenant().recipients.values()
+        if not recipient.is_archived
+    ]
+    before = await scrape_gateway(setup.gateway)
     for order in ("city", "country", "id"):
-        assert (await here.house.ask("GET", f"/v1/recipients?orderBy={order}")).status == 200
-    after = await figures(here.house)
-    its = {"environment": "sandbox"}
-    assert after.sum("payout_gateway_recipient_caches", **its) == 1
-    assert after.sum("payout_gateway_recipient_cache_entries", **its) == len(there)
-    assert 0 < after.sum("payout_gateway_recipient_cache_oldest_age_seconds", **its) < 3600
-    readings = "payout_gateway_recipient_cache_refreshes_total"
-    assert more(after, before, readings, **its, outcome="success") == 1
-    assert more(after, before, "payout_gateway_recipient_cache_upstream_calls_count", **its) == 3
-    few = more(
-        after, before, "payout_gateway_recipient_cache_upstream_calls_bucket", **its, le="3.0"
+        assert (await setup.gateway.request("GET", f"/v1/recipients?orderBy={order}")).status == 200
+    after = await scrape_gateway(setup.gateway)
+    labels = {"environment": "sandbox"}
+    assert after.sum("payout_gateway_recipient_caches", **labels) == 1
+    assert after.sum("payout_gateway_recipient_cache_entries", **labels) == len(there)
+    assert 0 < after.sum("payout_gateway_recipient_cache_oldest_age_seconds", **labels) < 3600
+    refreshes_metric = "payout_gateway_recipient_cache_refreshes_total"
+    assert measure_increase(after, before, refreshes_metric, **labels, outcome="success") == 1
+    assert (
+        measure_increase(
+            after, before, "payout_gateway_recipient_cache_upstream_calls_count", **labels
+        )
+        == 3
+    )
+    few = measure_increase(
+        after, before, "payout_gateway_recipient_cache_upstream_calls_bucket", **labels, le="3.0"
     )
     assert few == 2, "all but the first, which waited for the reading"
 
 
-async def test_older_scrapers_get_the_older_form(here: Post) -> None:
-    async with here.house.session.get(f"{here.house.running.admin_url}/metrics") as answer:
+async def test_prometheus_text_format_is_the_default(setup: Post) -> None:
+    async with setup.gateway.session.get(f"{setup.gateway.running.admin_url}/metrics") as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert "# TYPE payout_gateway_requests_total counter" in await answer.text()
 
@@ -303,10 +356,10 @@ async def test_older_scrapers_get_the_older_form(here: Post) -> None:
 # Labels
 
 
-async def test_neither_keys_nor_ids_nor_paths_add_a_series(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
+async def test_keys_ids_and_paths_do_not_add_series(tmp_path: Path) -> None:
+    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
         lines = [{**KEY, "api_key": f"key-number-{n:05}", "name": f"n{n}"} for n in range(10_000)]
-        await import_lines(house.settings, lines)
+        await import_lines(gateway.settings, lines)
 
         async def ask(number: int) -> None:
             mine = {"X-API-Key": f"key-number-{number:05}"}
@@ -316,47 +369,47 @@ async def test_neither_keys_nor_ids_nor_paths_add_a_series(tmp_path: Path) -> No
                 f"/v1/{number}/x",
                 f"/v1/geography/countries/X{chr(65 + number % 26)}",
             ):
-                await house.ask("GET", path, headers=mine | {"X-Request-Id": f"r-{number}"})
+                await gateway.request("GET", path, headers=mine | {"X-Request-Id": f"r-{number}"})
             mine["X-API-Key"] = f"unknown-{number}"
-            await house.ask("PURGE", f"/v1/recipients/{number}", headers=mine)
+            await gateway.request("PURGE", f"/v1/recipients/{number}", headers=mine)
 
         for number in (0, 1):  # one unknown country and one known
             await ask(number)
-        before = await figures(house)
+        before = await scrape_gateway(gateway)
         await asyncio.gather(*(ask(number) for number in range(2, 200)))
-        after = await figures(house)
+        after = await scrape_gateway(gateway)
     assert after.sum("payout_gateway_api_keys", environment="sandbox") == 10_001
-    assert more(after, before, REQUESTS) == 198 * 5
+    assert measure_increase(after, before, REQUESTS_METRIC) == 198 * 5
     assert after.series() - before.series() == set()
 
 
-async def test_labels_have_values_of_ours_alone(here: Post) -> None:
-    recipient = await make_recipient(here.house)
-    batch = await make_batch(here.house, recipient, "10.00")
-    await payment_ids(here.house, batch)
-    for one in (await figures(here.house)).samples:
-        for name in one.labels.keys() & KNOWN.keys():
-            assert one.labels[name] in KNOWN[name], one
+async def test_labels_have_known_values(setup: Post) -> None:
+    recipient = await make_recipient(setup.gateway)
+    batch = await make_batch(setup.gateway, recipient, "10.00")
+    await payment_ids(setup.gateway, batch)
+    for sample in (await scrape_gateway(setup.gateway)).samples:
+        for name in sample.labels.keys() & KNOWN_LABEL_VALUES.keys():
+            assert sample.labels[name] in KNOWN_LABEL_VALUES[name], sample
 
 
-def test_the_endpoint_of_a_passed_request_is_one_that_the_document_lists() -> None:
+def test_endpoint_label_is_a_documented_path() -> None:
     plain = PathTemplates(Vocabulary())
     assert plain.find_endpoint_path("GET", "/v1/recipients/R-1?x=1") == "/recipients/{id}"
     assert plain.find_endpoint_path("GET", "/v1/batch/B-1/summary") == "/batch/{id}/summary"
     assert plain.find_endpoint_path("PURGE", "/v1/recipients/R-1") == ""
     assert plain.find_endpoint_path("GET", "/v1/profile/anything") == ""
-    own = PathTemplates(
+    custom = PathTemplates(
         Vocabulary(current_summary_path="/v1/sums/{id}.x", current_balance_path="/v1/b")
     )
-    assert own.find_endpoint_path("GET", "/v1/sums/B-1.x") == "/batch/{id}/summary"
-    assert own.find_endpoint_path("GET", "/v1/sums/B-1yx") == ""
-    assert own.find_endpoint_path("GET", "/v1/b") == "/balance"
-    assert own.find_endpoint_path("GET", "/v1/balance") == ""
+    assert custom.find_endpoint_path("GET", "/v1/sums/B-1.x") == "/batch/{id}/summary"
+    assert custom.find_endpoint_path("GET", "/v1/sums/B-1yx") == ""
+    assert custom.find_endpoint_path("GET", "/v1/b") == "/balance"
+    assert custom.find_endpoint_path("GET", "/v1/balance") == ""
 
 
 # Several workers
 
-OF_ONE = """\
+WORKER_PAGE = """\
 # TYPE payout_gateway_requests counter
 payout_gateway_requests_total{api="legacy"} 3 # {request_id="one"} 1.0 100.0
 # TYPE payout_gateway_request_duration_seconds histogram
@@ -380,7 +433,7 @@ payout_gateway_recipient_cache_oldest_age_seconds 20
 payout_gateway_clock_offset_seconds 1
 # EOF
 """
-OF_OTHER = """\
+OTHER_WORKER_PAGE = """\
 # TYPE payout_gateway_requests counter
 payout_gateway_requests_total{api="legacy"} 4 # {request_id="two"} 1.0 200.0
 payout_gateway_requests_total{api="signed"} 1
@@ -407,25 +460,25 @@ payout_gateway_clock_offset_seconds -7
 """
 
 
-class Crew:
+class WorkerPages:
     """Workers with given metrics pages."""
 
     def __init__(self, **pages: str | None) -> None:
         self.pages = {Path(name): page for name, page in pages.items()}
-        self.added = Added(lambda: list(self.pages), self.ask)
+        self.aggregator = MetricsAggregator(lambda: list(self.pages), self.load_pages)
 
-    async def ask(self, workers: object) -> list[str | None]:
-        return [self.pages[one] for one in workers]  # type: ignore[attr-defined]
+    async def load_pages(self, workers: object) -> list[str | None]:
+        return [self.pages[worker] for worker in workers]  # type: ignore[attr-defined]
 
     async def scrape(self) -> Scrape:
-        body, _ = await self.added.page("application/openmetrics-text; version=1.0.0")
-        return scrape_of(body.decode())
+        body, _ = await self.aggregator.render_page("application/openmetrics-text; version=1.0.0")
+        return parse_scrape(body.decode())
 
 
-async def test_workers_are_added_up_as_each_figure_is_meant() -> None:
-    found = await Crew(one=OF_ONE, other=OF_OTHER).scrape()
-    assert found.sum(REQUESTS, api="legacy") == 7
-    assert found.sum(REQUESTS, api="signed") == 1
+async def test_worker_metrics_are_aggregated_by_kind() -> None:
+    found = await WorkerPages(one=WORKER_PAGE, other=OTHER_WORKER_PAGE).scrape()
+    assert found.sum(REQUESTS_METRIC, api="legacy") == 7
+    assert found.sum(REQUESTS_METRIC, api="signed") == 1
     assert found.sum("payout_gateway_request_duration_seconds_bucket", le="1.0") == 3
     assert found.sum("payout_gateway_request_duration_seconds_sum") == 3
     assert found.sum("payout_gateway_database_up") == 0, "one that cannot use it is one too many"
@@ -436,24 +489,24 @@ async def test_workers_are_added_up_as_each_figure_is_meant() -> None:
     assert found.sum("payout_gateway_recipient_cache_entries") == 1300
     assert found.sum("payout_gateway_recipient_cache_oldest_age_seconds") == 50
     assert found.sum("payout_gateway_workers") == 2
-    (legacy,) = found.of(REQUESTS, api="legacy")
+    (legacy,) = found.get_value(REQUESTS_METRIC, api="legacy")
     assert legacy.exemplar is not None
     assert legacy.exemplar.labels == {"request_id": "two"}
 
 
-async def test_a_counter_never_goes_back_when_workers_end_or_do_not_answer() -> None:
-    crew = Crew(one=OF_ONE, other=OF_OTHER)
+async def test_counters_never_decrease_when_workers_stop() -> None:
+    crew = WorkerPages(one=WORKER_PAGE, other=OTHER_WORKER_PAGE)
     await crew.scrape()
     crew.pages[Path("one")] = None
-    assert (await crew.scrape()).sum(REQUESTS) == 8, "it only does not answer just now"
+    assert (await crew.scrape()).sum(REQUESTS_METRIC) == 8, "it only does not answer just now"
     del crew.pages[Path("one")]
-    crew.pages[Path("third")] = OF_OTHER
+    crew.pages[Path("third")] = OTHER_WORKER_PAGE
     for _ in range(2):
         found = await crew.scrape()
-        assert found.sum(REQUESTS) == 3 + 5 + 5
+        assert found.sum(REQUESTS_METRIC) == 3 + 5 + 5
         assert found.sum("payout_gateway_request_duration_seconds_count") == 3 + 1 + 1
         assert found.sum("payout_gateway_requests_in_flight") == 2, "who is gone has none"
 
 
-def test_nothing_is_added_to_nothing() -> None:
-    assert list(Figures(sum_metrics([])).collect()) == []
+def test_aggregation_of_no_workers_is_empty() -> None:
+    assert list(AggregatedCollector(sum_metrics([])).collect()) == []

@@ -11,9 +11,9 @@ import pytest
 from gateway.admission.load import connection_tracker
 from gateway.simulator import Service
 from gateway.writes import journal
-from tests.house import KEY
-from tests.payday import make_batch, make_recipient, open_town
-from tests.sockets import wire
+from tests.payouts import make_batch, make_recipient, open_town
+from tests.running_gateway import KEY
+from tests.sockets import open_connection
 
 
 @pytest.mark.parametrize(("seconds", "starts"), [(0.0, 1), (2.5, 0)])
@@ -21,22 +21,22 @@ from tests.sockets import wire
 async def test_start_is_not_sent_if_its_request_came_before_a_long_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, starts: int, *, is_new: bool
 ) -> None:
-    monkeypatch.setattr(journal, "START_WITHIN", 2.0)
-    monkeypatch.setattr(connection_tracker, "PAUSE", 1.5)
+    monkeypatch.setattr(journal, "START_DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr(connection_tracker, "PROCESS_PAUSE_SECONDS", 1.5)
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (house, _):
-        batch = await make_batch(house, await make_recipient(house), "5.00")
+    async with open_town(tmp_path, service) as (gateway, _):
+        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
         await asyncio.sleep(1.1)  # a sweep has begun
         key = f"Host: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
-        async with await wire(house.running.port) as connection:
+        async with await open_connection(gateway.running.port) as connection:
             if not is_new:
-                await connection.say(f"GET /v1/batches/{batch} HTTP/1.1\r\n{key}\r\n".encode())
-                assert await connection.answer()
+                await connection.send(f"GET /v1/batches/{batch} HTTP/1.1\r\n{key}\r\n".encode())
+                assert await connection.read_response()
             target = f"/v1/batches/{batch}/start-processing"
             head = f"POST {target} HTTP/1.1\r\n{key}Content-Length: 0\r\n\r\n"
             connection.writer.write(head.encode())  # the system takes it at once
             time.sleep(seconds)  # noqa: ASYNC251 - nothing runs, as in a process that is stopped
-            answer = await connection.answer()
+            answer = await connection.read_response()
         assert answer is not None
         assert answer.status == (200 if starts else 500)
-        assert len(service.starts) == starts
+        assert len(service.batch_starts) == starts

@@ -20,11 +20,11 @@ from gateway.compare.har import LINES_HEADER, parse_har_lines
 from gateway.compare.inputs import parse_input
 from gateway.compare.rules import Rules
 from gateway.compare.scrub import Scrubber
-from gateway.config.settings import Misconfigured, Recording
+from gateway.config.settings import ConfigurationError, Recording
 from gateway.migration.recorder import MAX_EXCHANGE_BYTES, RecordedExchange, Recorder
 from gateway.migration.rotating_file import RotatingFile, list_recordings
 from gateway.observability import metrics
-from gateway.simulator import Key, Service, start
+from gateway.simulator import Service, ServiceCredentials, start
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,
@@ -35,19 +35,19 @@ from tests.canaries import (
     SECRET_KEY,
     Objects,
     assert_no_canary,
-    batch_of,
-    operations,
+    build_batch,
+    list_requests,
 )
-from tests.gateway.compare.towns import report
-from tests.house import House, import_lines
-from tests.operating import says
-from tests.payday import open_town, payment_ids
-from tests.scrape import more, scraped
-from tests.test_leaks import MALFORMED
+from tests.gateway.compare.fake_services import build_comparison_report
+from tests.metrics_scrape import fetch_metrics, measure_increase
+from tests.operator_commands import run_command
+from tests.payouts import open_town, payment_ids
+from tests.running_gateway import House, import_lines
+from tests.test_secrets_in_logs import MALFORMED
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-RECORDED = "payout_gateway_recorded_requests_total"
-LINE = {
+RECORDED_METRIC = "payout_gateway_recorded_requests_total"
+KEY_LINE = {
     "merchant": "canary",
     "environment": "sandbox",
     "name": "shop",
@@ -58,48 +58,50 @@ LINE = {
 
 
 @asynccontextmanager
-async def recorded_town(folder: Path, **recording: Any) -> AsyncIterator[House]:
+async def open_recording_gateway(folder: Path, **recording: Any) -> AsyncIterator[House]:
     """A gateway that records into ``tape``, asked by the merchant of the canaries."""
-    service = Service(keys=[Key(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")])
+    service = Service(credentials=[ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")])
     settings = {"recording": {"directory": str(folder / "tape"), **recording}}
-    async with open_town(folder, service, **settings) as (house, _):
-        await import_lines(house.settings, [LINE])
-        house.api_key = API_KEY
-        yield house
+    async with open_town(folder, service, **settings) as (gateway, _):
+        await import_lines(gateway.settings, [KEY_LINE])
+        gateway.api_key = API_KEY
+        yield gateway
 
 
-def written(folder: Path) -> str:
+def read_recordings(folder: Path) -> str:
     return "".join(path.read_text("utf-8") for path in list_recordings(folder / "tape"))
 
 
-async def new_objects(house: House) -> Objects:
-    made = (await house.ask("POST", "/v1/recipients", PERSON)).body["recipient"]["id"]
-    batch = (await house.ask("POST", "/v1/batches", batch_of(made))).body["batch"]["id"]
-    return Objects(made, batch, (await payment_ids(house, batch))[0])
+async def create_objects(gateway: House) -> Objects:
+    created = (await gateway.request("POST", "/v1/recipients", PERSON)).body["recipient"]["id"]
+    batch = (await gateway.request("POST", "/v1/batches", build_batch(created))).body["batch"]["id"]
+    return Objects(created, batch, (await payment_ids(gateway, batch))[0])
 
 
-def sent(body: Any) -> dict[str, Any]:
+def build_body_arguments(body: Any) -> dict[str, Any]:
     return {"data": body or None} if isinstance(body, bytes) else {"body": body}
 
 
-async def test_no_canary_of_any_operation_well_formed_or_malformed_reaches_the_disk(
+async def test_recordings_contain_no_secrets_of_any_operation(
     tmp_path: Path,
 ) -> None:
     """Also what is in headers, parameters, paths and answers."""
-    headers = dict(one.split(": ", 1) for one in HEADERS if "X-Request" not in one)
+    headers = dict(header.split(": ", 1) for header in HEADERS if "X-Request" not in header)
     headers |= {"Content-Type": "application/json", "Authorization": f"Bearer {SECRET_KEY}"}
     asked = 0
-    async with recorded_town(tmp_path) as house:
-        for method, path, body in operations(await new_objects(house)):
-            await house.ask(method, f"/v1{path}", **sent(body), headers=headers)
+    async with open_recording_gateway(tmp_path) as gateway:
+        for method, path, body in list_requests(await create_objects(gateway)):
+            await gateway.request(
+                method, f"/v1{path}", **build_body_arguments(body), headers=headers
+            )
             asked += 1
-        objects = await new_objects(house)
+        objects = await create_objects(gateway)
         for spoil in MALFORMED.values():
-            for method, path, body in operations(objects):
+            for method, path, body in list_requests(objects):
                 if isinstance(body, dict):
-                    await house.ask(method, f"/v1{path}", data=spoil(body))
+                    await gateway.request(method, f"/v1{path}", data=spoil(body))
                     asked += 1
-    text = written(tmp_path)
+    text = read_recordings(tmp_path)
     assert text.count("\n") > asked
     # An amount that somebody's number was sent as is an amount.
     assert_no_canary(re.sub(r'\\"sourceAmount\\":\d+', "", text))
@@ -132,9 +134,9 @@ VOCABULARY = {
 }
 
 
-async def test_the_service_s_own_words_are_recorded_as_they_are(tmp_path: Path) -> None:
+async def test_vocabulary_words_are_recorded_unchanged(tmp_path: Path) -> None:
     """As values, as labels in their capitals, as fields, in paths, filters and fields of errors."""
-    service = Service(keys=[Key(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")])
+    service = Service(credentials=[ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")])
     service.set_wallet_balance("canary", "USD", "1234567.89", environment="sandbox")
     recording = {"directory": str(tmp_path / "tape")}
     payout = {
@@ -143,36 +145,40 @@ async def test_the_service_s_own_words_are_recorded_as_they_are(tmp_path: Path) 
     }
     person = {**PERSON, "payout": payout}
     async with open_town(tmp_path, service, recording=recording, vocabulary=VOCABULARY) as (
-        house,
+        gateway,
         _,
     ):
-        await import_lines(house.settings, [LINE])
-        house.api_key = API_KEY
-        made = (await house.ask("POST", "/v1/recipients", person)).body["recipient"]["id"]
-        batch = (await house.ask("POST", "/v1/batches", batch_of(made))).body["batch"]["id"]
+        await import_lines(gateway.settings, [KEY_LINE])
+        gateway.api_key = API_KEY
+        created = (await gateway.request("POST", "/v1/recipients", person)).body["recipient"]["id"]
+        batch = (await gateway.request("POST", "/v1/batches", build_batch(created))).body["batch"][
+            "id"
+        ]
         payout["accounts"]["paypal"]["address"] = "nobody"
-        asked = (
-            ("GET", f"/recipients/{made}", None),
+        requests = (
+            ("GET", f"/recipients/{created}", None),
             ("GET", "/recipients?payoutMethod=paypal", None),
-            ("POST", f"/recipients/{made}/payout-methods", payout),
+            ("POST", f"/recipients/{created}/payout-methods", payout),
             ("GET", f"/batches/{batch}", None),
             ("GET", f"/batches/{batch}/summary", None),
             ("GET", "/profile/balances/paypal", None),
             ("GET", "/profile/balances/acme", None),
         )
-        answers = [await house.ask(method, f"/v1{path}", body) for method, path, body in asked]
+        answers = [
+            await gateway.request(method, f"/v1{path}", body) for method, path, body in requests
+        ]
     (path,) = list_recordings(tmp_path / "tape")
     entries = parse_har_lines(path.read_text("utf-8"), "tape")["log"]["entries"]
-    told = [json.loads(one["response"]["content"]["text"]) for one in entries[-len(asked) :]]
-    urls = [one["request"]["url"] for one in entries[-len(asked) :]]
+    told = [json.loads(item["response"]["content"]["text"]) for item in entries[-len(requests) :]]
+    urls = [item["request"]["url"] for item in entries[-len(requests) :]]
     assert urls[1].endswith("?payoutMethod=paypal")
-    assert [one.rpartition("/")[2] for one in urls[-2:]] == ["paypal", "acme"]
+    assert [url.rpartition("/")[2] for url in urls[-2:]] == ["paypal", "acme"]
     recipient, shown, errors = told[0]["recipient"], told[3]["batch"], told[2]["errors"]
     assert "gravatarUrl" in recipient
     assert recipient["payout"]["methodDisplay"] == "PayPal"
     assert recipient["payout"]["primary"]["method"] == recipient["payoutMethod"] == "paypal"
-    assert [one["field"] for one in errors] == ["accounts.paypal.address"]
-    assert {one["methodDisplay"] for one in shown["payments"]["payments"]} == {"PayPal"}
+    assert [error["field"] for error in errors] == ["accounts.paypal.address"]
+    assert {payment["methodDisplay"] for payment in shown["payments"]["payments"]} == {"PayPal"}
     assert told[4]["batchSummary"] == {
         **answers[4].body["batchSummary"],
         "description": told[4]["batchSummary"]["description"],
@@ -184,10 +190,10 @@ async def test_the_service_s_own_words_are_recorded_as_they_are(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("canary", PERSONAL)
-def test_what_is_personal_is_made_up_in_whatever_field_it_stands(canary: str) -> None:
+def test_personal_data_is_replaced_in_any_field(canary: str) -> None:
     scrubber = Scrubber(b"salt")
     spelled = [canary, canary.lower(), f" {canary}", f"{canary}.", [canary], {canary: canary}]
-    text = scrubber.scrub_body(json.dumps([{name: one} for name in FIELDS for one in spelled]))
+    text = scrubber.scrub_body(json.dumps([{name: entry} for name in FIELDS for entry in spelled]))
     assert_no_canary(text, (canary,))
     for name in FIELDS:
         assert_no_canary(
@@ -195,91 +201,99 @@ def test_what_is_personal_is_made_up_in_whatever_field_it_stands(canary: str) ->
         )
 
 
-async def test_a_recording_replayed_against_two_equal_services_has_no_difference(
+async def test_replayed_recording_shows_no_difference_of_equal_services(
     tmp_path: Path,
 ) -> None:
-    async with recorded_town(tmp_path) as house:
-        for method, path, body in operations(await new_objects(house)):
-            await house.ask(method, f"/v1{path}", **sent(body))
+    async with open_recording_gateway(tmp_path) as gateway:
+        for method, path, body in list_requests(await create_objects(gateway)):
+            await gateway.request(method, f"/v1{path}", **build_body_arguments(body))
     (path,) = list_recordings(tmp_path / "tape")
     # Whoever is recorded is somebody else at the service: ids are found again by their answers.
-    keys = [Key("A", "S", "demo", api_key="one-api-key")]
-    faces = [await start(service=Service(keys=keys, seed=7), legacy_port=0) for _ in range(2)]
+    keys = [ServiceCredentials("A", "S", "demo", api_key="one-api-key")]
+    faces = [
+        await start(service=Service(credentials=keys, seed=7), legacy_port=0) for _ in range(2)
+    ]
     try:
-        urls = [one.legacy.url for one in faces if one.legacy]
-        told = await report(
+        urls = [simulator.legacy.url for simulator in faces if simulator.legacy]
+        told = await build_comparison_report(
             urls, path.read_text("utf-8"), keys=("one-api-key", "one-api-key"), allow_writes=True
         )
     finally:
-        for one in faces:
-            await one.stop()
+        for simulator in faces:
+            await simulator.stop()
     assert (told["exit_code"], told["differences"]) == (0, [])
     assert told["counts"]["compared"] >= 30
-    good = [one for one in told["operations"] if "200/200" in one["statuses"]]
+    good = [operation for operation in told["operations"] if "200/200" in operation["statuses"]]
     assert len(good) >= 25
 
 
-async def test_files_are_the_owner_s_alone_and_the_command_shows_them(tmp_path: Path) -> None:
+async def test_recordings_are_private_and_listed_by_the_command(tmp_path: Path) -> None:
     toml = f'[recording]\ndirectory = "{tmp_path}/tape"\n'
     (tmp_path / "gateway.toml").write_text(toml)
-    assert "There are no recordings" in (await says(tmp_path, "recording")).stdout
-    async with recorded_town(tmp_path) as house:
-        objects = await new_objects(house)
-        await house.ask("GET", f"/v1/recipients/{objects.recipient}")
+    assert "There are no recordings" in (await run_command(tmp_path, "recording")).stdout
+    async with open_recording_gateway(tmp_path) as gateway:
+        objects = await create_objects(gateway)
+        await gateway.request("GET", f"/v1/recipients/{objects.recipient}")
     (path,) = list_recordings(tmp_path / "tape")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    (told,) = json.loads((await says(tmp_path, "recording", "--json")).stdout)["files"]
+    (told,) = json.loads((await run_command(tmp_path, "recording", "--json")).stdout)["files"]
     assert told["requests"] == 4
     assert told["operations"] == dict.fromkeys(
         ("create_recipient", "create_batch", "read_batch", "read_recipient"), 1
     )
-    shown = (await says(tmp_path, "recording")).stdout
-    assert f"payout-gateway compare --control URL --candidate URL {path}" in shown
+    output = (await run_command(tmp_path, "recording")).stdout
+    assert f"payout-gateway compare --control URL --candidate URL {path}" in output
     (tmp_path / "gateway.toml").write_text("")
-    assert "recording.directory is not set" in (await says(tmp_path, "recording", code=2)).output
+    assert (
+        "recording.directory is not set"
+        in (await run_command(tmp_path, "recording", code=2)).output
+    )
 
 
-async def test_only_what_is_chosen_is_recorded_and_a_keyless_request_adds_no_series(
+async def test_only_selected_keys_and_operations_are_recorded(
     tmp_path: Path,
 ) -> None:
     chosen = {"keys": ["shop"], "operations": ["list_recipients", "read_country"]}
-    async with recorded_town(tmp_path, **chosen) as house:
-        await house.ask("GET", "/v1/recipients")
-        before = (await scraped(house.session, house.running.admin_url)).series()
+    async with open_recording_gateway(tmp_path, **chosen) as gateway:
+        await gateway.request("GET", "/v1/recipients")
+        before = (await fetch_metrics(gateway.session, gateway.running.admin_url)).series()
         for path in ("/v1/batches", "/v1/geography/countries/US", "/v1/nowhere"):
-            await house.ask("GET", path)
-        await house.ask("GET", "/v1/recipients", headers={"X-API-Key": "nobody-s-key"})
-        after = (await scraped(house.session, house.running.admin_url)).series()
-    assert {one for one in after - before if one[0].startswith("payout_gateway_recorded")} == set()
+            await gateway.request("GET", path)
+        await gateway.request("GET", "/v1/recipients", headers={"X-API-Key": "nobody-s-key"})
+        after = (await fetch_metrics(gateway.session, gateway.running.admin_url)).series()
+    assert {
+        entry for entry in after - before if entry[0].startswith("payout_gateway_recorded")
+    } == set()
     assert (
-        parse_input(written(tmp_path), "tape", Rules()).steps[0].operation.name == "list_recipients"
+        parse_input(read_recordings(tmp_path), "tape", Rules()).steps[0].operation.name
+        == "list_recipients"
     )
-    assert written(tmp_path).count("\n") == 2
+    assert read_recordings(tmp_path).count("\n") == 2
 
 
-async def test_where_nothing_is_configured_nothing_is_written(tmp_path: Path) -> None:
-    async with recorded_town(tmp_path, directory="") as house:
-        await house.ask("GET", "/v1/recipients")
+async def test_recording_is_off_by_default(tmp_path: Path) -> None:
+    async with open_recording_gateway(tmp_path, directory="") as gateway:
+        await gateway.request("GET", "/v1/recipients")
     assert not (tmp_path / "tape").exists()
 
 
-async def test_a_disk_that_takes_nothing_costs_a_line_and_no_answer(tmp_path: Path) -> None:
+async def test_unwritable_disk_does_not_fail_requests(tmp_path: Path) -> None:
     (tmp_path / "tape").write_text("in the way of the directory")
-    async with recorded_town(tmp_path) as house:
-        before = await scraped(house.session, house.running.admin_url)
+    async with open_recording_gateway(tmp_path) as gateway:
+        before = await fetch_metrics(gateway.session, gateway.running.admin_url)
         for _ in range(3):
-            assert (await house.ask("GET", "/v1/recipients")).status == 200
+            assert (await gateway.request("GET", "/v1/recipients")).status == 200
         async with asyncio.timeout(30):
             while True:
-                after = await scraped(house.session, house.running.admin_url)
-                if more(after, before, RECORDED, outcome="failed") == 3:
+                after = await fetch_metrics(gateway.session, gateway.running.admin_url)
+                if measure_increase(after, before, RECORDED_METRIC, outcome="failed") == 3:
                     break
                 await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
-async def disk_of(size: int) -> AsyncIterator[None]:
+async def limit_file_size(size: int) -> AsyncIterator[None]:
     """No file of this process may grow beyond it: a write gives less, then fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -289,12 +303,12 @@ async def disk_of(size: int) -> AsyncIterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_what_was_written_of_a_line_when_the_disk_was_full_is_taken_back(
+async def test_partly_written_line_is_removed(
     tmp_path: Path,
 ) -> None:
     tape = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
     tape.write(b'{"a":1}')
-    async with disk_of(len(LINES_HEADER) + 20):
+    async with limit_file_size(len(LINES_HEADER) + 20):
         with pytest.raises(OSError):
             tape.write(b'{"b":"' + b"b" * 100 + b'"}')
     tape.write(b'{"c":3}')
@@ -303,7 +317,7 @@ async def test_what_was_written_of_a_line_when_the_disk_was_full_is_taken_back(
     assert path.read_text("utf-8").splitlines() == [LINES_HEADER, '{"a":1}', '{"c":3}']
 
 
-def test_files_are_bounded_in_size_and_number_and_the_oldest_goes(tmp_path: Path) -> None:
+def test_recordings_are_rotated_by_size_and_number(tmp_path: Path) -> None:
     moments = iter(NOW + timedelta(seconds=n) for n in range(100))
     tape = RotatingFile(tmp_path, 1000, 3, lambda: next(moments))
     for number in range(50):
@@ -321,7 +335,7 @@ def test_files_are_bounded_in_size_and_number_and_the_oldest_goes(tmp_path: Path
     assert numbers == [*range(numbers[0], 50)]
 
 
-def test_a_file_that_another_process_removed_is_followed_by_a_new_one(tmp_path: Path) -> None:
+def test_removed_file_is_replaced_by_a_new_one(tmp_path: Path) -> None:
     tape = RotatingFile(tmp_path, 1 << 20, 3, lambda: NOW)
     tape.write(b'{"a":1}')
     list_recordings(tmp_path)[0].unlink()
@@ -330,7 +344,7 @@ def test_a_file_that_another_process_removed_is_followed_by_a_new_one(tmp_path: 
     assert list_recordings(tmp_path)[0].read_text("utf-8") == f'{LINES_HEADER}\n{{"b":2}}\n'
 
 
-def heard(**changes: Any) -> RecordedExchange:
+def build_exchange(**changes: Any) -> RecordedExchange:
     return replace(
         RecordedExchange("create_recipient", "shop", NOW, 0.1, "POST", "/v1/recipients", "application/json",
               json.dumps(PERSON).encode(), 200, b'{"ok":true}', (API_KEY,)),
@@ -338,38 +352,42 @@ def heard(**changes: Any) -> RecordedExchange:
     )  # fmt: skip
 
 
-def counted(outcome: str) -> float:
-    return metrics.REGISTRY.get_sample_value(RECORDED, {"outcome": outcome}) or 0.0
+def read_counter(outcome: str) -> float:
+    return metrics.REGISTRY.get_sample_value(RECORDED_METRIC, {"outcome": outcome}) or 0.0
 
 
-async def test_what_finds_the_queue_full_is_left_out_and_counted(tmp_path: Path) -> None:
-    before = {one: counted(one) for one in ("written", "dropped", "too_large")}
+async def test_exchange_over_the_queue_limit_is_dropped_and_counted(tmp_path: Path) -> None:
+    before = {entry: read_counter(entry) for entry in ("written", "dropped", "too_large")}
     settings = Recording(directory=str(tmp_path), queue=5)
     async with Recorder(settings, lambda: NOW) as recorder:
         for _ in range(8):  # before the writer has its turn
-            recorder.offer(heard())
-        recorder.offer(heard(answer=b"x" * MAX_EXCHANGE_BYTES))
-    after = {one: counted(one) - before[one] for one in before}
+            recorder.offer(build_exchange())
+        recorder.offer(build_exchange(answer=b"x" * MAX_EXCHANGE_BYTES))
+    after = {entry: read_counter(entry) - before[entry] for entry in before}
     assert after == {"written": 5, "dropped": 3, "too_large": 1}
 
 
-async def test_the_same_person_has_one_name_in_a_recording_and_another_in_the_next(
+async def test_replacements_are_stable_within_a_recording_only(
     tmp_path: Path,
 ) -> None:
     emails = []
     for number in range(2):
         folder = tmp_path / str(number)
         async with Recorder(Recording(directory=str(folder)), lambda: NOW) as recorder:
-            recorder.offer(heard())
-            recorder.offer(heard(method="GET", target=f"/v1/recipients?search={EMAIL}", body=b""))
+            recorder.offer(build_exchange())
+            recorder.offer(
+                build_exchange(method="GET", target=f"/v1/recipients?search={EMAIL}", body=b"")
+            )
         text = list_recordings(folder)[0].read_text("utf-8")
-        one, other = (each["request"] for each in parse_har_lines(text, "tape")["log"]["entries"])
-        emails.append(json.loads(one["postData"]["text"])["email"])
-        assert other["queryString"] == [{"name": "search", "value": emails[-1]}]
+        create_request, search_request = (
+            entry["request"] for entry in parse_har_lines(text, "tape")["log"]["entries"]
+        )
+        emails.append(json.loads(create_request["postData"]["text"])["email"])
+        assert search_request["queryString"] == [{"name": "search", "value": emails[-1]}]
     assert emails[0] != emails[1]
 
 
-async def test_a_share_is_one_of_whole_conversations(tmp_path: Path) -> None:
+async def test_sampling_keeps_whole_conversations(tmp_path: Path) -> None:
     settings = Recording(directory=str(tmp_path), sample=0.25)
     async with Recorder(settings, lambda: NOW, salt=b"salt") as recorder:
         wanted = [
@@ -379,20 +397,22 @@ async def test_a_share_is_one_of_whole_conversations(tmp_path: Path) -> None:
             ]
             for n in range(800)
         ]
-    assert all(len(set(one)) == 1 for one in wanted), "within the same ten minutes"
-    assert 0.2 < sum(one[0] for one in wanted) / 800 < 0.3
+    assert all(len(set(entry)) == 1 for entry in wanted), "within the same ten minutes"
+    assert 0.2 < sum(entry[0] for entry in wanted) / 800 < 0.3
 
 
-def test_a_recording_whose_last_line_is_half_written_is_read(tmp_path: Path) -> None:
+def test_recording_with_a_partial_last_line_is_read(tmp_path: Path) -> None:
     entry = json.dumps({"request": {"method": "GET", "url": "https://recorded.invalid/v1/batches"}})
     read = parse_input(f"{LINES_HEADER}\n{entry}\n{entry[:20]}", "tape", Rules())
     assert [step.operation.name for step in read.steps] == ["list_batches"]
 
 
-async def test_settings_that_cannot_work_are_told(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match=r"recording\.operations: pay_everybody"):
-        async with recorded_town(tmp_path, operations=["pay_everybody"]):
+async def test_invalid_recording_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"recording\.operations: pay_everybody"):
+        async with open_recording_gateway(tmp_path, operations=["pay_everybody"]):
             pass
-    with pytest.raises(Misconfigured, match=r"recording\.files: must be more than server\.workers"):
-        async with recorded_town(tmp_path, files=1):
+    with pytest.raises(
+        ConfigurationError, match=r"recording\.files: must be more than server\.workers"
+    ):
+        async with open_recording_gateway(tmp_path, files=1):
             pass

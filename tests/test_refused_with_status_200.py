@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 
-from tests.operating import Post, post
-from tests.payday import make_batch, make_recipient, payment_ids
+from tests.operator_commands import Post, post
+from tests.payouts import make_batch, make_recipient, payment_ids
 
-ADA = {"type": "individual", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com"}
-WALLET = {"primary": {"method": "wallet", "currency": "USD"}}
-WALLET |= {"accounts": {"wallet": {"address": "ada@example.com"}}}
+RECIPIENT_BODY = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+}
+WALLET_BODY = {"primary": {"method": "wallet", "currency": "USD"}}
+WALLET_BODY |= {"accounts": {"wallet": {"address": "ada@example.com"}}}
 
 # By name: the request, and the path of the call that is its write.
 WRITES: dict[str, tuple[str, str, Any, str]] = {
-    "create recipient": ("POST", "/v1/recipients", ADA, "/v1/recipients"),
+    "create recipient": ("POST", "/v1/recipients", RECIPIENT_BODY, "/v1/recipients"),
     "update recipient": (
         "PATCH",
         "/v1/recipients/{recipient}",
@@ -28,7 +33,7 @@ WRITES: dict[str, tuple[str, str, Any, str]] = {
     "add payout method": (
         "POST",
         "/v1/recipients/{recipient}/payout-methods",
-        WALLET,
+        WALLET_BODY,
         "/v1/recipients/*/accounts",
     ),
     "create batch": ("POST", "/v1/batches", {"sourceCurrency": "USD"}, "/v1/batches"),
@@ -56,7 +61,7 @@ WRITES: dict[str, tuple[str, str, Any, str]] = {
     ),
 }
 
-CODES = {
+STATUS_BY_CODE = {
     "invalid_status": 406,
     "invalid_field": 406,
     "empty_field": 406,
@@ -68,88 +73,94 @@ CODES = {
 }
 
 
-def refusal(*codes: str) -> bytes:
+def build_refusal(*codes: str) -> bytes:
     errors = [{"code": code, "message": "No."} for code in codes]
     return json.dumps({"ok": False, "errors": errors}).encode()
 
 
-async def asked(here: Post, write: str) -> tuple[str, str, Any]:
+async def prepare_request(setup: Post, write: str) -> tuple[str, str, Any]:
     """The request, on objects made for it."""
-    recipient = await make_recipient(here.house)
-    batch = await make_batch(here.house, recipient, "10.00")
-    (payment,) = await payment_ids(here.house, batch)
+    recipient = await make_recipient(setup.gateway)
+    batch = await make_batch(setup.gateway, recipient, "10.00")
+    (payment,) = await payment_ids(setup.gateway, batch)
     method, path, body, _ = WRITES[write]
     if write == "add payment":
         body = {"recipient": {"id": recipient}, "sourceAmount": "11.00"}
     if write == "delete recipient":
-        assert (await here.house.ask("DELETE", f"/v1/batches/{batch}")).status == 200
+        assert (await setup.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 200
     return method, path.format(recipient=recipient, batch=batch, payment=payment), body
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_a_write_is_refused_if_every_code_blames_the_client(
-    write: str, tmp_path: Path
-) -> None:
+async def test_write_is_refused_if_every_code_blames_the_client(write: str, tmp_path: Path) -> None:
     """As the contract's table has it: nothing is in doubt, and the same request can be made again."""
-    async with post(tmp_path, inferred=True) as here:
-        request = await asked(here, write)
+    async with post(tmp_path, inferred=True) as setup:
+        request = await prepare_request(setup, write)
         sent = WRITES[write][3]
-        for code, status in CODES.items():
-            here.breaks(request[0], sent, status=200, body=refusal(code, code), times=9)
-            got = await here.house.ask(*request)
-            here.service.faults.clear()
+        for code, status in STATUS_BY_CODE.items():
+            setup.add_fault(request[0], sent, status=200, body=build_refusal(code, code), times=9)
+            response = await setup.gateway.request(*request)
+            setup.service.faults.clear()
             # A batch names its recipients in its body: there not found is an invalid field.
             is_of_the_body = code == "not_found" and write in ("create batch", "add payment")
             expected = (406, "invalid_field") if is_of_the_body else (status, code)
-            assert (got.status, got.body["errors"][0]["code"]) == expected, got.text
-            assert (await here.told("writes", "unsettled"))["writes"] == []
-        got = await here.house.ask(*request)
-        assert (got.status, "Idempotent-Replayed" in got.headers) == (200, False), got.text
+            assert (response.status, response.body["errors"][0]["code"]) == expected, response.text
+            assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        response = await setup.gateway.request(*request)
+        assert (response.status, "Idempotent-Replayed" in response.headers) == (200, False), (
+            response.text
+        )
 
 
-UNPROVEN = {
+UNPROVEN_BODIES = {
     "no errors": b'{"ok":false}',
     "empty errors": b'{"ok":false,"errors":[]}',
-    "internal": refusal("internal_server_error"),
-    "partner": refusal("partner_integration_error"),
-    "unknown": refusal("teapot"),
-    "mixed": refusal("invalid_field", "internal_server_error"),
+    "internal": build_refusal("internal_server_error"),
+    "partner": build_refusal("partner_integration_error"),
+    "unknown": build_refusal("teapot"),
+    "mixed": build_refusal("invalid_field", "internal_server_error"),
     "an entry without a code": b'{"ok":false,"errors":[{"code":"invalid_field"},"No."]}',
 }
 
 
-@pytest.mark.parametrize("body", UNPROVEN.values(), ids=UNPROVEN)
+@pytest.mark.parametrize("body", UNPROVEN_BODIES.values(), ids=UNPROVEN_BODIES)
 @pytest.mark.parametrize("write", ["create recipient", "create batch", "add payment", "start"])
-async def test_a_write_is_in_doubt_if_any_code_proves_nothing(
+async def test_write_is_in_doubt_if_any_code_proves_nothing(
     write: str, body: bytes, tmp_path: Path
 ) -> None:
-    async with post(tmp_path) as here:
-        request = await asked(here, write)
-        here.breaks(request[0], WRITES[write][3], status=200, body=body, executes=True)
-        got = await here.house.ask(*request)
-        assert (got.status, got.body["errors"][0]["code"]) == (500, "internal_server_error")
-        assert "is unknown" in got.body["errors"][0]["message"]
-        assert int(got.headers["Retry-After"]) > 0
-        again = await here.house.ask(*request)
-        assert again.status == 200, again.text
+    async with post(tmp_path) as setup:
+        request = await prepare_request(setup, write)
+        setup.add_fault(request[0], WRITES[write][3], status=200, body=body, executes=True)
+        response = await setup.gateway.request(*request)
+        assert (response.status, response.body["errors"][0]["code"]) == (
+            500,
+            "internal_server_error",
+        )
+        assert "is unknown" in response.body["errors"][0]["message"]
+        assert int(response.headers["Retry-After"]) > 0
+        retried = await setup.gateway.request(*request)
+        assert retried.status == 200, retried.text
         before = 1 if write.startswith("create") else 0  # one was made for the request
-        assert here.sent(request[0], WRITES[write][3]) == before + 1
+        assert setup.count_calls(request[0], WRITES[write][3]) == before + 1
 
 
-@pytest.mark.parametrize("code", CODES)
-async def test_a_read_is_the_error_of_its_code(code: str, tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        recipient = await make_recipient(here.house)
+@pytest.mark.parametrize("code", STATUS_BY_CODE)
+async def test_read_is_answered_with_the_error_of_its_code(code: str, tmp_path: Path) -> None:
+    async with post(tmp_path) as setup:
+        recipient = await make_recipient(setup.gateway)
         path = f"/v1/recipients/{recipient}"
-        here.breaks("GET", "/v1/recipients/*", status=200, body=refusal(code), times=9)
-        got = await here.house.ask("GET", path)
-        assert (got.status, got.body["errors"][0]["code"]) == (CODES[code], code)
+        setup.add_fault("GET", "/v1/recipients/*", status=200, body=build_refusal(code), times=9)
+        response = await setup.gateway.request("GET", path)
+        assert (response.status, response.body["errors"][0]["code"]) == (STATUS_BY_CODE[code], code)
 
 
-@pytest.mark.parametrize("body", UNPROVEN.values(), ids=UNPROVEN)
-async def test_a_read_without_such_a_code_is_an_internal_error(body: bytes, tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        recipient = await make_recipient(here.house)
-        here.breaks("GET", "/v1/recipients/*", status=200, body=body, times=9)
-        got = await here.house.ask("GET", f"/v1/recipients/{recipient}")
-        assert (got.status, got.body["errors"][0]["code"]) == (500, "internal_server_error")
+@pytest.mark.parametrize("body", UNPROVEN_BODIES.values(), ids=UNPROVEN_BODIES)
+async def test_read_without_known_code_is_an_internal_error(body: bytes, tmp_path: Path) -> None:
+    async with post(tmp_path) as setup:
+        recipient = await make_recipient(setup.gateway)
+        setup.add_fault("GET", "/v1/recipients/*", status=200, body=body, times=9)
+        response = await setup.gateway.request("GET", f"/v1/recipients/{recipient}")
+        assert (response.status, response.body["errors"][0]["code"]) == (
+            500,
+            "internal_server_error",
+        )

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import environment
+from tests.processes import build_environment
 
 ROOT = Path(__file__).parents[1]
-UNREACHED = re.compile(
+UNREACHABLE_INDEX = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError"
 )
 
 
-def done(*words: str, folder: Path) -> str:
+def run_successfully(*words: str, folder: Path) -> str:
     """Runs a program without this checkout on its path; what it said."""
-    own = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
+    own = {name: value for name, value in build_environment().items() if name != "PYTHONPATH"}
     run = subprocess.run(
         words, cwd=folder, env=own, capture_output=True, text=True, check=False, timeout=120
     )
@@ -33,31 +33,33 @@ def done(*words: str, folder: Path) -> str:
     return run.stdout
 
 
-def build(source: Path, *targets: str, into: Path) -> None:
+def build_distribution(source: Path, *targets: str, into: Path) -> None:
     words = [word for target in targets for word in ("-t", target)]
-    done(sys.executable, "-m", "hatchling", "build", "-d", str(into), *words, folder=source)
+    run_successfully(
+        sys.executable, "-m", "hatchling", "build", "-d", str(into), *words, folder=source
+    )
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    build(ROOT, "wheel", "sdist", into=folder)
+    build_distribution(ROOT, "wheel", "sdist", into=folder)
     return folder
 
 
-def contents(wheel: Path) -> dict[str, bytes]:
+def read_wheel(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as packed:
         return {name: packed.read(name) for name in packed.namelist()}
 
 
-def the(folder: Path, pattern: str) -> Path:
+def find_one(folder: Path, pattern: str) -> Path:
     (found,) = folder.glob(pattern)
     return found
 
 
-def test_the_wheel_has_every_file_of_both_packages(released: Path) -> None:
-    there = contents(the(released, "*.whl"))
+def test_wheel_contains_both_packages(build_release: Path) -> None:
+    there = read_wheel(find_one(build_release, "*.whl"))
     wanted = {
         str(path.relative_to(ROOT)): path
         for package in ("gateway", "mappings")
@@ -71,34 +73,40 @@ def test_the_wheel_has_every_file_of_both_packages(released: Path) -> None:
     assert len(licences) == 1
 
 
-def test_the_sdist_makes_the_same_wheel_and_can_be_tested(released: Path, tmp_path: Path) -> None:
-    with tarfile.open(the(released, "*.tar.gz")) as packed:
+def test_sdist_builds_the_same_wheel_and_contains_tests(
+    build_release: Path, tmp_path: Path
+) -> None:
+    with tarfile.open(find_one(build_release, "*.tar.gz")) as packed:
         packed.extractall(tmp_path, filter="data")
-    source = the(tmp_path, "payout_gateway-*")
+    source = find_one(tmp_path, "payout_gateway-*")
     for name in ("tests/test_release.py", "Makefile", "requirements-dev.lock", "deploy/runbook.md"):
         assert (source / name).is_file(), name
-    build(source, "wheel", into=tmp_path / "again")
-    again = contents(the(tmp_path / "again", "*.whl"))
-    assert again == contents(the(released, "*.whl"))
+    build_distribution(source, "wheel", into=tmp_path / "again")
+    again = read_wheel(find_one(tmp_path / "again", "*.whl"))
+    assert again == read_wheel(find_one(build_release, "*.whl"))
 
 
 @pytest.fixture(scope="module")
-def installed(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def install_wheel(build_release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the commands are of an environment that has the wheel and what it needs, and no more."""
     folder = tmp_path_factory.mktemp("clean")
-    done(sys.executable, "-m", "venv", "--without-pip", "env", folder=folder)
+    run_successfully(sys.executable, "-m", "venv", "--without-pip", "env", folder=folder)
     pins = re.findall(
         r"^[\w.-]+==[^\s;\\]+", (ROOT / "requirements.lock").read_text(), re.MULTILINE
     )
     (folder / "pins").write_text("\n".join(pins))
-    wheel = str(the(released, "*.whl"))
+    wheel = str(find_one(build_release, "*.whl"))
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "env/bin/python"), "install"]
     options = ["--no-compile", "--disable-pip-version-check", "--retries", "1", "--timeout", "10"]
     run = subprocess.run(
         [*pip, *options, "--constraint", "pins", wheel],
-        cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=120,
+        cwd=folder, env=build_environment(), capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    if run.returncode and UNREACHED.search(run.stderr + run.stdout) and not os.environ.get("CI"):
+    if (
+        run.returncode
+        and UNREACHABLE_INDEX.search(run.stderr + run.stdout)
+        and not os.environ.get("CI")
+    ):
         pytest.skip(
             "no package index can be reached: the wheel was not installed (CI=1: a failure)"
         )
@@ -106,24 +114,26 @@ def installed(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "env/bin"
 
 
-def test_what_is_installed_says_what_it_can_and_starts_its_demo(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_installed_wheel_prints_help_and_runs_the_demo(install_wheel: Path, tmp_path: Path) -> None:
     """One test, as several would be installed for by several workers. With the state's migrations,
     the limit's bounds and the tables of countries.
     """
     where = "import gateway; print(gateway.__file__)"
-    said = done(str(installed / "python"), "-c", where, folder=tmp_path)
-    assert said.startswith(str(installed.parent)), "it is not this checkout"
-    assert "Run the gateway." in done(str(installed / "payout-gateway"), "--help", folder=tmp_path)
+    said = run_successfully(str(install_wheel / "python"), "-c", where, folder=tmp_path)
+    assert said.startswith(str(install_wheel.parent)), "it is not this checkout"
+    assert "Run the gateway." in run_successfully(
+        str(install_wheel / "payout-gateway"), "--help", folder=tmp_path
+    )
     ports = {"PAYOUT_GATEWAY_SERVER__PORT": "0", "PAYOUT_GATEWAY_SERVER__ADMIN_PORT": "0"}
-    own = {name: value for name, value in environment(**ports).items() if name != "PYTHONPATH"}
+    own = {
+        name: value for name, value in build_environment(**ports).items() if name != "PYTHONPATH"
+    }
     running = subprocess.Popen(
-        [str(installed / "payout-gateway"), "serve", "--demo"],
+        [str(install_wheel / "payout-gateway"), "serve", "--demo"],
         cwd=tmp_path, env=own, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
-        url = next(_addresses(running))
+        url = next(_iterate_addresses(running))
         for path in ("/v1/recipients", "/v1/profile/balances", "/v1/geography/countries/CA"):
             asked = urllib.request.Request(url + path, headers={"X-API-Key": "demo-api-key"})
             with urllib.request.urlopen(asked, timeout=10) as answer:
@@ -135,7 +145,7 @@ def test_what_is_installed_says_what_it_can_and_starts_its_demo(
         running.communicate()
 
 
-def _addresses(running: subprocess.Popen[str]) -> Iterator[str]:
+def _iterate_addresses(running: subprocess.Popen[str]) -> Iterator[str]:
     assert running.stdout
     for line in running.stdout:
         if found := re.search(r"(http://127\.0\.0\.1:\d+)/v1/", line):

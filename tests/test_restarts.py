@@ -12,80 +12,80 @@ import pytest
 from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
 from gateway.simulator import Fault, Service, Switches, start
-from gateway.storage.keyfile import add_key
-from tests.house import KEY, Got, House, import_lines, open_house, settings_for
-from tests.operating import LOST, no_reading_at_once
-from tests.payday import make_batch, make_recipient
-from tests.test_payout_run import COMBINATIONS, Run, payout_run
+from gateway.storage.key_file import add_key
+from tests.operator_commands import LOST, disable_immediate_read
+from tests.payouts import make_batch, make_recipient
+from tests.running_gateway import KEY, Got, House, import_lines, open_house, settings_for
+from tests.test_complete_payout import COMBINATIONS, NormalizedSession, run_payout
 
 
-class Restarted:
+class RestartingGateway:
     """A gateway that is started for each request, and stopped after it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.openings = 0
 
-    async def ask(self, method: str, path: str, body: Any = None) -> Got:
+    async def request(self, method: str, path: str, body: Any = None) -> Got:
         self.openings += 1
         async with run_gateway(self.settings) as running, aiohttp.ClientSession() as session:
-            return await House(running, self.settings, session).ask(method, path, body)
+            return await House(running, self.settings, session).request(method, path, body)
 
 
 @pytest.mark.parametrize("kind", COMBINATIONS, ids=json.dumps)
-async def test_a_payout_run_is_the_same_with_a_restart_between_any_two_steps(
+async def test_payout_is_answered_alike_with_restarts_between_steps(
     kind: dict[str, Any], tmp_path: Path
 ) -> None:
     said: list[list[str]] = []
     for name in ("once", "again"):
-        service = Service(switches=Switches(**kind, processing_seconds=1), seed=1)
+        service = Service(options=Switches(**kind, processing_seconds=1), seed=1)
         simulator = await start(service=service)
         folder = tmp_path / name
         folder.mkdir()
         try:
             if name == "once":
-                async with open_house(folder, simulator.url) as house:
-                    told = Run(house)
-                    await payout_run(told)
+                async with open_house(folder, simulator.url) as gateway:
+                    told = NormalizedSession(gateway)
+                    await run_payout(told)
             else:
                 settings = settings_for(folder, simulator.url)
                 await import_lines(settings, [KEY])
-                restarted = Restarted(settings)
-                told = Run(restarted)  # type: ignore[arg-type]
-                await payout_run(told)
+                restarted = RestartingGateway(settings)
+                told = NormalizedSession(restarted)  # type: ignore[arg-type]
+                await run_payout(told)
                 assert restarted.openings > 20
         finally:
             await simulator.stop()
-        assert len(service.starts) == 1
-        said.append(told.said)
+        assert len(service.batch_starts) == 1
+        said.append(told.exchanges)
     assert said[0] == said[1]
 
 
-async def test_a_retry_is_known_again_wherever_the_first_line_of_the_key_file_has_moved(
+async def test_retry_is_recognized_after_key_file_lines_are_reordered(
     tmp_path: Path,
 ) -> None:
     """The last one encrypts: to have another do so again, its line is moved."""
     service = Service(seed=1)
     simulator = await start(service=service)
     try:
-        async with open_house(tmp_path, simulator.url) as house:
-            recipient = await make_recipient(house)
-            batch = await make_batch(house, recipient, "5.00")
-            add_key(house.settings.state.encryption_key_file)
-        asked = (
+        async with open_house(tmp_path, simulator.url) as gateway:
+            recipient = await make_recipient(gateway)
+            batch = await make_batch(gateway, recipient, "5.00")
+            add_key(gateway.settings.state.encryption_key_file)
+        requests = (
             "POST",
             f"/v1/batches/{batch}/payments",
             {"recipient": {"id": recipient}, "sourceAmount": "7.00"},
         )
-        async with open_house(tmp_path, simulator.url) as house:
+        async with open_house(tmp_path, simulator.url) as gateway:
             service.faults.append(Fault("POST", "/v1/batches/*/payments", **LOST))
-            with no_reading_at_once():
-                assert (await house.ask(*asked)).status == 500
-            file = house.settings.state.encryption_key_file
+            with disable_immediate_read():
+                assert (await gateway.request(*requests)).status == 500
+            file = gateway.settings.state.encryption_key_file
         file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
-        async with open_house(tmp_path, simulator.url) as house:
-            assert (await house.ask(*asked)).status == 200
-            whole = (await house.ask("GET", f"/v1/batches/{batch}")).body["batch"]
+        async with open_house(tmp_path, simulator.url) as gateway:
+            assert (await gateway.request(*requests)).status == 200
+            batch_body = (await gateway.request("GET", f"/v1/batches/{batch}")).body["batch"]
     finally:
         await simulator.stop()
-    assert (whole["totalPayments"], service.created["payment"]) == (2, 2)
+    assert (batch_body["totalPayments"], service.created_counts["payment"]) == (2, 2)

@@ -13,97 +13,99 @@ import pytest
 
 from gateway.simulator import Fault, Service, Simulator, Switches, payments
 from gateway.storage import Ledger, Tenant, open_store
-from gateway.writes.player import Player
+from gateway.writes.executor import FlowExecutor
 from mappings.batch_bodies import SIGNED_ADDS
 from mappings.effects import AwaitFacts
-from tests.house import House
-from tests.operating import eventually, post
-from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
-from tests.signed import Client, asked, refused
-from tests.sockets import Heard, until, wire
+from tests.operator_commands import eventually, post
+from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
+from tests.running_gateway import House
+from tests.signed_requests import SigningClient, extract_error, send_raw
+from tests.sockets import RawResponse, open_connection, until
 
-OWNER = Tenant("demo", "sandbox")
-CLIENT = Client()
-FROZEN = (500, "internal_server_error")
-WRONG_STATUS = (400, "invalid_status")
-SERVICES = pytest.mark.parametrize("inferred", [True, False], ids=["inferred", "documented"])
-
-
-def service_of(*, inferred: bool) -> Service:
-    return Service(seed=1, switches=Switches(inferred=inferred, processing_seconds=60))
+TENANT = Tenant("demo", "sandbox")
+CLIENT = SigningClient()
+FROZEN_REFUSAL = (500, "internal_server_error")
+INVALID_STATUS = (400, "invalid_status")
+WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS = pytest.mark.parametrize(
+    "inferred", [True, False], ids=["inferred", "documented"]
+)
 
 
-async def signed(house: House, method: str, path: str, body: bytes = b"") -> Heard:
+def build_service(*, inferred: bool) -> Service:
+    return Service(seed=1, options=Switches(inferred=inferred, processing_seconds=60))
+
+
+async def send_signed(gateway: House, method: str, path: str, body: bytes = b"") -> RawResponse:
     headers = ["Content-Type: application/json"] if body else []
-    data = CLIENT.request(method, f"/v1{path}", body, *headers, stamp=int(time.time()))
-    return await asked(house, data)
+    data = CLIENT.build_request(method, f"/v1{path}", body, *headers, stamp=int(time.time()))
+    return await send_raw(gateway, data)
 
 
-async def begin(house: House, upstream: str) -> Heard:
-    return await signed(house, "POST", f"/batches/{upstream}/start-processing")
+async def start_signed(gateway: House, upstream: str) -> RawResponse:
+    return await send_signed(gateway, "POST", f"/batches/{upstream}/start-processing")
 
 
-async def facts_of(house: House, upstream: str, kind: str = "batch") -> dict[str, Any]:
-    async with open_store(house.settings.state) as store:
+async def load_facts(gateway: House, upstream: str, kind: str = "batch") -> dict[str, Any]:
+    async with open_store(gateway.settings.state) as store:
         ledger = Ledger(store)
-        alias = await ledger.recall(OWNER, "alias", upstream)
+        alias = await ledger.load(TENANT, "alias", upstream)
         return (
-            alias
-            if kind == "alias"
-            else await ledger.recall(OWNER, kind, alias.get("id", upstream))
+            alias if kind == "alias" else await ledger.load(TENANT, kind, alias.get("id", upstream))
         )
 
 
-def upstream_ids(simulator: Simulator) -> list[str]:
+def list_upstream_ids(simulator: Simulator) -> list[str]:
     """Lists the service's ids of the batches in the order of creation."""
-    return list(simulator.service.world().batches)
+    return list(simulator.service.find_or_create_tenant().batches)
 
 
-async def edit(house: House, batch: str, amount: str = "9.00") -> Any:
-    (payment,) = await payment_ids(house, batch)
+async def edit_payment(gateway: House, batch: str, amount: str = "9.00") -> Any:
+    (payment,) = await payment_ids(gateway, batch)
     body = {"sourceAmount": amount}
-    return await house.ask("PATCH", f"/v1/batches/{batch}/payments/{payment}", body)
+    return await gateway.request("PATCH", f"/v1/batches/{batch}/payments/{payment}", body)
 
 
-async def open_batch(house: House, simulator: Simulator) -> tuple[str, str, str]:
+async def create_batch_of_one(gateway: House, simulator: Simulator) -> tuple[str, str, str]:
     """Creates a batch that pays 5.00; returns recipient, batch and the service's batch id."""
-    recipient = await make_recipient(house)
-    batch = await make_batch(house, recipient, "5.00")
-    (upstream,) = upstream_ids(simulator)
+    recipient = await make_recipient(gateway)
+    batch = await make_batch(gateway, recipient, "5.00")
+    (upstream,) = list_upstream_ids(simulator)
     return recipient, batch, upstream
 
 
-@SERVICES
-async def test_a_batch_made_through_the_legacy_face_is_started_through_the_signed_one(
+@WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
+async def test_legacy_batch_is_started_through_the_signed_interface(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
-        batch = await make_batch(house, await make_recipient(house), "5.00")
-        (upstream,) = upstream_ids(simulator)
-        answer = await begin(house, upstream)
+    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
+        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+        (upstream,) = list_upstream_ids(simulator)
+        answer = await start_signed(gateway, upstream)
         assert answer.status == 200
-        assert answer.json["batch"]["id"] == upstream
-        facts = await facts_of(house, upstream)
+        assert answer.parse_json["batch"]["id"] == upstream
+        facts = await load_facts(gateway, upstream)
         assert (facts["phase"], facts["version"]) == ("sent", 2)
         assert facts["started"]
-        assert (await done(house, "GET", f"/batches/{batch}"))["batch"]["status"] == "processing"
-        again = await house.ask("POST", f"/v1/batches/{batch}/start-processing")
-        assert (again.status, again.body["errors"][0]["code"]) == (406, "invalid_status")
-        assert (await edit(house, batch)).status == 406
-    assert len(simulator.service.starts) == 1
+        assert (await done(gateway, "GET", f"/batches/{batch}"))["batch"]["status"] == "processing"
+        retried = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+        assert (retried.status, retried.body["errors"][0]["code"]) == (406, "invalid_status")
+        assert (await edit_payment(gateway, batch)).status == 406
+    assert len(simulator.service.batch_starts) == 1
 
 
-async def test_an_abandoned_batch_is_never_started_nor_changed_and_the_one_in_its_place_is(
+async def test_superseded_batch_is_not_started_and_its_replacement_is(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, service_of(inferred=False)) as (house, simulator):
-        recipient = await make_recipient(house)
-        batch = await make_batch(house, recipient, "5.00")
-        (first,) = upstream_ids(simulator)
-        assert (await edit(house, batch)).status == 200
-        assert (await facts_of(house, first, "alias"))["abandoned"]
-        calls = len(simulator.service.calls("POST")) + len(simulator.service.calls("PATCH"))
-        assert refused(await begin(house, first)) == WRONG_STATUS
+    async with open_town(tmp_path, build_service(inferred=False)) as (gateway, simulator):
+        recipient = await make_recipient(gateway)
+        batch = await make_batch(gateway, recipient, "5.00")
+        (first,) = list_upstream_ids(simulator)
+        assert (await edit_payment(gateway, batch)).status == 200
+        assert (await load_facts(gateway, first, "alias"))["abandoned"]
+        calls = len(simulator.service.list_requests("POST")) + len(
+            simulator.service.list_requests("PATCH")
+        )
+        assert extract_error(await start_signed(gateway, first)) == INVALID_STATUS
         payment = b'{"recipient":{"id":"%s"},"amount":"1.00","currency":"USD"}' % recipient.encode()
         for method, path in (
             ("POST", f"/batches/{first}/payments"),
@@ -113,394 +115,450 @@ async def test_an_abandoned_batch_is_never_started_nor_changed_and_the_one_in_it
             ("POST", f"/batches/%{ord('B'):x}{first[1:]}/start-processing/"),
         ):
             body = b"" if method == "DELETE" else payment
-            assert refused(await signed(house, method, path, body)) == WRONG_STATUS
-        assert len(simulator.service.calls("POST")) + len(simulator.service.calls("PATCH")) == calls
-        assert (await signed(house, "GET", f"/batch/{first}/summary")).status == 200
-        await done(house, "POST", f"/batches/{batch}/generate-quote")
-        second = upstream_ids(simulator)[1]
-        assert (await begin(house, second)).status == 200
-        assert refused(await begin(house, first)) == WRONG_STATUS
-        assert (await done(house, "GET", f"/batches/{batch}"))["batch"]["status"] == "processing"
-    (started,) = simulator.service.starts
+            assert extract_error(await send_signed(gateway, method, path, body)) == INVALID_STATUS
+        assert (
+            len(simulator.service.list_requests("POST"))
+            + len(simulator.service.list_requests("PATCH"))
+            == calls
+        )
+        assert (await send_signed(gateway, "GET", f"/batch/{first}/summary")).status == 200
+        await done(gateway, "POST", f"/batches/{batch}/generate-quote")
+        second = list_upstream_ids(simulator)[1]
+        assert (await start_signed(gateway, second)).status == 200
+        assert extract_error(await start_signed(gateway, first)) == INVALID_STATUS
+        assert (await done(gateway, "GET", f"/batches/{batch}"))["batch"]["status"] == "processing"
+    (started,) = simulator.service.batch_starts
     assert started.batch_id == second
 
 
-@SERVICES
-async def test_of_an_edit_there_and_a_start_here_at_once_one_wins(
+@WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
+async def test_concurrent_legacy_edit_and_signed_start_have_one_winner(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    service = service_of(inferred=inferred)
-    async with open_town(tmp_path, service) as (house, simulator):
-        recipient = await make_recipient(house)
+    service = build_service(inferred=inferred)
+    async with open_town(tmp_path, service) as (gateway, simulator):
+        recipient = await make_recipient(gateway)
         for number in range(25):
-            batch = await make_batch(house, recipient, "5.00")
-            upstream = upstream_ids(simulator)[-1]
-            (payment,) = await payment_ids(house, batch)
-            service.starts.clear()
+            batch = await make_batch(gateway, recipient, "5.00")
+            upstream = list_upstream_ids(simulator)[-1]
+            (payment,) = await payment_ids(gateway, batch)
+            service.batch_starts.clear()
 
             async def change(
                 batch: str = batch, payment: str = payment, number: int = number
             ) -> Any:
                 await asyncio.sleep(number % 5 / 1000)
                 body = {"sourceAmount": "9.00"}
-                return await house.ask("PATCH", f"/v1/batches/{batch}/payments/{payment}", body)
+                return await gateway.request(
+                    "PATCH", f"/v1/batches/{batch}/payments/{payment}", body
+                )
 
-            edited, started = await asyncio.gather(change(), begin(house, upstream))
+            edited, started = await asyncio.gather(change(), start_signed(gateway, upstream))
             assert edited.status in (200, 406)
-            assert started.status == 200 or refused(started) == WRONG_STATUS
+            assert started.status == 200 or extract_error(started) == INVALID_STATUS
             assert 200 in (edited.status, started.status)
-            assert len(service.starts) == (started.status == 200)
+            assert len(service.batch_starts) == (started.status == 200)
             if started.status == 200:
                 # What was paid is what was answered, and nothing is paid a second time.
-                paid = [one.terms.source for one in service.batch(upstream).payments.values()]
-                assert [str(one) for one in paid] == ["9.00" if edited.status == 200 else "5.00"]
-                again = await house.ask("POST", f"/v1/batches/{batch}/start-processing")
-                assert again.status == 406
-                assert len(service.starts) == 1
+                paid = [
+                    entry.terms.source_amount
+                    for entry in service.require_batch(upstream).payments.values()
+                ]
+                assert [str(entry) for entry in paid] == [
+                    "9.00" if edited.status == 200 else "5.00"
+                ]
+                retried = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+                assert retried.status == 406
+                assert len(service.batch_starts) == 1
 
 
-@SERVICES
-async def test_a_start_that_is_under_way_here_keeps_an_edit_out_there(
+@WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
+async def test_legacy_edit_during_a_signed_start_is_refused(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
-        recipient = await make_recipient(house)
-        batch = await make_batch(house, recipient, "5.00")
-        upstream = upstream_ids(simulator)[-1]
+    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
+        recipient = await make_recipient(gateway)
+        batch = await make_batch(gateway, recipient, "5.00")
+        upstream = list_upstream_ids(simulator)[-1]
         fault = Fault("POST", "/v1/batches/*/start-processing", delay=0.5)
-        simulator.next(fault)
-        starting = asyncio.ensure_future(begin(house, upstream))
+        simulator.inject_fault(fault)
+        starting = asyncio.ensure_future(start_signed(gateway, upstream))
         await asyncio.sleep(0.2)
-        assert (await edit(house, batch)).status == 406
-        assert refused(await begin(house, upstream)) == WRONG_STATUS
+        assert (await edit_payment(gateway, batch)).status == 406
+        assert extract_error(await start_signed(gateway, upstream)) == INVALID_STATUS
         assert (await starting).status == 200
-    assert len(simulator.service.starts) == 1
+    assert len(simulator.service.batch_starts) == 1
 
 
-async def test_a_batch_made_elsewhere_is_started_once_and_can_be_read_and_listed_afterwards(
+async def test_batch_created_elsewhere_is_started_once_and_listed(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, service_of(inferred=False)) as (house, simulator):
-        recipient = await make_recipient(house)
-        listed = await done(house, "GET", f"/recipients/{recipient}")
+    async with open_town(tmp_path, build_service(inferred=False)) as (gateway, simulator):
+        recipient = await make_recipient(gateway)
+        listed = await done(gateway, "GET", f"/recipients/{recipient}")
         assert listed
-        (theirs,) = simulator.service.world().recipients
-        made = await signed(
-            house,
+        (upstream_recipient,) = simulator.service.find_or_create_tenant().recipients
+        created = await send_signed(
+            gateway,
             "POST",
             "/batches",
             b'{"currency":"USD","payments":[{"recipient":{"id":"%s"},"amount":"5.00","currency":"USD"}]}'
-            % theirs.encode(),
+            % upstream_recipient.encode(),
         )
-        assert made.status == 200
-        upstream = made.json["batch"]["id"]
-        assert (await begin(house, upstream)).status == 200
-        again = await begin(house, upstream)
-        assert refused(again) == WRONG_STATUS  # the service's own word: the ledger let it go on
-        assert len(simulator.service.calls("POST", "/v1/batches/*/start-processing")) == 2
-        assert (await done(house, "GET", f"/batches/{upstream}"))["batch"]["status"] == "processing"
-        rows = (await done(house, "GET", "/batches"))["batches"]
+        assert created.status == 200
+        upstream = created.parse_json["batch"]["id"]
+        assert (await start_signed(gateway, upstream)).status == 200
+        retried = await start_signed(gateway, upstream)
+        assert (
+            extract_error(retried) == INVALID_STATUS
+        )  # the service's own word: the ledger let it go on
+        assert len(simulator.service.list_requests("POST", "/v1/batches/*/start-processing")) == 2
+        assert (await done(gateway, "GET", f"/batches/{upstream}"))["batch"][
+            "status"
+        ] == "processing"
+        rows = (await done(gateway, "GET", "/batches"))["batches"]
         assert [row["status"] for row in rows] == ["processing"]
-        assert (await edit(house, upstream)).status == 406
-    assert len(simulator.service.starts) == 1
+        assert (await edit_payment(gateway, upstream)).status == 406
+    assert len(simulator.service.batch_starts) == 1
 
 
-def adds(recipient: str, amount: str) -> bytes:
+def build_add_body(recipient: str, amount: str) -> bytes:
     payment = {"recipient": {"id": recipient}, "amount": amount, "currency": "USD"}
     return json.dumps(payment).encode()
 
 
-@SERVICES
-async def test_what_is_added_here_while_it_is_edited_there_is_paid(
+@WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
+async def test_payment_added_during_a_legacy_edit_is_paid(
     tmp_path: Path, *, inferred: bool
 ) -> None:
-    async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
-        recipient, batch, upstream = await open_batch(house, simulator)
+    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         simulator.service.faults.append(Fault("POST", f"/v1{path}", delay=0.6))
-        adding = asyncio.ensure_future(signed(house, "POST", path, adds(recipient, "7.00")))
+        adding = asyncio.ensure_future(
+            send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
+        )
         await asyncio.sleep(0.2)
-        edited, added = await edit(house, batch), await adding
+        edited, added = await edit_payment(gateway, batch), await adding
         assert (edited.status, added.status) == (200, 200)
-        started = await done(house, "POST", f"/batches/{batch}/start-processing")
+        started = await done(gateway, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["amount"] == "16.00"
-        assert len(simulator.service.starts) == 1
-        whole = (await done(house, "GET", f"/batches/{batch}"))["batch"]["payments"]["payments"]
-        assert sorted(one["sourceAmount"] for one in whole) == ["7.00", "9.00"]
+        assert len(simulator.service.batch_starts) == 1
+        batch_body = (await done(gateway, "GET", f"/batches/{batch}"))["batch"]["payments"][
+            "payments"
+        ]
+        assert sorted(entry["sourceAmount"] for entry in batch_body) == ["7.00", "9.00"]
 
 
-async def test_what_is_added_here_after_an_edit_there_has_read_the_batch_is_paid(
+async def test_payment_added_after_a_legacy_edit_read_the_batch_is_paid(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, service_of(inferred=False)) as (house, simulator):
-        recipient, batch, upstream = await open_batch(house, simulator)
-        (payment,) = await payment_ids(house, batch)
+    async with open_town(tmp_path, build_service(inferred=False)) as (gateway, simulator):
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
+        (payment,) = await payment_ids(gateway, batch)
         simulator.service.faults.append(
             Fault("GET", f"/v1/batch/{upstream}/summary", answer_delay=0.5)
         )
         path, change = f"/v1/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
-        editing = asyncio.ensure_future(house.ask("PATCH", path, change))
+        editing = asyncio.ensure_future(gateway.request("PATCH", path, change))
         await asyncio.sleep(0.2)
-        added = await signed(
-            house, "POST", f"/batches/{upstream}/payments", adds(recipient, "7.00")
+        added = await send_signed(
+            gateway, "POST", f"/batches/{upstream}/payments", build_add_body(recipient, "7.00")
         )
         assert (added.status, editing.done(), (await editing).status) == (200, False, 200)
-        started = await done(house, "POST", f"/batches/{batch}/start-processing")
+        started = await done(gateway, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["amount"] == "16.00"
 
 
-async def test_what_is_added_here_while_an_edit_there_makes_a_draft_is_refused(
+async def test_signed_add_is_refused_while_a_legacy_edit_creates_a_draft(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, service_of(inferred=False)) as (house, simulator):
-        recipient, batch, upstream = await open_batch(house, simulator)
+    async with open_town(tmp_path, build_service(inferred=False)) as (gateway, simulator):
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         # Each look at the batch takes a while: the one for the path comes once it is taken.
         summary = f"/v1/batch/{upstream}/summary"
         simulator.service.faults.append(Fault("GET", summary, delay=0.4, times=9))
-        editing = asyncio.ensure_future(edit(house, batch))
+        editing = asyncio.ensure_future(edit_payment(gateway, batch))
 
         async def is_taken() -> bool:
-            return (await facts_of(house, upstream)).get("phase") == "editing"
+            return (await load_facts(gateway, upstream)).get("phase") == "editing"
 
         await eventually(is_taken)
-        added, edited = await signed(house, "POST", path, adds(recipient, "7.00")), await editing
+        added, edited = (
+            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00")),
+            await editing,
+        )
         assert edited.status == 200
-        assert refused(added) == WRONG_STATUS
-        assert simulator.service.calls("POST", f"/v1{path}") == []
+        assert extract_error(added) == INVALID_STATUS
+        assert simulator.service.list_requests("POST", f"/v1{path}") == []
 
 
-async def test_an_addition_here_whose_answer_is_lost_holds_edits_up_there_until_it_is_over(
+async def test_signed_add_in_doubt_blocks_legacy_edits_until_resolved(
     tmp_path: Path,
 ) -> None:
     sections = {"upstream": {"timeout_seconds": 1}}
-    async with open_town(tmp_path, service_of(inferred=False), **sections) as (house, simulator):
-        recipient, batch, upstream = await open_batch(house, simulator)
+    async with open_town(tmp_path, build_service(inferred=False), **sections) as (
+        gateway,
+        simulator,
+    ):
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
-        (payment,) = await payment_ids(house, batch)
+        (payment,) = await payment_ids(gateway, batch)
         edit = partial(
-            house.ask, "PATCH", f"/v1/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
+            gateway.request,
+            "PATCH",
+            f"/v1/batches/{batch}/payments/{payment}",
+            {"sourceAmount": "9.00"},
         )
         simulator.service.faults.append(Fault("POST", f"/v1{path}", close="after"))
-        assert (await signed(house, "POST", path, adds(recipient, "7.00"))).status == 500
+        assert (
+            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
+        ).status == 500
         edited = await edit()
         assert (edited.status, edited.headers["Retry-After"]) == (500, "1")
-        async with open_store(house.settings.state) as store:
+        async with open_store(gateway.settings.state) as store:
             lost = {"lost": "2026-01-01T00:00:00+00:00"}
-            await Ledger(store).record(OWNER, "signed", upstream, lost)
+            await Ledger(store).compare_and_set(TENANT, "signed", upstream, lost)
         assert (await edit()).status == 200
-        started = await done(house, "POST", f"/batches/{batch}/start-processing")
+        started = await done(gateway, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["amount"] == "16.00"
 
 
-@SERVICES
-async def test_an_edit_that_met_a_start_which_is_refused_edits_what_is_there(
+@WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
+async def test_edit_after_a_refused_start_applies_to_the_batch(
     *, inferred: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gateway has no record of a batch that was created elsewhere."""
-    plain, over = Player._awaited, asyncio.Event()
+    real_await, release = FlowExecutor._wait_for_facts, asyncio.Event()
 
-    async def awaited(player: Player, step: AwaitFacts, owner: Tenant) -> Any:
-        await over.wait()
-        return await plain(player, step, owner)
+    async def wait_until_released(player: FlowExecutor, step: AwaitFacts, owner: Tenant) -> Any:
+        await release.wait()
+        return await real_await(player, step, owner)
 
-    monkeypatch.setattr(Player, "_awaited", awaited)
-    async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
-        recipient = await make_recipient(house)
+    monkeypatch.setattr(FlowExecutor, "_wait_for_facts", wait_until_released)
+    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
+        recipient = await make_recipient(gateway)
         payment = {"recipient": {"id": recipient}, "amount": "5.00", "currency": "USD"}
         body = json.dumps({"currency": "USD", "payments": [payment]}).encode()
-        batch = (await signed(house, "POST", "/batches", body)).json["batch"]["id"]
+        batch = (await send_signed(gateway, "POST", "/batches", body)).parse_json["batch"]["id"]
         refusal = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
         start, read = "/v1/batches/*/start-processing", "/v1/batch/*/summary"
-        simulator.next(Fault("POST", start, status=400, body=refusal, delay=1.2))
-        simulator.next(Fault("GET", read, answer_delay=0.8))
+        simulator.inject_fault(Fault("POST", start, status=400, body=refusal, delay=1.2))
+        simulator.inject_fault(Fault("GET", read, answer_delay=0.8))
         more = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
-        adding = asyncio.ensure_future(house.ask("POST", f"/v1/batches/{batch}/payments", more))
+        adding = asyncio.ensure_future(
+            gateway.request("POST", f"/v1/batches/{batch}/payments", more)
+        )
         await asyncio.sleep(0.1)
-        assert refused(await begin(house, batch)) == (400, "expired_quote")
-        over.set()
+        assert extract_error(await start_signed(gateway, batch)) == (400, "expired_quote")
+        release.set()
         assert (await adding).status == 200
-        assert (await facts_of(house, batch))["upstream"] == batch
-        shown = (await done(house, "GET", f"/batches/{batch}"))["batch"]
+        assert (await load_facts(gateway, batch))["upstream"] == batch
+        shown = (await done(gateway, "GET", f"/batches/{batch}"))["batch"]
         assert (shown["amount"], shown["currency"]) == ("12.00", "USD")
-        await done(house, "POST", f"/batches/{batch}/start-processing")
-    (started,) = simulator.service.starts
-    assert len(simulator.service.batch(started.batch_id).payments) == 2
+        await done(gateway, "POST", f"/batches/{batch}/start-processing")
+    (started,) = simulator.service.batch_starts
+    assert len(simulator.service.require_batch(started.batch_id).payments) == 2
 
 
-async def test_a_start_that_is_refused_there_can_be_tried_again(tmp_path: Path) -> None:
-    async with open_town(tmp_path, service_of(inferred=True)) as (house, simulator):
-        await make_batch(house, await make_recipient(house), "5.00")
-        (upstream,) = upstream_ids(simulator)
+async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
+    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
+        await make_batch(gateway, await make_recipient(gateway), "5.00")
+        (upstream,) = list_upstream_ids(simulator)
         body = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
-        simulator.next(Fault("POST", "/v1/batches/*/start-processing", status=400, body=body))
-        assert refused(await begin(house, upstream)) == (400, "expired_quote")
-        assert (await facts_of(house, upstream))["phase"] == "sent"
-        assert (await begin(house, upstream)).status == 200
+        simulator.inject_fault(
+            Fault("POST", "/v1/batches/*/start-processing", status=400, body=body)
+        )
+        assert extract_error(await start_signed(gateway, upstream)) == (400, "expired_quote")
+        assert (await load_facts(gateway, upstream))["phase"] == "sent"
+        assert (await start_signed(gateway, upstream)).status == 200
 
 
-async def test_a_start_whose_answer_is_lost_is_not_sent_again_and_keeps_the_batch(
+async def test_signed_start_in_doubt_is_not_sent_again(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, service_of(inferred=True)) as (house, simulator):
-        batch = await make_batch(house, await make_recipient(house), "5.00")
-        (upstream,) = upstream_ids(simulator)
-        simulator.next(Fault("POST", "/v1/batches/*/start-processing", close="after"))
-        assert refused(await begin(house, upstream)) == (500, "internal_server_error")
-        assert (await facts_of(house, upstream))["phase"] == "starting"
-        assert refused(await begin(house, upstream)) == WRONG_STATUS
-        assert (await edit(house, batch)).status == 406
-    assert len(simulator.service.starts) == 1
+    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
+        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+        (upstream,) = list_upstream_ids(simulator)
+        simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", close="after"))
+        assert extract_error(await start_signed(gateway, upstream)) == (
+            500,
+            "internal_server_error",
+        )
+        assert (await load_facts(gateway, upstream))["phase"] == "starting"
+        assert extract_error(await start_signed(gateway, upstream)) == INVALID_STATUS
+        assert (await edit_payment(gateway, batch)).status == 406
+    assert len(simulator.service.batch_starts) == 1
 
 
-async def test_a_start_that_never_left_leaves_the_batch_as_it_was(tmp_path: Path) -> None:
-    async with open_town(tmp_path, service_of(inferred=True)) as (house, simulator):
-        await make_batch(house, await make_recipient(house), "5.00")
-        (upstream,) = upstream_ids(simulator)
+async def test_unsent_signed_start_leaves_the_batch_unchanged(tmp_path: Path) -> None:
+    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
+        await make_batch(gateway, await make_recipient(gateway), "5.00")
+        (upstream,) = list_upstream_ids(simulator)
         await simulator.stop()
-        assert refused(await begin(house, upstream)) == (500, "internal_server_error")
-        assert (await facts_of(house, upstream))["phase"] == "sent"
+        assert extract_error(await start_signed(gateway, upstream)) == (
+            500,
+            "internal_server_error",
+        )
+        assert (await load_facts(gateway, upstream))["phase"] == "sent"
 
 
-async def test_a_client_that_goes_away_leaves_its_start_to_be_answered(tmp_path: Path) -> None:
-    async with open_town(tmp_path, service_of(inferred=True)) as (house, simulator):
-        await make_batch(house, await make_recipient(house), "5.00")
-        (upstream,) = upstream_ids(simulator)
-        simulator.next(Fault("POST", "/v1/batches/*/start-processing", delay=0.3))
+async def test_signed_start_of_a_disconnected_client_is_completed(tmp_path: Path) -> None:
+    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
+        await make_batch(gateway, await make_recipient(gateway), "5.00")
+        (upstream,) = list_upstream_ids(simulator)
+        simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", delay=0.3))
         target = f"/v1/batches/{upstream}/start-processing"
-        async with await wire(house.running.port) as connection:
-            await connection.say(CLIENT.request("POST", target, stamp=int(time.time())))
+        async with await open_connection(gateway.running.port) as connection:
+            await connection.send(CLIENT.build_request("POST", target, stamp=int(time.time())))
             await asyncio.sleep(0.1)
         for _ in range(100):
-            if (await facts_of(house, upstream)).get("started"):
+            if (await load_facts(gateway, upstream)).get("started"):
                 break
             await asyncio.sleep(0.05)
-        assert (await facts_of(house, upstream))["phase"] == "sent"
-    assert len(simulator.service.starts) == 1
+        assert (await load_facts(gateway, upstream))["phase"] == "sent"
+    assert len(simulator.service.batch_starts) == 1
 
 
 # Recipients.
 
 
-async def test_a_signed_write_on_a_recipient_is_seen_by_the_legacy_face_at_once(
+async def test_signed_recipient_write_invalidates_the_legacy_cache(
     tmp_path: Path,
 ) -> None:
     """Payments name recipients by email; the lookup is cached."""
-    async with open_town(tmp_path, service_of(inferred=True)) as (house, simulator):
-        await make_recipient(house, "ada")
-        (theirs,) = simulator.service.world().recipients
+    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
+        await make_recipient(gateway, "ada")
+        (upstream_recipient,) = simulator.service.find_or_create_tenant().recipients
         payment = {"recipient": {"email": "ada@example.com"}, "sourceAmount": "5.00"}
         body = {"sourceCurrency": "USD", "payments": [payment]}
         asked_for = "/v1/recipients"
-        await done(house, "POST", "/batches", body)
-        await done(house, "POST", "/batches", body)
-        assert len(simulator.service.calls("GET", asked_for)) == 1
-        changed = await signed(
-            house, "PATCH", f"/recipients/{theirs}", b'{"email":"countess@example.com"}'
+        await done(gateway, "POST", "/batches", body)
+        await done(gateway, "POST", "/batches", body)
+        assert len(simulator.service.list_requests("GET", asked_for)) == 1
+        changed = await send_signed(
+            gateway,
+            "PATCH",
+            f"/recipients/{upstream_recipient}",
+            b'{"email":"countess@example.com"}',
         )
         assert changed.status == 200
-        got = await house.ask("POST", "/v1/batches", body)
-        assert got.status == 406
-        assert got.body["errors"][0]["field"] == "payments[0].recipient.email"
+        response = await gateway.request("POST", "/v1/batches", body)
+        assert response.status == 406
+        assert response.body["errors"][0]["field"] == "payments[0].recipient.email"
 
 
-async def test_a_signed_read_of_a_recipient_forgets_nothing(tmp_path: Path) -> None:
-    async with open_town(tmp_path, service_of(inferred=True)) as (house, simulator):
-        await make_recipient(house, "ada")
+async def test_signed_recipient_read_keeps_the_legacy_cache(tmp_path: Path) -> None:
+    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
+        await make_recipient(gateway, "ada")
         payment = {"recipient": {"email": "ada@example.com"}, "sourceAmount": "5.00"}
         body = {"sourceCurrency": "USD", "payments": [payment]}
-        await done(house, "POST", "/batches", body)
-        assert (await signed(house, "GET", "/recipients/R-none")).status == 404
-        await done(house, "POST", "/batches", body)
-        assert len(simulator.service.calls("GET", "/v1/recipients")) == 1
+        await done(gateway, "POST", "/batches", body)
+        assert (await send_signed(gateway, "GET", "/recipients/R-none")).status == 404
+        await done(gateway, "POST", "/batches", body)
+        assert len(simulator.service.list_requests("GET", "/v1/recipients")) == 1
 
 
 # Starts of unknown outcome.
 
 
 @pytest.mark.parametrize("close", ["before", "after"])
-async def test_a_start_whose_answer_is_lost_is_found_out_about_like_any_other(
-    close: str, tmp_path: Path
-) -> None:
+async def test_signed_start_in_doubt_is_reconciled(close: str, tmp_path: Path) -> None:
     """Reads of the batch fail meanwhile, so that the outcome cannot be found earlier."""
-    async with post(tmp_path, inferred=True) as here:
-        await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (upstream,) = here.service.world().batches
-        here.breaks("GET", "/v1/batch/*/summary", times=1000, status=503)
-        here.breaks("POST", "/v1/batches/*/start-processing", close=close)
-        assert refused(await begin(here.house, upstream)) == (500, "internal_server_error")
-        (listed,) = (await here.told("writes", "unsettled"))["writes"]
+    async with post(tmp_path, inferred=True) as setup:
+        await make_batch(setup.gateway, await make_recipient(setup.gateway), "5.00")
+        (upstream,) = setup.service.find_or_create_tenant().batches
+        setup.add_fault("GET", "/v1/batch/*/summary", times=1000, status=503)
+        setup.add_fault("POST", "/v1/batches/*/start-processing", close=close)
+        assert extract_error(await start_signed(setup.gateway, upstream)) == (
+            500,
+            "internal_server_error",
+        )
+        (listed,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
         assert (listed["operation"], listed["request_id"] != "") == ("start_signed_batch", True)
-        assert refused(await begin(here.house, upstream)) == (500, "internal_server_error")
-        here.service.faults.clear()
-        await here.lapse()
-        again = await begin(here.house, upstream)
+        assert extract_error(await start_signed(setup.gateway, upstream)) == (
+            500,
+            "internal_server_error",
+        )
+        setup.service.faults.clear()
+        await setup.age_sent_writes()
+        retried = await start_signed(setup.gateway, upstream)
         if close == "after":
-            assert refused(again) == WRONG_STATUS
+            assert extract_error(retried) == INVALID_STATUS
         else:
-            assert again.status == 200
-        assert len(here.service.starts) == 1
-        assert (await facts_of(here.house, upstream))["phase"] == "sent"
-        assert (await here.told("writes", "unsettled"))["writes"] == []
+            assert retried.status == 200
+        assert len(setup.service.batch_starts) == 1
+        assert (await load_facts(setup.gateway, upstream))["phase"] == "sent"
+        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
 
 
-async def test_signed_writes_stop_where_an_operator_froze_them_and_reads_go_on(
+async def test_freeze_refuses_signed_writes_and_allows_reads(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, inferred=True) as here:
-        await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (upstream,) = here.service.world().batches
-        await here.says("freeze", "--merchant", "demo")
-        calls = here.sent("POST", "*")
+    async with post(tmp_path, inferred=True) as setup:
+        await make_batch(setup.gateway, await make_recipient(setup.gateway), "5.00")
+        (upstream,) = setup.service.find_or_create_tenant().batches
+        await setup.run_command("freeze", "--merchant", "demo")
+        calls = setup.count_calls("POST", "*")
         for path in (f"/batches/{upstream}/start-processing", f"/batches/{upstream}/payments"):
-            assert refused(await signed(here.house, "POST", path)) == FROZEN
-        assert (await signed(here.house, "GET", f"/batch/{upstream}/summary")).status == 200
-        assert here.sent("POST", "*") == calls
-        await here.says("unfreeze", "--merchant", "demo")
-        assert (await begin(here.house, upstream)).status == 200
+            assert extract_error(await send_signed(setup.gateway, "POST", path)) == FROZEN_REFUSAL
+        assert (await send_signed(setup.gateway, "GET", f"/batch/{upstream}/summary")).status == 200
+        assert setup.count_calls("POST", "*") == calls
+        await setup.run_command("unfreeze", "--merchant", "demo")
+        assert (await start_signed(setup.gateway, upstream)).status == 200
 
 
-async def test_what_waited_for_an_edit_is_not_sent_once_writes_are_frozen(tmp_path: Path) -> None:
-    async with post(tmp_path, seconds=15, inferred=True) as here:
-        recipient = await make_recipient(here.house)
-        batch = await make_batch(here.house, recipient, "5.00")
-        (upstream,) = here.service.world().batches
-        here.breaks("PATCH", "/v1/batches/*/payments/*", delay=3)
-        editing = asyncio.ensure_future(edit(here.house, batch))
+async def test_signed_write_waiting_for_an_edit_is_not_sent_after_a_freeze(tmp_path: Path) -> None:
+    async with post(tmp_path, seconds=15, inferred=True) as setup:
+        recipient = await make_recipient(setup.gateway)
+        batch = await make_batch(setup.gateway, recipient, "5.00")
+        (upstream,) = setup.service.find_or_create_tenant().batches
+        setup.add_fault("PATCH", "/v1/batches/*/payments/*", delay=3)
+        editing = asyncio.ensure_future(edit_payment(setup.gateway, batch))
 
         async def is_taken() -> bool:
-            return (await facts_of(here.house, upstream)).get("phase") == "editing"
+            return (await load_facts(setup.gateway, upstream)).get("phase") == "editing"
 
         await eventually(is_taken)
         path = f"/batches/{upstream}/payments"
-        adding = asyncio.ensure_future(signed(here.house, "POST", path, adds(recipient, "7.00")))
-        await here.says("freeze", "--merchant", "demo")
-        assert refused(await adding) == FROZEN
-        assert here.sent("POST", f"/v1{path}") == 0
+        adding = asyncio.ensure_future(
+            send_signed(setup.gateway, "POST", path, build_add_body(recipient, "7.00"))
+        )
+        await setup.run_command("freeze", "--merchant", "demo")
+        assert extract_error(await adding) == FROZEN_REFUSAL
+        assert setup.count_calls("POST", f"/v1{path}") == 0
         assert (await editing).status == 200
 
 
-@SERVICES
-async def test_an_edit_there_waits_for_what_was_under_way_here_and_for_nothing_that_came_later(
+@WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
+async def test_legacy_edit_waits_only_for_earlier_signed_writes(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    async with open_town(tmp_path, service_of(inferred=inferred)) as (house, simulator):
-        recipient, batch, upstream = await open_batch(house, simulator)
+    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
+        recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
-        simulator.next(Fault("POST", f"/v1{path}", answer_delay=3))
-        first = asyncio.ensure_future(signed(house, "POST", path, adds(recipient, "6.00")))
-        await until(lambda: len(simulator.service.batch(upstream).payments) == 2)
+        simulator.inject_fault(Fault("POST", f"/v1{path}", answer_delay=3))
+        first = asyncio.ensure_future(
+            send_signed(gateway, "POST", path, build_add_body(recipient, "6.00"))
+        )
+        await until(lambda: len(simulator.service.require_batch(upstream).payments) == 2)
         more = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
-        adding = asyncio.ensure_future(house.ask("POST", f"/v1/batches/{batch}/payments", more))
+        adding = asyncio.ensure_future(
+            gateway.request("POST", f"/v1/batches/{batch}/payments", more)
+        )
 
         async def is_taken() -> bool:
-            return (await facts_of(house, upstream)).get("phase") == "editing"
+            return (await load_facts(gateway, upstream)).get("phase") == "editing"
 
         await eventually(is_taken)
-        last = await signed(house, "POST", path, adds(recipient, "8.00"))
+        last = await send_signed(gateway, "POST", path, build_add_body(recipient, "8.00"))
         assert [(await first).status, (await adding).status, last.status] == [200] * 3
-    paid = [one.terms.source for one in simulator.service.batch(upstream).payments.values()]
-    assert [str(one) for one in paid] == ["5.00", "6.00", "7.00", "8.00"]
+    paid = [
+        payment.terms.source_amount
+        for payment in simulator.service.require_batch(upstream).payments.values()
+    ]
+    assert [str(entry) for entry in paid] == ["5.00", "6.00", "7.00", "8.00"]
 
 
 SIGNED_BODIES: dict[str, dict[str, Any]] = {
@@ -510,42 +568,49 @@ SIGNED_BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-@SERVICES
+@WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
 @pytest.mark.parametrize("body", SIGNED_BODIES.values(), ids=SIGNED_BODIES)
-async def test_a_payment_added_here_is_no_difference_when_the_batch_is_started_there(
+async def test_signed_payment_is_accepted_by_the_check_before_start(
     body: dict[str, Any], *, inferred: bool, tmp_path: Path
 ) -> None:
     legacy = {"verify_before_start": "refuse"}
-    async with open_town(tmp_path, service_of(inferred=inferred), legacy=legacy) as (house, there):
-        recipient, batch, upstream = await open_batch(house, there)
+    async with open_town(tmp_path, build_service(inferred=inferred), legacy=legacy) as (
+        gateway,
+        there,
+    ):
+        recipient, batch, upstream = await create_batch_of_one(gateway, there)
         add = json.dumps({"recipient": {"id": recipient}, **body}).encode()
-        added = await signed(house, "POST", f"/batches/{upstream}/payments", add)
+        added = await send_signed(gateway, "POST", f"/batches/{upstream}/payments", add)
         assert added.status == 200, added
-        started = await done(house, "POST", f"/batches/{batch}/start-processing")
+        started = await done(gateway, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["totalPayments"] == 2
 
 
 @pytest.mark.parametrize("edited", [False, True])
-async def test_a_payment_added_here_explains_no_other(*, edited: bool, tmp_path: Path) -> None:
+async def test_signed_payment_does_not_explain_another_payment(
+    *, edited: bool, tmp_path: Path
+) -> None:
     """For example, one of the same amount that is added directly at the service."""
     legacy = {"verify_before_start": "refuse"}
-    async with open_town(tmp_path, service_of(inferred=True), legacy=legacy) as (house, there):
-        recipient, batch, upstream = await open_batch(house, there)
+    async with open_town(tmp_path, build_service(inferred=True), legacy=legacy) as (gateway, there):
+        recipient, batch, upstream = await create_batch_of_one(gateway, there)
         path = f"/batches/{upstream}/payments"
-        assert (await signed(house, "POST", path, adds(recipient, "7.00"))).status == 200
-        body = json.loads(adds(recipient, "8.00" if edited else "7.00"))
-        world = there.service.world()
-        payments.create(world, world.batches[upstream], body)
-        got = await house.ask("POST", f"/v1/batches/{batch}/start-processing")
-        assert (got.status, got.body["errors"][0]["code"]) == (406, "invalid_status")
-        assert there.service.starts == []
+        assert (
+            await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00"))
+        ).status == 200
+        body = json.loads(build_add_body(recipient, "8.00" if edited else "7.00"))
+        world = there.service.find_or_create_tenant()
+        payments.create_payment(world, world.batches[upstream], body)
+        response = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+        assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
+        assert there.service.batch_starts == []
 
 
-async def test_a_payment_whose_addition_is_refused_here_is_not_known(tmp_path: Path) -> None:
-    async with open_town(tmp_path, service_of(inferred=True)) as (house, there):
-        recipient, _, upstream = await open_batch(house, there)
-        refused_add = await signed(
-            house, "POST", f"/batches/{upstream}/payments", adds(recipient, "0.00")
+async def test_refused_signed_payment_is_not_recorded(tmp_path: Path) -> None:
+    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, there):
+        recipient, _, upstream = await create_batch_of_one(gateway, there)
+        refused_add = await send_signed(
+            gateway, "POST", f"/batches/{upstream}/payments", build_add_body(recipient, "0.00")
         )
         assert refused_add.status == 400
-        assert await facts_of(house, upstream, SIGNED_ADDS) == {}
+        assert await load_facts(gateway, upstream, SIGNED_ADDS) == {}

@@ -12,16 +12,24 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from tests.house import KEY
-from tests.signed import NOW, OK, Client, Written, open_signed, recording, says
-from tests.sockets import wire
+from tests.running_gateway import KEY
+from tests.signed_requests import (
+    NOW,
+    OK_BODY,
+    RecordedRequest,
+    SigningClient,
+    open_raw_service,
+    open_signed_gateway,
+    respond_with,
+)
+from tests.sockets import open_connection
 
-REQUESTS = 10_000
-CONNECTIONS = 8
+REQUEST_COUNT = 10_000
+CONNECTION_COUNT = 8
 
 # Whatever a target may hold, but for what makes a path another one: see test_targets.py.
-LETTERS = "ABCXYZabcxyz0189-_~!$&'()*+,;=:@\"<>[]^`{|}"
-CODED = [
+PATH_CHARACTERS = "ABCXYZabcxyz0189-_~!$&'()*+,;=:@\"<>[]^`{|}"
+PATH_ESCAPES = [
     "%20",
     "%C3%A9",
     "%c3%bc",
@@ -35,31 +43,50 @@ CODED = [
     "%zz",
     "%-",
 ]
-IN_QUERIES = [*CODED, "%2F", "%2e%2e", "%00", "%0A", "/", "?", "\\", "..", ".", "&", "=", "+"]
+QUERY_PARTS = [
+    *PATH_ESCAPES,
+    "%2F",
+    "%2e%2e",
+    "%00",
+    "%0A",
+    "/",
+    "?",
+    "\\",
+    "..",
+    ".",
+    "&",
+    "=",
+    "+",
+]
 METHODS = ["GET", "POST", "PATCH", "PUT", "DELETE", "GET", "POST"]
-TYPES = ["application/json", "application/json; charset=utf-8", "text/plain", "APPLICATION/JSON"]
+CONTENT_TYPES = [
+    "application/json",
+    "application/json; charset=utf-8",
+    "text/plain",
+    "APPLICATION/JSON",
+]
 
 
-def word(chance: random.Random, coded: list[str], most: int = 12) -> str:
-    some = [chance.choice(coded) if chance.random() < 0.2 else chance.choice(LETTERS)]
+def draw_word(chance: random.Random, coded: list[str], most: int = 12) -> str:
+    some = [chance.choice(coded) if chance.random() < 0.2 else chance.choice(PATH_CHARACTERS)]
     some += [
-        chance.choice(coded) if chance.random() < 0.15 else chance.choice(LETTERS)
+        chance.choice(coded) if chance.random() < 0.15 else chance.choice(PATH_CHARACTERS)
         for _ in range(chance.randrange(most))
     ]
     return "".join(some)
 
 
-def target_of(chance: random.Random) -> str:
+def draw_target(chance: random.Random) -> str:
     first = chance.choice(
-        ["recipients", "batches", "subscriptions", "profile", word(chance, CODED)]
+        ["recipients", "batches", "subscriptions", "profile", draw_word(chance, PATH_ESCAPES)]
     )
-    parts = [first, *(word(chance, CODED) for _ in range(chance.randrange(4)))]
+    parts = [first, *(draw_word(chance, PATH_ESCAPES) for _ in range(chance.randrange(4)))]
     path = "/v1/" + "/".join(parts) + chance.choice(["", "/", "//", "x.", "x..."])
-    query = chance.choice(["", "?", "?" + word(chance, IN_QUERIES, 60), "?a=1&a=2&&b"])
+    query = chance.choice(["", "?", "?" + draw_word(chance, QUERY_PARTS, 60), "?a=1&a=2&&b"])
     return path + query
 
 
-def body_of(chance: random.Random, method: str) -> bytes:
+def draw_body(chance: random.Random, method: str) -> bytes:
     if method == "GET":
         return b""
     kind = chance.randrange(5)
@@ -73,51 +100,53 @@ def body_of(chance: random.Random, method: str) -> bytes:
     return (text * chance.randrange(1, 6)).encode()
 
 
-def headers_of(chance: random.Random) -> list[str]:
+def draw_headers(chance: random.Random) -> list[str]:
     some = {
-        "Content-Type": chance.choice(TYPES),
+        "Content-Type": chance.choice(CONTENT_TYPES),
         "Accept": chance.choice(["*/*", "application/json;q=0.9, text/html"]),
         "Accept-Language": "de-CH, fr;q=0.5",
         "Accept-Encoding": chance.choice(["gzip, br", "identity", ""]),
         "User-Agent": "a client/1.0 (Zoë)",
-        "X-Request-Id": word(chance, ["-"]),
+        "X-Request-Id": draw_word(chance, ["-"]),
         "Content-Encoding": chance.choice(["gzip", "x", "identity"]),
-        "Idempotency-Key": word(chance, ["-"]),
+        "Idempotency-Key": draw_word(chance, ["-"]),
     }
     kept = [f"{name}: {value}" for name, value in some.items() if chance.random() < 0.4]
     others = ["Connection: keep-alive", "X-Forwarded-For: 192.0.2.1", "Cookie: a=b", "TE: trailers"]
-    return kept + [one for one in others if chance.random() < 0.2]
+    return kept + [entry for entry in others if chance.random() < 0.2]
 
 
-LEFT_OUT = {"connection", "x-forwarded-for", "cookie", "te", "host", "x-request-id"}
+DROPPED_HEADERS = {"connection", "x-forwarded-for", "cookie", "te", "host", "x-request-id"}
 
 
-async def test_what_the_service_is_sent_is_byte_for_byte_what_the_client_signed(
+async def test_signed_requests_reach_the_service_byte_for_byte(
     tmp_path: Path,
 ) -> None:
     chance = random.Random(8)
-    sent: dict[str, Written] = {}
+    sent: dict[str, RecordedRequest] = {}
 
-    def made(number: int) -> bytes:
-        method, target = chance.choice(METHODS), target_of(chance)
-        body, headers = body_of(chance, method), headers_of(chance)
-        client = Client(
+    def build_next_request(number: int) -> bytes:
+        method, target = chance.choice(METHODS), draw_target(chance)
+        body, headers = draw_body(chance, method), draw_headers(chance)
+        client = SigningClient(
             scheme=chance.choice(["svcsign", "SVCSIGN"]), over_query=chance.random() < 0.5
         )
         stamp = NOW + chance.randrange(-30, 31)
         headers += [f"Traceparent: {number}"]
-        lines = [*client.headers(method, target, body, stamp), *headers]
-        pairs = [(name, value.strip()) for name, _, value in (one.partition(":") for one in lines)]
-        sent[str(number)] = Written(method, target, pairs, body)
+        lines = [*client.build_headers(method, target, body, stamp), *headers]
+        pairs = [
+            (name, value.strip()) for name, _, value in (line.partition(":") for line in lines)
+        ]
+        sent[str(number)] = RecordedRequest(method, target, pairs, body)
         chunks = chance.randrange(1, 5) if body and chance.random() < 0.4 else 0
-        return client.request(method, target, body, *headers, stamp=stamp, chunks=chunks)
+        return client.build_request(method, target, body, *headers, stamp=stamp, chunks=chunks)
 
-    async def client(numbers: range) -> None:
+    async def run_client(numbers: range) -> None:
         connection = None
         for number in numbers:
-            connection = connection or await wire(house.running.port)
-            await connection.say(made(number))
-            answer = await connection.answer()
+            connection = connection or await open_connection(gateway.running.port)
+            await connection.send(build_next_request(number))
+            answer = await connection.read_response()
             assert answer is not None
             assert answer.status == 200, (sent[str(number)].target, answer)
             if answer.headers.get("connection") == "close":
@@ -126,31 +155,40 @@ async def test_what_the_service_is_sent_is_byte_for_byte_what_the_client_signed(
         if connection is not None:
             await connection.close()
 
-    async with recording(says(OK)) as recorder:
-        limits = {"requests_per_hour": REQUESTS}
-        async with open_signed(tmp_path, recorder.url, limits=limits) as house:
-            shares = [range(one, REQUESTS, CONNECTIONS) for one in range(CONNECTIONS)]
+    async with open_raw_service(respond_with(OK_BODY)) as recorder:
+        limits = {"requests_per_hour": REQUEST_COUNT}
+        async with open_signed_gateway(tmp_path, recorder.url, limits=limits) as gateway:
+            shares = [
+                range(item, REQUEST_COUNT, CONNECTION_COUNT) for item in range(CONNECTION_COUNT)
+            ]
             with capture_logs() as logged:
-                await asyncio.gather(*map(client, shares))
+                await asyncio.gather(*map(run_client, shares))
 
-    assert len(recorder.requests) == len(logged) == REQUESTS
+    assert len(recorder.requests) == len(logged) == REQUEST_COUNT
     assert not any(secret in str(logged) for secret in (KEY["access_key"], KEY["secret_key"]))
-    for came in recorder.requests:
-        one = sent.pop(came.headers["traceparent"])
-        assert (came.method, came.target) == (one.method, one.target)
-        assert came.body == one.body, one.target
-        headers = {name: value for name, value in one.headers.items() if name not in LEFT_OUT}
-        kept = {name: as_sent(value) for name, value in headers.items()}
+    for received in recorder.requests:
+        expected_request = sent.pop(received.headers["traceparent"])
+        assert (received.method, received.target) == (
+            expected_request.method,
+            expected_request.target,
+        )
+        assert received.body == expected_request.body, expected_request.target
+        headers = {
+            name: value
+            for name, value in expected_request.headers.items()
+            if name not in DROPPED_HEADERS
+        }
+        expected = {name: decode_as_recorded(value) for name, value in headers.items()}
         added = {"host": f"127.0.0.1:{recorder.port}"}
-        if came.body or came.method != "GET":
-            added |= {"content-length": str(len(came.body))}
-        assert came.headers | {"x-request-id": ""} == kept | added | {"x-request-id": ""}
-        assert came.headers["x-request-id"] == one.headers.get(
-            "x-request-id", came.headers["x-request-id"]
+        if received.body or received.method != "GET":
+            added |= {"content-length": str(len(received.body))}
+        assert received.headers | {"x-request-id": ""} == expected | added | {"x-request-id": ""}
+        assert received.headers["x-request-id"] == expected_request.headers.get(
+            "x-request-id", received.headers["x-request-id"]
         )
     assert sent == {}
 
 
-def as_sent(value: str) -> str:
+def decode_as_recorded(value: str) -> str:
     """A header's value as the recorder reads it: one letter for each byte."""
     return value.encode().decode("latin-1")

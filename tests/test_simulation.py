@@ -12,37 +12,37 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, mutated
-from tests.simulation.seeds import played
+from tests.simulation.mutations import MISTAKES, apply_mistake
+from tests.simulation.seeds import play_seed
 
 SEEDS, GROUPS = 200, 4
-WITHIN = 15
+MAX_SEEDS_TO_FIND = 15
 """Seeds in which each planted mistake must be found."""
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_whatever_fails_nothing_is_done_twice_and_nothing_is_lost(group: int) -> None:
+def test_failures_neither_repeat_nor_lose_writes(group: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(group, SEEDS, GROUPS):
-        result = played(seed)
-        assert result.wrong == [], f"python -m tests.simulation --seeds {seed} --shown"
+        result = play_seed(seed)
+        assert result.problems == [], f"python -m tests.simulation --seeds {seed} --shown"
         counts.update(result.counts)
     assert all(counts[what] for what in ("writes", "kills", "ends", "holds", "jumps")), counts
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.__name__.strip("_"))
-def test_it_finds_a_mistake_that_the_product_could_have(mutation: Callable[..., Any]) -> None:
-    with mutated(mutation):
-        for seed in range(WITHIN):
-            if played(seed, **MUTATIONS[mutation]).wrong:
+@pytest.mark.parametrize("mutation", MISTAKES, ids=lambda one: one.__name__.strip("_"))
+def test_planted_mistake_is_found(mutation: Callable[..., Any]) -> None:
+    with apply_mistake(mutation):
+        for seed in range(MAX_SEEDS_TO_FIND):
+            if play_seed(seed, **MISTAKES[mutation]).problems:
                 return
-    pytest.fail(f"nothing was found wrong in {WITHIN} seeds")
+    pytest.fail(f"nothing was found wrong in {MAX_SEEDS_TO_FIND} seeds")
 
 
-def test_a_seed_is_the_same_wherever_it_is_played() -> None:
+def test_seed_plays_alike_in_another_process() -> None:
     asked = (3, 12, 30)
-    program = "import sys; from tests.simulation.seeds import played\n"
-    program += f"print([played(seed).trace for seed in {asked[::-1]}][::-1])"
+    program = "import sys; from tests.simulation.seeds import play_seed\n"
+    program += f"print([play_seed(seed).trace for seed in {asked[::-1]}][::-1])"
     root = Path(__file__).parents[1]
     paths = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     variables = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": paths}
@@ -55,4 +55,4 @@ def test_a_seed_is_the_same_wherever_it_is_played() -> None:
         check=True,
         timeout=120,
     )
-    assert other.stdout.strip() == str([played(seed).trace for seed in asked])
+    assert other.stdout.strip() == str([play_seed(seed).trace for seed in asked])

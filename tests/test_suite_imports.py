@@ -13,7 +13,7 @@ SUITES = (
     "test_cases.py",
     "test_cases_in_process.py",
     "test_kills.py",
-    "serve_ahead.py",  # a process of test_kills
+    "gateway_forker.py",  # a process of test_kills
     "test_simulation.py",
     "simulation/*.py",
     "proof/*.py",
@@ -21,13 +21,13 @@ SUITES = (
 )
 PUBLIC = ("gateway.simulator", "gateway.compare", "gateway.config.settings", "mappings.OPERATIONS")
 ASSEMBLY = {
-    "tests/house.py": "runs a gateway",
+    "tests/running_gateway.py": "runs a gateway",
     "tests/state.py": "sets up and reads its state",
-    "tests/parts.py": "assembles a gateway without sockets for the cases in process",
+    "tests/assembly.py": "assembles a gateway without sockets for the cases in process",
     "tests/simulation/assembly.py": "assembles a gateway without sockets",
     "tests/simulation/database.py": "is the database of such a gateway",
     "tests/simulation/mutations.py": "plants mistakes in the product",
-    "tests/mutations/reach.py": "traces the lines of mappings/",
+    "tests/mutations/line_coverage.py": "traces the lines of mappings/",
     "tests/mutations/test_mutations.py": "checks that a table of mappings/ is replaced and restored",
 }
 """The only modules of these suites that may import anything else of the product, and what for."""

@@ -25,25 +25,31 @@ import pytest
 from gateway.config.settings import Settings, State
 from gateway.simulator import Service, Switches
 from gateway.storage import open_store
-from gateway.storage.abandoned import abandoned_batches
-from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
-from tests.house import KEY, Got, import_lines, settings_for
-from tests.judge import Heard, Judge, Misdeed, Stage, judging
-from tests.kills import DRAFTS
-from tests.nursery import Child, Nursery, ask, nursery
-from tests.operating import eventually
-from tests.payday import make_batch, make_recipient, payment_ids
-from tests.signed import Client
+from gateway.storage.superseded_batches import list_superseded_batches
+from tests.gateway.storage.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
+from tests.gateway_processes import GatewayForker, GatewayProcess, open_forker, request_gateway
+from tests.killed_gateways import UNSUPPORTED_EDITS
+from tests.operator_commands import eventually
+from tests.payouts import make_batch, make_recipient, payment_ids
+from tests.recording_service import (
+    PlannedFault,
+    ReceivedRequest,
+    RecordingService,
+    Stage,
+    open_recording_service,
+)
+from tests.running_gateway import KEY, Got, import_lines, settings_for
+from tests.signed_requests import SigningClient
 from tests.sockets import until
 from tests.state import operations_by_state
 
-CLIENT = Client()
-TIMEOUT = 5
+CLIENT = SigningClient()
+TIMEOUT_SECONDS = 5
 GONE_SECONDS = 1.0
 """Time after which another process takes over the operations of a killed one."""
 
-TRIES = 60
-STATES = pytest.mark.parametrize("state", ["sqlite", "postgres"], indirect=True)
+MAX_TRIES = 60
+WITH_EACH_DATABASE = pytest.mark.parametrize("state", ["sqlite", "postgres"], indirect=True)
 
 
 @pytest.fixture
@@ -53,84 +59,84 @@ def state(request: pytest.FixtureRequest) -> State:
 
 
 @dataclass(slots=True)
-class Instance:
-    child: Child
+class GatewayInstance:
+    process: GatewayProcess
     session: aiohttp.ClientSession
 
-    async def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Got:
+    async def request(self, method: str, path: str, body: Any = None, **more: Any) -> Got:
         """Sends a request; returns status 500 if there was no answer."""
         more |= {} if body is None else {"json": body}
-        got = await ask(self.session, self.child, method, path, **more)
-        return got or Got(500, {}, "no answer", None)
+        response = await request_gateway(self.session, self.process, method, path, **more)
+        return response or Got(500, {}, "no answer", None)
 
-    async def ask_signed(self, method: str, path: str, body: Any) -> Got:
+    async def request_signed(self, method: str, path: str, body: Any) -> Got:
         """Sends a signed request of the current interface."""
         data = b"" if body is None else json.dumps(body).encode()
-        lines = CLIENT.headers(method, path, data, int(time.time()))
+        lines = CLIENT.build_headers(method, path, data, int(time.time()))
         headers = dict(line.split(": ", 1) for line in lines)
-        return await self.ask(method, path, data=data, headers=headers)
+        return await self.request(method, path, data=data, headers=headers)
 
 
 @dataclass(slots=True)
-class Pair:
+class GatewayPair:
     """Two instances with one database; with SQLite both are one process."""
 
-    judge: Judge
-    nursery: Nursery
+    judge: RecordingService
+    forker: GatewayForker
     settings: Settings
     folder: Path
-    a: Instance
-    b: Instance
+    first: GatewayInstance
+    second: GatewayInstance
     recipient: str = ""
 
     @property
     def current_recipient(self) -> str:
         """The service's id of the recipient that all batches pay."""
-        (only,) = self.judge.service.world().recipients
+        (only,) = self.judge.service.find_or_create_tenant().recipients
         return only
 
     @property
     def is_one(self) -> bool:
-        return self.a is self.b
+        return self.first is self.second
 
     async def restart(self) -> None:
         """Restarts the first process after it was killed."""
-        await self.a.child.ended()
-        self.a.child = await self.nursery.start(self.settings, self.folder, GONE_SECONDS)
+        await self.first.process.wait()
+        self.first.process = await self.forker.start(self.settings, self.folder, GONE_SECONDS)
 
-    async def superseded(self) -> frozenset[str]:
+    async def load_superseded(self) -> frozenset[str]:
         """Loads the service's ids of superseded batches."""
         async with open_store(self.settings.state) as store:
-            return frozenset(one.upstream for one in await abandoned_batches(store))
+            return frozenset(batch.upstream_id for batch in await list_superseded_batches(store))
 
 
 @asynccontextmanager
-async def open_pair(folder: Path, state: State, *, lists: bool) -> AsyncIterator[Pair]:
+async def open_pair(folder: Path, state: State, *, lists: bool) -> AsyncIterator[GatewayPair]:
     """``lists`` is whether the service lists its batches, so that a lost create can be found."""
-    service = Service(seed=1, switches=Switches(inferred=lists, processing_seconds=60))
+    service = Service(seed=1, options=Switches(inferred=lists, processing_seconds=60))
     timeout = aiohttp.ClientTimeout(total=30)
     async with (
-        nursery() as here,
-        judging(service) as judge,
+        open_forker() as setup,
+        open_recording_service(service) as judge,
         aiohttp.ClientSession(timeout=timeout) as session,
     ):
-        judge.lacks += DRAFTS
+        judge.lacks += UNSUPPORTED_EDITS
         inferred = "auto" if lists else "avoid"
         settings = settings_for(
             folder,
             judge.url,
             state=state.model_dump(mode="json", exclude_unset=True),
-            upstream={"timeout_seconds": TIMEOUT, "inferred_operations": inferred},
+            upstream={"timeout_seconds": TIMEOUT_SECONDS, "inferred_operations": inferred},
         )
         await import_lines(settings, [KEY])
 
-        async def start() -> Instance:
-            return Instance(await here.start(settings, folder, GONE_SECONDS), session)
+        async def start() -> GatewayInstance:
+            return GatewayInstance(await setup.start(settings, folder, GONE_SECONDS), session)
 
-        a = await start()
-        b = a if state.url.startswith("sqlite") else await start()
-        pair = Pair(judge, here, settings, folder, a, b)
-        pair.recipient = await make_recipient(a)  # type: ignore[arg-type]
+        first = await start()
+        second = first if state.url.startswith("sqlite") else await start()
+        pair = GatewayPair(judge, setup, settings, folder, first, second)
+        pair.recipient = await make_recipient(first)  # type: ignore[arg-type]
         yield pair
 
 
@@ -138,10 +144,10 @@ async def open_pair(folder: Path, state: State, *, lists: bool) -> AsyncIterator
 
 
 @dataclass
-class Draft:
+class ChangedBatch:
     """A batch of 11, 12 and 13 in which 11 was changed to 21, so that it was superseded."""
 
-    pair: Pair
+    pair: GatewayPair
     id: str
     payments: dict[str, str]
     """Ids of the payments by their first amounts."""
@@ -151,33 +157,33 @@ class Draft:
     is_started: bool = False
     upstream: str = ""
     """The service's batch that was created from the draft."""
-    left: dict[str, int] = field(default_factory=dict)
+    superseded_at: dict[str, int] = field(default_factory=dict)
     """Superseded batches, with the number of requests that the service had received by then."""
 
     async def note_superseded(self) -> None:
-        for upstream in await self.pair.superseded():
-            self.left.setdefault(upstream, len(self.pair.judge.heard))
+        for upstream in await self.pair.load_superseded():
+            self.superseded_at.setdefault(upstream, len(self.pair.judge.requests))
 
 
-async def make_draft(pair: Pair) -> Draft:
-    batch = await make_batch(pair.b, pair.recipient, "11.00", "12.00", "13.00")  # type: ignore[arg-type]
-    ids = await payment_ids(pair.b, batch)  # type: ignore[arg-type]
+async def create_changed_batch(pair: GatewayPair) -> ChangedBatch:
+    batch = await make_batch(pair.second, pair.recipient, "11.00", "12.00", "13.00")  # type: ignore[arg-type]
+    ids = await payment_ids(pair.second, batch)  # type: ignore[arg-type]
     payments = dict(zip(("11.00", "12.00", "13.00"), ids, strict=True))
     path = f"/v1/batches/{batch}/payments/{payments['11.00']}"
-    got = await pair.b.ask("PATCH", path, {"sourceAmount": "21.00"})
-    assert got.status == 200, got.text
-    draft = Draft(pair, batch, payments, {"21.00", "12.00", "13.00"})
+    response = await pair.second.request("PATCH", path, {"sourceAmount": "21.00"})
+    assert response.status == 200, response.text
+    draft = ChangedBatch(pair, batch, payments, {"21.00", "12.00", "13.00"})
     await draft.note_superseded()
     return draft
 
 
 @dataclass(frozen=True)
-class Change:
+class BatchRequest:
     """A request, and the changes that a 200 to it confirms."""
 
     method: str
     path: str
-    body: Callable[[Draft], Any] = lambda _draft: None
+    body: Callable[[ChangedBatch], Any] = lambda _draft: None
     adds: str = ""
     removes: str = ""
     deletes: bool = False
@@ -185,138 +191,147 @@ class Change:
     is_signed: bool = False
     """Whether it is a request of the current interface on the service's current batch."""
 
-    async def sent(self, instance: Instance, draft: Draft) -> Got:
+    async def send(self, instance: GatewayInstance, draft: ChangedBatch) -> Got:
         path = self.path.format(removed=draft.payments["12.00"])
         if self.is_signed:
             path = f"/v1/batches/{draft.upstream}{path}"
-            return await instance.ask_signed(self.method, path, self.body(draft))
-        return await instance.ask(self.method, f"/v1/batches/{draft.id}{path}", self.body(draft))
+            return await instance.request_signed(self.method, path, self.body(draft))
+        return await instance.request(
+            self.method, f"/v1/batches/{draft.id}{path}", self.body(draft)
+        )
 
-    def is_confirmed(self, draft: Draft) -> None:
+    def apply(self, draft: ChangedBatch) -> None:
         """Applies the confirmed changes to the expected batch."""
         draft.amounts = (draft.amounts | {self.adds}) - {self.removes, ""}
         draft.is_deleted = draft.is_deleted or self.deletes
         draft.is_started = draft.is_started or self.starts
 
 
-def _payment(amount: str) -> Callable[[Draft], Any]:
+def _build_payment(amount: str) -> Callable[[ChangedBatch], Any]:
     return lambda draft: {"recipient": {"id": draft.pair.recipient}, "sourceAmount": amount}
 
 
-START = Change("POST", "/start-processing", starts=True)
-FIRST = {
-    "start": START,
-    "quote": Change("POST", "/generate-quote"),
-    "summary": Change("GET", "/summary"),
-    "add": Change("POST", "/payments", _payment("14.00"), adds="14.00"),
-    "delete": Change("DELETE", "", deletes=True),
+START_REQUEST = BatchRequest("POST", "/start-processing", starts=True)
+FIRST_REQUESTS = {
+    "start": START_REQUEST,
+    "quote": BatchRequest("POST", "/generate-quote"),
+    "summary": BatchRequest("GET", "/summary"),
+    "add": BatchRequest("POST", "/payments", _build_payment("14.00"), adds="14.00"),
+    "delete": BatchRequest("DELETE", "", deletes=True),
 }
 """Requests to the first process, which is delayed."""
 
 
-def _signed_payment(draft: Draft) -> Any:
+def _build_signed_payment(draft: ChangedBatch) -> Any:
     recipient = {"id": draft.pair.current_recipient}
     return {"recipient": recipient, "amount": "16.00", "currency": "USD"}
 
 
-SIGNED = {
-    "signed start": Change("POST", "/start-processing", starts=True, is_signed=True),
-    "signed quote": Change("POST", "/generate-quote", is_signed=True),
-    "signed add": Change("POST", "/payments", _signed_payment, adds="16.00", is_signed=True),
+SIGNED_REQUESTS = {
+    "signed start": BatchRequest("POST", "/start-processing", starts=True, is_signed=True),
+    "signed quote": BatchRequest("POST", "/generate-quote", is_signed=True),
+    "signed add": BatchRequest(
+        "POST", "/payments", _build_signed_payment, adds="16.00", is_signed=True
+    ),
 }
-FIRST |= SIGNED
+FIRST_REQUESTS |= SIGNED_REQUESTS
 
-REAL = ("add", "delete", *SIGNED)
+ON_CREATED_DRAFT = ("add", "delete", *SIGNED_REQUESTS)
 """Requests whose draft was created before, so that there is a batch to write to."""
 
-SECOND = {
-    "remove": Change("DELETE", "/payments/{removed}", removes="12.00"),
-    "add": Change("POST", "/payments", _payment("15.00"), adds="15.00"),
-    "change": Change(
+SECOND_REQUESTS = {
+    "remove": BatchRequest("DELETE", "/payments/{removed}", removes="12.00"),
+    "add": BatchRequest("POST", "/payments", _build_payment("15.00"), adds="15.00"),
+    "change": BatchRequest(
         "PATCH",
         "",
         lambda draft: {"remove_payments": [{"id": draft.payments["12.00"]}]},
         removes="12.00",
     ),
-    "delete": Change("DELETE", "", deletes=True),
+    "delete": BatchRequest("DELETE", "", deletes=True),
 }
 """Concurrent requests to the second process."""
 
 
-async def prepared(pair: Pair, first: str) -> Draft:
-    draft = await make_draft(pair)
-    if first in REAL:
-        got = await FIRST["quote"].sent(pair.a, draft)
-        assert got.status == 200, got.text
-        draft.upstream = list(pair.judge.service.world().batches)[-1]
+async def prepare_batch(pair: GatewayPair, first: str) -> ChangedBatch:
+    draft = await create_changed_batch(pair)
+    if first in ON_CREATED_DRAFT:
+        response = await FIRST_REQUESTS["quote"].send(pair.first, draft)
+        assert response.status == 200, response.text
+        draft.upstream = list(pair.judge.service.find_or_create_tenant().batches)[-1]
     return draft
 
 
 # What has to be so in the end
 
 
-async def check(draft: Draft) -> None:
+async def check_payout(draft: ChangedBatch) -> None:
     """Starts the batch if it is not started, and checks the payments."""
     pair, judge = draft.pair, draft.pair.judge
     if not draft.is_started:
-        got = await START.sent(pair.b, draft)
-        assert got.status == (404 if draft.is_deleted else 200), got.text
+        response = await START_REQUEST.send(pair.second, draft)
+        assert response.status == (404 if draft.is_deleted else 200), response.text
         draft.is_started = not draft.is_deleted
-    for upstream, heard in draft.left.items():
-        late = [one for one in judge.heard[heard:] if one.is_write and upstream in one.target]
+    for upstream, heard in draft.superseded_at.items():
+        late = [
+            entry for entry in judge.requests[heard:] if entry.is_write and upstream in entry.target
+        ]
         assert not late, f"sent to a superseded batch: {late}"
-    started = [one.batch_id for one in judge.service.starts]
-    judge.service.starts.clear()
-    assert not {*started} & await pair.superseded()
+    started = [started_batch.batch_id for started_batch in judge.service.batch_starts]
+    judge.service.batch_starts.clear()
+    assert not {*started} & await pair.load_superseded()
     if not draft.is_started:
         assert not started
         return
     (upstream,) = started
-    batch = judge.service.batch(upstream)
-    paid = {str(payment.terms.source) for payment in batch.payments.values()}
+    batch = judge.service.require_batch(upstream)
+    paid = {str(payment.terms.source_amount) for payment in batch.payments.values()}
     assert paid == draft.amounts
     assert len(batch.payments) == len(paid)
 
 
-def confirmed(draft: Draft, change: Change, got: Got) -> None:
+def check_response(draft: ChangedBatch, change: BatchRequest, response: Got) -> None:
     refused = (400,) if change.is_signed else (404, 406)
-    assert got.status in (200, *refused), got.text
-    if got.status == 200:
-        change.is_confirmed(draft)
+    assert response.status in (200, *refused), response.text
+    if response.status == 200:
+        change.apply(draft)
 
 
-@STATES
-@pytest.mark.parametrize("first", FIRST)
-async def test_a_change_that_meets_a_request_whose_call_is_under_way(
+@WITH_EACH_DATABASE
+@pytest.mark.parametrize("first", FIRST_REQUESTS)
+async def test_change_during_an_upstream_call_of_another_request(
     state: State, first: str, tmp_path: Path
 ) -> None:
     """Each answer to the first process is delayed until the second one's change is done or waits."""
     async with open_pair(tmp_path, state, lists=False) as pair:
-        for second in ("remove", "delete") if first in SIGNED else SECOND:
+        for second in ("remove", "delete") if first in SIGNED_REQUESTS else SECOND_REQUESTS:
             for number in itertools.count():
-                if not await _is_met(pair, first, second, number):
+                if not await _run_concurrently(pair, first, second, number):
                     break
             assert number > 0
 
 
-async def _is_met(pair: Pair, first: str, second: str, number: int) -> bool:
+async def _run_concurrently(pair: GatewayPair, first: str, second: str, number: int) -> bool:
     """Returns False if the first process makes no more than ``number`` calls."""
-    draft = await prepared(pair, first)
-    parked = Misdeed("parked", skips=number, due=asyncio.Event())
-    pair.judge.misdeeds.append(parked)
-    one = asyncio.ensure_future(FIRST[first].sent(pair.a, draft))
-    await until(lambda: one.done() or parked not in pair.judge.misdeeds)
-    is_met = parked not in pair.judge.misdeeds
-    pair.judge.misdeeds.clear()
-    other = asyncio.ensure_future(SECOND[second].sent(pair.b, draft))
+    draft = await prepare_batch(pair, first)
+    parked = PlannedFault("parked", skips=number, remaining=asyncio.Event())
+    pair.judge.faults.append(parked)
+    one = asyncio.ensure_future(FIRST_REQUESTS[first].send(pair.first, draft))
+    await until(lambda: one.done() or parked not in pair.judge.faults)
+    is_met = parked not in pair.judge.faults
+    pair.judge.faults.clear()
+    other = asyncio.ensure_future(SECOND_REQUESTS[second].send(pair.second, draft))
     await asyncio.wait([other], timeout=0.4)
     if other.done():
         await draft.note_superseded()
-    assert parked.due is not None
-    parked.due.set()
-    for change, got in ((FIRST[first], await one), (SECOND[second], await other)):
-        confirmed(draft, change, got)
-    await check(draft)
+    assert parked.remaining is not None
+    parked.remaining.set()
+    for change, response in (
+        (FIRST_REQUESTS[first], await one),
+        (SECOND_REQUESTS[second], await other),
+    ):
+        check_response(draft, change, response)
+    await check_payout(draft)
     return is_met
 
 
@@ -324,25 +339,25 @@ async def _is_met(pair: Pair, first: str, second: str, number: int) -> bool:
 
 
 @dataclass(slots=True)
-class Blow:
+class SignalAtStage:
     """Sends a signal to the first process at a stage of its n-th upstream request, or later."""
 
-    child: Child
+    child: GatewayProcess
     number: int
     stage: Stage
     signal: signal.Signals
     seconds: float = 0.0
-    struck: asyncio.Event = field(default_factory=asyncio.Event)
+    is_sent: asyncio.Event = field(default_factory=asyncio.Event)
     _heard: int = -1
 
-    def __call__(self, heard: Heard, stage: Stage) -> None:
+    def __call__(self, heard: ReceivedRequest, stage: Stage) -> None:
         self._heard += stage == "seen"
-        if self._heard == self.number and stage == self.stage and not self.struck.is_set():
-            self.struck.set()
+        if self._heard == self.number and stage == self.stage and not self.is_sent.is_set():
+            self.is_sent.set()
             asyncio.get_running_loop().call_later(self.seconds, self.child.kill, self.signal)
 
 
-POINTS: list[tuple[int, Stage, float]] = [
+SIGNAL_POINTS: list[tuple[int, Stage, float]] = [
     (0, "executed", 0.0),
     (0, "answered", 0.0),
     (0, "answered", 0.004),
@@ -356,114 +371,132 @@ POINTS: list[tuple[int, Stage, float]] = [
 """The first call creates the batch, the second reads it, the third starts or quotes it."""
 
 
-async def _struck(pair: Pair, draft: Draft, first: str, blow: Blow) -> asyncio.Future[Got]:
+async def _request_and_signal(
+    pair: GatewayPair, draft: ChangedBatch, first: str, blow: SignalAtStage
+) -> asyncio.Future[Got]:
     pair.judge.watchers.append(blow)
-    one = asyncio.ensure_future(FIRST[first].sent(pair.a, draft))
+    one = asyncio.ensure_future(FIRST_REQUESTS[first].send(pair.first, draft))
     async with asyncio.timeout(20):
-        await blow.struck.wait()
+        await blow.is_sent.wait()
     pair.judge.watchers.clear()
     await asyncio.sleep(blow.seconds + 0.01)
     return one
 
 
-async def _told(instance: Instance, change: Change, draft: Draft) -> Got:
+async def _request_until_answered(
+    instance: GatewayInstance, change: BatchRequest, draft: ChangedBatch
+) -> Got:
     """Repeats a request until its answer states the outcome."""
-    for number in range(TRIES):
-        got = await change.sent(instance, draft)
-        if got.status != 500:
-            return got
+    for number in range(MAX_TRIES):
+        response = await change.send(instance, draft)
+        if response.status != 500:
+            return response
         await asyncio.sleep(0.2)
         if number > 2:
-            instance.child.put_ahead()  # nothing that was sent can be executed any more
-    raise AssertionError(got.text)
+            instance.process.advance_clock()  # nothing that was sent can be executed any more
+    raise AssertionError(response.text)
 
 
 @pytest.mark.parametrize("state", ["postgres"], indirect=True)
 @pytest.mark.parametrize("first", ["start", "quote"])
-@pytest.mark.parametrize("second", SECOND)
-async def test_a_change_that_meets_a_process_that_is_paused(
+@pytest.mark.parametrize("second", SECOND_REQUESTS)
+async def test_change_while_another_process_is_paused(
     state: State, first: str, second: str, tmp_path: Path
 ) -> None:
     async with open_pair(tmp_path, state, lists=False) as pair:
-        for number, stage, seconds in POINTS:
-            draft = await prepared(pair, first)
-            blow = Blow(pair.a.child, number, stage, signal.SIGSTOP, seconds)
-            one = await _struck(pair, draft, first, blow)
-            other = asyncio.ensure_future(_told(pair.b, SECOND[second], draft))
+        for number, stage, seconds in SIGNAL_POINTS:
+            draft = await prepare_batch(pair, first)
+            blow = SignalAtStage(pair.first.process, number, stage, signal.SIGSTOP, seconds)
+            one = await _request_and_signal(pair, draft, first, blow)
+            other = asyncio.ensure_future(
+                _request_until_answered(pair.second, SECOND_REQUESTS[second], draft)
+            )
             await asyncio.wait([other], timeout=0.8)
             if other.done():
                 await draft.note_superseded()
-            pair.a.child.kill(signal.SIGCONT)
-            confirmed(draft, FIRST[first], await one)
-            confirmed(draft, SECOND[second], await other)
-            await check(draft)
+            pair.first.process.kill(signal.SIGCONT)
+            check_response(draft, FIRST_REQUESTS[first], await one)
+            check_response(draft, SECOND_REQUESTS[second], await other)
+            await check_payout(draft)
 
 
 @pytest.mark.parametrize("state", ["postgres"], indirect=True)
-@pytest.mark.parametrize("first", SIGNED)
-async def test_a_change_that_meets_a_process_that_is_paused_with_a_signed_write(
+@pytest.mark.parametrize("first", SIGNED_REQUESTS)
+async def test_change_while_a_signed_write_is_paused(
     state: State, first: str, tmp_path: Path
 ) -> None:
     """The pause is timed, because no earlier upstream call precedes a signed write."""
     async with open_pair(tmp_path, state, lists=False) as pair:
         for milliseconds in range(0, 14, 2):
-            draft = await prepared(pair, first)
-            one = asyncio.ensure_future(FIRST[first].sent(pair.a, draft))
+            draft = await prepare_batch(pair, first)
+            one = asyncio.ensure_future(FIRST_REQUESTS[first].send(pair.first, draft))
             await asyncio.sleep(milliseconds / 1000)
-            pair.a.child.kill(signal.SIGSTOP)
-            other = asyncio.ensure_future(_told(pair.b, SECOND["remove"], draft))
+            pair.first.process.kill(signal.SIGSTOP)
+            other = asyncio.ensure_future(
+                _request_until_answered(pair.second, SECOND_REQUESTS["remove"], draft)
+            )
             await asyncio.wait([other], timeout=0.5)
             if other.done():
                 await draft.note_superseded()
-            pair.a.child.kill(signal.SIGCONT)
-            confirmed(draft, FIRST[first], await one)
-            confirmed(draft, SECOND["remove"], await other)
-            await check(draft)
+            pair.first.process.kill(signal.SIGCONT)
+            check_response(draft, FIRST_REQUESTS[first], await one)
+            check_response(draft, SECOND_REQUESTS["remove"], await other)
+            await check_payout(draft)
 
 
-@STATES
+@WITH_EACH_DATABASE
 @pytest.mark.parametrize("first", ["start", "quote"])
 @pytest.mark.parametrize("second", ["remove", "delete"])
-async def test_a_change_that_meets_what_a_killed_process_has_left(
+async def test_change_after_another_process_was_killed(
     state: State, first: str, second: str, tmp_path: Path
 ) -> None:
     async with open_pair(tmp_path, state, lists=True) as pair:
-        for number, stage, seconds in _points_of_a_kill():
-            draft = await prepared(pair, first)
-            blow = Blow(pair.a.child, number, stage, signal.SIGKILL, seconds)
-            one = await _struck(pair, draft, first, blow)
+        for number, stage, seconds in _iterate_kill_points():
+            draft = await prepare_batch(pair, first)
+            blow = SignalAtStage(pair.first.process, number, stage, signal.SIGKILL, seconds)
+            one = await _request_and_signal(pair, draft, first, blow)
             assert (await one).status in (200, 500)
             if pair.is_one:
                 await pair.restart()
-            confirmed(draft, SECOND[second], await _told(pair.b, SECOND[second], draft))
+            check_response(
+                draft,
+                SECOND_REQUESTS[second],
+                await _request_until_answered(pair.second, SECOND_REQUESTS[second], draft),
+            )
             await draft.note_superseded()
-            confirmed(draft, FIRST[first], await _told(pair.b, FIRST[first], draft))
-            await check(draft)
+            check_response(
+                draft,
+                FIRST_REQUESTS[first],
+                await _request_until_answered(pair.second, FIRST_REQUESTS[first], draft),
+            )
+            await check_payout(draft)
             if not pair.is_one:
                 await pair.restart()
 
 
-def _points_of_a_kill() -> Iterator[tuple[int, Stage, float]]:
+def _iterate_kill_points() -> Iterator[tuple[int, Stage, float]]:
     yield from ((0, "answered", 0.004), (1, "seen", 0.0), (1, "answered", 0.008))
 
 
 @pytest.mark.parametrize("state", ["postgres"], indirect=True)
-async def test_what_another_process_has_finished_is_answered_at_a_third(
+async def test_operation_finished_by_another_process_is_replayed(
     state: State, tmp_path: Path
 ) -> None:
     """No process is sending the answer: a retry must not wait for one."""
     async with open_pair(tmp_path, state, lists=True) as pair:
-        draft = await prepared(pair, "add")
-        blow = Blow(pair.a.child, 2, "seen", signal.SIGKILL)
-        quoting = await _struck(pair, draft, "quote", blow)
+        draft = await prepare_batch(pair, "add")
+        blow = SignalAtStage(pair.first.process, 2, "seen", signal.SIGKILL)
+        quoting = await _request_and_signal(pair, draft, "quote", blow)
         assert (await quoting).status == 500
-        heard = len(pair.judge.heard)
+        heard = len(pair.judge.requests)
 
         async def is_finished() -> bool:
             return (await operations_by_state(pair.settings))["done"] == 1
 
         await eventually(is_finished)
         await pair.restart()
-        got = await FIRST["quote"].sent(pair.a, draft)
-        assert (got.status, got.headers.get("Idempotent-Replayed")) == (200, "true"), got.text
-        assert not [one for one in pair.judge.heard[heard:] if one.is_write]
+        response = await FIRST_REQUESTS["quote"].send(pair.first, draft)
+        assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, "true"), (
+            response.text
+        )
+        assert not [entry for entry in pair.judge.requests[heard:] if entry.is_write]

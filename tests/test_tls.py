@@ -13,30 +13,30 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.settings import Misconfigured
+from gateway.config.settings import ConfigurationError
 from gateway.operator.preflight import check_runnable
-from tests.certificates import DAY, Authority, Pair
-from tests.house import ENVIRONMENT, KEY, House, settings_for
+from tests.certificates import DAY, Authority, CertificatePair
 from tests.processes import configuration, serving
-from tests.signed import (
+from tests.running_gateway import ENVIRONMENT, KEY, House, settings_for
+from tests.signed_requests import (
     CLIENT,
+    EMPTY_LIST,
     INTERNAL,
-    NOTHING_HELD,
-    Recorder,
-    asked,
-    open_signed,
-    recording,
-    refused,
-    says,
+    RawService,
+    extract_error,
+    open_raw_service,
+    open_signed_gateway,
+    respond_with,
+    send_raw,
 )
-from tests.sockets import Wire, assert_legacy, until, wire
+from tests.sockets import RawConnection, assert_legacy, open_connection, until
 from tests.state import operations_by_state
 
 BODY = b'{"type":"individual","firstName":"Ada","lastName":"Byron","email":"ada@example.com"}'
-READ = (
+READ_REQUEST = (
     f"GET /v1/profile/balances HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY['api_key']}\r\n\r\n".encode()
 )
-WRITE = (
+WRITE_REQUEST = (
     b"POST /v1/recipients HTTP/1.1\r\nHost: x\r\nX-API-Key: %b\r\nContent-Length: %d\r\n\r\n%b"
     % (KEY["api_key"].encode(), len(BODY), BODY)
 )
@@ -48,145 +48,148 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "tls")
 
 
-def server_of(pair: Pair) -> dict[str, str]:
+def build_server_section(pair: CertificatePair) -> dict[str, str]:
     return {"tls_certificate_file": str(pair.certificate), "tls_key_file": str(pair.key)}
 
 
-async def securely(port: int, authority: Authority) -> Wire:
-    made = await asyncio.open_connection("127.0.0.1", port, ssl=authority.believing())
-    return Wire(*made)
+async def open_tls_connection(port: int, authority: Authority) -> RawConnection:
+    made = await asyncio.open_connection("127.0.0.1", port, ssl=authority.build_client_context())
+    return RawConnection(*made)
 
 
-def shown(connection: Wire) -> str:
+def find_common_name(connection: RawConnection) -> str:
     """The name on the certificate that the other side showed."""
-    told = connection.writer.get_extra_info("peercert")
-    return str(dict(one for part in told["subject"] for one in part)["commonName"])
+    peer_certificate = connection.writer.get_extra_info("peercert")
+    return str(dict(entry for part in peer_certificate["subject"] for entry in part)["commonName"])
 
 
 # Towards clients.
 
 
-async def test_both_faces_are_served_over_tls(tmp_path: Path, authority: Authority) -> None:
-    pair = authority.pair("gateway")
+async def test_both_interfaces_are_served_over_tls(tmp_path: Path, authority: Authority) -> None:
+    pair = authority.issue("gateway")
     async with (
-        recording(says(NOTHING_HELD)) as recorder,
-        open_signed(tmp_path, recorder.url, server=server_of(pair)) as house,
-        await securely(house.running.port, authority) as connection,
+        open_raw_service(respond_with(EMPTY_LIST)) as recorder,
+        open_signed_gateway(tmp_path, recorder.url, server=build_server_section(pair)) as gateway,
+        await open_tls_connection(gateway.running.port, authority) as connection,
     ):
-        assert house.running.url.startswith("https://")
-        for request in (READ, CLIENT.request(), READ):
-            await connection.say(request)
-            answer = await connection.answer()
+        assert gateway.running.url.startswith("https://")
+        for request in (READ_REQUEST, CLIENT.build_request(), READ_REQUEST):
+            await connection.send(request)
+            answer = await connection.read_response()
             assert answer is not None
             assert answer.status == 200
         assert len(recorder.requests) == 3
-        async with await wire(house.running.port) as plain:
-            await plain.say(READ)
-            assert await plain.closed()
+        async with await open_connection(gateway.running.port) as plain:
+            await plain.send(READ_REQUEST)
+            assert await plain.wait_closed()
         assert len(recorder.requests) == 3
 
 
-async def test_a_request_that_comes_with_the_end_of_the_handshake_is_heard(
+async def test_request_sent_with_the_end_of_the_handshake_is_answered(
     tmp_path: Path, authority: Authority
 ) -> None:
-    pair = authority.pair("gateway")
+    pair = authority.issue("gateway")
 
-    def at_once(port: int) -> list[bytes]:
+    def send_with_handshake(port: int) -> list[bytes]:
         """Blocking sockets send what they have at once, the client's last word of TLS included."""
         heard = []
         for _ in range(20):
             with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
-                with authority.believing().wrap_socket(
+                with authority.build_client_context().wrap_socket(
                     plain, server_hostname="localhost"
                 ) as secure:
-                    secure.sendall(READ)
+                    secure.sendall(READ_REQUEST)
                     heard.append(secure.recv(12))
         return heard
 
     async with (
-        recording(says(NOTHING_HELD)) as recorder,
-        open_signed(tmp_path, recorder.url, server=server_of(pair)) as house,
+        open_raw_service(respond_with(EMPTY_LIST)) as recorder,
+        open_signed_gateway(tmp_path, recorder.url, server=build_server_section(pair)) as gateway,
     ):
-        said = await asyncio.to_thread(at_once, house.running.port)
+        said = await asyncio.to_thread(send_with_handshake, gateway.running.port)
         assert said == [b"HTTP/1.1 200"] * 20
 
 
-async def test_connections_that_never_end_their_handshake_make_place(
+async def test_unfinished_handshakes_are_closed_for_new_connections(
     tmp_path: Path, authority: Authority
 ) -> None:
-    server, load = server_of(authority.pair("gateway")), {"connections": 16, "head_seconds": 5}
-    async with recording(says(NOTHING_HELD)) as recorder, AsyncExitStack() as stack:
-        house = await stack.enter_async_context(
-            open_signed(tmp_path, recorder.url, server=server, load=load)
+    server, load = (
+        build_server_section(authority.issue("gateway")),
+        {"connections": 16, "head_seconds": 5},
+    )
+    async with open_raw_service(respond_with(EMPTY_LIST)) as recorder, AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(
+            open_signed_gateway(tmp_path, recorder.url, server=server, load=load)
         )
-        tracker = house.running.server.tracker
+        tracker = gateway.running.server.tracker
         for number in range(40):
-            connection = await stack.enter_async_context(await wire(house.running.port))
-            await connection.say(b"\x16\x03\x01" if number % 2 else b"")
-        async with await securely(house.running.port, authority) as connection:
-            await connection.say(READ)
-            answer = await connection.answer()
+            connection = await stack.enter_async_context(
+                await open_connection(gateway.running.port)
+            )
+            await connection.send(b"\x16\x03\x01" if number % 2 else b"")
+        async with await open_tls_connection(gateway.running.port, authority) as connection:
+            await connection.send(READ_REQUEST)
+            answer = await connection.read_response()
             assert answer is not None
             assert answer.status == 200
-            assert tracker.shed["for_others"] >= 40 - 16
-        await until(lambda: tracker.shed.total() >= 40)
-        await until(lambda: not house.running.server.handshakes)
+            assert tracker.closed_counts["for_others"] >= 40 - 16
+        await until(lambda: tracker.closed_counts.total() >= 40)
+        await until(lambda: not gateway.running.server.handshakes)
         assert len(tracker.connections) <= 1
 
 
-async def test_a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on(
+async def test_reloaded_certificate_is_used_by_new_connections(
     tmp_path: Path, authority: Authority
 ) -> None:
-    first, second = authority.pair("first"), authority.pair("second")
-    live = Pair(tmp_path / "tls/live.pem", tmp_path / "tls/live.key")
-    for ours, theirs in zip(
+    first, second = authority.issue("first"), authority.issue("second")
+    live = CertificatePair(tmp_path / "tls/live.pem", tmp_path / "tls/live.key")
+    for target, source in zip(
         (live.certificate, live.key), (first.certificate, first.key), strict=True
     ):
-        shutil.copy(theirs, ours)
+        shutil.copy(source, target)
     async with (
-        recording(says(NOTHING_HELD)) as recorder,
-        open_signed(tmp_path, recorder.url, server=server_of(live)) as house,
-        await securely(house.running.port, authority) as old,
+        open_raw_service(respond_with(EMPTY_LIST)) as recorder,
+        open_signed_gateway(tmp_path, recorder.url, server=build_server_section(live)) as gateway,
+        await open_tls_connection(gateway.running.port, authority) as old,
     ):
-        assert shown(old) == "first"
+        assert find_common_name(old) == "first"
         live.certificate.write_text("half a file")
-        house.running.reload()
-        async with await securely(house.running.port, authority) as same:
-            assert shown(same) == "first", "what cannot be used takes nothing's place"
+        gateway.running.reload_certificate()
+        async with await open_tls_connection(gateway.running.port, authority) as same:
+            assert find_common_name(same) == "first", "what cannot be used takes nothing's place"
         shutil.copy(second.certificate, live.certificate)
         shutil.copy(second.key, live.key)
-        house.running.reload()
-        async with await securely(house.running.port, authority) as new:
-            assert shown(new) == "second"
-        await old.say(READ)
-        answer = await old.answer()
+        gateway.running.reload_certificate()
+        async with await open_tls_connection(gateway.running.port, authority) as new:
+            assert find_common_name(new) == "second"
+        await old.send(READ_REQUEST)
+        answer = await old.read_response()
         assert answer is not None
         assert answer.status == 200
 
 
-async def test_a_process_reads_its_certificate_again_when_it_is_told_to(
-    tmp_path: Path, authority: Authority
-) -> None:
-    first, second = authority.pair("first"), authority.pair("second")
+async def test_sighup_reloads_the_certificate(tmp_path: Path, authority: Authority) -> None:
+    first, second = authority.issue("first"), authority.issue("second")
     section = f'tls_certificate_file = "{first.certificate}"\ntls_key_file = "{first.key}"'
     text = configuration("http://127.0.0.1:9").replace(
         "admin_port = 0", f"admin_port = 0\n{section}"
     )
     (tmp_path / "gateway.toml").write_text(text)
     async with serving(tmp_path, seconds=60) as gateway:
-        async with await securely(gateway.port, authority) as connection:
-            assert shown(connection) == "first"
+        async with await open_tls_connection(gateway.port, authority) as connection:
+            assert find_common_name(connection) == "first"
             shutil.copy(second.certificate, first.certificate)
             shutil.copy(second.key, first.key)
-            gateway.running.send_signal(signal.SIGHUP)
-            await until(lambda: "certificate_reloaded" in gateway.logged())
-            async with await securely(gateway.port, authority) as new:
-                assert shown(new) == "second"
-            await connection.say(b"GET /v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
-            answer = await connection.answer()
+            gateway.process.send_signal(signal.SIGHUP)
+            await until(lambda: "certificate_reloaded" in gateway.read_log())
+            async with await open_tls_connection(gateway.port, authority) as new:
+                assert find_common_name(new) == "second"
+            await connection.send(b"GET /v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = await connection.read_response()
             assert answer is not None
             assert answer.status == 404
-        assert await gateway.ends() == 0
+        assert await gateway.stop() == 0
 
 
 @pytest.mark.parametrize(
@@ -197,13 +200,13 @@ async def test_a_process_reads_its_certificate_again_when_it_is_told_to(
         ({"tls_certificate_file": "gateway.key"}, "not a certificate and its key"),
     ],
 )
-def test_a_certificate_that_cannot_be_used_is_told_before_it_is_served(
+def test_unusable_certificate_is_a_startup_error(
     tmp_path: Path, authority: Authority, changes: dict[str, str], says: str
 ) -> None:
-    server = server_of(authority.pair("gateway"))
-    authority.pair("other")
+    server = build_server_section(authority.issue("gateway"))
+    authority.issue("other")
     server |= {name: str(tmp_path / "tls" / file) for name, file in changes.items()}
-    with pytest.raises(Misconfigured, match=says):
+    with pytest.raises(ConfigurationError, match=says):
         check_runnable(settings_for(tmp_path, "http://127.0.0.1:9", server=server))
 
 
@@ -211,14 +214,14 @@ def test_a_certificate_that_cannot_be_used_is_told_before_it_is_served(
 
 
 @asynccontextmanager
-async def secured(pair: Pair, recorder: Recorder) -> AsyncIterator[int]:
+async def open_tls_service(pair: CertificatePair, recorder: RawService) -> AsyncIterator[int]:
     """Opens a TLS service; yields its port."""
     tasks: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.ensure_future(recorder.serve(reader, writer)))
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=pair.serving())
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=pair.build_server_context())
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -228,70 +231,75 @@ async def secured(pair: Pair, recorder: Recorder) -> AsyncIterator[int]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def service_of(port: int, authority: Authority | None) -> dict[str, object]:
+def build_environments(port: int, authority: Authority | None) -> dict[str, object]:
     one = {"base_url": f"https://127.0.0.1:{port}"}
     return {"sandbox": one | ({"ca_file": str(authority.file)} if authority else {})}
 
 
 @asynccontextmanager
-async def before(
+async def open_gateway_before(
     folder: Path, port: int, authority: Authority | None, **sections: object
 ) -> AsyncIterator[House]:
-    environments = service_of(port, authority)
-    async with open_signed(folder, "http://x", environments=environments, **sections) as house:
-        yield house
+    environments = build_environments(port, authority)
+    async with open_signed_gateway(
+        folder, "http://x", environments=environments, **sections
+    ) as gateway:
+        yield gateway
 
 
-async def test_a_service_that_the_named_authority_vouches_for_is_believed(
+async def test_service_certificate_of_the_configured_authority_is_trusted(
     tmp_path: Path, authority: Authority
 ) -> None:
     async with (
-        recording(says(NOTHING_HELD)) as recorder,
-        secured(authority.pair("service"), recorder) as port,
+        open_raw_service(respond_with(EMPTY_LIST)) as recorder,
+        open_tls_service(authority.issue("service"), recorder) as port,
     ):
-        async with before(tmp_path, port, authority) as house:
-            assert (await asked(house, READ)).status == 200
-            assert (await asked(house, CLIENT.request())).status == 200
-            async with house.session.get(house.running.admin_url + "/readyz") as ready:
+        async with open_gateway_before(tmp_path, port, authority) as gateway:
+            assert (await send_raw(gateway, READ_REQUEST)).status == 200
+            assert (await send_raw(gateway, CLIENT.build_request())).status == 200
+            async with gateway.session.get(gateway.running.admin_url + "/readyz") as ready:
                 assert ready.status == 200
 
 
 @pytest.mark.parametrize("why", ["expired", "unknown authority", "another name"])
-async def test_to_a_service_that_is_not_believed_nothing_is_ever_sent(
+async def test_untrusted_service_gets_no_request(
     tmp_path: Path, authority: Authority, why: str
 ) -> None:
-    pair = authority.pair("service", lasts=-DAY if why == "expired" else DAY)
+    pair = authority.issue("service", lasts=-DAY if why == "expired" else DAY)
     named = None if why == "unknown authority" else authority
-    async with recording(says(NOTHING_HELD)) as recorder, secured(pair, recorder) as port:
-        environments = service_of(port, named)
+    async with (
+        open_raw_service(respond_with(EMPTY_LIST)) as recorder,
+        open_tls_service(pair, recorder) as port,
+    ):
+        environments = build_environments(port, named)
         if why == "another name":
             environments["sandbox"]["base_url"] = f"https://127.0.0.2:{port}"  # type: ignore[index]
-        async with open_signed(tmp_path, "http://x", environments=environments) as house:
-            for request in (WRITE, CLIENT.request("POST", "/v1/recipients", BODY)):
-                answer = await asked(house, request)
+        async with open_signed_gateway(tmp_path, "http://x", environments=environments) as gateway:
+            for request in (WRITE_REQUEST, CLIENT.build_request("POST", "/v1/recipients", BODY)):
+                answer = await send_raw(gateway, request)
                 assert (answer.status, answer.code) == INTERNAL
-                assert "nothing was changed" in answer.json["errors"][0]["message"]
-            async with house.session.get(house.running.admin_url + "/readyz") as ready:
+                assert "nothing was changed" in answer.parse_json["errors"][0]["message"]
+            async with gateway.session.get(gateway.running.admin_url + "/readyz") as ready:
                 assert ready.status == 503
-            states = await operations_by_state(house.settings)
+            states = await operations_by_state(gateway.settings)
         assert recorder.requests == []
         assert "unsettled" not in str(states)
         assert "unknown" not in str(states)
 
 
 @pytest.mark.parametrize("text", ["", "no certificate", None])
-def test_authorities_that_cannot_be_read_are_told_at_once(tmp_path: Path, text: str | None) -> None:
+def test_unreadable_ca_file_is_a_startup_error(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "authorities.pem").write_text(text)
     upstream = {"ca_file": str(tmp_path / "authorities.pem")}
-    with pytest.raises(Misconfigured, match=r"ca_file: .*authorities\.pem cannot be used"):
+    with pytest.raises(ConfigurationError, match=r"ca_file: .*authorities\.pem cannot be used"):
         check_runnable(settings_for(tmp_path, "https://service.example", upstream=upstream))
 
 
 # Through a proxy.
 
 
-class Proxy:
+class ConnectProxy:
     """A CONNECT proxy that records the request heads."""
 
     def __init__(self, status: bytes = b"200 OK") -> None:
@@ -308,7 +316,7 @@ class Proxy:
             return
         host, _, port = head.split(" ")[1].partition(":")
         far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(pour(reader, far_writer), pour(far_reader, writer))
+        await asyncio.gather(copy_stream(reader, far_writer), copy_stream(far_reader, writer))
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
@@ -325,7 +333,7 @@ class Proxy:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while data := await reader.read(65536):
             writer.write(data)
@@ -333,22 +341,22 @@ async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
         writer.close()
 
 
-async def test_both_faces_go_through_the_proxy_with_its_credentials_and_no_others(
+async def test_both_interfaces_use_the_proxy_with_its_credentials(
     tmp_path: Path, authority: Authority
 ) -> None:
     credentials = tmp_path / "proxy-credentials"
     credentials.write_text("gate:hush-hush\n")
     credentials.chmod(0o600)
-    proxy = Proxy()
+    proxy = ConnectProxy()
     async with (
-        recording(says(NOTHING_HELD)) as recorder,
-        secured(authority.pair("service"), recorder) as port,
+        open_raw_service(respond_with(EMPTY_LIST)) as recorder,
+        open_tls_service(authority.issue("service"), recorder) as port,
         proxy.open() as url,
     ):
         upstream = {"proxy": url, "proxy_credentials_file": str(credentials)}
-        async with before(tmp_path, port, authority, upstream=upstream) as house:
-            assert (await asked(house, READ)).status == 200
-            assert (await asked(house, CLIENT.request())).status == 200
+        async with open_gateway_before(tmp_path, port, authority, upstream=upstream) as gateway:
+            assert (await send_raw(gateway, READ_REQUEST)).status == 200
+            assert (await send_raw(gateway, CLIENT.build_request())).status == 200
     told = base64.b64encode(b"gate:hush-hush").decode()
     assert len(recorder.requests) == 2
     assert len(proxy.heads) == 2
@@ -356,25 +364,25 @@ async def test_both_faces_go_through_the_proxy_with_its_credentials_and_no_other
         assert head.startswith(f"CONNECT 127.0.0.1:{port} ")
         assert f"Proxy-Authorization: Basic {told}" in head
         assert "svcsign" not in head
-    assert all("proxy-authorization" not in one.headers for one in recorder.requests)
+    assert all("proxy-authorization" not in request.headers for request in recorder.requests)
 
 
-async def test_what_a_proxy_refuses_was_not_sent(tmp_path: Path, authority: Authority) -> None:
-    proxy = Proxy(b"407 Proxy Authentication Required")
+async def test_request_refused_by_the_proxy_is_unsent(tmp_path: Path, authority: Authority) -> None:
+    proxy = ConnectProxy(b"407 Proxy Authentication Required")
     async with proxy.open() as url:
-        async with before(tmp_path, 9, authority, upstream={"proxy": url}) as house:
-            answer = await asked(house, WRITE)
+        async with open_gateway_before(tmp_path, 9, authority, upstream={"proxy": url}) as gateway:
+            answer = await send_raw(gateway, WRITE_REQUEST)
             assert_legacy(answer)
-            assert "nothing was changed" in answer.json["errors"][0]["message"]
-            signed = await asked(house, CLIENT.request("POST", "/v1/recipients", BODY))
-            assert refused(signed) == INTERNAL
-            assert "nothing was changed" in signed.json["errors"][0]["message"]
+            assert "nothing was changed" in answer.parse_json["errors"][0]["message"]
+            signed = await send_raw(gateway, CLIENT.build_request("POST", "/v1/recipients", BODY))
+            assert extract_error(signed) == INTERNAL
+            assert "nothing was changed" in signed.parse_json["errors"][0]["message"]
     assert len(proxy.heads) >= 2
 
 
-def test_a_proxy_is_not_given_what_goes_in_plain_text(tmp_path: Path) -> None:
+def test_proxy_requires_https(tmp_path: Path) -> None:
     upstream = {"proxy": "http://proxy.example:3128"}
-    its = {ENVIRONMENT: {"base_url": "http://service.example", "allow_http": True}}
-    settings = settings_for(tmp_path, "", environments=its, upstream=upstream)
-    with pytest.raises(Misconfigured, match="is not https"):
+    environments = {ENVIRONMENT: {"base_url": "http://service.example", "allow_http": True}}
+    settings = settings_for(tmp_path, "", environments=environments, upstream=upstream)
+    with pytest.raises(ConfigurationError, match="is not https"):
         check_runnable(settings)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Service, Words, start
-from tests.house import Got, House, open_house
+from gateway.simulator import Service, Vocabulary, start
+from tests.running_gateway import Got, House, open_house
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,12 +34,12 @@ VOCABULARY = {
         "timestamp_header": "X-PR-Timestamp",
     },
 }
-WORDS = Words(
+WORDS = Vocabulary(
     scheme="prsign", timestamp_header="X-PR-Timestamp", wallet="payco", avatar_url="pictureUrl"
 )
-NEUTRAL = ("wallet", "avatarUrl")
-THE_SERVICE_S = ("payco", "pictureUrl")
-THE_CLIENT_S = ("paypal", "gravatarUrl")
+DEFAULT_WORDS = ("wallet", "avatarUrl")
+SERVICE_WORDS = ("payco", "pictureUrl")
+CLIENT_WORDS = ("paypal", "gravatarUrl")
 
 ADDRESS = "zoe@example.org"
 PAYPAL = {
@@ -52,143 +52,197 @@ BANK = {
 }
 
 
-def _check_words(words: tuple[str, ...], text: str) -> None:
+def _check_absent_words(words: tuple[str, ...], text: str) -> None:
     assert not [word for word in words if f'"{word}"' in text or f"={word}" in text], text
 
 
 @dataclass(slots=True)
-class Town:
+class GatewayAndService:
     house: House
     service: Service
 
-    async def ask(self, method: str, path: str, body: Any = None) -> Got:
+    async def request(self, method: str, path: str, body: Any = None) -> Got:
         """Sends a request, and checks the answer and the upstream calls for foreign words."""
         seen = len(self.service.requests)
-        got = await self.house.ask(method, f"/v1{path}", body)
-        _check_words((*NEUTRAL, *THE_SERVICE_S), got.text)
+        response = await self.house.request(method, f"/v1{path}", body)
+        _check_absent_words((*DEFAULT_WORDS, *SERVICE_WORDS), response.text)
         for call in list(self.service.requests)[seen:]:
-            _check_words((*NEUTRAL, *THE_CLIENT_S), f"{call.target} {call.body.decode()}")
+            _check_absent_words(
+                (*DEFAULT_WORDS, *CLIENT_WORDS), f"{call.target} {call.body.decode()}"
+            )
             assert call.headers["X-PR-Timestamp"]
             assert call.headers["Authorization"].startswith("prsign ")
-        return got
+        return response
 
-    async def done(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        got = await self.ask(method, path, body)
-        assert got.status == 200, got.text
-        body_: dict[str, Any] = got.body
+    async def request_successfully(
+        self, method: str, path: str, body: Any = None
+    ) -> dict[str, Any]:
+        response = await self.request(method, path, body)
+        assert response.status == 200, response.text
+        body_: dict[str, Any] = response.body
         return body_
 
-    async def refused(self, method: str, path: str, body: Any) -> list[tuple[str, str | None]]:
-        got = await self.ask(method, path, body)
-        assert got.status == 406, got.text
-        return [(one["code"], one.get("field")) for one in got.body["errors"]]
+    async def request_refused(
+        self, method: str, path: str, body: Any
+    ) -> list[tuple[str, str | None]]:
+        response = await self.request(method, path, body)
+        assert response.status == 406, response.text
+        return [(error["code"], error.get("field")) for error in response.body["errors"]]
 
-    async def create(self, **fields: Any) -> str:
+    async def create_recipient(self, **fields: Any) -> str:
         person = {"type": "individual", "firstName": "Zoë", "lastName": "Peña", "email": ADDRESS}
-        id_: str = (await self.done("POST", "/recipients", {**person, **fields}))["recipient"]["id"]
+        id_: str = (await self.request_successfully("POST", "/recipients", {**person, **fields}))[
+            "recipient"
+        ]["id"]
         return id_
 
-    async def payout(self, id_: str) -> dict[str, Any]:
-        return await self.done("GET", f"/recipients/{id_}/payout-methods")
+    async def load_payout(self, id_: str) -> dict[str, Any]:
+        return await self.request_successfully("GET", f"/recipients/{id_}/payout-methods")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def town(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Town]:
-    service = Service(seed=1, words=WORDS)
+async def gateway_and_service(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[GatewayAndService]:
+    service = Service(seed=1, vocabulary=WORDS)
     service.seed_recipients(40, seed=3)
     simulator = await start(service=service)
     try:
         folder: Path = tmp_path_factory.mktemp("vocabulary")
-        async with open_house(folder, simulator.url, vocabulary=VOCABULARY) as house:
-            yield Town(house, service)
+        async with open_house(folder, simulator.url, vocabulary=VOCABULARY) as gateway:
+            yield GatewayAndService(gateway, service)
     finally:
         await simulator.stop()
 
 
-async def test_a_recipient_can_be_created_with_a_method_of_the_client_s_word(town: Town) -> None:
-    id_ = await town.create(payout=PAYPAL)
-    [account] = town.service.recipient(id_).accounts
+async def test_recipient_is_created_with_the_clients_method_name(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
+    [account] = gateway_and_service.service.require_recipient(id_).accounts
     assert (account.type, account.fields["emailAddress"]) == ("payco", ADDRESS)
 
 
 @pytest.mark.parametrize(
     "path", ["/recipients/{}", "/recipients?search={}", "/recipients?city=Oulu"]
 )
-async def test_a_recipient_is_read_and_listed_in_the_client_s_words(town: Town, path: str) -> None:
+async def test_recipient_is_read_and_listed_in_the_clients_vocabulary(
+    gateway_and_service: GatewayAndService, path: str
+) -> None:
     reference = f"ref-of-{abs(hash(path))}"
-    id_ = await town.create(payout=PAYPAL, address={"city": "Oulu"}, referenceId=reference)
-    body = await town.done("GET", path.format(reference if "search" in path else id_))
-    shown = body.get("recipient") or next(one for one in body["recipients"] if one["id"] == id_)
+    id_ = await gateway_and_service.create_recipient(
+        payout=PAYPAL, address={"city": "Oulu"}, referenceId=reference
+    )
+    body = await gateway_and_service.request_successfully(
+        "GET", path.format(reference if "search" in path else id_)
+    )
+    shown = body.get("recipient") or next(
+        recipient for recipient in body["recipients"] if recipient["id"] == id_
+    )
     assert shown["payoutMethod"] == "paypal"
     assert shown["gravatarUrl"] == f"https://example.com/avatars/{id_}.png"
     assert shown["payout"]["method"] == shown["payout"]["primary"]["method"] == "paypal"
     assert shown["payout"]["accounts"] == {"paypal": {"address": ADDRESS}}
 
 
-async def test_a_method_is_displayed_in_the_client_s_word(town: Town) -> None:
-    id_ = await town.create(payout=PAYPAL)
-    got = await town.house.ask("GET", f"/v1/recipients/{id_}/payout-methods")
-    assert got.body["methodDisplay"] == "Paypal"
-
-
-async def test_a_payout_method_can_be_added_read_and_changed_in_the_client_s_words(
-    town: Town,
+async def test_method_display_follows_the_clients_vocabulary(
+    gateway_and_service: GatewayAndService,
 ) -> None:
-    id_ = await town.create(payout=BANK)
+    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
+    response = await gateway_and_service.house.request(
+        "GET", f"/v1/recipients/{id_}/payout-methods"
+    )
+    assert response.body["methodDisplay"] == "Paypal"
+
+
+async def test_payout_method_is_written_in_the_clients_vocabulary(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    id_ = await gateway_and_service.create_recipient(payout=BANK)
     path = f"/recipients/{id_}/payout-methods"
-    added = await town.done("POST", path, PAYPAL)
-    assert added == await town.payout(id_)
+    added = await gateway_and_service.request_successfully("POST", path, PAYPAL)
+    assert added == await gateway_and_service.load_payout(id_)
     assert added["primary"]["method"] == "paypal"
     assert added["accounts"]["paypal"] == {"address": ADDRESS}
-    await town.done("PATCH", path, {"accounts": {"paypal": {"address": "new@example.org"}}})
-    assert (await town.payout(id_))["accounts"]["paypal"] == {"address": "new@example.org"}
-    await town.done("PATCH", path, {"primary": {"method": "bank"}})
-    assert (await town.payout(id_))["method"] == "bank"
-    await town.done("PATCH", path, {"primary": {"method": "paypal"}})
-    assert (await town.payout(id_))["method"] == "paypal"
-    assert [one.type for one in town.service.recipient(id_).accounts] == ["bank-transfer", "payco"]
+    await gateway_and_service.request_successfully(
+        "PATCH", path, {"accounts": {"paypal": {"address": "new@example.org"}}}
+    )
+    assert (await gateway_and_service.load_payout(id_))["accounts"]["paypal"] == {
+        "address": "new@example.org"
+    }
+    await gateway_and_service.request_successfully("PATCH", path, {"primary": {"method": "bank"}})
+    assert (await gateway_and_service.load_payout(id_))["method"] == "bank"
+    await gateway_and_service.request_successfully("PATCH", path, {"primary": {"method": "paypal"}})
+    assert (await gateway_and_service.load_payout(id_))["method"] == "paypal"
+    assert [
+        account.type for account in gateway_and_service.service.require_recipient(id_).accounts
+    ] == ["bank-transfer", "payco"]
 
 
-async def test_what_was_shown_can_be_sent_back_whole(town: Town) -> None:
-    id_ = await town.create(payout=PAYPAL)
-    before = [(one.id, one.fields) for one in town.service.recipient(id_).accounts]
-    shown = (await town.done("GET", f"/recipients/{id_}"))["recipient"]
-    await town.done("PATCH", f"/recipients/{id_}", shown)
-    await town.done("PATCH", f"/recipients/{id_}/payout-methods", await town.payout(id_))
-    assert before == [(one.id, one.fields) for one in town.service.recipient(id_).accounts]
-
-
-async def test_a_list_is_filtered_by_the_client_s_word_in_one_call_with_the_service_s(
-    town: Town,
-) -> None:
-    before = len(town.service.requests)
-    body = await town.done("GET", "/recipients?payoutMethod=paypal&pageSize=500")
-    [call] = list(town.service.requests)[before:]
-    assert "payoutMethod=payco" in call.target
-    recipients = town.service.world().recipients.values()
-    expected = [
-        one.id
-        for one in recipients
-        if not one.archived and one.primary and one.primary.type == "payco"
+async def test_shown_recipient_can_be_sent_back(gateway_and_service: GatewayAndService) -> None:
+    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
+    before = [
+        (account.id, account.fields)
+        for account in gateway_and_service.service.require_recipient(id_).accounts
     ]
-    assert sorted(one["id"] for one in body["recipients"]) == sorted(expected)
+    shown = (await gateway_and_service.request_successfully("GET", f"/recipients/{id_}"))[
+        "recipient"
+    ]
+    await gateway_and_service.request_successfully("PATCH", f"/recipients/{id_}", shown)
+    await gateway_and_service.request_successfully(
+        "PATCH", f"/recipients/{id_}/payout-methods", await gateway_and_service.load_payout(id_)
+    )
+    assert before == [
+        (account.id, account.fields)
+        for account in gateway_and_service.service.require_recipient(id_).accounts
+    ]
+
+
+async def test_list_filter_is_translated_in_one_call(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    before = len(gateway_and_service.service.requests)
+    body = await gateway_and_service.request_successfully(
+        "GET", "/recipients?payoutMethod=paypal&pageSize=500"
+    )
+    [call] = list(gateway_and_service.service.requests)[before:]
+    assert "payoutMethod=payco" in call.target
+    recipients = gateway_and_service.service.find_or_create_tenant().recipients.values()
+    expected = [
+        recipient.id
+        for recipient in recipients
+        if not recipient.is_archived
+        and recipient.primary_account
+        and recipient.primary_account.type == "payco"
+    ]
+    assert sorted(recipient["id"] for recipient in body["recipients"]) == sorted(expected)
     assert expected
 
 
-async def test_a_list_that_is_read_whole_knows_the_client_s_word_as_well(town: Town) -> None:
+async def test_scanned_list_is_filtered_by_the_clients_word(
+    gateway_and_service: GatewayAndService,
+) -> None:
     query = "payoutMethod=paypal&pageSize=500"
-    one_call = await town.done("GET", f"/recipients?{query}&orderBy=createdAt")
-    scanned = await town.done("GET", f"/recipients?{query}&payoutCurrency=USD&orderBy=createdAt")
+    one_call = await gateway_and_service.request_successfully(
+        "GET", f"/recipients?{query}&orderBy=createdAt"
+    )
+    scanned = await gateway_and_service.request_successfully(
+        "GET", f"/recipients?{query}&payoutCurrency=USD&orderBy=createdAt"
+    )
     assert scanned["recipients"] == one_call["recipients"]
 
 
-async def test_a_summary_is_told_in_the_client_s_words(town: Town) -> None:
+async def test_summary_is_in_the_clients_vocabulary(gateway_and_service: GatewayAndService) -> None:
     address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
-    id_ = await town.create(payout=BANK, address=address)
+    id_ = await gateway_and_service.create_recipient(payout=BANK, address=address)
     payments = [{"recipient": {"id": id_}, "sourceAmount": "50.00"}]
     sent = {"sourceCurrency": "USD", "payments": payments}
-    batch = (await town.done("POST", "/batches", sent))["batch"]["id"]
-    summary = (await town.done("GET", f"/batches/{batch}/summary"))["batchSummary"]
+    batch = (await gateway_and_service.request_successfully("POST", "/batches", sent))["batch"][
+        "id"
+    ]
+    summary = (await gateway_and_service.request_successfully("GET", f"/batches/{batch}/summary"))[
+        "batchSummary"
+    ]
     assert summary["AcmeTotal"]["count"] == 1
     assert summary["merchantBalances"].keys() == {"AcmeTotal", "GatewayTotal"}
     assert summary["methods"]["bank-transfer"]["accountType"] == "acme"
@@ -199,73 +253,102 @@ async def test_a_summary_is_told_in_the_client_s_words(town: Town) -> None:
 # Errors
 
 
-async def test_what_is_missing_is_told_under_the_client_s_name(town: Town) -> None:
+async def test_missing_field_is_named_in_the_clients_vocabulary(
+    gateway_and_service: GatewayAndService,
+) -> None:
     payout = {"primary": {"method": "paypal"}, "accounts": {"paypal": {}}}
     person = {"type": "business", "name": "Nordström", "email": ADDRESS, "payout": payout}
-    assert await town.refused("POST", "/recipients", person) == [
+    assert await gateway_and_service.request_refused("POST", "/recipients", person) == [
         ("empty_field", "payout.accounts.paypal.address")
     ]
 
 
-async def test_an_account_that_is_missing_is_told_under_the_client_s_name(town: Town) -> None:
-    id_ = await town.create(payout=BANK)
+async def test_missing_account_is_named_in_the_clients_vocabulary(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    id_ = await gateway_and_service.create_recipient(payout=BANK)
     path, body = f"/recipients/{id_}/payout-methods", {"primary": {"method": "paypal"}}
     for method in ("POST", "PATCH"):
-        assert await town.refused(method, path, body) == [("empty_field", "accounts.paypal")]
+        assert await gateway_and_service.request_refused(method, path, body) == [
+            ("empty_field", "accounts.paypal")
+        ]
 
 
-async def test_what_the_gateway_refuses_is_told_under_the_client_s_name(town: Town) -> None:
-    id_ = await town.create()
+async def test_gateway_refusal_names_the_clients_field(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    id_ = await gateway_and_service.create_recipient()
     body = {**PAYPAL, "accounts": {"paypal": {"address": "nobody"}}}
-    assert await town.refused("POST", f"/recipients/{id_}/payout-methods", body) == [
-        ("invalid_field", "accounts.paypal.address")
-    ]
+    assert await gateway_and_service.request_refused(
+        "POST", f"/recipients/{id_}/payout-methods", body
+    ) == [("invalid_field", "accounts.paypal.address")]
 
 
-async def test_what_the_service_refuses_is_told_under_the_client_s_name(town: Town) -> None:
+async def test_service_refusal_names_the_clients_field(
+    gateway_and_service: GatewayAndService,
+) -> None:
     """``zoe@example`` is an address to the gateway, and none to this service."""
-    id_ = await town.create(payout=PAYPAL)
+    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
     path, sent = f"/recipients/{id_}", {"accounts": {"paypal": {"address": "zoe@example"}}}
     told = [("invalid_field", "accounts.paypal.address")]
-    assert await town.refused("PATCH", f"{path}/payout-methods", sent) == told
-    assert await town.refused("POST", f"{path}/payout-methods", {**PAYPAL, **sent}) == told
-    assert await town.refused("PATCH", path, {"payout": sent}) == [
+    assert (
+        await gateway_and_service.request_refused("PATCH", f"{path}/payout-methods", sent) == told
+    )
+    assert (
+        await gateway_and_service.request_refused(
+            "POST", f"{path}/payout-methods", {**PAYPAL, **sent}
+        )
+        == told
+    )
+    assert await gateway_and_service.request_refused("PATCH", path, {"payout": sent}) == [
         ("invalid_field", "payout.accounts.paypal.address")
     ]
 
 
-async def test_no_message_says_another_s_word(town: Town) -> None:
+async def test_messages_use_only_the_clients_vocabulary(
+    gateway_and_service: GatewayAndService,
+) -> None:
     """Not only ``field``: people read the message."""
-    path = f"/v1/recipients/{await town.create(payout=BANK)}/payout-methods"
+    path = (
+        f"/v1/recipients/{await gateway_and_service.create_recipient(payout=BANK)}/payout-methods"
+    )
     for address in ("nobody", "zoe@example", None, ""):
         body = {**PAYPAL, "accounts": {"paypal": {"address": address}}}
-        got = await town.house.ask("POST", path, body)
-        assert got.status == 406
-        for word in (*NEUTRAL, *THE_SERVICE_S, "emailAddress"):
-            assert word not in got.text
+        response = await gateway_and_service.house.request("POST", path, body)
+        assert response.status == 406
+        for word in (*DEFAULT_WORDS, *SERVICE_WORDS, "emailAddress"):
+            assert word not in response.text
 
 
-async def test_an_account_under_a_word_of_nobody_s_is_an_unknown_field(town: Town) -> None:
-    id_ = await town.create(payout=PAYPAL)
+async def test_account_under_an_unknown_name_is_ignored(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
     sent = {"accounts": {"wallet": {"address": "other@example.org"}, "payco": {"address": "x@y.z"}}}
-    await town.done("PATCH", f"/recipients/{id_}/payout-methods", sent)
-    assert (await town.payout(id_))["accounts"] == {"paypal": {"address": ADDRESS}}
+    await gateway_and_service.request_successfully(
+        "PATCH", f"/recipients/{id_}/payout-methods", sent
+    )
+    assert (await gateway_and_service.load_payout(id_))["accounts"] == {
+        "paypal": {"address": ADDRESS}
+    }
 
 
-async def test_a_method_of_the_service_s_word_is_not_the_client_s(town: Town) -> None:
-    id_ = await town.create(payout=BANK)
+async def test_service_method_name_is_refused(gateway_and_service: GatewayAndService) -> None:
+    id_ = await gateway_and_service.create_recipient(payout=BANK)
     body = {"primary": {"method": "payco"}, "accounts": {"paypal": {"address": ADDRESS}}}
-    got = await town.house.ask("POST", f"/v1/recipients/{id_}/payout-methods", body)
-    assert got.status == 406
-    assert [one["field"] for one in got.body["errors"]] == ["primary.method"]
+    response = await gateway_and_service.house.request(
+        "POST", f"/v1/recipients/{id_}/payout-methods", body
+    )
+    assert response.status == 406
+    assert [error["field"] for error in response.body["errors"]] == ["primary.method"]
 
 
 # Free text
 
 
-@pytest.mark.parametrize("word", [*NEUTRAL, *THE_SERVICE_S, *THE_CLIENT_S])
-async def test_free_text_that_happens_to_be_such_a_word_is_not_touched(
-    town: Town, word: str
+@pytest.mark.parametrize("word", [*DEFAULT_WORDS, *SERVICE_WORDS, *CLIENT_WORDS])
+async def test_free_text_is_not_translated(
+    gateway_and_service: GatewayAndService, word: str
 ) -> None:
     """Neither on its way to the service nor on its way back."""
     address = dict.fromkeys(("street1", "street2", "city", "region", "postalCode"), word)
@@ -279,13 +362,15 @@ async def test_free_text_that_happens_to_be_such_a_word_is_not_touched(
     payout = {"primary": {"method": "paypal", "currency": "USD"}, "accounts": accounts}
     sent = {"type": "individual", "email": f"{word}@example.org", **names}
     sent |= {"address": {**address, "country": "US"}, "payout": payout}
-    got = await town.house.ask("POST", "/v1/recipients", sent)
-    assert got.status == 200, got.text
-    id_ = got.body["recipient"]["id"]
-    held = town.service.recipient(id_)
+    response = await gateway_and_service.house.request("POST", "/v1/recipients", sent)
+    assert response.status == 200, response.text
+    id_ = response.body["recipient"]["id"]
+    held = gateway_and_service.service.require_recipient(id_)
     assert {name: held.fields[name] for name in names} == names
     assert {name: held.address[name] for name in address} == address
-    shown = (await town.house.ask("GET", f"/v1/recipients/{id_}")).body["recipient"]
+    shown = (await gateway_and_service.house.request("GET", f"/v1/recipients/{id_}")).body[
+        "recipient"
+    ]
     assert {name: shown[name] for name in names} == names
     assert {name: shown["address"][name] for name in address} == address
     told = shown["payout"]["accounts"]
@@ -293,48 +378,52 @@ async def test_free_text_that_happens_to_be_such_a_word_is_not_touched(
     assert {told["bank"][name] for name in ("name", "bankAddress", "bankCity", "bankProvince")} == {
         word
     }
-    found = await town.house.ask("GET", f"/v1/recipients?search={word}&orderBy=city&pageSize=500")
-    assert id_ in [one["id"] for one in found.body["recipients"]]
+    found = await gateway_and_service.house.request(
+        "GET", f"/v1/recipients?search={word}&orderBy=city&pageSize=500"
+    )
+    assert id_ in [recipient["id"] for recipient in found.body["recipients"]]
 
 
-async def test_the_log_of_a_recipient_is_told_as_the_service_wrote_it(town: Town) -> None:
-    id_ = await town.create(payout=PAYPAL)
-    got = await town.house.ask("GET", f"/v1/recipients/{id_}/logs")
-    requests = [json.loads(one["request"] or "{}") for one in got.body["activities"]]
-    assert "payco" in [one.get("type") for one in requests]
+async def test_recipient_log_is_not_translated(gateway_and_service: GatewayAndService) -> None:
+    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
+    response = await gateway_and_service.house.request("GET", f"/v1/recipients/{id_}/logs")
+    requests = [json.loads(activity["request"] or "{}") for activity in response.body["activities"]]
+    assert "payco" in [request.get("type") for request in requests]
 
 
-async def test_payments_show_their_recipient_in_the_client_s_words(town: Town) -> None:
-    id_ = await town.create(payout=PAYPAL)
-    town.service.seed_payments(id_, 2)
-    body = await town.done("GET", f"/recipients/{id_}/payments")
-    assert [one["recipient"]["payoutMethod"] for one in body["payments"]] == ["paypal"] * 2
+async def test_payment_recipient_is_in_the_clients_vocabulary(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    id_ = await gateway_and_service.create_recipient(payout=PAYPAL)
+    gateway_and_service.service.seed_payments(id_, 2)
+    body = await gateway_and_service.request_successfully("GET", f"/recipients/{id_}/payments")
+    assert [payment["recipient"]["payoutMethod"] for payment in body["payments"]] == ["paypal"] * 2
     assert "gravatarUrl" in body["payments"][0]["recipient"]
 
 
-async def test_the_words_of_one_side_may_be_those_of_the_other_the_other_way_round(
+async def test_vocabularies_may_swap_words(
     tmp_path: Path,
 ) -> None:
     """A legacy ``a`` that is the current ``b``, beside nothing that would be a current ``a``."""
-    simulator = await start(service=Service(seed=1, words=Words(wallet="gravatarUrl")))
+    simulator = await start(service=Service(seed=1, vocabulary=Vocabulary(wallet="gravatarUrl")))
     words = {
         "legacy": {"wallet": "wallets", "avatar_url": "wallet"},
         "current": {"wallet": "gravatarUrl"},
     }
     try:
-        async with open_house(tmp_path, simulator.url, vocabulary=words) as house:
-            town = Town(house, simulator.service)
+        async with open_house(tmp_path, simulator.url, vocabulary=words) as gateway:
+            setup = GatewayAndService(gateway, simulator.service)
             payout = {
                 "primary": {"method": "wallets"},
                 "accounts": {"wallets": {"address": ADDRESS}},
             }
             person = {"type": "business", "name": "Nordström", "email": ADDRESS, "payout": payout}
-            got = await town.house.ask("POST", "/v1/recipients", person)
-            assert got.status == 200, got.text
-            shown = got.body["recipient"]
+            response = await setup.house.request("POST", "/v1/recipients", person)
+            assert response.status == 200, response.text
+            shown = response.body["recipient"]
             assert shown["payout"]["method"] == "wallets"
             assert shown["wallet"].startswith("https://example.com/avatars/")
-            [account] = town.service.recipient(shown["id"]).accounts
+            [account] = setup.service.require_recipient(shown["id"]).accounts
             assert account.type == "gravatarUrl"
     finally:
         await simulator.stop()

@@ -25,30 +25,35 @@ from gateway.config.settings import State
 from gateway.server.workers.pool import assign_queues
 from gateway.simulator import Fault, Service, Simulator, start
 from gateway.storage import open_store
-from gateway.storage.keyfile import make_key_file
+from gateway.storage.key_file import create_key_file
 from tests.certificates import Authority
-from tests.gateway.limits.conftest import REDIS
-from tests.gateway.store.conftest import administer, made_database
-from tests.house import KEY
-from tests.processes import Process, command, free_port, listens, serving
-from tests.scrape import scraped
-from tests.sockets import Wire, until
+from tests.gateway.admission.limits.conftest import REDIS_URL
+from tests.gateway.storage.conftest import create_temporary_database, run_statements
+from tests.metrics_scrape import fetch_metrics
+from tests.processes import Process, command, find_free_port, is_listening, serving
+from tests.running_gateway import KEY
+from tests.sockets import RawConnection, until
 
 START_SECONDS = 120
 """A parent and its workers each load the whole program, sequentially on a busy machine."""
 
-ADA = {"type": "individual", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com"}
+RECIPIENT_BODY = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+}
 _NUMBERS = itertools.count()
 
 
-def another() -> dict[str, str]:
+def build_other_recipient() -> dict[str, str]:
     """Builds a new recipient each time, because an identical concurrent body may be a retry."""
-    return {**ADA, "email": f"ada{next(_NUMBERS)}@example.com"}
+    return {**RECIPIENT_BODY, "email": f"ada{next(_NUMBERS)}@example.com"}
 
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
-    yield from made_database()
+    yield from create_temporary_database()
 
 
 @pytest.fixture
@@ -62,32 +67,34 @@ Configure = Callable[..., None]
 
 
 @pytest.fixture
-def configure(tmp_path: Path, database: str, simulator: Simulator, redis: None) -> Configure:
+def write_configuration(
+    tmp_path: Path, database: str, simulator: Simulator, require_redis: None
+) -> Configure:
     """Returns a function that writes gateway.toml, with an empty database and limits in Redis."""
-    administer(database, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
-    make_key_file(tmp_path / "gateway.key")
+    run_statements(database, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    create_key_file(tmp_path / "gateway.key")
 
-    def write(workers: int = 2, *, port: int = 0, base_url: str = "", **limits: Any) -> None:
+    def write_file(workers: int = 2, *, port: int = 0, base_url: str = "", **limits: Any) -> None:
         lines = [f"{name} = {json.dumps(value)}" for name, value in limits.items()]
         text = [
             f"[server]\nport = {port}\nadmin_port = 0\nworkers = {workers}",
             f'[environments.sandbox]\nbase_url = "{base_url or simulator.url}"',
             f'[state]\nurl = "{database}"\nencryption_key_file = "gateway.key"',
-            f'[limits]\nurl = "{REDIS}"',
+            f'[limits]\nurl = "{REDIS_URL}"',
             *lines,
         ]
         (tmp_path / "gateway.toml").write_text("\n".join(text))
 
-    write()
-    return write
+    write_file()
+    return write_file
 
 
 @pytest.fixture
-def redis() -> None:
+def require_redis() -> None:
     """Skips the test without Redis; the key file makes the names of counters unique."""
     import redis
 
-    client = redis.Redis.from_url(REDIS)
+    client = redis.Redis.from_url(REDIS_URL)
     try:
         client.ping()
     except redis.RedisError as error:
@@ -98,36 +105,36 @@ def redis() -> None:
         client.close()
 
 
-async def import_key(folder: Path, database: str, **more: Any) -> None:
+async def import_api_key(folder: Path, database: str, **more: Any) -> None:
     state = State(url=database, encryption_key_file=folder / "gateway.key")
     async with open_store(state) as store:
         await import_keys(store, parse_key_lines(json.dumps({**KEY, **more}).encode()))
 
 
 @asynccontextmanager
-async def workers(folder: Path) -> AsyncIterator[Process]:
+async def run_workers(folder: Path) -> AsyncIterator[Process]:
     async with serving(folder, seconds=START_SECONDS) as gateway:
         yield gateway
 
 
-def children(gateway: Process) -> set[int]:
+def list_children(gateway: Process) -> set[int]:
     """Returns the running child processes of the parent."""
-    parent = gateway.running.pid
+    parent = gateway.process.pid
     found = Path(f"/proc/{parent}/task/{parent}/children").read_text("utf-8")
     return set(map(int, found.split()))
 
 
-def events(gateway: Process, name: str) -> list[dict[str, Any]]:
-    return [line for line in gateway.lines() if line["event"] == name]
+def list_events(gateway: Process, name: str) -> list[dict[str, Any]]:
+    return [line for line in gateway.parse_log() if line["event"] == name]
 
 
-def served(gateway: Process) -> Counter[int]:
+def count_served(gateway: Process) -> Counter[int]:
     """Counts the requests that each worker answered."""
-    return Counter(line["process.pid"] for line in events(gateway, "request"))
+    return Counter(line["process.pid"] for line in list_events(gateway, "request"))
 
 
 @dataclass(slots=True)
-class Load:
+class BackgroundLoad:
     """Clients that create recipients one after another, over kept connections and fresh ones.
 
     A write, because HTTP clients quietly send a read again that was lost.
@@ -135,78 +142,82 @@ class Load:
 
     gateway: Process
     statuses: Counter[int] = field(default_factory=Counter)
-    lost: list[str] = field(default_factory=list)
-    ended: bool = False
+    errors: list[str] = field(default_factory=list)
+    is_stopped: bool = False
 
-    async def client(self, *, fresh: bool) -> None:
+    async def run_client(self, *, fresh: bool) -> None:
         connector = aiohttp.TCPConnector(force_close=fresh)
         headers = {"X-API-Key": KEY["api_key"]}
         timeout = aiohttp.ClientTimeout(total=START_SECONDS)
         async with aiohttp.ClientSession(
             connector=connector, headers=headers, timeout=timeout
         ) as session:
-            while not self.ended:
+            while not self.is_stopped:
                 try:
                     async with session.post(
-                        f"{self.gateway.url}/v1/recipients", json=another()
-                    ) as got:
-                        self.statuses[got.status] += 1
-                        assert (await got.json())["ok"] is (got.status == 200)
+                        f"{self.gateway.url}/v1/recipients", json=build_other_recipient()
+                    ) as response:
+                        self.statuses[response.status] += 1
+                        assert (await response.json())["ok"] is (response.status == 200)
                 except (aiohttp.ClientError, OSError) as error:
-                    self.lost.append(repr(error))
+                    self.errors.append(repr(error))
                 await asyncio.sleep(0.03)  # the workers need the machine too
 
     @property
-    def answered(self) -> int:
+    def answered_count(self) -> int:
         return sum(self.statuses.values())
 
 
-CLIENTS = 8
+CLIENT_COUNT = 8
 
 
 @asynccontextmanager
-async def load(gateway: Process) -> AsyncIterator[Load]:
-    made = Load(gateway)
-    clients = [asyncio.ensure_future(made.client(fresh=at % 2 == 0)) for at in range(CLIENTS)]
+async def run_load(gateway: Process) -> AsyncIterator[BackgroundLoad]:
+    made = BackgroundLoad(gateway)
+    clients = [
+        asyncio.ensure_future(made.run_client(fresh=at % 2 == 0)) for at in range(CLIENT_COUNT)
+    ]
     try:
         yield made
     finally:
-        made.ended = True
+        made.is_stopped = True
         await asyncio.gather(*clients)
 
 
-def one_line(folder: Path, **variables: str) -> str:
+def read_startup_error(folder: Path, **variables: str) -> str:
     """Returns the error line of `serve`."""
-    done = command("serve", folder=folder, seconds=START_SECONDS, **variables)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.stderr
+    result = command("serve", folder=folder, seconds=START_SECONDS, **variables)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
 
 
 # Starting.
 
 
-async def test_workers_start_at_once_on_an_empty_database_and_all_of_them_serve(
-    tmp_path: Path, database: str, configure: Configure
+async def test_workers_start_on_an_empty_database_and_all_serve(
+    tmp_path: Path, database: str, write_configuration: Configure
 ) -> None:
-    port = free_port()
-    configure(3, port=port)
-    async with workers(tmp_path) as gateway:
-        assert gateway.said.count("\n") == 1
-        assert len(children(gateway)) == 3
-        await import_key(tmp_path, database)
-        async with load(gateway) as made:
-            await until(lambda: set(served(gateway)) == children(gateway), START_SECONDS)
-            await until(lambda: made.answered > 200, START_SECONDS)
+    port = find_free_port()
+    write_configuration(3, port=port)
+    async with run_workers(tmp_path) as gateway:
+        assert gateway.output.count("\n") == 1
+        assert len(list_children(gateway)) == 3
+        await import_api_key(tmp_path, database)
+        async with run_load(gateway) as made:
+            await until(lambda: set(count_served(gateway)) == list_children(gateway), START_SECONDS)
+            await until(lambda: made.answered_count > 200, START_SECONDS)
         assert set(made.statuses) == {200}
-        assert made.lost == []
-        assert sum(served(gateway).values()) == made.answered, "whole lines, one for each request"
-        second = await asyncio.to_thread(one_line, tmp_path)
+        assert made.errors == []
+        assert sum(count_served(gateway).values()) == made.answered_count, (
+            "whole lines, one for each request"
+        )
+        second = await asyncio.to_thread(read_startup_error, tmp_path)
         assert f"port {port}: it is in use" in second, "it gets none of the first's connections"
-        assert await gateway.ends() == 0
-    assert not events(gateway, "worker_exited")
-    *each, all_of_them = events(gateway, "shutdown_complete")
-    assert (len(each), all_of_them["workers_left"]) == (3, 3)
+        assert await gateway.stop() == 0
+    assert not list_events(gateway, "worker_exited")
+    *each, parent_event = list_events(gateway, "shutdown_complete")
+    assert (len(each), parent_event["workers_left"]) == (3, 3)
     assert {line["requests_left"] for line in each} == {0}
 
 
@@ -218,30 +229,32 @@ async def test_workers_start_at_once_on_an_empty_database_and_all_of_them_serve(
         ({"PAYOUT_GATEWAY_STATE__URL": "postgresql://nobody@127.0.0.1:9/x"}, "cannot be used"),
     ],
 )
-def test_workers_that_cannot_start_are_one_line(
-    tmp_path: Path, configure: Configure, wrong: dict[str, str], says: str
+def test_startup_failure_of_workers_is_a_one_line_error(
+    tmp_path: Path, write_configuration: Configure, wrong: dict[str, str], says: str
 ) -> None:
-    assert says in one_line(tmp_path, **wrong)
+    assert says in read_startup_error(tmp_path, **wrong)
 
 
-def test_a_temporary_folder_in_which_no_socket_can_be_is_one_line(
-    tmp_path: Path, configure: Configure
+def test_unusable_temporary_directory_is_a_one_line_error(
+    tmp_path: Path, write_configuration: Configure
 ) -> None:
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
-    assert "TMPDIR" in one_line(tmp_path, TMPDIR=str(deep))
+    assert "TMPDIR" in read_startup_error(tmp_path, TMPDIR=str(deep))
 
 
 @pytest.mark.parametrize("which", ["PORT", "ADMIN_PORT"])
-def test_a_port_in_use_is_one_line(tmp_path: Path, configure: Configure, which: str) -> None:
+def test_port_in_use_is_a_one_line_error(
+    tmp_path: Path, write_configuration: Configure, which: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = one_line(tmp_path, **{f"PAYOUT_GATEWAY_SERVER__{which}": port})
-    assert port in said
-    assert "in use" in said
+        output = read_startup_error(tmp_path, **{f"PAYOUT_GATEWAY_SERVER__{which}": port})
+    assert port in output
+    assert "in use" in output
 
 
-def test_every_queue_has_a_worker_and_they_are_even() -> None:
+def test_queues_are_assigned_evenly() -> None:
     assert assign_queues(2, 2) == [[0], [1]]
     assert assign_queues(2, 5) == [[0, 2, 4], [1, 3]]
     assert assign_queues(5, 2) == [[0], [1], [0], [1], [0]]
@@ -251,43 +264,43 @@ def test_every_queue_has_a_worker_and_they_are_even() -> None:
 # Ending.
 
 
-async def test_told_to_end_under_load_they_finish_what_is_in_flight_and_it_exits_0(
-    tmp_path: Path, database: str, configure: Configure, simulator: Simulator
+async def test_shutdown_under_load_completes_requests_in_flight(
+    tmp_path: Path, database: str, write_configuration: Configure, simulator: Simulator
 ) -> None:
-    async with workers(tmp_path) as gateway:
-        await import_key(tmp_path, database)
-        async with load(gateway) as made:
-            await until(lambda: made.answered > 50, START_SECONDS)
-            for _ in range(CLIENTS // 2):
-                simulator.next(Fault("POST", "/v1/recipients", answer_delay=1))
+    async with run_workers(tmp_path) as gateway:
+        await import_api_key(tmp_path, database)
+        async with run_load(gateway) as made:
+            await until(lambda: made.answered_count > 50, START_SECONDS)
+            for _ in range(CLIENT_COUNT // 2):
+                simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=1))
             await until(lambda: not simulator.service.faults, START_SECONDS)
-            before = made.answered
-            gateway.running.send_signal(signal.SIGTERM)
+            before = made.answered_count
+            gateway.process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(START_SECONDS):
-                assert await gateway.running.wait() == 0
+                assert await gateway.process.wait() == 0
         assert set(made.statuses) == {200}
-        assert made.answered >= before + CLIENTS // 2
+        assert made.answered_count >= before + CLIENT_COUNT // 2
         # Every write that was made was answered: no other was lost than those never begun.
-        assert len(simulator.service.calls("POST", "/v1/recipients")) == made.answered
+        assert len(simulator.service.list_requests("POST", "/v1/recipients")) == made.answered_count
 
 
-async def test_when_the_parent_is_killed_its_workers_finish_and_end(
-    tmp_path: Path, database: str, configure: Configure, simulator: Simulator
+async def test_workers_finish_and_exit_if_the_parent_is_killed(
+    tmp_path: Path, database: str, write_configuration: Configure, simulator: Simulator
 ) -> None:
-    async with workers(tmp_path) as gateway:
-        await import_key(tmp_path, database)
-        both = children(gateway)
-        simulator.next(Fault("POST", "/v1/recipients", answer_delay=1))
-        async with load(gateway) as made:
+    async with run_workers(tmp_path) as gateway:
+        await import_api_key(tmp_path, database)
+        both = list_children(gateway)
+        simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=1))
+        async with run_load(gateway) as made:
             await until(lambda: not simulator.service.faults, START_SECONDS)
-            gateway.running.kill()
-            await until(lambda: not listens(gateway.port), START_SECONDS)
-            made.ended = True
+            gateway.process.kill()
+            await until(lambda: not is_listening(gateway.port), START_SECONDS)
+            made.is_stopped = True
         assert set(made.statuses) == {200}
-        await until(lambda: not any(map(_runs, both)), START_SECONDS)
+        await until(lambda: not any(map(_is_running, both)), START_SECONDS)
 
 
-def _runs(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:
@@ -297,86 +310,89 @@ def _runs(pid: int) -> bool:
 # Dying.
 
 
-async def test_a_worker_that_is_killed_loses_what_it_had_in_flight_and_is_replaced(
-    tmp_path: Path, database: str, configure: Configure
+async def test_killed_worker_is_replaced(
+    tmp_path: Path, database: str, write_configuration: Configure
 ) -> None:
-    async with workers(tmp_path) as gateway:
-        await import_key(tmp_path, database)
-        before = children(gateway)
+    async with run_workers(tmp_path) as gateway:
+        await import_api_key(tmp_path, database)
+        before = list_children(gateway)
         killed = min(before)
-        async with load(gateway) as made:
-            await until(lambda: set(served(gateway)) == before, START_SECONDS)
+        async with run_load(gateway) as made:
+            await until(lambda: set(count_served(gateway)) == before, START_SECONDS)
             os.kill(killed, signal.SIGKILL)
-            await until(lambda: bool(events(gateway, "worker_started")), START_SECONDS)
-            (new,) = children(gateway) - before
-            await until(lambda: served(gateway)[new] > 10, START_SECONDS)
+            await until(lambda: bool(list_events(gateway, "worker_started")), START_SECONDS)
+            (new,) = list_children(gateway) - before
+            await until(lambda: count_served(gateway)[new] > 10, START_SECONDS)
         assert set(made.statuses) == {200}
-        assert len(made.lost) <= CLIENTS, made.lost
-        (died,) = events(gateway, "worker_exited")
+        assert len(made.errors) <= CLIENT_COUNT, made.errors
+        (died,) = list_events(gateway, "worker_exited")
         assert (died["worker_pid"], died["reason"]) == (killed, "SIGKILL")
         # And again: another starts after a pause that grows, in which it can be told to end.
         os.kill(new, signal.SIGKILL)
-        await until(lambda: len(events(gateway, "worker_exited")) == 2, START_SECONDS)
-        assert events(gateway, "worker_exited")[1]["restart_delay_seconds"] > 0
-        assert await gateway.ends() == 0
+        await until(lambda: len(list_events(gateway, "worker_exited")) == 2, START_SECONDS)
+        assert list_events(gateway, "worker_exited")[1]["restart_delay_seconds"] > 0
+        assert await gateway.stop() == 0
 
 
 # Rolling restarts.
 
 
-async def test_a_rolling_restart_under_load_drops_nothing(
-    tmp_path: Path, database: str, configure: Configure, simulator: Simulator
+async def test_rolling_restart_under_load_drops_no_request(
+    tmp_path: Path, database: str, write_configuration: Configure, simulator: Simulator
 ) -> None:
-    async with workers(tmp_path) as gateway:
-        await import_key(tmp_path, database)
-        old = children(gateway)
-        async with load(gateway) as made:
-            await until(lambda: set(served(gateway)) == old, START_SECONDS)
-            gateway.running.send_signal(signal.SIGHUP)
-            await until(lambda: bool(events(gateway, "restart_complete")), START_SECONDS)
-            await until(lambda: not children(gateway) & old, START_SECONDS)
-            new = children(gateway)
-            await until(lambda: made.answered > 300 and new < set(served(gateway)), START_SECONDS)
+    async with run_workers(tmp_path) as gateway:
+        await import_api_key(tmp_path, database)
+        old = list_children(gateway)
+        async with run_load(gateway) as made:
+            await until(lambda: set(count_served(gateway)) == old, START_SECONDS)
+            gateway.process.send_signal(signal.SIGHUP)
+            await until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
+            await until(lambda: not list_children(gateway) & old, START_SECONDS)
+            new = list_children(gateway)
+            await until(
+                lambda: made.answered_count > 300 and new < set(count_served(gateway)),
+                START_SECONDS,
+            )
         assert len(new) == 2
-        assert made.lost == []
+        assert made.errors == []
         assert set(made.statuses) == {200}
-        assert len(simulator.service.calls("POST", "/v1/recipients")) == made.answered
-        assert not events(gateway, "worker_exited")
-        assert await gateway.ends() == 0
+        assert len(simulator.service.list_requests("POST", "/v1/recipients")) == made.answered_count
+        assert not list_events(gateway, "worker_exited")
+        assert await gateway.stop() == 0
 
 
-async def test_a_rolling_restart_takes_the_configuration_as_it_is_then_or_changes_nothing(
-    tmp_path: Path, configure: Configure
+async def test_rolling_restart_applies_a_valid_configuration_only(
+    tmp_path: Path, write_configuration: Configure
 ) -> None:
-    async with workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
-        old = children(gateway)
+    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
+        old = list_children(gateway)
         (tmp_path / "gateway.toml").write_text("[server]\nprot = 1")
-        gateway.running.send_signal(signal.SIGHUP)
-        await until(lambda: len(events(gateway, "restart_failed")) == 1, START_SECONDS)
-        configure(3, requests_per_hour=77)
+        gateway.process.send_signal(signal.SIGHUP)
+        await until(lambda: len(list_events(gateway, "restart_failed")) == 1, START_SECONDS)
+        write_configuration(3, requests_per_hour=77)
         (tmp_path / "gateway.key").rename(tmp_path / "lost.key")
-        gateway.running.send_signal(signal.SIGHUP)
-        await until(lambda: len(events(gateway, "restart_failed")) == 2, START_SECONDS)
-        unreadable, without_key = events(gateway, "restart_failed")
+        gateway.process.send_signal(signal.SIGHUP)
+        await until(lambda: len(list_events(gateway, "restart_failed")) == 2, START_SECONDS)
+        unreadable, without_key = list_events(gateway, "restart_failed")
         assert "server.prot: unknown key" in unreadable["reason"]
         assert "gateway.key" in without_key["reason"]
-        await until(lambda: children(gateway) == old, START_SECONDS)
-        assert await _limit(session, gateway) == "10000"
+        await until(lambda: list_children(gateway) == old, START_SECONDS)
+        assert await _load_limit(session, gateway) == "10000"
         (tmp_path / "lost.key").rename(tmp_path / "gateway.key")
-        gateway.running.send_signal(signal.SIGHUP)
-        await until(lambda: bool(events(gateway, "restart_complete")), START_SECONDS)
-        await until(lambda: len(children(gateway) - old) == 3, START_SECONDS)
-        await until(lambda: not children(gateway) & old, START_SECONDS)
-        assert await _limit(session, gateway) == "77"
-        assert await gateway.ends() == 0
+        gateway.process.send_signal(signal.SIGHUP)
+        await until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
+        await until(lambda: len(list_children(gateway) - old) == 3, START_SECONDS)
+        await until(lambda: not list_children(gateway) & old, START_SECONDS)
+        assert await _load_limit(session, gateway) == "77"
+        assert await gateway.stop() == 0
 
 
-async def test_workers_speak_tls_and_a_rolling_restart_shows_the_new_certificate(
-    tmp_path: Path, configure: Configure
+async def test_rolling_restart_reloads_the_tls_certificate(
+    tmp_path: Path, write_configuration: Configure
 ) -> None:
     (tmp_path / "tls").mkdir()
     authority = Authority(tmp_path / "tls")
-    first, second = authority.pair("first"), authority.pair("second")
+    first, second = authority.issue("first"), authority.issue("second")
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length")
     token.chmod(0o600)
@@ -388,35 +404,37 @@ async def test_workers_speak_tls_and_a_rolling_restart_shows_the_new_certificate
     text = configured.replace("workers = 2", "\n".join(["workers = 2", *section]))
     (tmp_path / "gateway.toml").write_text(text)
 
-    async def shown() -> str:
-        made = asyncio.open_connection("127.0.0.1", gateway.port, ssl=authority.believing())
-        async with Wire(*await made) as connection:
-            told = connection.writer.get_extra_info("peercert")["subject"]
-            await connection.say(b"GET /v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
-            answer = await connection.answer()
+    async def load_common_name() -> str:
+        made = asyncio.open_connection(
+            "127.0.0.1", gateway.port, ssl=authority.build_client_context()
+        )
+        async with RawConnection(*await made) as connection:
+            peer_certificate = connection.writer.get_extra_info("peercert")["subject"]
+            await connection.send(b"GET /v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = await connection.read_response()
             assert answer is not None
             assert answer.status == 404
-            return str(dict(one for part in told for one in part)["commonName"])
+            return str(dict(entry for part in peer_certificate for entry in part)["commonName"])
 
-    async with workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
-        old = children(gateway)
-        assert {await shown() for _ in range(6)} == {"first"}
+    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
+        old = list_children(gateway)
+        assert {await load_common_name() for _ in range(6)} == {"first"}
         shutil.copy(second.certificate, first.certificate)
         shutil.copy(second.key, first.key)
-        gateway.running.send_signal(signal.SIGHUP)
-        await until(lambda: bool(events(gateway, "restart_complete")), START_SECONDS)
-        await until(lambda: not children(gateway) & old, START_SECONDS)
-        assert {await shown() for _ in range(6)} == {"second"}
+        gateway.process.send_signal(signal.SIGHUP)
+        await until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
+        await until(lambda: not list_children(gateway) & old, START_SECONDS)
+        assert {await load_common_name() for _ in range(6)} == {"second"}
         page = f"http://127.0.0.1:{gateway.admin_port}/openapi.json"
         async with session.get(page) as answer:
             assert answer.status == 401
         told = {"Authorization": "Bearer a-token-of-some-length"}
         async with session.get(page, headers=told) as answer:
             assert answer.status == 200
-        assert await gateway.ends() == 0
+        assert await gateway.stop() == 0
 
 
-async def _limit(session: aiohttp.ClientSession, gateway: Process) -> str:
+async def _load_limit(session: aiohttp.ClientSession, gateway: Process) -> str:
     path, closes = "/v1/geography/countries/US", {"Connection": "close"}
     async with session.get(gateway.url + path, headers=closes) as answer:
         assert answer.status == 200
@@ -426,94 +444,94 @@ async def _limit(session: aiohttp.ClientSession, gateway: Process) -> str:
 # What they have in common.
 
 
-async def test_the_admin_port_answers_for_all_workers(
-    tmp_path: Path, configure: Configure, simulator: Simulator
+async def test_admin_port_reports_on_all_workers(
+    tmp_path: Path, write_configuration: Configure, simulator: Simulator
 ) -> None:
-    async with workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
+    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
 
-        async def told(path: str) -> tuple[int, Any]:
+        async def load_page(path: str) -> tuple[int, Any]:
             async with session.get(f"http://127.0.0.1:{gateway.admin_port}{path}") as answer:
                 assert answer.headers.getall("Server") == ["payout-gateway"]
                 is_json = answer.content_type == "application/json"
                 return answer.status, await (answer.json() if is_json else answer.text())
 
-        assert await told("/healthz") == (200, {"status": "ok"})
-        assert await told("/readyz") == (
+        assert await load_page("/healthz") == (200, {"status": "ok"})
+        assert await load_page("/readyz") == (
             200,
             {"status": "ok", "faults": {}, "circuit_breakers": {"sandbox": "closed"}},
         )
-        assert (await told("/no-such-page"))[0] == 404
-        stopped = min(children(gateway))
+        assert (await load_page("/no-such-page"))[0] == 404
+        stopped = min(list_children(gateway))
         os.kill(stopped, signal.SIGSTOP)
         try:
-            status, body = await told("/readyz")
+            status, body = await load_page("/readyz")
             assert (status, body["status"]) == (200, "warning")
             assert body["faults"] == {"workers": "1 of 2 do not answer"}
         finally:
             os.kill(stopped, signal.SIGCONT)
         await simulator.stop()
-        status, body = await told("/readyz")
+        status, body = await load_page("/readyz")
         assert (status, list(body["faults"])) == (503, ["environments.sandbox"])
-        assert await told("/healthz") == (200, {"status": "ok"})
+        assert await load_page("/healthz") == (200, {"status": "ok"})
 
 
-async def test_metrics_are_those_of_all_workers_and_never_go_back(
-    tmp_path: Path, database: str, configure: Configure
+async def test_metrics_cover_all_workers_and_never_decrease(
+    tmp_path: Path, database: str, write_configuration: Configure
 ) -> None:
     counted = "payout_gateway_requests_total"
 
-    async with workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
-        await import_key(tmp_path, database)
-        async with load(gateway) as made:
-            await until(lambda: made.answered > 40, START_SECONDS)
-        by_pid = served(gateway)
+    async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
+        await import_api_key(tmp_path, database)
+        async with run_load(gateway) as made:
+            await until(lambda: made.answered_count > 40, START_SECONDS)
+        by_pid = count_served(gateway)
         assert len(by_pid) == 2
-        found = await scraped(session, f"http://127.0.0.1:{gateway.admin_port}")
-        assert found.sum("payout_gateway_workers") == 2
-        before = found.sum(counted)
-        assert before == len(events(gateway, "request"))
-        os.kill(min(children(gateway)), signal.SIGKILL)
-        await until(lambda: bool(events(gateway, "worker_exited")), START_SECONDS)
-        found = await scraped(session, f"http://127.0.0.1:{gateway.admin_port}")
-        assert found.sum(counted) == before
-        gateway.running.send_signal(signal.SIGHUP)
-        await until(lambda: bool(events(gateway, "restart_complete")), START_SECONDS)
-        found = await scraped(session, f"http://127.0.0.1:{gateway.admin_port}")
-        assert found.sum(counted) == before
-        assert found.sum("payout_gateway_workers") == 2
+        metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
+        assert metrics.sum("payout_gateway_workers") == 2
+        before = metrics.sum(counted)
+        assert before == len(list_events(gateway, "request"))
+        os.kill(min(list_children(gateway)), signal.SIGKILL)
+        await until(lambda: bool(list_events(gateway, "worker_exited")), START_SECONDS)
+        metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
+        assert metrics.sum(counted) == before
+        gateway.process.send_signal(signal.SIGHUP)
+        await until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
+        metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
+        assert metrics.sum(counted) == before
+        assert metrics.sum("payout_gateway_workers") == 2
         # What an old one answers while it leaves is not counted: until they have left.
-        await until(lambda: len(children(gateway)) == 2, START_SECONDS)
-        async with load(gateway) as again:
-            await until(lambda: again.answered > 10, START_SECONDS)
-        found = await scraped(session, f"http://127.0.0.1:{gateway.admin_port}")
-        assert found.sum(counted) == len(events(gateway, "request")) > before
+        await until(lambda: len(list_children(gateway)) == 2, START_SECONDS)
+        async with run_load(gateway) as again:
+            await until(lambda: again.answered_count > 10, START_SECONDS)
+        metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
+        assert metrics.sum(counted) == len(list_events(gateway, "request")) > before
 
 
-async def test_a_limit_is_one_for_all_workers(
-    tmp_path: Path, database: str, configure: Configure
+async def test_rate_limit_is_shared_by_all_workers(
+    tmp_path: Path, database: str, write_configuration: Configure
 ) -> None:
-    configure(requests_per_hour=30)
-    async with workers(tmp_path) as gateway:
-        await import_key(tmp_path, database)
-        async with load(gateway) as made:
-            await until(lambda: made.answered > 60, START_SECONDS)
+    write_configuration(requests_per_hour=30)
+    async with run_workers(tmp_path) as gateway:
+        await import_api_key(tmp_path, database)
+        async with run_load(gateway) as made:
+            await until(lambda: made.answered_count > 60, START_SECONDS)
         assert made.statuses[200] == 30
         assert set(made.statuses) == {200, 429}
-        assert len(served(gateway)) == 2
+        assert len(count_served(gateway)) == 2
 
 
-async def test_a_revoked_key_stops_working_in_every_worker_within_3_seconds(
-    tmp_path: Path, database: str, configure: Configure
+async def test_revoked_key_is_refused_by_every_worker_within_3_seconds(
+    tmp_path: Path, database: str, write_configuration: Configure
 ) -> None:
-    async with workers(tmp_path) as gateway:
-        await import_key(tmp_path, database, name="leaving")
-        async with load(gateway):
-            await until(lambda: len(served(gateway)) == 2, START_SECONDS)
+    async with run_workers(tmp_path) as gateway:
+        await import_api_key(tmp_path, database, name="leaving")
+        async with run_load(gateway):
+            await until(lambda: len(count_served(gateway)) == 2, START_SECONDS)
         words = ("keys", "revoke", "leaving")
         revoked = await asyncio.to_thread(command, *words, folder=tmp_path, seconds=START_SECONDS)
         assert revoked.returncode == 0, revoked.stderr
         await asyncio.sleep(3)
-        before = served(gateway)
-        async with load(gateway) as made:
-            await until(lambda: len(served(gateway) - before) == 2, START_SECONDS)
+        before = count_served(gateway)
+        async with run_load(gateway) as made:
+            await until(lambda: len(count_served(gateway) - before) == 2, START_SECONDS)
         assert set(made.statuses) == {403}

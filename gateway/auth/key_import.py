@@ -21,9 +21,9 @@ from gateway.auth.key_rows import (
 )
 from gateway.auth.signing import Credentials, extract_key_prefix
 from gateway.observability.plurals import pluralize
-from gateway.storage.audit_log import note
+from gateway.storage.audit_log import record_audit_event
 from gateway.storage.encryption import EncryptionKeys
-from gateway.storage.mode_rows import keep_modes
+from gateway.storage.mode_rows import copy_modes
 from gateway.storage.store import Store
 from gateway.storage.tables import keys, pairs
 from gateway.storage.tenants import Tenant
@@ -88,7 +88,7 @@ class _ExistingKeys:
         )
 
     def find_key(self, api_key: str) -> AnyRow | None:
-        digests = self.encryption.digests(api_key)
+        digests = self.encryption.list_digests(api_key)
         return next((row for digest in digests if (row := self.keys.get(digest))), None)
 
     def has_credentials(self, row: AnyRow, tenant: Tenant, credentials: Credentials) -> bool:
@@ -159,14 +159,14 @@ class _ImportPlan:
             "id": new_key_id(),
             **tenant._asdict(),
             "access_key": credentials.access_key,
-            "secret": self.store.encryption.seal(
+            "secret": self.store.encryption.encrypt(
                 credentials.secret_key, build_secret_place(tenant)
             ),
             "created_at": self.store.clock(),
         }
 
     def _add_new_key(self, line: NumberedLine, credentials_id: str) -> None:
-        digest = self.store.encryption.digests(line.key.api_key)[0]
+        digest = self.store.encryption.list_digests(line.key.api_key)[0]
         key_id = new_key_id()
         name = line.key.name
         self.changed_keys_by_tenant[line.key.tenant] += 1
@@ -238,7 +238,7 @@ class _ImportPlan:
             await connection.execute(statement, self.changed_keys)
         for tenant, old_name, new_name in self.renames:
             # A renamed key keeps its modes: they must not change by a rename.
-            await keep_modes(self.store, connection, tenant, old_name, new_name)
+            await copy_modes(self.store, connection, tenant, old_name, new_name)
         for tenant, number in self.changed_keys_by_tenant.items():
             event = f"{IMPORTED_EVENT} {pluralize(number, 'key')}"
-            await note(self.store, connection, event, tenant)
+            await record_audit_event(self.store, connection, event, tenant)

@@ -13,8 +13,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.auth.signing import Credentials
-from gateway.storage.audit_log import note
-from gateway.storage.encryption import Digest, EncryptionKeys, Place
+from gateway.storage.audit_log import record_audit_event
+from gateway.storage.encryption import Digest, EncryptionContext, EncryptionKeys
 from gateway.storage.statements import Statement, Transaction, rows_of
 from gateway.storage.store import Store
 from gateway.storage.tables import counters, keys, pairs
@@ -29,8 +29,8 @@ def new_key_id() -> str:
     return secrets.token_hex(8)
 
 
-def build_secret_place(tenant: Tenant) -> Place:
-    return Place("pairs", tenant.merchant, tenant.environment, "secret")
+def build_secret_place(tenant: Tenant) -> EncryptionContext:
+    return EncryptionContext("pairs", tenant.merchant, tenant.environment, "secret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ async def revoke_key(store: Store, key_id: str) -> None:
         )
         if row := result.one_or_none():
             tenant = Tenant(row.merchant, row.environment)
-            await note(store, connection, f"{REVOKED_EVENT} {row.name}", tenant)
+            await record_audit_event(store, connection, f"{REVOKED_EVENT} {row.name}", tenant)
 
 
 async def load_tenants_with_credentials(store: Store) -> list[Tenant]:
@@ -153,12 +153,12 @@ async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
 
 def decrypt_credentials(row: AnyRow, tenant: Tenant, encryption: EncryptionKeys) -> Credentials:
     """Decrypts the credentials in a row with ``access_key`` and ``secret``; raises StoreUnavailable."""
-    return Credentials(row.access_key, encryption.unseal(row.secret, build_secret_place(tenant)))
+    return Credentials(row.access_key, encryption.decrypt(row.secret, build_secret_place(tenant)))
 
 
 async def replace_credentials(store: Store, tenant: Tenant, credentials: Credentials) -> None:
     """Replaces a tenant's credentials, and deletes the old secret; raises AccessKeyTaken."""
-    encrypted_secret = store.encryption.seal(credentials.secret_key, build_secret_place(tenant))
+    encrypted_secret = store.encryption.encrypt(credentials.secret_key, build_secret_place(tenant))
     new = {
         "access_key": credentials.access_key,
         "secret": encrypted_secret,
@@ -173,7 +173,7 @@ async def replace_credentials(store: Store, tenant: Tenant, credentials: Credent
         # The row exists, so only the uniqueness of the access key can be violated.
         except IntegrityError:
             raise AccessKeyTaken from None
-        await note(store, connection, REPLACED_EVENT, tenant)
+        await record_audit_event(store, connection, REPLACED_EVENT, tenant)
         # Gateways cache credentials with each key, so the poll must see the keys as changed.
         await connection.execute(
             update(keys)

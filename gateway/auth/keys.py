@@ -184,7 +184,7 @@ class ApiKeyStore:
         # Cannot be a key, so it costs no query.
         if not 0 < len(api_key) <= MAX_KEY_CHARACTERS or not api_key.isascii():
             return None
-        digest = self._store.encryption.digest(api_key)
+        digest = self._store.encryption.digest_api_key(api_key)
         if self.is_fresh:
             if key := self._known.get(digest):
                 return key
@@ -253,7 +253,7 @@ class ApiKeyStore:
                         self._known[digest] = self._build_key(row)
 
     async def _load_key(self, digest: str, api_key: str) -> ApiKey | None:
-        digests = self._store.encryption.digests(api_key)
+        digests = self._store.encryption.list_digests(api_key)
         async with self._store.read() as connection:
             row, count = await select_active_key(connection, digests)
         key = self._build_key(row) if row else None

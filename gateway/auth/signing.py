@@ -65,7 +65,7 @@ def build_string_to_sign(stamp: int, method: str, target: str, body: bytes) -> b
 def compute_signature(
     keyed: KeyedHmac, stamp: int, method: str, target: str, body: bytes | CompressedBuffer
 ) -> str:
-    return keyed.hexdigest_of(_iter_signed_parts(stamp, method, target, body))
+    return keyed.hexdigest_parts(_iter_signed_parts(stamp, method, target, body))
 
 
 def _iter_signed_parts(

@@ -32,14 +32,14 @@ def backup(*, file: Path, as_json: bool, settings: Settings) -> None:
     SQLite: the copy is a consistent snapshot, and writes wait while it is made. PostgreSQL: the
     copy is made by pg_dump, which must be installed on this machine.
     """
-    from gateway.storage.backups import save
+    from gateway.storage.backups import save_backup
 
     # Never overwritten: it may be the only backup.
     if file.exists():
         raise CommandError(f"{file} already exists; nothing was written. Choose another file name")
 
     async def write_archive() -> tuple[Manifest, int]:
-        return await save(settings.state, file)
+        return await save_backup(settings.state, file)
 
     manifest, size = run_to_completion(write_archive(), "Saving")
     if as_json:
@@ -68,7 +68,7 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
     The restored state does not know of anything that happened after the backup. To prevent double
     payments, no batch is started until `payout-gateway reconcile` has compared it with the service.
     """
-    from gateway.storage.backups import restore as put_back
+    from gateway.storage.backups import restore_backup as put_back
 
     async def restore_archive() -> tuple[Manifest, list[Path]]:
         return await put_back(settings.state, file, force=force)

@@ -15,7 +15,7 @@ from gateway.config.settings import Settings
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from gateway.storage.abandoned import AbandonedBatch
+    from gateway.storage.superseded_batches import SupersededBatch
 
 
 @click.group(cls=FullHelpGroup)
@@ -33,11 +33,11 @@ def list_superseded_batches(*, as_json: bool, settings: Settings) -> None:
     payments were changed, deleted, or are paid by another batch.
     """
     from gateway.storage import open_store
-    from gateway.storage.abandoned import abandoned_batches
+    from gateway.storage.superseded_batches import list_superseded_batches
 
-    async def load_superseded() -> list[AbandonedBatch]:
+    async def load_superseded() -> list[SupersededBatch]:
         async with open_store(settings.state, create=False) as store:
-            return await abandoned_batches(store)
+            return await list_superseded_batches(store)
 
     superseded = run_to_completion(load_superseded())
     if as_json:
@@ -51,25 +51,25 @@ def list_superseded_batches(*, as_json: bool, settings: Settings) -> None:
         print_table([*headers, "what to do"], [_build_batch_row(record) for record in superseded])
 
 
-def _build_batch_json(record: AbandonedBatch) -> dict[str, Any]:
+def _build_batch_json(record: SupersededBatch) -> dict[str, Any]:
     return {
-        **record.owner._asdict(),
-        "batch": record.batch,
-        "abandoned": record.upstream,
+        **record.tenant._asdict(),
+        "batch": record.batch_id,
+        "abandoned": record.upstream_id,
         "since": _format_time(record.since),
         "deleted": record.is_deleted,
-        "what_to_do": record.to_do,
+        "what_to_do": record.advice,
     }
 
 
-def _build_batch_row(record: AbandonedBatch) -> list[str]:
-    batch_id = record.batch or "-"
+def _build_batch_row(record: SupersededBatch) -> list[str]:
+    batch_id = record.batch_id or "-"
     return [
-        *record.owner,
+        *record.tenant,
         batch_id,
-        record.upstream or "may exist",
+        record.upstream_id or "may exist",
         _format_time(record.since),
-        record.to_do,
+        record.advice,
     ]
 
 

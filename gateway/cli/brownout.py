@@ -16,8 +16,8 @@ from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 
 if TYPE_CHECKING:
-    from gateway.storage.brownout_rows import Brownout, Hit
-    from gateway.storage.usage_rows import Used
+    from gateway.storage.brownout_rows import Brownout, BrownoutHit
+    from gateway.storage.usage_rows import UsageSummary
 
 
 class UtcTimeParameter(click.ParamType[datetime]):
@@ -100,14 +100,14 @@ def schedule_brownouts(
         resolve_window_key,
     )
     from gateway.storage import open_store
-    from gateway.storage.brownout_rows import add_brownout
+    from gateway.storage.brownout_rows import save_brownout
 
-    async def save_windows() -> tuple[list[Brownout], list[Used]]:
+    async def save_windows() -> tuple[list[Brownout], list[UsageSummary]]:
         async with open_store(settings.state, create=False) as store:
             keys_listed = await load_listed_keys(store)
             resolved = [resolve_window_key(window, keys_listed) for window in windows]
             for window in resolved:
-                await add_brownout(store, window)
+                await save_brownout(store, window)
             return resolved, await load_window_users(store, *resolved)
 
     now = datetime.now(UTC)
@@ -156,7 +156,7 @@ def _describe_scope(window: Brownout) -> str:
     return "".join(f" of {name}" for name in (window.merchant, window.key) if name)
 
 
-def _build_usage_row(usage: Used) -> list[str]:
+def _build_usage_row(usage: UsageSummary) -> list[str]:
     return [usage.merchant, usage.environment, usage.key, usage.operation]
 
 
@@ -167,11 +167,11 @@ def list_brownouts(*, as_json: bool, settings: Settings) -> None:
     """List brownouts and the requests they refused or counted."""
     from gateway.operator.brownout_windows import describe_window_scope, describe_window_state
     from gateway.storage import open_store
-    from gateway.storage.brownout_rows import all_brownouts, hits_of
+    from gateway.storage.brownout_rows import list_brownouts, load_hits
 
-    async def load_windows() -> tuple[list[Brownout], dict[str, dict[Hit, int]]]:
+    async def load_windows() -> tuple[list[Brownout], dict[str, dict[BrownoutHit, int]]]:
         async with open_store(settings.state, create=False) as store:
-            return await all_brownouts(store), await hits_of(store)
+            return await list_brownouts(store), await load_hits(store)
 
     windows, hits = run_to_completion(load_windows())
     now = datetime.now(UTC)
@@ -190,10 +190,14 @@ def list_brownouts(*, as_json: bool, settings: Settings) -> None:
         click.echo(f"{window.id}  {span}  {effect}: {describe_window_scope(window)}")
         click.echo(f"    {describe_window_state(window, now)}")
         for hit, count in hits.get(window.id, {}).items():
-            click.echo(f"    {hit.owner} {hit.key}  {hit.operation}: {pluralize(count, 'request')}")
+            click.echo(
+                f"    {hit.tenant} {hit.key}  {hit.operation}: {pluralize(count, 'request')}"
+            )
 
 
-def _build_window_json(window: Brownout, hits: dict[Hit, int], state: str) -> dict[str, Any]:
+def _build_window_json(
+    window: Brownout, hits: dict[BrownoutHit, int], state: str
+) -> dict[str, Any]:
     return {
         "id": window.id,
         "from": _format_time(window.begins_at),
@@ -204,7 +208,7 @@ def _build_window_json(window: Brownout, hits: dict[Hit, int], state: str) -> di
         "refuses": window.refuses,
         "state": state,
         "hits": [
-            {**hit.owner._asdict(), "key": hit.key, "operation": hit.operation, "requests": count}
+            {**hit.tenant._asdict(), "key": hit.key, "operation": hit.operation, "requests": count}
             for hit, count in hits.items()
         ],
     }

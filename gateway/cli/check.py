@@ -9,7 +9,12 @@ from pathlib import Path
 import click
 
 from gateway.cli.errors import CommandError
-from gateway.config.settings import CONFIG, Misconfigured, has_key_variable, load
+from gateway.config.settings import (
+    DEFAULT_CONFIG_FILE,
+    ConfigurationError,
+    has_setting_variable,
+    load_settings,
+)
 
 
 @click.command()
@@ -33,16 +38,18 @@ def check(*, config: Path | None, as_json: bool) -> None:
     )
 
     problems, warnings = [], []
-    file = config or (CONFIG if CONFIG.exists() or not has_key_variable() else None)
+    file = config or (
+        DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() or not has_setting_variable() else None
+    )
     try:
-        settings = load(file)
+        settings = load_settings(file)
         check_runnable(settings)
         warnings = [
             *list_placeholder_urls(settings),
-            *settings.passwords(),
+            *settings.find_passwords(),
             *list_key_file_warnings(settings),
         ]
-    except Misconfigured as error:
+    except ConfigurationError as error:
         problems = error.problems
     if as_json:
         print(json.dumps({"ok": not problems, "problems": problems, "warnings": warnings}))

@@ -140,15 +140,15 @@ async def _load_readiness(
 ) -> list[KeyReadiness]:
     from gateway.operator.readiness import load_readiness as standings
     from gateway.storage import open_store
-    from gateway.storage.difference_rows import all_tallies, forget_tallies
+    from gateway.storage.difference_rows import delete_tallies, list_tallies
 
     async with open_store(settings.state, create=False) as store:
         if forget:
-            tenants = {asked.owner for asked in await all_tallies(store) if asked.key == name}
+            tenants = {asked.tenant for asked in await list_tallies(store) if asked.key == name}
             if not tenants:
                 raise CommandError(_NOTHING_COMPARED)
             for tenant in tenants:
-                await forget_tallies(store, tenant, str(name))
+                await delete_tallies(store, tenant, str(name))
             return []
         return await standings(store, name, rules)
 

@@ -129,7 +129,7 @@ async def _run_import(
 
     async with open_store(settings.state, create=False) as store:
         key = await _find_key(store, name, api_key)
-        environment = settings.environments.configured().get(key.environment)
+        environment = settings.environments.select_configured().get(key.environment)
         # Checked here: it depends on the environment of the key.
         if environment is None or not environment.legacy_base_url:
             raise CommandError(

@@ -57,7 +57,7 @@ def freeze(
     """
     from gateway.operator.freezes import UnknownMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
-    from gateway.storage.freezes import freeze as stop
+    from gateway.storage.freezes import freeze_writes as stop
 
     scope_options = (merchant, environment, everything)
     if lists and any(scope_options):
@@ -104,7 +104,7 @@ def unfreeze(
     """
     from gateway.operator.freezes import UnknownMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
-    from gateway.storage.freezes import unfreeze as let
+    from gateway.storage.freezes import unfreeze_writes as let
 
     scope = _require_scope(merchant, environment, everything)
 

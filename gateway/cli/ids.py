@@ -44,7 +44,7 @@ def import_ids(
     """
     from gateway.auth.key_rows import load_listed_keys
     from gateway.storage import open_store
-    from gateway.storage.id_lines import PairsRefused, read_id_pairs
+    from gateway.storage.id_csv import InvalidIdPairsError, parse_id_pairs
     from gateway.storage.id_rows import Collision, keep
 
     async def save_ids(pairs: Mapping[str, tuple[int, str]]) -> None:
@@ -59,12 +59,12 @@ def import_ids(
                 }
                 await keep(store, tenant, current_ids, imported=True)
             except Collision as collision:
-                raise PairsRefused(pairs[collision.legacy_id][0], str(collision)) from None
+                raise InvalidIdPairsError(pairs[collision.legacy_id][0], str(collision)) from None
         click.echo(f"Imported {pluralize(len(pairs), 'pair')} of ids: {tenant}")
 
     try:
-        run_to_completion(save_ids(read_id_pairs(file.read())), "Importing")
-    except PairsRefused as error:
+        run_to_completion(save_ids(parse_id_pairs(file.read())), "Importing")
+    except InvalidIdPairsError as error:
         name = getattr(file, "name", "<stdin>")
         raise CommandError(f"{name}: {error}; nothing was imported") from None
 

@@ -30,9 +30,9 @@ def drop(
     service. With `lists.index = false` there is no index.
     """
     from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
-    from gateway.reads.index import invalidate_indexes as drop_index
+    from gateway.reads.recipient_cache import invalidate_recipient_caches as drop_index
     from gateway.storage import Tenant, open_store
-    from gateway.storage.audit_log import told_scope
+    from gateway.storage.audit_log import describe_scope
 
     async def invalidate_scope() -> Tenant:
         async with open_store(settings.state, create=False) as store:
@@ -47,4 +47,4 @@ def drop(
     if as_json:
         print_json({"merchant": scope.merchant or None, "environment": scope.environment or None})
         return
-    click.echo(f"Running gateways drop the index within seconds: {told_scope(scope)}.")
+    click.echo(f"Running gateways drop the index within seconds: {describe_scope(scope)}.")

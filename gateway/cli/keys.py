@@ -92,7 +92,7 @@ def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> 
 
 
 def _warn_about_unconfigured_environments(settings: Settings, owners: Iterable[Tenant]) -> None:
-    configured_environments = settings.environments.configured()
+    configured_environments = settings.environments.select_configured()
     for name in sorted({owner.environment for owner in owners} - set(configured_environments)):
         click.echo(
             f"Warning: [environments.{name}] is not configured; its keys are refused until it is",
@@ -312,13 +312,13 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
     reads an added key only when it restarts; until then it cannot read what other commands write.
     """
     from gateway.storage import StoreUnavailable
-    from gateway.storage.keyfile import add_key, make_key_file
+    from gateway.storage.key_file import add_key, create_key_file
 
     file = settings.state.encryption_key_file
     if file.exists() and not add:
         raise CommandError(f"{file} already exists; --add adds a key, which encrypts all new data")
     try:
-        add_key(file) if add else make_key_file(file)
+        add_key(file) if add else create_key_file(file)
     except StoreUnavailable as error:
         raise CommandError(str(error)) from None
     click.echo(f"{'Added a key to' if add else 'Made'} {file}")

@@ -133,7 +133,7 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
         return
     rows = [
         [
-            *switch.owner,
+            *switch.tenant,
             switch.key or "every key",
             switch.group,
             switch.mode,
@@ -158,7 +158,7 @@ def _build_status_json(status: SwitchStatus) -> dict[str, Any]:
     return {
         "modes": [
             {
-                **switch.owner._asdict(),
+                **switch.tenant._asdict(),
                 "key": switch.key or None,
                 "group": switch.group,
                 "mode": switch.mode,

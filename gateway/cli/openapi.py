@@ -21,5 +21,5 @@ def openapi(*, settings: Settings) -> None:
 
     urls = list_public_urls(settings.server, settings.server.port)
     click.echo(
-        json.dumps(build_openapi_document(settings.vocabulary.for_mappings(), urls), indent=2)
+        json.dumps(build_openapi_document(settings.vocabulary.build_vocabulary(), urls), indent=2)
     )

@@ -39,7 +39,7 @@ def operations(*, config: Path | None, as_json: bool) -> None:
     settings = load_command_settings(config)
     endpoints_by_environment = (
         run_to_completion(_load_discovered_endpoints(settings))
-        if settings.environments.configured()
+        if settings.environments.select_configured()
         else {}
     )
     if as_json:
@@ -99,8 +99,8 @@ async def _load_discovered_endpoints(settings: Settings) -> dict[str, list[dict[
     try:
         async with open_store(settings.state, create=False) as store:
             facts_by_environment = {
-                name: await Ledger(store).learned(name)
-                for name in settings.environments.configured()
+                name: await Ledger(store).load_capabilities(name)
+                for name in settings.environments.select_configured()
             }
     # The rest of the report needs no state.
     except StoreUnavailable as unavailable:

@@ -7,14 +7,16 @@ from pathlib import Path
 import click
 
 from gateway.cli.errors import CommandError
-from gateway.config.settings import CONFIG, Misconfigured, Settings, load
+from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Settings, load_settings
 
 
 def load_command_settings(path: Path | None) -> Settings:
     """Loads a configuration file, by default gateway.toml if it exists. Raises CommandError."""
     try:
-        return load(path or (CONFIG if CONFIG.exists() else None))
-    except Misconfigured as error:
+        return load_settings(
+            path or (DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() else None)
+        )
+    except ConfigurationError as error:
         raise CommandError(str(error)) from None
 
 

@@ -15,7 +15,7 @@ import click
 
 from gateway.cli.errors import CommandError
 from gateway.cli.progress import show_progress
-from gateway.config.settings import Misconfigured
+from gateway.config.settings import ConfigurationError
 
 Done = TypeVar("Done")
 
@@ -30,7 +30,7 @@ def run_to_completion(work: Coroutine[Any, Any, Done], doing: str = "") -> Done:
     try:
         with _disable_logging(), show_progress(doing) if doing else nullcontext():
             return asyncio.run(work)
-    except (StoreUnavailable, Misconfigured) as error:
+    except (StoreUnavailable, ConfigurationError) as error:
         raise CommandError(str(error)) from None
 
 

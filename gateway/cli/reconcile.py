@@ -124,7 +124,7 @@ async def _run_reconciliation(
     from gateway.operator.preflight import check_runnable
     from gateway.operator.restore_check import is_restored
     from gateway.storage import Tenant, open_store
-    from gateway.storage.freezes import freeze
+    from gateway.storage.freezes import freeze_writes
 
     # A configuration that cannot run must fail before any call.
     check_extensions()
@@ -133,7 +133,7 @@ async def _run_reconciliation(
         open_store(settings.state, create=False) as store,
         open_reconciler(settings, store) as reconciler,
     ):
-        was_restored = await is_restored(store, settings.state.mark)
+        was_restored = await is_restored(store, settings.state.mark_path)
         tenants = await reconciler.list_tenants(merchant, environment)
         if not tenants and (merchant or environment):
             raise CommandError(
@@ -148,7 +148,7 @@ async def _run_reconciliation(
         )
         # A write in doubt is a finding: what it changed cannot be compared.
         in_doubt = [
-            write for write in await load_in_doubt_writes(store) if write.one.owner in tenants
+            write for write in await load_in_doubt_writes(store) if write.one.tenant in tenants
         ]
         is_complete = merchant is None and environment is None and not report.unreadable_objects
         result = ReconcileResult(
@@ -157,7 +157,7 @@ async def _run_reconciliation(
         if result.is_frozen:
             # Freeze before clearing: clients retry refused starts all the time, and one could get
             # through.
-            await freeze(store, Tenant("", ""))
+            await freeze_writes(store, Tenant("", ""))
         if result.is_cleared:
             await _mark_up_to_date(settings, store)
         return result
@@ -199,15 +199,15 @@ async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding
 async def _mark_up_to_date(settings: Settings, store: Store) -> None:
     """Marks the state as up to date, also for running gateways."""
     from gateway.storage import StoreUnavailable
-    from gateway.storage.restore_marks import NONE, read_mark, settle_restored, write_mark
+    from gateway.storage.restore_detection import NO_MARK, clear_restored, read_mark, write_mark
 
-    path = settings.state.mark
+    path = settings.state.mark_path
     try:
         mark = read_mark(path)
     # A damaged mark file is replaced below.
     except StoreUnavailable:
-        mark = NONE
-    mark = await settle_restored(store, mark)
+        mark = NO_MARK
+    mark = await clear_restored(store, mark)
     try:
         write_mark(path, mark)
     except OSError as error:
@@ -238,7 +238,7 @@ def _build_result_json(result: ReconcileResult) -> dict[str, Any]:
             ]
         ],
         "unsettled": [
-            {**write.one.owner._asdict(), "write": write.id, "what_to_do": write.to_do}
+            {**write.one.tenant._asdict(), "write": write.id, "what_to_do": write.to_do}
             for write in result.in_doubt
         ],
         "unknown": [_build_finding_json(finding) for finding in report.unknown_batches],
@@ -272,7 +272,7 @@ def _print_result(result: ReconcileResult) -> None:
     for finding in result.lost_findings:
         click.echo(f"Finding: {_format_finding(replace(finding, do=LOST_DATA_ADVICE))}")
     for write in result.in_doubt:
-        click.echo(f"Finding: {write.one.owner}: write {write.id} is in doubt: {write.to_do}")
+        click.echo(f"Finding: {write.one.tenant}: write {write.id} is in doubt: {write.to_do}")
     for finding in report.unreadable_objects:
         click.echo(f"Unreadable: {_format_finding(finding)}")
     for finding in (

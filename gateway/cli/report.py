@@ -18,7 +18,7 @@ from gateway.config.settings import Settings
 from gateway.operator.key_usage import group_usage_by_key, list_replacement_calls
 
 if TYPE_CHECKING:
-    from gateway.storage.usage_rows import Used
+    from gateway.storage.usage_rows import UsageSummary
 
 COLUMNS = (
     "merchant",
@@ -70,15 +70,15 @@ def show_usage(
         _print_usage(rows)
 
 
-async def _load_usage(settings: Settings, since: date | None) -> list[Used]:
+async def _load_usage(settings: Settings, since: date | None) -> list[UsageSummary]:
     from gateway.storage import open_store
-    from gateway.storage.usage_rows import used_since
+    from gateway.storage.usage_rows import load_usage
 
     async with open_store(settings.state, create=False) as store:
-        return await used_since(store, since)
+        return await load_usage(store, since)
 
 
-def _build_row(usage_row: Used) -> list[str]:
+def _build_row(usage_row: UsageSummary) -> list[str]:
     return [_format_value(getattr(usage_row, name)) or "-" for name in COLUMNS]
 
 
@@ -88,7 +88,7 @@ def _format_value(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _write_csv(rows: Iterable[Used]) -> None:
+def _write_csv(rows: Iterable[UsageSummary]) -> None:
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow([*COLUMNS, "becomes"])
     replacement_calls = list_replacement_calls()
@@ -96,7 +96,7 @@ def _write_csv(rows: Iterable[Used]) -> None:
         lines.writerow([*_build_row(row), "; ".join(replacement_calls.get(row.operation, []))])
 
 
-def _print_usage(rows: list[Used]) -> None:
+def _print_usage(rows: list[UsageSummary]) -> None:
     print_table([name.removesuffix("_at") for name in COLUMNS], [_build_row(row) for row in rows])
     replacement_calls = list_replacement_calls()
     if any(not row.key for row in rows):
@@ -111,7 +111,7 @@ def _print_usage(rows: list[Used]) -> None:
             click.echo(f"    {call}")
 
 
-def _group_by_key(rows: Iterable[Used]) -> list[dict[str, Any]]:
+def _group_by_key(rows: Iterable[UsageSummary]) -> list[dict[str, Any]]:
     """Builds the JSON report, grouped by key."""
     replacement_calls = list_replacement_calls()
     return [
@@ -126,7 +126,7 @@ def _group_by_key(rows: Iterable[Used]) -> list[dict[str, Any]]:
 
 
 def _build_operation_json(
-    usage_row: Used, replacement_calls: Mapping[str, Sequence[str]]
+    usage_row: UsageSummary, replacement_calls: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     counts = {name: getattr(usage_row, name) for name in COLUMNS[3:8]}
     times = {name: _format_value(getattr(usage_row, name)) for name in COLUMNS[8:]}

@@ -12,10 +12,10 @@ import click
 
 from gateway.cli.errors import CommandError
 from gateway.cli.options import load_command_settings
-from gateway.config.settings import CONFIG, Misconfigured, Settings, load
+from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Settings, load_settings
 
 if TYPE_CHECKING:
-    from gateway.server.app import Running
+    from gateway.server.app import RunningGateway
 
 NO_CONFIGURATION = (
     "no configuration: there is no gateway.toml in this directory, and no "
@@ -28,7 +28,7 @@ NO_CONFIGURATION = (
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"Configuration file. Default: {CONFIG}.",
+    help=f"Configuration file. Default: {DEFAULT_CONFIG_FILE}.",
 )
 @click.option("--demo", is_flag=True, help="Run against the built-in simulator, on loopback only.")
 def serve(*, config: Path | None, demo: bool) -> int:
@@ -46,15 +46,17 @@ def serve(*, config: Path | None, demo: bool) -> int:
     settings = load_command_settings(config)
     if (
         not demo
-        and not settings.environments.configured()
+        and not settings.environments.select_configured()
         and config is None
-        and not CONFIG.exists()
+        and not DEFAULT_CONFIG_FILE.exists()
     ):
         raise CommandError(NO_CONFIGURATION)
     # Not earlier: errors of the configuration are plain text for the operator.
     logs.configure_logging()
     if settings.server.workers > 1 and not demo:
-        return _serve_with_workers(settings, config or (CONFIG if CONFIG.exists() else None))
+        return _serve_with_workers(
+            settings, config or (DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() else None)
+        )
     # A single process; the demo ignores server.workers.
     uvloop.run(_serve_demo(settings) if demo else _serve_single_process(settings))
     return 0
@@ -62,16 +64,16 @@ def serve(*, config: Path | None, demo: bool) -> int:
 
 def _serve_with_workers(settings: Settings, config: Path | None) -> int:
     from gateway.server.workers.supervisor import supervise_workers
-    from gateway.server.workers.worker import NotStarted
+    from gateway.server.workers.worker_process import WorkerStartError
 
     def announce_addresses(url: str, admin_url: str) -> None:
         print(format_start_message(url, admin_url), flush=True)
 
     try:
         return asyncio.run(
-            supervise_workers(settings, config, lambda: load(config), announce_addresses)
+            supervise_workers(settings, config, lambda: load_settings(config), announce_addresses)
         )
-    except (Misconfigured, NotStarted) as error:
+    except (ConfigurationError, WorkerStartError) as error:
         raise CommandError(str(error)) from None
 
 
@@ -81,42 +83,42 @@ def format_start_message(url: str, admin_url: str) -> str:
 
 async def _serve_single_process(settings: Settings) -> None:
     from gateway.server.app import install_shutdown_event
-    from gateway.server.connection import END_SECONDS
-    from gateway.server.memory_tuning import tune_gc
-    from gateway.server.shutdown import Lifetime
+    from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
+    from gateway.server.memory_tuning import tune_memory
+    from gateway.server.shutdown import ProcessLifetime
 
-    stop_event, lifetime = install_shutdown_event(), Lifetime()
+    stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
     async with AsyncExitStack() as stack:
         running = await _start_gateway(stack, settings)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload)
-        tune_gc()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload_certificate)
+        tune_memory()
         print(format_start_message(running.url, running.admin_url), flush=True)
         await stop_event.wait()
-        lifetime.ends(requests_left=running.requests)
-        await running.retire(END_SECONDS)
-    lifetime.ended()
+        lifetime.record_shutdown_start(requests_left=running.pending_requests)
+        await running.retire(SHUTDOWN_IDLE_SECONDS)
+    lifetime.log_shutdown_complete()
 
 
 async def _serve_demo(settings: Settings) -> None:
     from gateway.server.app import install_shutdown_event
     from gateway.server.demo import format_demo_instructions, open_demo_settings
-    from gateway.server.shutdown import Lifetime
+    from gateway.server.shutdown import ProcessLifetime
 
-    stop_event, lifetime = install_shutdown_event(), Lifetime()
+    stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
     async with AsyncExitStack() as stack:
         ready = await stack.enter_async_context(open_demo_settings(settings))
         running = await _start_gateway(stack, ready)
         print(format_demo_instructions(running), flush=True)
         await stop_event.wait()
-        lifetime.ends(requests_left=running.requests)
-    lifetime.ended()
+        lifetime.record_shutdown_start(requests_left=running.pending_requests)
+    lifetime.log_shutdown_complete()
 
 
-async def _start_gateway(stack: AsyncExitStack, settings: Settings) -> Running:
+async def _start_gateway(stack: AsyncExitStack, settings: Settings) -> RunningGateway:
     from gateway.server.app import run_gateway
     from gateway.storage import StoreUnavailable
 
     try:
         return await stack.enter_async_context(run_gateway(settings))
-    except (Misconfigured, StoreUnavailable) as error:
+    except (ConfigurationError, StoreUnavailable) as error:
         raise CommandError(str(error)) from None

@@ -12,11 +12,11 @@ import click
 from gateway.cli.options import load_command_settings
 from gateway.simulator import (
     DEMO_API_KEY,
-    DEMO_KEY,
+    DEMO_CREDENTIALS,
     WALLET_FUNDS,
-    Key,
-    NotListening,
+    ListenError,
     Service,
+    ServiceCredentials,
     Switches,
     start,
 )
@@ -115,7 +115,7 @@ def simulate(
 
     From the configuration, only the section `vocabulary` is used.
     """
-    from gateway.server.demo import simulator_words
+    from gateway.server.demo import build_simulator_words
 
     switches = Switches(
         signed_target=signed_target,
@@ -126,13 +126,13 @@ def simulate(
         answers="bare" if bare else "full",
         processing_seconds=processing_seconds,
     )
-    keys = [DEMO_KEY] if key_file is None else load_simulator_keys(key_file)
+    keys = [DEMO_CREDENTIALS] if key_file is None else load_simulator_keys(key_file)
     service = Service(
-        keys=keys,
-        switches=switches,
-        words=simulator_words(load_command_settings(config).vocabulary),
+        credentials=keys,
+        options=switches,
+        vocabulary=build_simulator_words(load_command_settings(config).vocabulary),
         seed=seed,
-        requests_kept=MAX_RECORDED_REQUESTS,
+        max_kept_requests=MAX_RECORDED_REQUESTS,
         wallet_balance=WALLET_FUNDS,
     )
     # In file order, so that each merchant gets the same recipients on every run.
@@ -154,7 +154,7 @@ async def _run_simulator(
         loop.add_signal_handler(signal_number, stop_event.set)
     try:
         simulator = await start(service=service, host=host, port=port, legacy_port=legacy_port)
-    except NotListening as reason:
+    except ListenError as reason:
         in_use = reason.errno == errno.EADDRINUSE
         cause = "the port is in use; choose another" if in_use else reason.strerror or str(reason)
         raise CannotListen(f"Cannot listen on {host} port {reason.port}: {cause}") from reason
@@ -172,16 +172,16 @@ async def _run_simulator(
 def _format_demo_key_line() -> str:
     return json.dumps(
         {
-            "merchant": DEMO_KEY.merchant,
-            "environment": DEMO_KEY.environment,
+            "merchant": DEMO_CREDENTIALS.merchant,
+            "environment": DEMO_CREDENTIALS.environment,
             "api_key": DEMO_API_KEY,
-            "access_key": DEMO_KEY.access_key,
-            "secret_key": DEMO_KEY.secret_key,
+            "access_key": DEMO_CREDENTIALS.access_key,
+            "secret_key": DEMO_CREDENTIALS.secret_key,
         }
     )
 
 
-def load_simulator_keys(lines: IO[str]) -> list[Key]:
+def load_simulator_keys(lines: IO[str]) -> list[ServiceCredentials]:
     """Parses the ``--keys`` file. A UsageError names the invalid line, but never its contents."""
     try:
         numbered_lines = [
@@ -203,7 +203,7 @@ def load_simulator_keys(lines: IO[str]) -> list[Key]:
     return keys
 
 
-def _parse_key(number: int, line: str) -> Key:
+def _parse_key(number: int, line: str) -> ServiceCredentials:
     try:
         fields = json.loads(line)
     except ValueError:
@@ -218,7 +218,7 @@ def _parse_key(number: int, line: str) -> Key:
     api_key = fields.get("api_key", "")
     if not isinstance(api_key, str):
         raise click.UsageError(f"--keys: line {number}: api_key is not a string")
-    return Key(
+    return ServiceCredentials(
         fields["access_key"],
         fields["secret_key"],
         fields["merchant"],

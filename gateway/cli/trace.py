@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.operator.object_trace import ObjectTrace
     from gateway.storage import Tenant
     from gateway.storage.audit_log import AuditEvent
-    from gateway.storage.undertakings import OperationRecord, Write
+    from gateway.storage.operations import OperationRecord, Write
 
 EDIT_OPERATIONS = frozenset({"update_batch", "create_payment", "update_payment", "delete_payment"})
 DELETE_OPERATIONS = frozenset({"delete_batch", "delete_batches"})
@@ -97,7 +97,7 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
                 "ended": format_time(record.ended_at) if record.ended_at else None,
                 "operation": record.operation,
                 "key": record.key_name,
-                "merchant": record.owner.merchant,
+                "merchant": record.tenant.merchant,
                 "request_id": record.request_id,
                 "undertaking": record.id,
                 "state": record.state,
@@ -168,9 +168,9 @@ def _format_fact(value: Any) -> str:
 
 
 def _format_event(event: AuditEvent) -> str:
-    from gateway.storage.audit_log import told_scope
+    from gateway.storage.audit_log import describe_scope
 
-    return f"{format_time(event.at)}  {event.by} {event.what}: {told_scope(event.scope)}"
+    return f"{format_time(event.at)}  {event.by} {event.what}: {describe_scope(event.scope)}"
 
 
 def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[str]:
@@ -189,11 +189,11 @@ def _explain_unchanged_service(
     record: OperationRecord, record_writes: Sequence[Write]
 ) -> list[str]:
     """Explains a completed request that changed nothing at the service: where its change is."""
-    from gateway.storage.undertakings import ANSWERED, DONE, NO_PATH
+    from gateway.storage.operations import ANSWERED, DONE, NO_ENDPOINT
 
     # NO_PATH: the service has no such endpoint, so the write had no effect there.
     if record.state not in (DONE, ANSWERED) or any(
-        write.state != NO_PATH for write in record_writes
+        write.state != NO_ENDPOINT for write in record_writes
     ):
         return []
     if record.operation in DELETE_OPERATIONS:
@@ -211,10 +211,10 @@ def _explain_unchanged_service(
 
 def _describe_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
     """The state to show. A request of which nothing was carried out is not shown as `undone`."""
-    from gateway.storage.undertakings import ANSWERED, HAPPENED, UNDONE
+    from gateway.storage.operations import ANSWERED, CONFIRMED, UNDONE
 
     if record.state == UNDONE and not any(
-        write.state in (ANSWERED, HAPPENED) for write in record_writes
+        write.state in (ANSWERED, CONFIRMED) for write in record_writes
     ):
         return "did not happen"
     return record.state
@@ -227,16 +227,16 @@ def _format_call(write: Write, record: OperationRecord, events: Sequence[AuditEv
 
 def _format_outcome(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     """The outcome of a write and its source: an answer, a later read, or an operator."""
-    from gateway.storage.journal_states import in_words
-    from gateway.storage.undertakings import DID_NOT, HAPPENED
+    from gateway.storage.operation_states import describe_state
+    from gateway.storage.operations import ABSENT, CONFIRMED
 
     seconds = _measure_seconds(write)
-    if write.state not in (HAPPENED, DID_NOT):
-        state = in_words(write.state)
+    if write.state not in (CONFIRMED, ABSENT):
+        state = describe_state(write.state)
         outcome = f"{state} {write.status}" if write.status else state
         took = f" in {seconds} s" if seconds is not None else ""
         return f"{outcome}{took}{_format_verdict(write, record, events)}"
-    outcome = in_words(write.state)
+    outcome = describe_state(write.state)
     if write.told in (write.state, write.made) and write.told is not None:
         return f"{outcome} (recorded by {_name_operators(write, record, events)})"
     delay = f" (determined after {seconds:.0f} s)" if seconds is not None else ""
@@ -247,18 +247,21 @@ def _format_verdict(write: Write, record: OperationRecord, events: Sequence[Audi
     """An operator's verdict that the outcome does not reflect: it differs, or is still open."""
     if write.told is None:
         return ""
-    from gateway.storage.journal_states import in_words
+    from gateway.storage.operation_states import describe_state
 
-    return f", recorded by {_name_operators(write, record, events)}: {in_words(write.told)}"
+    return f", recorded by {_name_operators(write, record, events)}: {describe_state(write.told)}"
 
 
 def _name_operators(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     from gateway.operator.in_doubt_writes import format_write_id
-    from gateway.storage.journal_states import in_words, told_of
+    from gateway.storage.operation_states import describe_operator_outcome, describe_state
 
     verdict = write.told or ""
     # Earlier versions used the second form.
-    messages = (told_of(format_write_id(record, write), verdict), f"told: {in_words(verdict)}")
+    messages = (
+        describe_operator_outcome(format_write_id(record, write), verdict),
+        f"told: {describe_state(verdict)}",
+    )
     operators = [act.by for act in events if act.about == record.id and act.what in messages]
     # Each name once, even if an operator recorded the outcome twice.
     return ", ".join(dict.fromkeys(operators)) or "an operator"

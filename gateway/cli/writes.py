@@ -59,8 +59,8 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
     record, write = in_doubt.one, in_doubt.write
     return {
         "write": in_doubt.id,
-        "merchant": record.owner.merchant,
-        "environment": record.owner.environment,
+        "merchant": record.tenant.merchant,
+        "environment": record.tenant.environment,
         "operation": record.operation,
         "key": record.key_name,
         "request_id": record.request_id,
@@ -79,7 +79,7 @@ def _format_write(in_doubt: WriteInDoubt) -> str:
     record, write = in_doubt.one, in_doubt.write
     lines = [
         f"{in_doubt.id}  {write.method} {write.path}  since {format_time(write.entered_at)}",
-        f"    request:     {record.owner}, {record.operation}, key {record.key_name}"
+        f"    request:     {record.tenant}, {record.operation}, key {record.key_name}"
         + (f", {in_doubt.object}" if in_doubt.object else ""),
         f"    reason:      {in_doubt.why}",
         *([f"    recorded:    {_describe_verdict(write.told)}"] if write.told else []),
@@ -89,10 +89,10 @@ def _format_write(in_doubt: WriteInDoubt) -> str:
 
 
 def _describe_verdict(verdict: str) -> str:
-    from gateway.storage.journal_states import in_words
-    from gateway.storage.undertakings import TOLD
+    from gateway.storage.operation_states import describe_state
+    from gateway.storage.operations import OPERATOR_OUTCOMES
 
-    return in_words(verdict) if verdict in TOLD else f"made {verdict}"
+    return describe_state(verdict) if verdict in OPERATOR_OUTCOMES else f"made {verdict}"
 
 
 @writes.command("settle")
@@ -141,7 +141,7 @@ def settle_write(
         async with open_store(settings.state, create=False) as store:
             record, row = await find_in_doubt_write(store, write)
             check_operator_verdict(row, verdict)
-            return f"{row.method} {row.path} of {record.owner}, {format_time(row.entered_at)}"
+            return f"{row.method} {row.path} of {record.tenant}, {format_time(row.entered_at)}"
 
     # The checks are repeated here: the state may change while the prompt is open.
     async def save_verdict() -> WriteInDoubt:
@@ -189,7 +189,7 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
     async def describe_operation() -> str:
         async with open_store(settings.state, create=False) as store:
             record, _row = await find_in_doubt_write(store, write)
-            return f"{record.operation} of {record.owner}, started {format_time(record.began_at)}"
+            return f"{record.operation} of {record.tenant}, started {format_time(record.began_at)}"
 
     async def save_closing() -> None:
         async with open_store(settings.state, create=False) as store:

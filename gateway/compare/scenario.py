@@ -80,7 +80,7 @@ def parse_scenario(text: str, name: str, rules: Rules) -> Input:
     """Parses a scenario; raises InputError with the number of the invalid step."""
     try:
         # ``Number`` sends an amount without quotes exactly as it was written.
-        document = tomllib.loads(text, parse_float=json_codec.Number)
+        document = tomllib.loads(text, parse_float=json_codec.ExactDecimal)
         scenario = _ScenarioModel.model_validate(document)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name}: not TOML: {error}") from None

@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import sys
 
-from gateway.config.settings import Misconfigured
+from gateway.config.settings import ConfigurationError
 
-_PARTS = {
+_C_EXTENSIONS = {
     "aiohttp": ("aiohttp._http_parser", "AIOHTTP_NO_EXTENSIONS"),
     "multidict": ("multidict._multidict", "MULTIDICT_NO_EXTENSIONS"),
     "yarl": ("yarl._quoting_c", "YARL_NO_EXTENSIONS"),
@@ -22,13 +22,13 @@ _PARTS = {
 def check_extensions() -> None:
     """Raise ConfigurationError with each library that runs without its extension."""
     problems = []
-    for library, (part, switch) in _PARTS.items():
+    for library, (extension, variable) in _C_EXTENSIONS.items():
         importlib.import_module(library)
-        if sys.modules.get(part) is None:
-            unset = f", and unset {switch}" if switch else ""
+        if sys.modules.get(extension) is None:
+            unset_hint = f", and unset {variable}" if variable else ""
             problems.append(
                 f"{library} runs without its C extensions, which makes every request several times "
-                f"slower; install its binary wheel for this platform{unset}"
+                f"slower; install its binary wheel for this platform{unset_hint}"
             )
     if problems:
-        raise Misconfigured(problems)
+        raise ConfigurationError(problems)

@@ -47,11 +47,11 @@ from mappings.effects import LegacyOptions, Vocabulary
 
 ENVIRONMENT_PREFIX = "PAYOUT_GATEWAY_"
 
-CONFIG = Path("gateway.toml")
+DEFAULT_CONFIG_FILE = Path("gateway.toml")
 """The file that is read if no other is given."""
 
 
-class Misconfigured(Exception):
+class ConfigurationError(Exception):
     """The configuration is invalid; each problem is one line for the operator."""
 
     def __init__(self, problems: list[str]) -> None:
@@ -59,7 +59,7 @@ class Misconfigured(Exception):
         self.problems = problems
 
 
-def _origin(text: str) -> str:
+def _check_origin(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an address such as https://service.example")
@@ -74,112 +74,114 @@ def _origin(text: str) -> str:
     return text.rstrip("/")
 
 
-def _one_of(*schemes: str) -> Callable[[str], str]:
-    def check(text: str) -> str:
+def _require_scheme(*schemes: str) -> Callable[[str], str]:
+    def check_scheme(text: str) -> str:
         if text.partition("://")[0] not in schemes or "://" not in text:
-            raise ValueError(f"must begin with {' or '.join(f'{one}://' for one in schemes)}")
+            raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}")
         return text
 
-    return check
+    return check_scheme
 
 
-def _token(text: str) -> str:
+def _check_token(text: str) -> str:
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
         raise ValueError("must be a word that an HTTP header can have")
     return text
 
 
-def _word(text: str) -> str:
+def _check_word(text: str) -> str:
     if not re.fullmatch(r"[!-~]+", text):
         raise ValueError("must be a word")
     return text
 
 
-def _label(text: str) -> str:
+def _check_label(text: str) -> str:
     if text != text.strip() or not text.isprintable():
         raise ValueError("must be one line of text")
     return text
 
 
-_OTHER_METHODS = frozenset(
+_NON_WALLET_METHODS = frozenset(
     ["bank", "bank-transfer", "check", "mobile-wallet", "mobile-money", "cash", "debit-card"]
 )
 """The payout methods other than a wallet (both documents, section 1)."""
 
 
-def _wallet(word: str) -> str:
+def _check_wallet_word(word: str) -> str:
     """Refuse the name of another method or a currency: a wallet would be taken for a bank account."""
-    if word.lower() in _OTHER_METHODS:
-        raise ValueError(f"is the name of another payout method; {_WALLETS_OWN}")
+    if word.lower() in _NON_WALLET_METHODS:
+        raise ValueError(f"is the name of another payout method; {_WALLET_WORD_HINT}")
     if re.fullmatch("[A-Z]{3}", word):
         raise ValueError(
-            f"looks like a currency, and balances are keyed by currency; {_WALLETS_OWN}"
+            f"looks like a currency, and balances are keyed by currency; {_WALLET_WORD_HINT}"
         )
     return word
 
 
-_WALLETS_OWN = "set the word that the service uses for its wallet"
+_WALLET_WORD_HINT = "set the word that the service uses for its wallet"
 
 
-def _no_field_of(*shapes: type, but: str) -> Callable[[str], str]:
+def _require_unused_field(*shapes: type, neutral_name: str) -> Callable[[str], str]:
     """Return a validator that refuses the names of other fields of the same objects.
 
     ``neutral_name`` is the field's own name in ``shapes``.
     """
-    taken = frozenset(name for shape in shapes for name in shape.__annotations__) - {but}
+    used_names = frozenset(name for shape in shapes for name in shape.__annotations__) - {
+        neutral_name
+    }
 
-    def check(word: str) -> str:
-        if word in taken:
+    def check_field_name(word: str) -> str:
+        if word in used_names:
             raise ValueError("is the name of another field of the same object")
         return word
 
-    return check
+    return check_field_name
 
 
-def _network(text: str) -> str:
+def _check_network(text: str) -> str:
     ipaddress.ip_network(text, strict=False)
     return text
 
 
-def _listed(given: Any) -> Any:
+def _parse_list(value: Any) -> Any:
     """Parse the list in an environment variable: separated by commas, or JSON."""
-    if not isinstance(given, str):
-        return given
-    if given.lstrip().startswith("["):
-        return json.loads(given)
-    return [part.strip() for part in given.split(",") if part.strip()]
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return json.loads(value)
+    return [part.strip() for part in value.split(",") if part.strip()]
 
 
-Origin = Annotated[str, AfterValidator(_origin)]
-Network = Annotated[str, AfterValidator(_network)]
-Token = Annotated[str, AfterValidator(_token)]
-NeutralWord = Annotated[str, AfterValidator(_word)]
-Label = Annotated[str, AfterValidator(_label)]
-WalletWord = Annotated[NeutralWord, AfterValidator(_wallet)]
+Origin = Annotated[str, AfterValidator(_check_origin)]
+Network = Annotated[str, AfterValidator(_check_network)]
+Token = Annotated[str, AfterValidator(_check_token)]
+NeutralWord = Annotated[str, AfterValidator(_check_word)]
+Label = Annotated[str, AfterValidator(_check_label)]
+WalletWord = Annotated[NeutralWord, AfterValidator(_check_wallet_word)]
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _in_a_file(written: Any, name: str) -> Any:
+def _read_key_file(section: Any, name: str) -> Any:
     """Return the section with the content of the file that ``<name>_file`` names as ``name``."""
     key = f"{name}_file"
-    if isinstance(written, dict) and (named := written.get(key)):
+    if isinstance(section, dict) and (file_name := section.get(key)):
         try:
-            return {**written, name: _read_secret(Path(named)).strip()}
-        except Misconfigured as unread:
-            return {**written, key: unread}  # reported with the key's location, see KeyFile
-    return written
+            return {**section, name: _read_secret(Path(file_name)).strip()}
+        except ConfigurationError as error:
+            return {**section, key: error}  # reported with the key's location, see KeyFile
+    return section
 
 
-def _was_read(named: Any) -> Any:
-    if isinstance(named, Misconfigured):
-        raise ValueError(str(named))  # noqa: TRY004 - pydantic reports ValueErrors with their location
-    return named
+def _check_was_read(value: Any) -> Any:
+    if isinstance(value, ConfigurationError):
+        raise ValueError(str(value))  # noqa: TRY004 - pydantic reports ValueErrors with their location
+    return value
 
 
-ReadFile = Annotated[Path, BeforeValidator(_was_read)]
+KeyFile = Annotated[Path, BeforeValidator(_check_was_read)]
 """A file with the value of another key. It is read only once (``_read_key_file``): it may be a pipe."""
 
 
@@ -189,21 +191,21 @@ class Server(Section):
     admin_host: str = "127.0.0.1"
     admin_port: int = Field(8081, ge=0, le=65535)
     workers: int = Field(1, ge=1)
-    public_urls: Annotated[tuple[Origin, ...], BeforeValidator(_listed)] = ()
+    public_urls: Annotated[tuple[Origin, ...], BeforeValidator(_parse_list)] = ()
     """The URLs at which clients reach the gateway, for openapi.json; default: where it listens."""
-    trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(_listed)] = ()
+    trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(_parse_list)] = ()
     tls_certificate_file: Path | None = None
     tls_key_file: Path | None = None
     admin_token: SecretStr = SecretStr("")
-    admin_token_file: ReadFile | None = None
+    admin_token_file: KeyFile | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _from_file(cls, written: Any) -> Any:
-        return _in_a_file(written, "admin_token")
+    def _load_admin_token(cls, section: Any) -> Any:
+        return _read_key_file(section, "admin_token")
 
     @model_validator(mode="after")
-    def _belong_together(self) -> Self:
+    def _check_server(self) -> Self:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_certificate_file and tls_key_file need each other")
         token = self.admin_token.get_secret_value()
@@ -238,7 +240,7 @@ class Environment(Section):
 
     @field_validator("base_url", "legacy_base_url")
     @classmethod
-    def _is_encrypted(cls, address: str, info: ValidationInfo) -> str:
+    def _check_encryption(cls, address: str, info: ValidationInfo) -> str:
         if _is_clear_text(address) and not info.data.get("allow_http"):
             raise ValueError(
                 "API keys and personal data would cross a network in clear text; use https://, "
@@ -251,43 +253,45 @@ class Environments(Section):
     live: Environment | None = None
     sandbox: Environment | None = None
 
-    def configured(self) -> dict[str, Environment]:
-        both = {"live": self.live, "sandbox": self.sandbox}
-        return {name: environment for name, environment in both.items() if environment}
+    def select_configured(self) -> dict[str, Environment]:
+        environments = {"live": self.live, "sandbox": self.sandbox}
+        return {name: environment for name, environment in environments.items() if environment}
 
 
-def _read(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except FileNotFoundError:
-        where = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise Misconfigured([f"{path}: there is no such file{where}"]) from None
+        location = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise ConfigurationError([f"{path}: there is no such file{location}"]) from None
     except OSError as error:
-        raise Misconfigured([f"{path}: {error.strerror or error}"]) from None
+        raise ConfigurationError([f"{path}: {error.strerror or error}"]) from None
     except UnicodeDecodeError:
-        raise Misconfigured([f"{path}: not UTF-8 text"]) from None
+        raise ConfigurationError([f"{path}: not UTF-8 text"]) from None
 
 
 def _read_secret(path: Path) -> str:
-    text = _read(path)
+    text = _read_text(path)
     status = path.stat()
     if stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IRWXO:
-        raise Misconfigured([f"{path}: every user can read it; run `chmod o= {path}`"])
+        raise ConfigurationError([f"{path}: every user can read it; run `chmod o= {path}`"])
     return text
 
 
-class Addressed(Section):
+class UrlSection(Section):
     """A section whose ``url`` may contain a password, and can therefore be read from a file."""
 
     @model_validator(mode="before")
     @classmethod
-    def _from_file(cls, written: Any) -> Any:
-        return _in_a_file(written, "url")
+    def _load_url(cls, section: Any) -> Any:
+        return _read_key_file(section, "url")
 
 
-class State(Addressed):
-    url: Annotated[str, AfterValidator(_one_of("sqlite", "postgresql"))] = "sqlite:///gateway.db"
-    url_file: ReadFile | None = None
+class State(UrlSection):
+    url: Annotated[str, AfterValidator(_require_scheme("sqlite", "postgresql"))] = (
+        "sqlite:///gateway.db"
+    )
+    url_file: KeyFile | None = None
     encryption_key_file: Path = Path("gateway.key")
     mark_file: Path | None = None
 
@@ -296,14 +300,14 @@ class State(Addressed):
         return self.url.startswith("sqlite")
 
     @property
-    def mark(self) -> Path:
+    def mark_path(self) -> Path:
         """The file with the last sequence number of the database; see storage/restore_marks.py."""
         return self.mark_file or Path(f"{self.encryption_key_file}.mark")
 
 
-class Limits(Addressed):
-    url: Annotated[str, AfterValidator(_one_of("memory", "redis", "rediss"))] = "memory://"
-    url_file: ReadFile | None = None
+class Limits(UrlSection):
+    url: Annotated[str, AfterValidator(_require_scheme("memory", "redis", "rediss"))] = "memory://"
+    url_file: KeyFile | None = None
     requests_per_hour: int = Field(10_000, ge=1)
     hosts: int = Field(1, ge=1)
     body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
@@ -326,7 +330,7 @@ class Load(Section):
     held_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_bounds(self) -> Self:
         if self.in_flight_per_merchant > self.in_flight:
             raise ValueError("in_flight_per_merchant exceeds in_flight, the total")
         if self.queue_per_merchant > self.queue:
@@ -339,9 +343,9 @@ class Upstream(Section):
     bytes_per_second: int = Field(256 * 1024, ge=0)
     connections: int = Field(100, ge=1)
     ca_file: Path | None = None
-    proxy: Literal[""] | Annotated[Origin, AfterValidator(_one_of("http"))] = ""
+    proxy: Literal[""] | Annotated[Origin, AfterValidator(_require_scheme("http"))] = ""
     proxy_credentials: SecretStr = SecretStr("")
-    proxy_credentials_file: ReadFile | None = None
+    proxy_credentials_file: KeyFile | None = None
     breaker_failures: int = Field(10, ge=0)
     breaker_seconds: float = Field(5, gt=0)
     signed_target: Literal["auto", "path", "path-and-query"] = "auto"
@@ -350,11 +354,11 @@ class Upstream(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_file(cls, written: Any) -> Any:
-        return _in_a_file(written, "proxy_credentials")
+    def _load_proxy_credentials(cls, section: Any) -> Any:
+        return _read_key_file(section, "proxy_credentials")
 
     @model_validator(mode="after")
-    def _has_a_proxy(self) -> Self:
+    def _check_proxy(self) -> Self:
         credentials = self.proxy_credentials.get_secret_value()
         if credentials and not self.proxy:
             raise ValueError("proxy_credentials need proxy")
@@ -375,16 +379,16 @@ MONTHS_TO_SUNSET = 3
 """Months from the announcement to the removal (current interface, section 9)."""
 
 
-def _day(given: Any) -> Any:
-    if given == "" or given is None or type(given) is date:
-        return given or None
-    if isinstance(given, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", given):
+def _parse_day(value: Any) -> Any:
+    if value == "" or value is None or type(value) is date:
+        return value or None
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value):
         with suppress(ValueError):
-            return date.fromisoformat(given)
+            return date.fromisoformat(value)
     raise ValueError('must be a day, written as "2026-11-30"')
 
 
-Day = Annotated[date | None, BeforeValidator(_day)]
+Day = Annotated[date | None, BeforeValidator(_parse_day)]
 
 
 class Deprecation(Section):
@@ -394,7 +398,7 @@ class Deprecation(Section):
     page: Literal[""] | Origin = ""
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_dates(self) -> Self:
         if self.sunset and not self.announced:
             raise ValueError("sunset needs announced, the day of the announcement to clients")
         if self.announced and self.sunset and self.sunset < self.announced:
@@ -408,8 +412,8 @@ class Deprecation(Section):
             return self.sunset
         months = self.announced.month - 1 + MONTHS_TO_SUNSET
         year, month = self.announced.year + months // 12, months % 12 + 1
-        last = calendar.monthrange(year, month)[1]
-        return date(year, month, min(self.announced.day, last))
+        last_day = calendar.monthrange(year, month)[1]
+        return date(year, month, min(self.announced.day, last_day))
 
 
 class LegacyWords(Section):
@@ -417,10 +421,12 @@ class LegacyWords(Section):
     # The default is validated too, because a configured wallet word may be equal to it.
     service: NeutralWord = Field("service", validate_default=True)
     service_total: Annotated[
-        NeutralWord, AfterValidator(_no_field_of(legacy.Summary, but="ServiceTotal"))
+        NeutralWord,
+        AfterValidator(_require_unused_field(legacy.Summary, neutral_name="ServiceTotal")),
     ] = "ServiceTotal"
     avatar_url: Annotated[
-        NeutralWord, AfterValidator(_no_field_of(legacy.Recipient, but="avatarUrl"))
+        NeutralWord,
+        AfterValidator(_require_unused_field(legacy.Recipient, neutral_name="avatarUrl")),
     ] = "avatarUrl"
     wallet_method_display: Label = ""
     bank_method_display: Label = "Bank Transfer"
@@ -431,7 +437,7 @@ class LegacyWords(Section):
 
     @field_validator("service")
     @classmethod
-    def _is_not_the_wallet(cls, word: str, info: ValidationInfo) -> str:
+    def _check_service_word(cls, word: str, info: ValidationInfo) -> str:
         if word == info.data.get("wallet"):
             raise ValueError("is the wallet's word; the two balances would have the same name")
         return word
@@ -442,12 +448,14 @@ class CurrentWords(Section):
     timestamp_header: Token = "X-SVC-Timestamp"
     wallet: WalletWord = "wallet"
     avatar_url: Annotated[
-        NeutralWord, AfterValidator(_no_field_of(current.Recipient, but="avatarUrl"))
+        NeutralWord,
+        AfterValidator(_require_unused_field(current.Recipient, neutral_name="avatarUrl")),
     ] = "avatarUrl"
     balance_path: str = Field("/v1/balance", pattern=r"^/v1/")
     summary_path: str = Field("/v1/batch/{id}/summary", pattern=r"^/v1/.*\{id\}")
     batch_currency: Annotated[
-        NeutralWord, AfterValidator(_no_field_of(current.BatchCreate, but="currency"))
+        NeutralWord,
+        AfterValidator(_require_unused_field(current.BatchCreate, neutral_name="currency")),
     ] = "currency"
 
 
@@ -455,11 +463,11 @@ class Words(Section):
     legacy: LegacyWords = LegacyWords()
     current: CurrentWords = CurrentWords()
 
-    def for_mappings(self) -> Vocabulary:
-        of_calls = {"scheme", "timestamp_header"}
+    def build_vocabulary(self) -> Vocabulary:
+        signing_names = {"scheme", "timestamp_header"}
         return Vocabulary(
             **{f"legacy_{name}": word for name, word in self.legacy},
-            **{f"current_{name}": word for name, word in self.current if name not in of_calls},
+            **{f"current_{name}": word for name, word in self.current if name not in signing_names},
         )
 
 
@@ -473,7 +481,7 @@ class Legacy(Section):
     send_memo: bool = True
     undeclared_charset: Literal["utf-8", "latin-1"] = "utf-8"
 
-    def for_mappings(self) -> LegacyOptions:
+    def build_legacy_options(self) -> LegacyOptions:
         return LegacyOptions(
             government_ids=self.government_ids,
             holdup=self.holdup,
@@ -496,23 +504,23 @@ class Signed(Section):
     environment: Literal["", "live", "sandbox"] = ""
 
     @model_validator(mode="after")
-    def _knows_where(self) -> Self:
+    def _check_forwarding(self) -> Self:
         if self.unknown_keys == "forward" and not self.environment:
             raise ValueError('unknown_keys = "forward" needs environment, "live" or "sandbox"')
         return self
 
 
-FEWEST_DAYS = 30
+MIN_RETENTION_DAYS = 30
 """Younger records may still be needed to determine the outcome of a write, or to replay an answer."""
 
 
-def _days(number: int) -> int:
-    if 0 < number < FEWEST_DAYS:
-        raise ValueError(f"must be {FEWEST_DAYS} or more, or 0 to keep records forever")
-    return number
+def _check_days(days: int) -> int:
+    if 0 < days < MIN_RETENTION_DAYS:
+        raise ValueError(f"must be {MIN_RETENTION_DAYS} or more, or 0 to keep records forever")
+    return days
 
 
-Days = Annotated[int, Field(ge=0), AfterValidator(_days)]
+Days = Annotated[int, Field(ge=0), AfterValidator(_check_days)]
 
 
 class Retention(Section):
@@ -541,8 +549,8 @@ class Recording(Section):
     """The recording of masked legacy requests and responses; off if there is no directory."""
 
     directory: str = ""
-    keys: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    operations: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
+    keys: Annotated[tuple[str, ...], BeforeValidator(_parse_list)] = ()
+    operations: Annotated[tuple[str, ...], BeforeValidator(_parse_list)] = ()
     sample: float = Field(1.0, gt=0, le=1)
     file_bytes: int = Field(16 * 1024 * 1024, ge=64 * 1024)
     files: int = Field(8, ge=1)
@@ -562,36 +570,47 @@ def has_password(url: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class ConfigFile:
     """The file that settings were read from. It does not affect their equality."""
 
     path: Path | None = field(default=None, compare=False)
     text: str = field(default="", compare=False)
 
-    def placed(self, key: str, what: str) -> str:
+    def locate_problem(self, key: str, problem: str) -> str:
         """Return one line: where the key was set, and the problem."""
-        variables = {".".join(keys): name for name in os.environ if (keys := keys_of(name))}
-        set_by = next((name for named, name in variables.items() if _within(named, key)), None)
-        if set_by:
-            return f"environment variable {set_by}: {what}"
-        return self.in_file(key, what)
+        variables_by_key = {
+            ".".join(keys): name for name in os.environ if (keys := parse_variable_name(name))
+        }
+        variable = next(
+            (
+                name
+                for variable_key, name in variables_by_key.items()
+                if _is_same_or_nested(variable_key, key)
+            ),
+            None,
+        )
+        if variable:
+            return f"environment variable {variable}: {problem}"
+        return self.locate_in_file(key, problem)
 
-    def in_file(self, key: str, what: str) -> str:
-        line = _line_of(self.text, key.split("."))
-        return f"{self.path}:{line}: {key}: {what}" if self.path and line else f"{key}: {what}"
+    def locate_in_file(self, key: str, problem: str) -> str:
+        line = _find_line(self.text, key.split("."))
+        return (
+            f"{self.path}:{line}: {key}: {problem}" if self.path and line else f"{key}: {problem}"
+        )
 
-    def passwords(self) -> Iterator[str]:
+    def find_passwords(self) -> Iterator[str]:
         """Yield a problem for each URL with a password in the file, even if a variable overrides it."""
-        written = tomllib.loads(self.text)
+        document = tomllib.loads(self.text)
         for section in ("state", "limits"):
-            url = written.get(section, {}).get("url")
+            url = document.get(section, {}).get("url")
             if isinstance(url, str) and has_password(url):
                 variable = f"{ENVIRONMENT_PREFIX}{section}__url".upper()
-                what = (
+                problem = (
                     "contains a password, which does not belong in this file; put the URL into a "
                     f"separate file named by url_file, or set {variable}"
                 )
-                yield self.in_file(f"{section}.url", what)
+                yield self.locate_in_file(f"{section}.url", problem)
 
 
 class Settings(BaseSettings):
@@ -618,27 +637,27 @@ class Settings(BaseSettings):
     retention: Retention = Retention()
     traces: Traces = Traces()
     vocabulary: Words = Words()
-    _written: Written = PrivateAttr(Written())
+    _config_file: ConfigFile = PrivateAttr(ConfigFile())
 
-    def read_from(self, written: Written) -> Self:
-        self._written = written
+    def with_config_file(self, config_file: ConfigFile) -> Self:
+        self._config_file = config_file
         return self
 
     @property
     def has_file(self) -> bool:
         """Return whether a configuration file was read."""
-        return self._written.path is not None
+        return self._config_file.path is not None
 
-    def passwords(self) -> list[str]:
+    def find_passwords(self) -> list[str]:
         """Return a line for each password in the configuration file, with its location."""
-        return list(self._written.passwords())
+        return list(self._config_file.find_passwords())
 
-    def placed(self, problem: str) -> str:
+    def locate_problem(self, problem: str) -> str:
         """Add the location to a problem that starts with a key; return others unchanged."""
-        key, _, what = problem.partition(": ")
+        key, _, message = problem.partition(": ")
         if key.partition(".")[0] not in Settings.model_fields:
             return problem
-        return self._written.placed(key, what)
+        return self._config_file.locate_problem(key, message)
 
     @classmethod
     def settings_customise_sources(
@@ -648,10 +667,10 @@ class Settings(BaseSettings):
         *_others: PydanticBaseSettingsSource,  # the library's sources for variables and .env files
         **_named: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return Variables(settings_cls), init_settings
+        return EnvironmentSource(settings_cls), init_settings
 
 
-class Variables(PydanticBaseSettingsSource):
+class EnvironmentSource(PydanticBaseSettingsSource):
     """Reads ``PAYOUT_GATEWAY_SERVER__PORT`` as ``server.port``.
 
     Every variable with our prefix and a double underscore names a key; an unknown key is an error.
@@ -663,116 +682,125 @@ class Variables(PydanticBaseSettingsSource):
         raise NotImplementedError  # __call__ reads all variables
 
     def __call__(self) -> dict[str, Any]:
-        read: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, value in os.environ.items():
-            if keys := keys_of(name):
-                holder = read
+            if keys := parse_variable_name(name):
+                section = values
                 for key in keys[:-1]:
-                    holder = holder.setdefault(key, {})
+                    section = section.setdefault(key, {})
                 if value:
-                    holder[keys[-1]] = value
-        return read
+                    section[keys[-1]] = value
+        return values
 
 
-def keys_of(variable: str) -> list[str] | None:
+def parse_variable_name(variable: str) -> list[str] | None:
     """Return the key that an environment variable names, or None if it is not a setting."""
     name = variable.upper()
     if not name.startswith(ENVIRONMENT_PREFIX):
         return None
-    rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+    key_text = name.removeprefix(ENVIRONMENT_PREFIX).lower()
     # ``SERVER_PORT`` is a typo of ``SERVER__PORT``, which must not be ignored silently.
-    if "__" not in rest and rest.partition("_")[0] not in Settings.model_fields:
+    if "__" not in key_text and key_text.partition("_")[0] not in Settings.model_fields:
         return None
-    return rest.split("__")
+    return key_text.split("__")
 
 
-def has_key_variable() -> bool:
+def has_setting_variable() -> bool:
     """Return whether the environment sets any key."""
-    return any(value and keys_of(name) for name, value in os.environ.items())
+    return any(value and parse_variable_name(name) for name, value in os.environ.items())
 
 
-def load(path: Path | None) -> Settings:
+def load_settings(path: Path | None) -> Settings:
     """Read a configuration file and the environment; raises ConfigurationError."""
-    text = _read(path) if path else ""
-    file = Written(path, text)
+    text = _read_text(path) if path else ""
+    config_file = ConfigFile(path, text)
     try:
-        written = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise Misconfigured([f"{path}: not TOML: {error}"]) from None
-    if exposed := list(_secrets(written, file)):
-        raise Misconfigured(exposed)
+        raise ConfigurationError([f"{path}: not TOML: {error}"]) from None
+    if secret_problems := list(_find_secrets(document, config_file)):
+        raise ConfigurationError(secret_problems)
     try:
-        return Settings(**written).read_from(file)
+        return Settings(**document).with_config_file(config_file)
     except ValidationError as error:
-        raise Misconfigured(list(_problems(error, file))) from None
+        raise ConfigurationError(list(_describe_validation_error(error, config_file))) from None
 
 
-SECRETS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
+SECRET_KEYS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
 """Keys that only a variable or a separate file may set, not the configuration file."""
 
 
-def _secrets(written: dict[str, Any], file: Written) -> Iterator[str]:
-    for section, key in SECRETS:
-        there = written.get(section)
-        if isinstance(there, dict) and key in there:
+def _find_secrets(document: dict[str, Any], config_file: ConfigFile) -> Iterator[str]:
+    for section, key in SECRET_KEYS:
+        section_values = document.get(section)
+        if isinstance(section_values, dict) and key in section_values:
             variable = f"{ENVIRONMENT_PREFIX}{section}__{key}".upper()
-            yield file.in_file(
+            yield config_file.locate_in_file(
                 f"{section}.{key}",
                 "is a secret and not allowed in this file; put it into a separate file named by "
                 f"{key}_file, or set {variable}",
             )
 
 
-def _problems(error: ValidationError, file: Written) -> Iterator[str]:
+def _describe_validation_error(error: ValidationError, config_file: ConfigFile) -> Iterator[str]:
     for problem in error.errors(include_input=False, include_url=False, include_context=False):
         keys = [str(part) for part in problem["loc"]]
-        what = {
-            "extra_forbidden": _unknown(keys),
+        message = {
+            "extra_forbidden": _describe_unknown_key(keys),
             "missing": "missing",
         }.get(problem["type"], problem["msg"].removeprefix("Value error, "))
-        yield file.placed(".".join(keys), what)
+        yield config_file.locate_problem(".".join(keys), message)
 
 
-def _unknown(keys: list[str]) -> str:
+def _describe_unknown_key(keys: list[str]) -> str:
     """Describe an unknown key, with a similar one or the only ones that exist."""
-    known = list(_keys_in(keys[:-1]))
-    if meant := get_close_matches(keys[-1], known, 1):
-        return f"unknown key; did you mean {meant[0]}?"
-    return f"unknown key; there is {' and '.join(known)}" if 0 < len(known) < 3 else "unknown key"
+    known_keys = list(_list_section_keys(keys[:-1]))
+    if suggestions := get_close_matches(keys[-1], known_keys, 1):
+        return f"unknown key; did you mean {suggestions[0]}?"
+    return (
+        f"unknown key; there is {' and '.join(known_keys)}"
+        if 0 < len(known_keys) < 3
+        else "unknown key"
+    )
 
 
-def _keys_in(section: list[str]) -> Mapping[str, FieldInfo]:
-    within: Any = Settings
+def _list_section_keys(section: list[str]) -> Mapping[str, FieldInfo]:
+    model: Any = Settings
     for name in section:
-        told = within.model_fields[name].annotation
-        within = next(
-            (one for one in (told, *get_args(told)) if hasattr(one, "model_fields")), None
+        annotation = model.model_fields[name].annotation
+        model = next(
+            (
+                candidate
+                for candidate in (annotation, *get_args(annotation))
+                if hasattr(candidate, "model_fields")
+            ),
+            None,
         )
-        if within is None:
+        if model is None:
             return {}
-    fields: Mapping[str, FieldInfo] = within.model_fields
+    fields: Mapping[str, FieldInfo] = model.model_fields
     return fields
 
 
-def _within(one: str, other: str) -> bool:
+def _is_same_or_nested(left: str, right: str) -> bool:
     """Return whether the keys are equal, or one is nested in the other."""
-    longer, shorter = (one, other) if len(one) > len(other) else (other, one)
+    longer, shorter = (left, right) if len(left) > len(right) else (right, left)
     return longer == shorter or longer.startswith(f"{shorter}.")
 
 
-def _line_of(text: str, keys: list[str]) -> int | None:
+def _find_line(text: str, keys: list[str]) -> int | None:
     """Return the line of a key, or of its section if the file does not contain the key."""
-    section, found = "", None
+    section, section_line = "", None
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
             section = re.sub(r"[\"' ]", "", header[1])
-            here = section
+            line_key = section
         elif assignment := re.match(r"\s*([\w.\"'-]+)\s*=", line):
-            here = re.sub(r"[\"']", "", f"{section}.{assignment[1]}").lstrip(".")
+            line_key = re.sub(r"[\"']", "", f"{section}.{assignment[1]}").lstrip(".")
         else:
             continue
-        if here == ".".join(keys):
+        if line_key == ".".join(keys):
             return number
-        if ".".join(keys).startswith(f"{here}."):
-            found = number
-    return found
+        if ".".join(keys).startswith(f"{line_key}."):
+            section_line = number
+    return section_line

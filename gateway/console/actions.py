@@ -29,11 +29,11 @@ from gateway.operator.mode_switches import (
     switch_mode,
 )
 from gateway.storage import Tenant
-from gateway.storage.audit_log import covers, told_scope
-from gateway.storage.brownout_rows import Brownout, add_brownout, all_brownouts, end_brownouts
-from gateway.storage.freezes import freeze, unfreeze
+from gateway.storage.audit_log import describe_scope, is_in_scope
+from gateway.storage.brownout_rows import Brownout, end_brownouts, list_brownouts, save_brownout
+from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
-from gateway.storage.usage_rows import used_since
+from gateway.storage.usage_rows import load_usage
 
 DURATION_MINUTES = (5, 15, 60, 240)
 
@@ -99,7 +99,7 @@ async def _plan_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, s
         FREEZE_EFFECT,
         "Reads continue. Writes in progress that take several calls are finished, except starts.",
     ]
-    title = f"Freeze writes of {told_scope(scope)}"
+    title = f"Freeze writes of {describe_scope(scope)}"
     return replace(
         await _plan_for_scope(dependencies, scope, "freeze"),
         title=title,
@@ -114,7 +114,7 @@ async def _plan_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[str,
         "Writes are accepted again immediately.",
         "Only this freeze ends: merchants that another freeze covers stay frozen.",
     ]
-    title = f"End the freeze of {told_scope(scope)}"
+    title = f"End the freeze of {describe_scope(scope)}"
     return replace(
         await _plan_for_scope(dependencies, scope, "unfreeze"), title=title, effects=effects
     )
@@ -124,7 +124,7 @@ async def _plan_for_scope(
     dependencies: ConsoleDependencies, scope: Tenant, action_name: str
 ) -> Plan:
     """The common part of the plans to freeze and unfreeze: the affected keys."""
-    rows = await _list_affected_keys(dependencies, lambda owner, _key: covers(scope, owner))
+    rows = await _list_affected_keys(dependencies, lambda owner, _key: is_in_scope(scope, owner))
     return Plan(
         "",
         (),
@@ -143,7 +143,7 @@ async def _list_affected_keys(
     since = (dependencies.store.clock() - USAGE_PERIOD).date()
     requests_by_key = {
         (usage.owner, usage.key): usage.requests
-        for usage in group_usage_by_key(await used_since(dependencies.store, since))
+        for usage in group_usage_by_key(await load_usage(dependencies.store, since))
     }
     keys = [
         (
@@ -160,16 +160,16 @@ async def _list_affected_keys(
 
 async def _execute_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
     scope = await _parse_scope(dependencies, fields)
-    if not await freeze(dependencies.store, scope):
+    if not await freeze_writes(dependencies.store, scope):
         raise ActionRefused("Nothing changed: writes were already frozen.")
-    return f"froze {told_scope(scope)}"
+    return f"froze {describe_scope(scope)}"
 
 
 async def _execute_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
     scope = await _parse_scope(dependencies, fields)
-    if not await unfreeze(dependencies.store, scope):
+    if not await unfreeze_writes(dependencies.store, scope):
         raise ActionRefused("Nothing changed: writes were not frozen.")
-    return f"unfroze {told_scope(scope)}"
+    return f"unfroze {describe_scope(scope)}"
 
 
 async def _check_key_exists(dependencies: ConsoleDependencies, merchant: str, key: str) -> None:
@@ -317,7 +317,7 @@ async def _plan_brownout(dependencies: ConsoleDependencies, fields: Mapping[str,
 
 async def _execute_brownout(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
     window = await _parse_window(dependencies, fields)
-    await add_brownout(dependencies.store, window)
+    await save_brownout(dependencies.store, window)
     effect = "refuses" if window.refuses else "only counts"
     return f"began brownout {window.id} until {window.ends_at:%Y-%m-%dT%H:%M:%SZ}, {effect}: {describe_window_scope(window)}"
 
@@ -326,7 +326,7 @@ async def _plan_brownout_end(dependencies: ConsoleDependencies, fields: Mapping[
     now, id_ = dependencies.store.clock(), fields.get("id", "")
     open_windows = [
         window
-        for window in await all_brownouts(dependencies.store)
+        for window in await list_brownouts(dependencies.store)
         if id_ in ("", window.id) and describe_window_state(window, now) in ("under way", "to come")
     ]
     if not open_windows:

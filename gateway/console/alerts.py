@@ -9,8 +9,8 @@ from typing import Literal
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.operator.metrics_page import StateGauges
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
-from gateway.storage.brownout_rows import open_brownouts
-from gateway.storage.difference_rows import all_tallies
+from gateway.storage.brownout_rows import list_open_brownouts
+from gateway.storage.difference_rows import list_tallies
 from gateway.storage.traffic_rows import Traffic
 
 FAILURE_RATIO = 0.05
@@ -41,12 +41,12 @@ async def load_alerts(
     """Loads all alerts, errors first; raises StoreUnavailable."""
     windows = [
         window
-        for window in await open_brownouts(dependencies.store, dependencies.store.clock())
+        for window in await list_open_brownouts(dependencies.store, dependencies.store.clock())
         if window.refuses
     ]
     differing_keys = {
-        (operation.owner, operation.key)
-        for operation, tally in (await all_tallies(dependencies.store)).items()
+        (operation.tenant, operation.key)
+        for operation, tally in (await list_tallies(dependencies.store)).items()
         if tally.places
     }
     failed = recent.failed if recent.failed > FAILURE_RATIO * recent.requests else 0

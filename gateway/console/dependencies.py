@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.admin.port import Check
-from gateway.admission.limits import Limits
+from gateway.admission.limits import RateLimiter
 from gateway.config.settings import Settings
 from gateway.http.progress import RequestsInProgress
-from gateway.reads.index import Indexes
+from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store
 from gateway.upstream.clock import ServiceClock
-from gateway.writes.instances import Heartbeats
+from gateway.writes.instance_leases import Heartbeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class ConsoleDependencies:
 
     settings: Settings
     store: Store
-    limits: Limits
+    limits: RateLimiter
     clock: ServiceClock
     checks: Mapping[str, Check]
     requests_in_progress: RequestsInProgress
     heartbeats: Heartbeats
-    indexes: Indexes
+    indexes: RecipientCaches
     has_parent: bool = False

@@ -13,7 +13,7 @@ from gateway.console.charts import Plot, build_plot, select_axis_labels
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.key_usage import KeyUsage, group_usage_by_key, list_replacement_calls
-from gateway.storage.usage_rows import Day, Used, used_by_day, used_since
+from gateway.storage.usage_rows import DailyUsage, UsageSummary, load_daily_usage, load_usage
 
 PERIOD_DAYS = 60
 RECENT_PERIOD = timedelta(days=7)
@@ -49,7 +49,7 @@ class KeyMigration:
 
     use: KeyUsage
     is_recent: bool
-    operations: list[Used]
+    operations: list[UsageSummary]
 
 
 class MigrationPage:
@@ -61,7 +61,7 @@ class MigrationPage:
         store, now = self._dependencies.store, self._dependencies.store.clock()
         today = now.date()
         since = today - timedelta(days=PERIOD_DAYS - 1)
-        keys = group_usage_by_key(await used_since(store, since))
+        keys = group_usage_by_key(await load_usage(store, since))
         left = [_build_key_migration(one, now) for one in keys if one.key]
         left.sort(key=lambda one: (not one.is_recent, -one.use.requests))
         active = sum(one.revoked_at is None for one in await load_listed_keys(store))
@@ -82,7 +82,7 @@ class MigrationPage:
             keys=active,
             signed=sorted(filter(_is_signed, keys), key=lambda one: -one.requests),
             unknown=next((one for one in keys if not one.owner.merchant), None),
-            plot=_build_usage_plot(await used_by_day(store, since), since, today),
+            plot=_build_usage_plot(await load_daily_usage(store, since), since, today),
             becomes=list_replacement_calls(),
         )
 
@@ -98,7 +98,7 @@ def _build_key_migration(use: KeyUsage, now: datetime) -> KeyMigration:
     return KeyMigration(use, now - use.last_at < RECENT_PERIOD, operations)
 
 
-def _build_usage_plot(days: Sequence[Day], since: date, today: date) -> Plot:
+def _build_usage_plot(days: Sequence[DailyUsage], since: date, today: date) -> Plot:
     dates = [since + timedelta(days=number) for number in range((today - since).days + 1)]
     bars = {date_: {"legacy": 0.0, "signed": 0.0} for date_ in dates}
     for usage in days:

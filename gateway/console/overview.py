@@ -19,8 +19,8 @@ from gateway.console.traffic import load_recent_traffic, load_traffic_plots
 from gateway.http.progress import RequestProgress
 from gateway.operator.key_usage import group_usage_by_key
 from gateway.operator.metrics_page import load_gauges
-from gateway.storage.traffic_rows import summed
-from gateway.storage.usage_rows import used_since
+from gateway.storage.traffic_rows import sum_traffic
+from gateway.storage.usage_rows import load_usage
 
 CHECK_CACHE_SECONDS = 10.0
 """Checks are cached this long, however many clients refresh the page."""
@@ -54,8 +54,8 @@ class OverviewPage:
         faults = await self._run_checks()
         gauges = await load_gauges(store)
         plots, day = await load_traffic_plots(store, PLOT_HOURS)
-        recent = summed((await load_recent_traffic(store)).values())
-        week = group_usage_by_key(await used_since(store, (store.clock() - USAGE_PERIOD).date()))
+        recent = sum_traffic((await load_recent_traffic(store)).values())
+        week = group_usage_by_key(await load_usage(store, (store.clock() - USAGE_PERIOD).date()))
         return self._pages.render_page(
             request,
             "overview",
@@ -87,7 +87,7 @@ class OverviewPage:
 
     async def _list_large_requests(self) -> list[RequestProgress]:
         """The large requests of all workers, the longest running first."""
-        other_workers = await self._dependencies.heartbeats.large_elsewhere()
+        other_workers = await self._dependencies.heartbeats.list_remote_large_requests()
         requests = [*self._dependencies.requests_in_progress.list_progress(), *other_workers]
         return sorted(requests, key=lambda request: request.began_at)
 

@@ -17,8 +17,8 @@ from gateway.console import static_files
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.forms import CsrfForms, FormRejected, new_session_cookie, set_cookie
 from gateway.storage import StoreUnavailable
-from gateway.storage.audit_log import told_scope
-from gateway.storage.durations import BOUNDS
+from gateway.storage.audit_log import describe_scope
+from gateway.storage.durations import BUCKET_BOUNDS_MS
 from gateway.upstream.client import USER_AGENT
 
 View = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -65,7 +65,7 @@ class Pages:
 
     def __init__(self, dependencies: ConsoleDependencies) -> None:
         self.sessions = Sessions(dependencies.settings.server.admin_token.get_secret_value())
-        self.forms = CsrfForms(dependencies.store.encryption.lasting("console forms"))
+        self.forms = CsrfForms(dependencies.store.encryption.derive_lasting_key("console forms"))
         self._dependencies = dependencies
         self._templates = Environment(
             loader=PackageLoader("gateway.console"),
@@ -82,7 +82,7 @@ class Pages:
             "moment": format_page_datetime,
             "clock_time": format_clock_time,
             "ago": self._format_ago,
-            "scope": told_scope,
+            "scope": describe_scope,
         }
         self._templates.globals |= {
             "places": MENU,
@@ -164,7 +164,7 @@ def format_milliseconds(value: float | None) -> str:
     if value is None:
         return "\N{EN DASH}"
     if math.isinf(value):
-        return f">\N{NO-BREAK SPACE}{BOUNDS[-1] / 1000:,.0f}\N{NO-BREAK SPACE}s"
+        return f">\N{NO-BREAK SPACE}{BUCKET_BOUNDS_MS[-1] / 1000:,.0f}\N{NO-BREAK SPACE}s"
     if value >= 10_000:
         return f"{value / 1000:,.0f}\N{NO-BREAK SPACE}s"
     return (

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
-from gateway.reads.index import Figures
+from gateway.reads.recipient_cache import CacheFigures
 from gateway.storage import Ledger
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from gateway.upstream.optional_endpoints import describe_endpoint
@@ -54,7 +54,7 @@ class ServiceStatus:
     form_found_at: datetime | None
     form_is_set: bool
     operations: list[OptionalEndpoint]
-    index: Figures | None
+    index: CacheFigures | None
 
 
 class ServicePage:
@@ -82,8 +82,10 @@ class ServicePage:
         self, request: web.Request, findings: list[Finding] | None
     ) -> web.StreamResponse:
         ledger = Ledger(self._dependencies.store)
-        names = self._dependencies.settings.environments.configured()
-        services = [self._build_status(name, await ledger.learned(name)) for name in names]
+        names = self._dependencies.settings.environments.select_configured()
+        services = [
+            self._build_status(name, await ledger.load_capabilities(name)) for name in names
+        ]
         upstream = self._dependencies.settings.upstream
         return self._pages.render_page(
             request,
@@ -96,7 +98,7 @@ class ServicePage:
     def _build_status(
         self, name: str, learned: Mapping[str, tuple[Any, datetime]]
     ) -> ServiceStatus:
-        environment = self._dependencies.settings.environments.configured()[name]
+        environment = self._dependencies.settings.environments.select_configured()[name]
         setting = self._dependencies.settings.upstream.signed_target
         form, found_at = learned.get(CAPABILITY_NAME, (None, None))
         offset = self._dependencies.clock.offset(name)
@@ -114,7 +116,7 @@ class ServicePage:
                 for endpoint in ENDPOINTS
                 if endpoint.is_optional
             ],
-            self._dependencies.indexes.figures(name)
+            self._dependencies.indexes.calculate_figures(name)
             if self._dependencies.settings.lists.index
             else None,
         )

@@ -14,17 +14,17 @@ from gateway.console.charts import Plot, build_plot, list_span_starts, select_ax
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.storage import Store
-from gateway.storage.durations import BOUNDS, PARTS, Part
-from gateway.storage.traffic_rows import SPAN, Traffic, summed, traffic_by
+from gateway.storage.durations import BUCKET_BOUNDS_MS, PARTS, Part
+from gateway.storage.traffic_rows import SPAN_LENGTH, Traffic, load_traffic, sum_traffic
 from mappings import OPERATIONS, UNLISTED
 
 HOUR_CHOICES = (1, 6, 24, 48)
 
 BAR_SIZE_BY_HOURS: Mapping[int, timedelta] = {
-    1: SPAN,
-    6: SPAN,
-    24: 3 * SPAN,
-    48: 6 * SPAN,
+    1: SPAN_LENGTH,
+    6: SPAN_LENGTH,
+    24: 3 * SPAN_LENGTH,
+    48: 6 * SPAN_LENGTH,
 }
 
 RECENT_PERIOD = timedelta(minutes=15)
@@ -76,12 +76,14 @@ async def load_traffic_plots(
     """Loads the plots of the last hours and their total; raises StoreUnavailable."""
     bar_size, now = BAR_SIZE_BY_HOURS[hours], store.clock()
     since, until = _compute_period(now, hours)
-    traffic_by_start = await traffic_by(store, since, "began_at", only=filters, durations=True)
+    traffic_by_start = await load_traffic(
+        store, since, "began_at", required_values=filters, has_durations=True
+    )
     starts = list_span_starts(since, until, bar_size)
     bars: list[Traffic] = [Traffic() for _ in starts]
     for (began_at,), traffic in traffic_by_start.items():
         bars[min(int((began_at - since) / bar_size), len(bars) - 1)].add(traffic)
-    return _build_plots(starts, bars, bar_size), summed(bars)
+    return _build_plots(starts, bars, bar_size), sum_traffic(bars)
 
 
 def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
@@ -97,7 +99,7 @@ def _build_plots(
     labels = select_axis_labels(starts)
     names = [f"{start:%H:%M}\N{EN DASH}{start + bar_size:%H:%M}" for start in starts]
     counts = [
-        {"answered": traffic.answered, "refused": traffic.refused, "failed": traffic.failed}
+        {"answered": traffic.successful, "refused": traffic.refused, "failed": traffic.failed}
         for traffic in bars
     ]
     part_plots = [
@@ -119,7 +121,7 @@ def _build_plots(
 def _compute_percentiles(traffic: Traffic, part: Part) -> dict[str, float]:
     """Percentiles for a plot, capped at the highest bucket bound: infinity cannot be drawn."""
     return {
-        name: min(traffic.percentile(part, percent) or 0.0, BOUNDS[-1])
+        name: min(traffic.percentile(part, percent) or 0.0, BUCKET_BOUNDS_MS[-1])
         for name, percent in PERCENTILES.items()
     }
 
@@ -128,8 +130,10 @@ async def load_recent_traffic(
     store: Store, filters: Mapping[str, str] | None = None
 ) -> dict[tuple[str], Traffic]:
     """Loads the last 15 minutes by operation; raises StoreUnavailable."""
-    since = store.clock() - RECENT_PERIOD - SPAN
-    return await traffic_by(store, since, "operation", only=filters, durations=True)
+    since = store.clock() - RECENT_PERIOD - SPAN_LENGTH
+    return await load_traffic(
+        store, since, "operation", required_values=filters, has_durations=True
+    )
 
 
 class TrafficPage:
@@ -141,11 +145,13 @@ class TrafficPage:
         hours, filters = _parse_query(request.query)
         plots, total = await load_traffic_plots(self._store, hours, filters)
         since, _ = _compute_period(self._store.clock(), hours)
-        by_operation = await traffic_by(
-            self._store, since, "operation", only=filters, durations=True
+        by_operation = await load_traffic(
+            self._store, since, "operation", required_values=filters, has_durations=True
         )
         recent = await load_recent_traffic(self._store, filters)
-        by_merchant = await traffic_by(self._store, since, "merchant", "environment", only=filters)
+        by_merchant = await load_traffic(
+            self._store, since, "merchant", "environment", required_values=filters
+        )
         return self._pages.render_page(
             request,
             "traffic",
@@ -203,7 +209,10 @@ def _build_times(
     ]
     if len(times) < 2:
         return times
-    return [OperationTimes("all operations", "", total, summed(recent_by_name.values())), *times]
+    return [
+        OperationTimes("all operations", "", total, sum_traffic(recent_by_name.values())),
+        *times,
+    ]
 
 
 def _build_merchant_rows(
@@ -224,7 +233,9 @@ def _build_merchant_rows(
     ]
     rows.sort(key=lambda row: -row.traffic.requests)
     if others := [row.traffic for row in rows[MAX_MERCHANTS:]]:
-        rows[MAX_MERCHANTS:] = [_build_row(f"{len(others)} others", "", {}, summed(others), total)]
+        rows[MAX_MERCHANTS:] = [
+            _build_row(f"{len(others)} others", "", {}, sum_traffic(others), total)
+        ]
     return rows
 
 

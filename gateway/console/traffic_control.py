@@ -18,8 +18,8 @@ from gateway.operator.brownout_windows import (
 )
 from gateway.operator.freezes import load_freeze_status as frozen_standing
 from gateway.operator.mode_switches import load_switch_status as switched_standing
-from gateway.storage.audit_log import acting, acts_of
-from gateway.storage.brownout_rows import all_brownouts, hits_of
+from gateway.storage.audit_log import act_as, list_audit_events
+from gateway.storage.brownout_rows import list_brownouts, load_hits
 from gateway.storage.mode_rows import GROUPS, MODES
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ class TrafficControlPage:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store, now = self._dependencies.store, self._dependencies.store.clock()
         keys = [one for one in await load_listed_keys(store) if one.revoked_at is None]
-        hits = await hits_of(store)
+        hits = await load_hits(store)
         brownouts = [
             (
                 one,
@@ -49,11 +49,11 @@ class TrafficControlPage:
                 describe_window_scope(one),
                 sum(hits.get(one.id, {}).values()),
             )
-            for one in reversed(await all_brownouts(store))
+            for one in reversed(await list_brownouts(store))
         ]
         frozen, _ = await frozen_standing(store)
         switched = await switched_standing(store)
-        audit_entries = (await acts_of(store))[::-1]
+        audit_entries = (await list_audit_events(store))[::-1]
         return self._pages.render_page(
             request,
             "switches",
@@ -84,7 +84,7 @@ class TrafficControlPage:
     async def execute(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
         client_address = self._pages.find_client_address(request)
         try:
-            with acting(f"console, from {client_address}"):
+            with act_as(f"console, from {client_address}"):
                 description = await _find_action(fields).execute(self._dependencies, fields)
         except ActionRefused as error:
             return self._render_refusal(request, error)

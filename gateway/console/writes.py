@@ -7,7 +7,7 @@ from aiohttp import web
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.operator.in_doubt_writes import load_in_doubt_writes
-from gateway.storage.abandoned import abandoned_batches
+from gateway.storage.superseded_batches import list_superseded_batches
 
 MAX_ROWS = 100
 """Rows of each list; the commands list all."""
@@ -20,7 +20,7 @@ class WritesPage:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         writes = await load_in_doubt_writes(self._store)
-        batches = await abandoned_batches(self._store)
+        batches = await list_superseded_batches(self._store)
         return self._pages.render_page(
             request,
             "writes",

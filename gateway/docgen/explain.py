@@ -92,7 +92,7 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
     Raises UnknownOperation, or Invalid if the body is not JSON.
     """
     # The same routing, vocabulary and flow as for traffic, so that the explanation cannot differ from it.
-    vocabulary = settings.vocabulary.for_mappings()
+    vocabulary = settings.vocabulary.build_vocabulary()
     path, _, query = target.partition("?")
     route_match = Routes(vocabulary).match(path)
     operation = route_match.route.operations.get(method) if route_match else None
@@ -114,7 +114,7 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
             ids=route_match.ids,
             query=legacy_query,
             body=body,
-            options=settings.legacy.for_mappings(),
+            options=settings.legacy.build_legacy_options(),
             problems=problems,
         )
         answer = _run_flow(operation, request, explanation, settings)
@@ -153,8 +153,8 @@ def _parse_body(operation: Operation, data: bytes) -> JSON:
     if operation.body_shape is None:
         return None
     try:
-        return json_codec.read(data)
-    except json_codec.Unreadable as unreadable:
+        return json_codec.loads(data)
+    except json_codec.JsonError as unreadable:
         raise Invalid(Problem("invalid_field", f"The body cannot be read: {unreadable}.")) from None
 
 
@@ -217,7 +217,7 @@ def _describe_stored_facts(step: Step) -> Iterator[str]:
 
 def _build_explained_call(call: Call, request: Request, settings: Settings) -> ExplainedCall:
     endpoint = require_endpoint(call.method, call.path)
-    vocabulary = settings.vocabulary.for_mappings()
+    vocabulary = settings.vocabulary.build_vocabulary()
     spelling = build_current_translator(vocabulary)
     body = (
         None

@@ -22,7 +22,7 @@ class RequestExample:
 
 def build_request_example(settings: Settings, operation: Operation) -> RequestExample:
     """Builds a made-up request of an operation, in the configured vocabulary."""
-    vocabulary = settings.vocabulary.for_mappings()
+    vocabulary = settings.vocabulary.build_vocabulary()
     words = map_legacy_words(vocabulary)
     parts: list[str] = []
     for part in operation.path.split("/"):

@@ -180,20 +180,20 @@ async def decode_json_body(
     text and for the memory of its values.
     """
     try:
-        text = await decompress_body(body, encoding, max_bytes, slot.hold)
+        text = await decompress_body(body, encoding, max_bytes, slot.reserve_bytes)
         text = await run_in_thread_if(
-            len(text) > json_codec.LARGE, transcode_to_utf8, text, *charsets
+            len(text) > json_codec.LARGE_BYTES, transcode_to_utf8, text, *charsets
         )
         memory_bytes = await run_in_thread_if(
-            len(text) > json_codec.LARGE, json_codec.estimate_memory_bytes, text
+            len(text) > json_codec.LARGE_BYTES, json_codec.estimate_memory_bytes, text
         )
         # Estimated before parsing: a small text of nested values can need many times its size.
-        if len(text) + memory_bytes <= slot.most_bytes:
-            slot.hold(memory_bytes)
+        if len(text) + memory_bytes <= slot.max_bytes:
+            slot.reserve_bytes(memory_bytes)
             return await run_in_thread_if(
-                len(text) > json_codec.LARGE, json_codec.read, text, json_codec.LONG
+                len(text) > json_codec.LARGE_BYTES, json_codec.loads, text, json_codec.LONG_LISTS
             )
-    except json_codec.Unreadable as unreadable:
+    except json_codec.JsonError as unreadable:
         message = f"The body must be a JSON object: {unreadable}."
         raise Invalid(Problem("invalid_field", message)) from None
     except DecompressionError:
@@ -231,7 +231,7 @@ async def iter_body_chunks(
     """Yields the raw body while it arrives; raises BodyTooLarge, and Invalid if it is incomplete."""
     reserved_bytes = request.content_length or 0
     # The declared length is reserved at once, so that concurrent uploads cannot exceed the memory.
-    slot.hold(reserved_bytes)
+    slot.reserve_bytes(reserved_bytes)
     if request.headers.get("Expect", "").lower() == "100-continue":
         # Sent here and not earlier, so that a refused client does not send its body.
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -247,9 +247,9 @@ async def iter_body_chunks(
             raise BodyTooLarge
         # Without a declared length (chunked), memory is reserved as the body arrives.
         if size > reserved_bytes:
-            slot.hold(size - reserved_bytes)
+            slot.reserve_bytes(size - reserved_bytes)
             reserved_bytes = size
-        if reserved_bytes > json_codec.LARGE:
+        if reserved_bytes > json_codec.LARGE_BYTES:
             progress.record_progress("receiving_request", size, request.content_length or 0)
         yield part
 

@@ -42,7 +42,7 @@ class LegacyResponse:
 
     @property
     def is_long(self) -> bool:
-        return self.chunks is not None and sum(map(len, self.chunks)) > json_codec.LARGE
+        return self.chunks is not None and sum(map(len, self.chunks)) > json_codec.LARGE_BYTES
 
 
 @frozen_dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import structlog
 
-from gateway.config.settings import Misconfigured, Server
+from gateway.config.settings import ConfigurationError, Server
 
 CHECK_INTERVAL_SECONDS = 5
 """Seconds between two checks whether the certificate files have changed."""
@@ -37,7 +37,7 @@ class Certificate:
         self._loaded_stamps = self._read_file_stamps()
         try:
             self.context = _create_server_ssl_context(*self._files)
-        except Misconfigured as error:
+        except ConfigurationError as error:
             log.error(
                 "certificate_reload_failed",
                 reason=str(error),
@@ -82,10 +82,12 @@ def _create_server_ssl_context(certificate: Path, key: Path) -> ssl.SSLContext:
     except ssl.SSLError as error:
         problem = f"server.tls_certificate_file, tls_key_file: not a certificate and its key ({error.reason})"
         advice = "both must be PEM files, and the key unencrypted and that of the certificate"
-        raise Misconfigured([f"{problem}; {advice}"]) from None
+        raise ConfigurationError([f"{problem}; {advice}"]) from None
     except OSError as error:
         problem = f"server.tls_certificate_file, tls_key_file: {error.strerror or error}"
-        raise Misconfigured([f"{problem}; check that both files exist and can be read"]) from None
+        raise ConfigurationError(
+            [f"{problem}; check that both files exist and can be read"]
+        ) from None
     return context
 
 
@@ -101,7 +103,7 @@ def create_client_ssl_context(
         context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         reason = getattr(error, "reason", None) or error.strerror or "no certificates"
-        raise Misconfigured(
+        raise ConfigurationError(
             [f"{setting}: {ca_file} cannot be used ({reason}); it must be a PEM file"]
         ) from None
     context.set_alpn_protocols(ALPN_PROTOCOLS)

@@ -50,8 +50,8 @@ log = structlog.get_logger()
 class LegacyCodec:
     def __init__(self, settings: Settings, ids: Ids, clock: Callable[[], datetime]) -> None:
         self._ids = ids
-        self._vocabulary = build_legacy_translator(settings.vocabulary.for_mappings())
-        self._legacy_options = settings.legacy.for_mappings()
+        self._vocabulary = build_legacy_translator(settings.vocabulary.build_vocabulary())
+        self._legacy_options = settings.legacy.build_legacy_options()
         self._max_body_bytes = settings.limits.body_bytes
         self._undeclared_charset = settings.legacy.undeclared_charset
         self._clock = clock
@@ -73,7 +73,7 @@ class LegacyCodec:
             data, encoding, charset, self._max_body_bytes, slot
         )
         # The size of a compressed body says nothing about its decompressed size.
-        is_long = len(data) > json_codec.LARGE or bool(encoding)
+        is_long = len(data) > json_codec.LARGE_BYTES or bool(encoding)
         translated = self._vocabulary.translate_to_neutral(body_shape, body)
         parsed_body: tuple[JSON, tuple[Problem, ...]]
         parsed_body = await run_in_thread_if(
@@ -138,7 +138,7 @@ class LegacyCodec:
             return {}
         if context.caller.is_long:
             current_ids = {id_: current_ids[id_] for id_ in path_ids.values() if id_ in current_ids}
-        return self._ids.imported(context.caller.key.tenant, current_ids)
+        return self._ids.select_imported(context.caller.key.tenant, current_ids)
 
     async def _resolve_ids(
         self,
@@ -161,7 +161,9 @@ class LegacyCodec:
             path_ids, collect_ids(body_shape, body), collect_ids(operation.query_shape, query)
         )
         current_ids = (
-            await self._ids.current(context.caller.key.tenant, sent_ids) if sent_ids else {}
+            await self._ids.resolve_current_ids(context.caller.key.tenant, sent_ids)
+            if sent_ids
+            else {}
         )
         context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
         return current_ids
@@ -171,7 +173,7 @@ class LegacyCodec:
     ) -> Mapping[str, str]:
         slices, current_ids = _iter_sent_id_slices(path_ids, body_shape, body), CompressedMapping()
         while sent_ids := await run_in_thread(next, slices, None):
-            resolved_ids = await self._ids.current(tenant, sent_ids, keeps=False)
+            resolved_ids = await self._ids.resolve_current_ids(tenant, sent_ids, is_cached=False)
             # Keyed looks up entries fastest in the order in which they were added.
             await run_in_thread(
                 current_ids.update,
@@ -187,13 +189,13 @@ class LegacyCodec:
             context.caller is not None and context.caller.is_long and json_codec.has_rows(body)
         )
         if context.caller is not None:
-            execution = context.caller.course
+            execution = context.caller.execution
             # New ids are recorded together with the outcome of the write, but those of a long
             # answer are recorded one slice at a time, to bound the size of a transaction.
             # Only a started write has an outcome to record them with.
             deferred_ids = (
-                execution.names
-                if execution is not None and execution.begun and not is_long
+                execution.new_aliases
+                if execution is not None and execution.is_saved and not is_long
                 else None
             )
             tenant = context.caller.key.tenant
@@ -223,11 +225,13 @@ class LegacyCodec:
         response_shape = cast("Operation", context.operation).answer_shape
         if not is_long:
             collected = collect_ids(response_shape, body)
-            legacy_ids = await self._ids.legacy_of(tenant, *collected, deferred_ids)
+            legacy_ids = await self._ids.resolve_mentioned_ids(tenant, *collected, deferred_ids)
             return dict(_iter_client_ids(collected, legacy_ids, context.client_ids))
         slices, client_ids = iterate_id_slices(response_shape, body), CompressedMapping()
         while id_slice := await run_in_thread(next, slices, None):
-            legacy_ids = await self._ids.legacy_of(tenant, *id_slice, deferred_ids, keeps=False)
+            legacy_ids = await self._ids.resolve_mentioned_ids(
+                tenant, *id_slice, deferred_ids, is_cached=False
+            )
             await run_in_thread(
                 client_ids.update, _iter_client_ids(id_slice, legacy_ids, context.client_ids)
             )
@@ -284,7 +288,10 @@ class LegacyCodec:
         }
         try:
             # The client's own spelling takes precedence over the recorded one.
-            return await self._ids.known(context.caller.key.tenant, mentioned_ids) | sent_ids
+            return (
+                await self._ids.load_existing_legacy_ids(context.caller.key.tenant, mentioned_ids)
+                | sent_ids
+            )
         except StoreUnavailable:
             # The client needs the error more than the ids in its message.
             return sent_ids

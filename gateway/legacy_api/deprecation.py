@@ -24,7 +24,7 @@ class DeprecationNotice:
         self._page = settings.page
         self._successors = {
             name: f"{environment.base_url}/v1/"
-            for name, environment in environments.configured().items()
+            for name, environment in environments.select_configured().items()
         }
         self._headers_by_environment = {
             name: self._build_headers(name) for name in (None, *self._successors)

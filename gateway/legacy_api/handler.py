@@ -20,8 +20,8 @@ from weakref import ref
 import structlog
 from aiohttp import web
 
-from gateway.admission.limits import Admission, Limits
-from gateway.admission.load import AdmissionSlot, Load, Overloaded
+from gateway.admission.limits import Admission, RateLimiter
+from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
 from gateway.auth.keys import ApiKey, ApiKeyStore
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
@@ -50,11 +50,11 @@ from gateway.migration.usage import NO_TENANT, UsageCounter
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.storage import StoreUnavailable
 from gateway.storage.mode_rows import COMPARE
-from gateway.storage.undertakings import OperationRecord
+from gateway.storage.operations import OperationRecord
 from gateway.upstream import header_filter
-from gateway.writes.batch_routing import DecidedOtherwise
-from gateway.writes.once import IdempotencyGuard, Wanted, idempotency_key
-from gateway.writes.player import Caller, Player
+from gateway.writes.batch_routing import BatchRoutedElsewhereError
+from gateway.writes.executor import Caller, FlowExecutor
+from gateway.writes.idempotency import IdempotencyGuard, WriteRequest, parse_idempotency_key
 from mappings import errors
 from mappings.effects import CompareAndSet, Operation, Request
 from mappings.errors import ErrorAnswer
@@ -74,9 +74,9 @@ class LegacyHandler:
         settings: Settings,
         *,
         key_store: ApiKeyStore,
-        limits: Limits,
-        unauthenticated_limits: Limits,
-        player: Player,
+        limits: RateLimiter,
+        unauthenticated_limits: RateLimiter,
+        player: FlowExecutor,
         idempotency_guard: IdempotencyGuard,
         codec: LegacyCodec,
         usage: UsageCounter,
@@ -84,7 +84,7 @@ class LegacyHandler:
         forwarding: ServiceRouter,
         shadow_traffic: ShadowTraffic,
         recorder: Recorder,
-        load: Load,
+        load: LoadShedder,
         requests_in_progress: RequestsInProgress,
         clock: Callable[[], datetime],
     ) -> None:
@@ -105,9 +105,9 @@ class LegacyHandler:
         self._pace = BodyPace(settings.load.body_seconds, settings.load.body_bytes_per_second)
         self._deprecation = DeprecationNotice(settings.deprecation, settings.environments)
         self._clock = clock
-        self._routes = Routes(settings.vocabulary.for_mappings())
+        self._routes = Routes(settings.vocabulary.build_vocabulary())
         self._max_body_bytes = settings.limits.body_bytes
-        self._environments = settings.environments.configured()
+        self._environments = settings.environments.select_configured()
         self._requests_per_hour = settings.limits.requests_per_hour
         self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
 
@@ -123,7 +123,7 @@ class LegacyHandler:
             legacy_response = await self._respond(request, context)
         finally:
             if context.slot:
-                context.slot.end()
+                context.slot.release()
         try:
             # Before the response is sent: a client that has its response finds the request in the
             # log.
@@ -142,7 +142,7 @@ class LegacyHandler:
             if context.pending_delivery and await self._deliver_response(
                 request, response, context, context.pending_delivery
             ):
-                self._idempotency_guard.delivered(context.pending_delivery)
+                self._idempotency_guard.record_delivery(context.pending_delivery)
                 forwarded_for = request.headers.getall("X-Forwarded-For", [])
                 # A proxy resets its own connections, which says nothing about the client.
                 if not is_proxy(request.remote, forwarded_for, self._trusted_proxies):
@@ -154,7 +154,7 @@ class LegacyHandler:
             if context.pending_delivery:
                 # Also after an error or cancellation, so that a repeated request counts as a
                 # retry.
-                self._idempotency_guard.undelivered(context.pending_delivery)
+                self._idempotency_guard.stop_delivery(context.pending_delivery)
         # Queued, so that the client does not wait for the other service.
         if inbound := context.shadow_request:
             self._shadow_traffic.offer(
@@ -218,7 +218,7 @@ class LegacyHandler:
             context.operation.name if context.operation else "",
             status,
             seconds=seconds,
-            service_seconds=caller.seconds if caller else 0,
+            service_seconds=caller.service_seconds if caller else 0,
         )
 
     async def _deliver_response(
@@ -244,7 +244,7 @@ class LegacyHandler:
             return False
         context.is_response_written = True
         underlying_transport = request.get(request_reader.UNDERLYING_TRANSPORT)
-        self._idempotency_guard.delivers(
+        self._idempotency_guard.watch_delivery(
             operation,
             lambda: (
                 context.is_delivered or is_acknowledged(request.transport, underlying_transport)
@@ -259,11 +259,13 @@ class LegacyHandler:
         context.is_delivered = context.is_response_written and has_acknowledged_all
         if context.caller is None or context.is_delivered:
             return
-        context.caller.is_gone = True
+        context.caller.is_disconnected = True
         if context.slot:
-            context.slot.forsake()
-        if context.caller.course:
-            task = asyncio.ensure_future(self._idempotency_guard.deserted(context.caller.course))
+            context.slot.cancel_wait()
+        if context.caller.execution:
+            task = asyncio.ensure_future(
+                self._idempotency_guard.record_disconnect(context.caller.execution)
+            )
             self._disconnect_tasks.add(task)
             task.add_done_callback(self._finish_disconnect)
 
@@ -278,7 +280,7 @@ class LegacyHandler:
         try:
             return await self._handle_request(request, context)
         except Overloaded as overloaded:
-            context.log_fields["reason"] = overloaded.why
+            context.log_fields["reason"] = overloaded.reason
             legacy_response = await self._codec.build_failure_response(context, overloaded)
             # The rest of the body is not read, so the connection cannot be used again.
             return replace(legacy_response, closes_connection=not request.content.is_eof())
@@ -293,7 +295,7 @@ class LegacyHandler:
             }
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             context.log_fields |= logs.describe_exception(error)
-            if context.caller and context.caller.course and context.caller.course.writes:
+            if context.caller and context.caller.execution and context.caller.execution.writes:
                 # The write may have taken effect (for example, an answer without the new id):
                 # the client must not read 500 as "not executed", and reconciliation decides.
                 return responses.build_error_response(
@@ -320,16 +322,16 @@ class LegacyHandler:
             raise Invalid(sunset_problem)
         # Before the body is read, so that a refused client costs no memory.
         context.admission = await self._authenticate_and_admit(request, context, operation)
-        if not context.admission.admitted:
-            context.log_fields["reason"] = metrics.OVER_LIMIT
-            wait = str(context.admission.retry_after)
+        if not context.admission.is_admitted:
+            context.log_fields["reason"] = metrics.RATE_LIMIT_REASON
+            wait = str(context.admission.retry_after_seconds)
             return responses.build_error_response(
                 ErrorAnswer(429, (errors.RATE_LIMIT_EXCEEDED,), wait)
             )
         if context.caller and (
             interruption := self._brownouts.find_interruption(context.caller.key, operation.name)
         ):
-            context.log_fields["reason"] = metrics.BROWNOUT
+            context.log_fields["reason"] = metrics.BROWNOUT_REASON
             return responses.build_error_response(
                 ErrorAnswer(403, (interruption.problem,), str(interruption.seconds))
             )
@@ -352,7 +354,7 @@ class LegacyHandler:
         )
         del parsed_body
         if context.caller:
-            await slot.begin(context.caller.key.tenant_name)
+            await slot.acquire(context.caller.key.tenant_name)
         return await self._run_flow(request, context, operation, flow_request)
 
     async def _answer_from_either_service(
@@ -373,12 +375,12 @@ class LegacyHandler:
         )
         context.body = body
         inbound = await self._build_inbound_request(request, context, ids, body)
-        await slot.begin(inbound.caller.key.tenant_name)
+        await slot.acquire(inbound.caller.key.tenant_name)
         if await self._forwarding.is_compared(inbound):
             context.shadow_request, context.log_fields["mode"] = inbound, COMPARE
         for _ in range(MAX_ROUTING_ATTEMPTS):
             # Another request has assigned a batch to a service meanwhile: select again.
-            with suppress(DecidedOtherwise):
+            with suppress(BatchRoutedElsewhereError):
                 return await self._answer_from_selected_service(request, context, inbound)
         raise Unreachable("concurrent requests keep changing which service has it", retry_after=1)
 
@@ -412,9 +414,9 @@ class LegacyHandler:
     ) -> LegacyResponse:
         if context.caller is None or not operation.is_write:
             flow = operation.flow(flow_request)
-            answer = await self._player.play(flow, context.caller, flow_request.problems)
+            answer = await self._player.execute(flow, context.caller, flow_request.problems)
             return await self._codec.build_response(context, answer)
-        write_request = Wanted(
+        write_request = WriteRequest(
             operation,
             flow_request,
             context.caller,
@@ -443,7 +445,7 @@ class LegacyHandler:
         )
         flow, problems = inbound.operation.flow(inbound.flow_request), inbound.flow_request.problems
         try:
-            answer = await self._player.play(flow, caller, problems)
+            answer = await self._player.execute(flow, caller, problems)
             return await self._codec.build_response(comparison_context, answer)
         except Unreachable:
             raise
@@ -488,11 +490,11 @@ class LegacyHandler:
         """Acquires an admission slot; raises Overloaded before the body is read."""
         if context.caller is None:
             # All keyless requests share one name, so that they cannot displace those with keys.
-            context.slot = self._load.stay("without a key")
+            context.slot = self._load.create_slot("without a key")
         else:
             merchant = context.caller.key.tenant_name
-            context.slot = self._load.stay(merchant, request.get(request_reader.CONNECTION))
-            context.slot.check(merchant)
+            context.slot = self._load.create_slot(merchant, request.get(request_reader.CONNECTION))
+            context.slot.check_capacity(merchant)
         return context.slot
 
     async def _authenticate_and_admit(
@@ -509,9 +511,9 @@ class LegacyHandler:
         context.caller = Caller(
             key,
             context.request_id,
-            is_gone=request.transport is None,
-            has_left=partial(is_client_disconnected, request),
-            began=context.start_time,
+            is_disconnected=request.transport is None,
+            is_connection_closed=partial(is_client_disconnected, request),
+            received_at=context.start_time,
         )
         if key.allowed_ips and (address is None or not key.admits(address)):
             # Logged only: the response does not say which check failed.
@@ -573,7 +575,7 @@ def _build_labels(context_reference: ref[RequestContext]) -> RequestLabels:
 def _read_idempotency_key(request: web.BaseRequest) -> str | None:
     header_values = request.headers.getall("Idempotency-Key", [])
     # A GET may write (the summary does), but to its client it is a read, which needs no key.
-    return idempotency_key(header_values) if request.method != "GET" else None
+    return parse_idempotency_key(header_values) if request.method != "GET" else None
 
 
 def _log_request(
@@ -586,17 +588,17 @@ def _log_request(
     access_log.log_request(
         status=status,
         method=request.method,
-        took=seconds,
+        duration_seconds=seconds,
         request_id=context.request_id,
         api="legacy",
-        route=traces.ROUTES[context.operation.name] if context.operation else None,
+        route=traces.ROUTES_BY_OPERATION[context.operation.name] if context.operation else None,
         client_address=context.address,
         operation=context.operation.name if context.operation else None,
-        owner=caller.key.tenant if caller else None,
-        key=caller.key.name if caller else None,
-        calls=caller.calls if caller else 0,
-        seconds=caller.seconds if caller else 0.0,
-        more=log_fields,
+        tenant=caller.key.tenant if caller else None,
+        key_name=caller.key.name if caller else None,
+        upstream_calls=caller.call_count if caller else 0,
+        upstream_seconds=caller.service_seconds if caller else 0.0,
+        extra_fields=log_fields,
     )
     for notice in context.notices:
         log.warning("request_warning", request_id=context.request_id, reason=notice)

@@ -10,8 +10,8 @@ from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot
 from gateway.http.client_address import Address
 from gateway.migration.forwarding import InboundRequest
-from gateway.storage.undertakings import OperationRecord
-from gateway.writes.player import Caller
+from gateway.storage.operations import OperationRecord
+from gateway.writes.executor import Caller
 from mappings.effects import Operation
 
 

@@ -17,7 +17,7 @@ import structlog
 
 from gateway.auth.keys import ApiKey
 from gateway.storage import Store, StoreUnavailable
-from gateway.storage.brownout_rows import Brownout, Hit, add_hits, open_brownouts
+from gateway.storage.brownout_rows import Brownout, BrownoutHit, list_open_brownouts, save_hits
 from gateway.storage.periodic_tasks import PeriodicTask
 from mappings.failures import Problem
 
@@ -41,7 +41,7 @@ class Brownouts:
         self._store = store
         self._clock = clock
         self._open_brownouts: list[Brownout] = []
-        self._hits: Counter[Hit] = Counter()
+        self._hits: Counter[BrownoutHit] = Counter()
         self._poll_task = PeriodicTask("brownouts_reload", POLL_SECONDS, self._refresh)
 
     async def __aenter__(self) -> Self:
@@ -60,19 +60,19 @@ class Brownouts:
         matching = [
             brownout
             for brownout in self._open_brownouts
-            if brownout.meets(key.merchant, key.name, operation, now)
+            if brownout.is_match(key.merchant, key.name, operation, now)
         ]
         for brownout in matching:
-            self._hits[Hit(brownout.id, key.tenant, key.name, operation)] += 1
+            self._hits[BrownoutHit(brownout.id, key.tenant, key.name, operation)] += 1
         # The others only count, to preview the effect of a brownout.
         ends = [brownout.ends_at for brownout in matching if brownout.refuses]
         return _build_interruption(max(ends), now) if ends else None
 
     async def _refresh(self) -> None:
-        self._open_brownouts = await open_brownouts(self._store, self._clock())
+        self._open_brownouts = await list_open_brownouts(self._store, self._clock())
         hits, self._hits = self._hits, Counter()
         try:
-            await add_hits(self._store, hits)
+            await save_hits(self._store, hits)
         except StoreUnavailable:
             # Counted again at the next poll.
             self._hits.update(hits)

@@ -20,32 +20,42 @@ from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionEr
 from gateway.http.responses import PassedResponse
 from gateway.observability import traces
 from gateway.payloads import json_codec, stored_json
-from gateway.payloads.stored_json import Text
+from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
-from gateway.reads.recent_reads import Kept
+from gateway.reads.recent_reads import RecentReads
 from gateway.storage import StoreUnavailable
-from gateway.storage.undertakings import (
+from gateway.storage.operations import (
     ANSWERED,
     DONE,
-    PASSED_ON,
+    FORWARDED_PREFIX,
+    IN_DOUBT,
     RUNNING,
     UNDONE,
-    UNSETTLED,
-    AlreadyBegun,
+    DuplicateOperationError,
     OperationRecord,
-    Overtaken,
+    OwnershipLostError,
 )
 from gateway.upstream import header_filter, instrumentation
 from gateway.upstream.client import MAX_ANSWER_BYTES, UNANSWERED_STATUSES
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from gateway.upstream.send_attempt import Fence, ResponseLost
 from gateway.upstream.spool import Spool
-from gateway.writes import endings
-from gateway.writes.batch_routing import BEGUN, LEGACY, BatchRouting, DecidedOtherwise
+from gateway.writes import stored_responses
+from gateway.writes.batch_routing import (
+    BACKEND_KIND,
+    LEGACY_MARK,
+    BatchRoutedElsewhereError,
+    BatchRouting,
+)
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, Caller, StartFence
+from gateway.writes.idempotency import (
+    KEY_REUSED,
+    POLL_SECONDS,
+    RETRY_WINDOW,
+    check_client_connected,
+)
 from gateway.writes.journal import Journal, OperationExecution
-from gateway.writes.once import A_DAY, LOOKS_AGAIN, OTHER_BODY, refuse_deserted
-from gateway.writes.player import ASKS_AGAIN, Caller, StartTurn
-from gateway.writes.settling import Settling, never_read
+from gateway.writes.reconciler import WriteReconciler, report_inconclusive
 from mappings.effects import JSON, Call, CompareAndSet, Operation, Request
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unknown, Unreachable
@@ -94,7 +104,7 @@ async def list_named_batches(
         return [*path_ids.values()][:1]
     if operation.name != "delete_batches":
         return []
-    body_fields = await run_in_thread_if(len(body) > json_codec.LARGE, _parse_object, body)
+    body_fields = await run_in_thread_if(len(body) > json_codec.LARGE_BYTES, _parse_object, body)
     batch_ids = (body_fields or flow_request.body or {}).get("ids")
     return (
         [batch_id for batch_id in batch_ids if isinstance(batch_id, str)]
@@ -130,7 +140,7 @@ class LegacySender:
 
     async def _send_once(self, inbound: InboundRequest) -> PassedResponse:
         caller, start_time = inbound.caller, asyncio.get_running_loop().time()
-        caller.calls += 1
+        caller.call_count += 1
         spool = Spool()
         # A copy: after a fallback or for a comparison, the same request is sent again.
         sent_headers = inbound.headers.copy()
@@ -157,7 +167,7 @@ class LegacySender:
             raise _build_lost_failure(inbound, str(lost)) from None
         finally:
             spool.close()
-            caller.seconds += asyncio.get_running_loop().time() - start_time
+            caller.service_seconds += asyncio.get_running_loop().time() - start_time
         if 300 <= status < 400 and status != NOT_MODIFIED:
             # A redirect is not followed, because that would send the API key to another host.
             raise _build_lost_failure(inbound, f"status {status}, a redirect")
@@ -175,8 +185,8 @@ class ForwardedWrites:
         sender: LegacySender,
         batch_routing: BatchRouting,
         journal: Journal,
-        settling: Settling,
-        recent_reads: Kept,
+        settling: WriteReconciler,
+        recent_reads: RecentReads,
         *,
         retry_wait_seconds: float,
         joins_running: bool = True,
@@ -194,7 +204,7 @@ class ForwardedWrites:
 
         None for a retry of a write that was translated. Raises DecidedOtherwise.
         """
-        operation = self._journal.undertaking(
+        operation = self._journal.build_record(
             inbound.caller.key,
             inbound.operation,
             inbound.flow_request,
@@ -204,16 +214,16 @@ class ForwardedWrites:
         first_try = await self._find_first_try(operation)
         if (
             first_try is not None
-            and first_try.operation.startswith(PASSED_ON)
+            and first_try.operation.startswith(FORWARDED_PREFIX)
             and first_try.answer is None
         ):
             first_try = await self._wait_for_first_try(first_try)
         if first_try is None:
             return await self._execute(inbound, operation)
-        if not first_try.operation.startswith(PASSED_ON):
+        if not first_try.operation.startswith(FORWARDED_PREFIX):
             return None
         if first_try.answer is not None and first_try.state in (DONE, ANSWERED):
-            is_long = stored_json.is_long(first_try.answer)
+            is_long = stored_json.is_large(first_try.answer)
             response = await run_in_thread_if(is_long, _decode_stored_response, first_try.answer)
             response.headers["Idempotent-Replayed"] = "true"
             return ForwardedAnswer(response, first_try)
@@ -224,43 +234,47 @@ class ForwardedWrites:
         """Waits for an identical request to end; None if it had no effect."""
         deadline = self._journal.monotonic() + self._retry_wait_seconds
         row: OperationRecord | None = first_try
-        while row is not None and self._settling.is_played(row):
+        while row is not None and self._settling.is_executing(row):
             if self._journal.monotonic() > deadline:
-                raise Unknown("its first try is still running", retry_after=ASKS_AGAIN)
-            await asyncio.sleep(LOOKS_AGAIN)
-            row = await self._journal.rows.read(first_try.id)
+                raise Unknown("its first try is still running", retry_after=MIN_RETRY_AFTER_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
+            row = await self._journal.operations.find_operation(first_try.id)
         is_refused = row is not None and row.state == ANSWERED and row.answer is None
         return None if row is None or row.state == UNDONE or is_refused else row
 
     async def _execute(
         self, inbound: InboundRequest, operation: OperationRecord
     ) -> ForwardedAnswer:
-        refuse_deserted(inbound.caller)
-        execution = inbound.caller.course = self._journal.course(
+        check_client_connected(inbound.caller)
+        execution = inbound.caller.execution = self._journal.start_execution(
             _build_forwarded_operation(operation), inbound.operation, inbound.flow_request
         )
         try:
             call = _build_call(inbound, operation)
             # Recorded before it is sent: even if its outcome stays in doubt, further requests
             # about its batches must go to the legacy service.
-            execution.placing = await self._batch_routing.marks(
-                operation.owner, inbound.batches, operation.id
+            execution.routing_changes = await self._batch_routing.build_marks(
+                operation.tenant, inbound.batches, operation.id
             )
-            await execution.enter(call)
+            await execution.save_write(call)
             await self._refuse_disconnected(inbound, execution, call)
             return ForwardedAnswer(
-                await self._send_and_record(inbound, execution, call), execution.one
+                await self._send_and_record(inbound, execution, call), execution.operation_record
             )
         except Conflict:
-            raise DecidedOtherwise from None
-        except AlreadyBegun:
-            raise Unknown("its first try is still running", retry_after=ASKS_AGAIN) from None
-        except Overtaken:
+            raise BatchRoutedElsewhereError from None
+        except DuplicateOperationError:
+            raise Unknown(
+                "its first try is still running", retry_after=MIN_RETRY_AFTER_SECONDS
+            ) from None
+        except OwnershipLostError:
             raise Unknown("another process has taken the write over") from None
         finally:
             if inbound.operation.path.startswith("/recipients"):
-                self._recent_reads.forget(operation.owner, inbound.flow_request.ids.get("id", ""))
-            self._journal.leave(execution)
+                self._recent_reads.invalidate(
+                    operation.tenant, inbound.flow_request.ids.get("id", "")
+                )
+            self._journal.release(execution)
 
     async def _refuse_disconnected(
         self, inbound: InboundRequest, execution: OperationExecution, call: Call
@@ -270,9 +284,11 @@ class ForwardedWrites:
         The client may have sent it to another instance again before that could see this one.
         """
         try:
-            refuse_deserted(inbound.caller)
+            check_client_connected(inbound.caller)
         except Unknown:
-            execution.told(call, Unreachable("not sent, because the client has disconnected"))
+            execution.record_response(
+                call, Unreachable("not sent, because the client has disconnected")
+            )
             await _save_if_possible(self._record_not_sent(inbound, execution))
             raise
 
@@ -282,10 +298,12 @@ class ForwardedWrites:
         try:
             response = await self._sender.send(inbound)
         except Unknown as unknown:
-            await _save_if_possible(execution.leave(f"passed on to the legacy service: {unknown}"))
+            await _save_if_possible(
+                execution.leave_in_doubt(f"passed on to the legacy service: {unknown}")
+            )
             raise
         except Unreachable as unreachable:
-            execution.told(call, unreachable)
+            execution.record_response(call, unreachable)
             await _save_if_possible(self._record_not_sent(inbound, execution))
             raise
         await _save_if_possible(self._record_response(inbound, execution, call, response))
@@ -296,7 +314,9 @@ class ForwardedWrites:
     ) -> None:
         """Records that nothing was sent, and undoes the routing of its batches."""
         await execution.close(UNDONE)
-        await self._batch_routing.take_back(execution.one.owner, inbound.batches, execution.one.id)
+        await self._batch_routing.revert_marks(
+            execution.operation_record.tenant, inbound.batches, execution.operation_record.id
+        )
 
     async def _record_response(
         self,
@@ -306,10 +326,10 @@ class ForwardedWrites:
         response: PassedResponse,
     ) -> None:
         stored_response = await run_in_thread_if(
-            len(response.body) > json_codec.LARGE, _encode_stored_response, response
+            len(response.body) > json_codec.LARGE_BYTES, _encode_stored_response, response
         )
         if response.status >= 400:
-            execution.told(call, Refused(response.status))
+            execution.record_response(call, Refused(response.status))
             # As for translated writes: any other error may not occur on the next try.
             is_permanent = response.status in (404, 406)
             is_stored = is_permanent and inbound.idempotency_key is not None
@@ -317,83 +337,85 @@ class ForwardedWrites:
                 ANSWERED if is_permanent else UNDONE, stored_response if is_stored else None
             )
             if response.status == 404 and inbound.operation.name in _SINGLE_BATCH_OPERATIONS:
-                await self._batch_routing.unmark(inbound.caller.key.tenant, inbound.batches)
+                await self._batch_routing.delete_marks(inbound.caller.key.tenant, inbound.batches)
             elif response.status < 500:
-                await self._batch_routing.take_back(
-                    execution.one.owner, inbound.batches, execution.one.id
+                await self._batch_routing.revert_marks(
+                    execution.operation_record.tenant,
+                    inbound.batches,
+                    execution.operation_record.id,
                 )
             return
         created_id = await run_in_thread_if(
-            len(response.body) > json_codec.LARGE, _parse_created_id, inbound, response.body
+            len(response.body) > json_codec.LARGE_BYTES, _parse_created_id, inbound, response.body
         )
-        execution.told(call, {"id": created_id} if created_id else {})
+        execution.record_response(call, {"id": created_id} if created_id else {})
         if inbound.operation.name == "create_batch":
             if created_id is None:
                 log.error(
                     "forwarded_batch_not_recorded",
-                    request_id=execution.one.request_id,
+                    request_id=execution.operation_record.request_id,
                     reason="the response of the legacy service has no readable batch id",
                 )
             else:
                 # In the transaction that ends the write, so that a batch that the client knows
                 # always has its routing recorded.
-                await execution.record(CompareAndSet(BEGUN, created_id, LEGACY))
+                await execution.compare_and_set(
+                    CompareAndSet(BACKEND_KIND, created_id, LEGACY_MARK)
+                )
         # Before the write is visible as done: from then on its response counts as on its way.
-        self._journal.delivering[execution.one.id] = execution
+        self._journal.deliveries[execution.operation_record.id] = execution
         try:
             await execution.finish(stored_response)
         except BaseException:
-            self._journal.delivering.pop(execution.one.id, None)
+            self._journal.deliveries.pop(execution.operation_record.id, None)
             raise
         if inbound.operation.name in ("delete_batch", "delete_batches"):
-            await self._batch_routing.unmark(inbound.caller.key.tenant, inbound.batches)
+            await self._batch_routing.delete_marks(inbound.caller.key.tenant, inbound.batches)
 
     # Retries
 
     async def _find_first_try(self, operation: OperationRecord) -> OperationRecord | None:
         """Finds the first try of a write; raises Invalid, and Unknown if another write blocks it."""
-        rows = await self._journal.rows.open_ones(operation)
-        await self._settling.know_instances(rows)
-        for row in [*rows, *self._journal.unseen(operation, rows)]:
+        rows = await self._journal.operations.list_related_open(operation)
+        await self._settling.load_instances(rows)
+        for row in [*rows, *self._journal.list_unseen(operation, rows)]:
             if row.key_id == operation.key_id and None not in (
                 row.idempotency,
                 operation.idempotency,
             ):
-                if row.idempotency == operation.idempotency and not operation.asks_for_the_same(
-                    row
-                ):
-                    raise Invalid(OTHER_BODY)
+                if row.idempotency == operation.idempotency and not operation.has_same_request(row):
+                    raise Invalid(KEY_REUSED)
                 if row.idempotency == operation.idempotency:
                     return row
             elif self._is_retry(row, operation):
                 return row
-            if row.state in (RUNNING, UNSETTLED) and set(row.subjects) & set(operation.subjects):
+            if row.state in (RUNNING, IN_DOUBT) and set(row.object_ids) & set(operation.object_ids):
                 await self._require_reconciled(row)
         return None
 
     def _is_retry(self, row: OperationRecord, operation: OperationRecord) -> bool:
-        if not operation.asks_for_the_same(row):
+        if not operation.has_same_request(row):
             return False
-        if not row.is_open or row.began_at < operation.began_at - A_DAY:
+        if not row.is_open or row.began_at < operation.began_at - RETRY_WINDOW:
             return False
         if self._journal.is_delivered(row):
             return False
-        if not row.operation.startswith(PASSED_ON):
+        if not row.operation.startswith(FORWARDED_PREFIX):
             return True  # whether it counts as a retry is decided by the translated path
-        is_running = row.state == RUNNING and self._settling.is_played(row)
-        return self._joins_running or not is_running or self._journal.is_away(row)
+        is_running = row.state == RUNNING and self._settling.is_executing(row)
+        return self._joins_running or not is_running or self._journal.is_client_disconnected(row)
 
     async def _require_reconciled(self, row: OperationRecord) -> None:
-        if not self._settling.is_played(row) and not await self._settling.settle(row):
-            wait = max(self._settling.seconds_until_sure(row), ASKS_AGAIN)
+        if not self._settling.is_executing(row) and not await self._settling.reconcile(row):
+            wait = max(self._settling.seconds_until_conclusive(row), MIN_RETRY_AFTER_SECONDS)
             raise Halted(OTHER_IN_DOUBT, retry_after=wait)
 
 
 def _parse_object(data: bytes) -> dict[str, JSON]:
     """Parses a body's fields; empty if it is not a JSON object or would take too much memory."""
     try:
-        body = json_codec.read(data, json_codec.LONG, MAX_VALUE_BYTES)
-    except json_codec.Unreadable:
+        body = json_codec.loads(data, json_codec.LONG_LISTS, MAX_VALUE_BYTES)
+    except json_codec.JsonError:
         return {}
     return body if isinstance(body, dict) else {}
 
@@ -408,36 +430,41 @@ def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
 
 
 def _select_fence(inbound: InboundRequest) -> Fence | None:
-    execution = inbound.caller.course
+    execution = inbound.caller.execution
     if execution is None or inbound.operation.name != "start_batch":
         return execution
     # A start moves money, so its fence also requires that the client still waits.
-    return StartTurn(inbound.caller, execution)
+    return StartFence(inbound.caller, execution)
 
 
 def _build_forwarded_operation(operation: OperationRecord) -> OperationRecord:
     """Builds the record of a forwarded write; its operation name keeps it from being resumed."""
-    return replace(operation, operation=f"{PASSED_ON}{operation.operation}")
+    return replace(operation, operation=f"{FORWARDED_PREFIX}{operation.operation}")
 
 
 def _build_call(inbound: InboundRequest, operation: OperationRecord) -> Call:
     """Builds the recorded call of a write; the bytes sent are the client's own."""
     path = inbound.target.partition("?")[0].removeprefix("/v1").rstrip("/")
     return Call(
-        inbound.operation.method, path, reconcile=never_read, match_fields=[operation.fingerprint]
+        inbound.operation.method,
+        path,
+        reconcile=report_inconclusive,
+        match_fields=[operation.fingerprint],
     )
 
 
-def _encode_stored_response(response: PassedResponse) -> Text:
+def _encode_stored_response(response: PassedResponse) -> StoredText:
     body = response.body.decode("utf-8", "replace")
     headers = {
         name: response.headers[name] for name in ("Content-Type",) if name in response.headers
     }
-    return stored_json.compress_if_large(endings.worded(response.status, body, headers))
+    return stored_json.compress_if_large(
+        stored_responses.encode_response_parts(response.status, body, headers)
+    )
 
 
-def _decode_stored_response(stored_response: Text) -> PassedResponse:
-    status, body, headers = endings.words(stored_response)
+def _decode_stored_response(stored_response: StoredText) -> PassedResponse:
+    status, body, headers = stored_responses.decode_response_parts(stored_response)
     response_headers: CIMultiDict[str] = CIMultiDict(headers)
     response_headers.setdefault("Content-Type", "application/json; charset=utf-8")
     return PassedResponse(status, response_headers, body.encode())

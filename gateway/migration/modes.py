@@ -23,9 +23,9 @@ from gateway.storage.mode_rows import (
     TRANSLATE,
     Group,
     Mode,
-    Switch,
-    all_switches,
-    count_of_switches,
+    ModeSwitch,
+    list_switches,
+    load_switch_count,
 )
 from gateway.storage.periodic_tasks import PeriodicTask
 from mappings.effects import Operation
@@ -102,26 +102,26 @@ class Modes:
 
     async def _refresh_locked(self) -> None:
         # The count first: a switch between the two queries is then seen by the next poll.
-        count = await count_of_switches(self._store)
+        count = await load_switch_count(self._store)
         if count == self._switch_count:
             return
-        switches = await all_switches(self._store)
+        switches = await list_switches(self._store)
         self._log_changes(switches)
         self._switches = {
-            (switch.owner, switch.key, switch.group): switch.mode for switch in switches
+            (switch.tenant, switch.key, switch.group): switch.mode for switch in switches
         }
-        self._tenants = frozenset(switch.owner for switch in switches)
+        self._tenants = frozenset(switch.tenant for switch in switches)
         # Last: if loading fails, the next poll tries again.
         self._switch_count = count
 
-    def _log_changes(self, switches: list[Switch]) -> None:
+    def _log_changes(self, switches: list[ModeSwitch]) -> None:
         # Not on the first load, which would log every mode as a change.
         for switch in switches if self._switch_count >= 0 else []:
-            if self._switches.get((switch.owner, switch.key, switch.group)) != switch.mode:
+            if self._switches.get((switch.tenant, switch.key, switch.group)) != switch.mode:
                 log.warning(
                     "mode_changed",
-                    merchant=switch.owner.merchant,
-                    environment=switch.owner.environment,
+                    merchant=switch.tenant.merchant,
+                    environment=switch.tenant.environment,
                     key=switch.key or None,
                     group=switch.group,
                     mode=switch.mode,

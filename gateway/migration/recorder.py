@@ -149,7 +149,7 @@ class Recorder:
             except Exception as error:  # noqa: BLE001 - one failure must not end the task
                 self._record_loss("failed", **logs.describe_exception(error))
             else:
-                metrics.recorded.labels("written").inc()
+                metrics.recorded_requests.labels("written").inc()
             finally:
                 self._queued_bytes -= exchange.size
 
@@ -162,7 +162,7 @@ class Recorder:
         self._file.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode())
 
     def _record_loss(self, reason: str, **log_fields: Any) -> None:
-        metrics.recorded.labels(reason).inc()
+        metrics.recorded_requests.labels(reason).inc()
         self._losses_by_reason[reason] = self._losses_by_reason.get(reason, 0) + 1
         now = asyncio.get_running_loop().time()
         if now - self._logged_at >= LOG_INTERVAL_SECONDS:

@@ -19,8 +19,8 @@ from gateway.migration.forwarding import (
 )
 from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
-from gateway.writes.batch_routing import BatchRouting, DecidedOtherwise
-from gateway.writes.player import Caller
+from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
+from gateway.writes.executor import Caller
 from mappings import errors
 from mappings.effects import CompareAndSet, Operation
 from mappings.failures import Failure, Invalid, Problem, Unreachable
@@ -84,7 +84,7 @@ class ServiceRouter:
                 if inbound.is_write
                 else await self._find_legacy_read(inbound)
             )
-        except DecidedOtherwise:
+        except BatchRoutedElsewhereError:
             del inbound.log_fields["mode"]
             raise
         if answer is None and inbound.log_fields["mode"] == FORWARD:
@@ -95,7 +95,7 @@ class ServiceRouter:
         """Loads the records that a translated write checks in its first transaction: that no other
         request has assigned its batches to a service meanwhile.
         """
-        return await self._batch_routing.nowhere(
+        return await self._batch_routing.build_unmarked_checks(
             inbound.caller.key.tenant, inbound.batches if inbound.is_write else []
         )
 
@@ -129,7 +129,7 @@ class ServiceRouter:
         # A batch without a recorded service is at the one that the mode selects.
         default_service = "legacy" if is_forwarded else "current"
         services = {
-            await self._batch_routing.side(key.tenant, batch) or default_service
+            await self._batch_routing.find_backend(key.tenant, batch) or default_service
             for batch in batches
         }
         if len(services) > 1:
@@ -149,7 +149,7 @@ class ServiceRouter:
         # The legacy service does not have batches that were created at the current one.
         batches = inbound.batches if group == "batches" else []
         return "current" not in {
-            await self._batch_routing.side(key.tenant, batch) for batch in batches
+            await self._batch_routing.find_backend(key.tenant, batch) for batch in batches
         }
 
     async def fetch_legacy_read(self, inbound: InboundRequest) -> PassedResponse:

@@ -29,7 +29,7 @@ from gateway.migration.routing import ServiceRouter
 from gateway.observability import logs
 from gateway.payloads import json_codec
 from gateway.storage import Store, StoreUnavailable
-from gateway.storage.difference_rows import Asked, Place, Tally, add_tallies
+from gateway.storage.difference_rows import DifferencePlace, Tally, TallyKey, add_tallies
 from gateway.storage.periodic_tasks import PeriodicTask
 from mappings.failures import Failure
 
@@ -77,7 +77,7 @@ class ShadowTraffic:
         self._random = random_number
         self._sample_rate = settings.sample
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(settings.queue)
-        self._tallies: dict[Asked, Tally] = {}
+        self._tallies: dict[TallyKey, Tally] = {}
         self._rules = Rules().read_rules
         self._tasks: list[asyncio.Task[None]] = []
         self._write_task = PeriodicTask(
@@ -149,7 +149,7 @@ class ShadowTraffic:
 
     async def _find_differences(
         self, item: _Item, response: LegacyResponse | PassedResponse | None
-    ) -> set[Place]:
+    ) -> set[DifferencePlace]:
         """Finds the places where the two differ; an answer in ``response`` is not fetched again."""
         control = (
             response
@@ -184,7 +184,7 @@ class ShadowTraffic:
 
     def _select_tally(self, inbound: InboundRequest) -> Tally:
         key, now = inbound.caller.key, self._clock()
-        tally_key = Asked(key.tenant, key.name, inbound.operation.name)
+        tally_key = TallyKey(key.tenant, key.name, inbound.operation.name)
         tally = self._tallies.setdefault(tally_key, Tally(first_at=now))
         tally.last_at = now
         return tally
@@ -199,7 +199,9 @@ class ShadowTraffic:
             raise
 
 
-def merge_tallies(older: Mapping[Asked, Tally], newer: Mapping[Asked, Tally]) -> dict[Asked, Tally]:
+def merge_tallies(
+    older: Mapping[TallyKey, Tally], newer: Mapping[TallyKey, Tally]
+) -> dict[TallyKey, Tally]:
     """Adds up the counts of both."""
     merged = dict(older)
     for tally_key, tally in newer.items():

@@ -15,8 +15,8 @@ import structlog
 from gateway.storage import Store, StoreUnavailable
 from gateway.storage.durations import Durations
 from gateway.storage.periodic_tasks import PeriodicTask
-from gateway.storage.traffic_rows import SPAN, Span, Traffic, span_of
-from gateway.storage.usage_rows import Count, Use, add_usage
+from gateway.storage.traffic_rows import SPAN_LENGTH, Span, Traffic, find_span_start
+from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage
 
 NO_TENANT = ("", "")
 """The tenant of a request without a known key."""
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class Tally(Count):
+class Tally(UsageCounts):
     """Counts with durations and the slowest request, in milliseconds."""
 
     slowest_ms: int = 0
@@ -56,7 +56,7 @@ class UsageCounter:
         self._clock = clock
         # A span never crosses midnight, so usage per day and traffic come from the same counts.
         self._tallies: dict[CountKey, Tally] = {}
-        self._span = span_of(clock())
+        self._span = find_span_start(clock())
         self._write_task = PeriodicTask("usage_write", WRITE_INTERVAL_SECONDS, self._write_tallies)
 
     async def __aenter__(self) -> Self:
@@ -79,8 +79,8 @@ class UsageCounter:
         """Counts one request when its response is sent."""
         now = self._clock()
         # Not only "later than the span": the clock may be set back.
-        if not self._span <= now < self._span + SPAN:
-            self._span = span_of(now)
+        if not self._span <= now < self._span + SPAN_LENGTH:
+            self._span = find_span_start(now)
         count_key = (self._span, tenant, key, operation)
         if (tally := self._tallies.get(count_key)) is None:
             tally = self._tallies[count_key] = Tally(first_at=now)
@@ -110,10 +110,10 @@ class UsageCounter:
             raise
 
 
-def _build_usage_counts(tallies: Mapping[CountKey, Tally]) -> dict[Use, Count]:
-    counts: dict[Use, Tally] = {}
+def _build_usage_counts(tallies: Mapping[CountKey, Tally]) -> dict[UsageKey, UsageCounts]:
+    counts: dict[UsageKey, Tally] = {}
     for (span, tenant, key, operation), tally in tallies.items():
-        counts.setdefault(Use(*tenant, key, operation, span.date()), Tally()).add(tally)
+        counts.setdefault(UsageKey(*tenant, key, operation, span.date()), Tally()).add(tally)
     return {**counts}
 
 

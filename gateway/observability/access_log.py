@@ -16,33 +16,33 @@ def log_request(
     *,
     status: int,
     method: str,
-    took: float,
+    duration_seconds: float,
     request_id: str,
     api: str,
     route: str | None,
     client_address: object,
     operation: str | None = None,
-    owner: tuple[str, str] | None = None,
-    key: str | None = None,
-    calls: int = 0,
-    seconds: float = 0.0,
-    more: Mapping[str, Any],
+    tenant: tuple[str, str] | None = None,
+    key_name: str | None = None,
+    upstream_calls: int = 0,
+    upstream_seconds: float = 0.0,
+    extra_fields: Mapping[str, Any],
 ) -> None:
     """Log a request, and record its metrics and span, so that all three agree.
 
     ``tenant`` is the merchant and environment. ``extra_fields`` must contain nothing that the client
     sent.
     """
-    merchant, environment = owner or (None, None)
+    merchant, environment = tenant or (None, None)
     metrics.observe_request(
         api=api,
         operation=operation,
         environment=environment or "",
         status=status,
-        took=took,
-        at_service=seconds,
+        duration_seconds=duration_seconds,
+        upstream_seconds=upstream_seconds,
         request_id=request_id,
-        told=more,
+        log_fields=extra_fields,
     )
     traces.record_request_span(
         api=api,
@@ -50,24 +50,24 @@ def log_request(
         operation=operation,
         environment=environment or "",
         status=status,
-        outcome=metrics.classify_outcome(status, more),
+        outcome=metrics.classify_outcome(status, extra_fields),
     )
-    line: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "http.request.method": method,
         "http.route": route,
         "http.response.status_code": status,
         "client.address": None if client_address is None else str(client_address),
         "api": api,
         "operation": operation,
-        "duration_ms": round(took * 1000, 1),
+        "duration_ms": round(duration_seconds * 1000, 1),
         "merchant": merchant,
         "environment": environment,
-        "key": key,
+        "key": key_name,
         "request_id": request_id,
-        "upstream_calls": calls,
-        "upstream_duration_ms": round(seconds * 1000, 1),
+        "upstream_calls": upstream_calls,
+        "upstream_duration_ms": round(upstream_seconds * 1000, 1),
     }
-    if trace := traces.current_trace_id():
-        line["trace_id"] = trace
+    if trace_id := traces.get_trace_id():
+        fields["trace_id"] = trace_id
     # A 4xx is the client's error, so only 5xx are logged as errors.
-    (log.error if status >= 500 else log.info)("request", **line, **more)
+    (log.error if status >= 500 else log.info)("request", **fields, **extra_fields)

@@ -19,58 +19,58 @@ import msgspec
 import structlog
 
 
-def configure_logging(*, level: str = "info", **of_each: Any) -> None:
+def configure_logging(*, level: str = "info", **common_fields: Any) -> None:
     """Configure structlog and the standard library; every line has ``common_fields``."""
 
-    def told_of_each(
-        _logger: Any, method: str, line: MutableMapping[str, Any]
+    def add_common_fields(
+        _logger: Any, method: str, fields: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
-        line["level"] = method
-        line["timestamp"] = _now()
-        line.update(of_each)
-        return line
+        fields["level"] = method
+        fields["timestamp"] = _format_current_time()
+        fields.update(common_fields)
+        return fields
 
     # Each line is one write, so that the lines of several workers are not mixed.
     renderer: Any
-    loggers: Any
+    logger_factory: Any
     if sys.stderr.isatty():
         renderer = structlog.dev.ConsoleRenderer(sort_keys=False)
-        loggers = structlog.WriteLoggerFactory(cast("Any", _Unfailing(sys.stderr)))
+        logger_factory = structlog.WriteLoggerFactory(cast("Any", _LossyStream(sys.stderr)))
     else:
-        renderer = _as_json
-        loggers = structlog.BytesLoggerFactory(cast("Any", _Unfailing(sys.stderr.buffer)))
+        renderer = _render_json
+        logger_factory = structlog.BytesLoggerFactory(cast("Any", _LossyStream(sys.stderr.buffer)))
     structlog.configure(
-        processors=[told_of_each, renderer],
+        processors=[add_common_fields, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelNamesMapping()[level.upper()]
         ),
-        logger_factory=loggers,
+        logger_factory=logger_factory,
         cache_logger_on_first_use=True,
     )
     # Libraries log the texts of exceptions, which can hold what a client sent. So can the message
     # that Python itself writes about an uncaught exception, also in a thread or a finalizer.
-    logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
+    logging.basicConfig(handlers=[_LibraryLogHandler()], level=logging.WARNING, force=True)
     logging.captureWarnings(capture=True)
     sys.excepthook = lambda _type, error, _trace: log_crash(error)
     sys.unraisablehook = lambda unraisable: log_crash(unraisable.exc_value)
     threading.excepthook = lambda hook: log_crash(hook.exc_value)
 
 
-def _now() -> str:
+def _format_current_time() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-_JSON = msgspec.json.Encoder(enc_hook=repr)
+_JSON_ENCODER = msgspec.json.Encoder(enc_hook=repr)
 
 
-def _as_json(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> bytes:
+def _render_json(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> bytes:
     try:
-        return _JSON.encode(line)
+        return _JSON_ENCODER.encode(fields)
     except UnicodeEncodeError:  # lone surrogates, which a file name may contain
-        return json.dumps(line, default=repr).encode()
+        return json.dumps(fields, default=repr).encode()
 
 
-class _Unfailing(Generic[AnyStr]):
+class _LossyStream(Generic[AnyStr]):
     """A stream that drops lines it cannot write, so that a full disk does not fail a request."""
 
     def __init__(self, stream: IO[AnyStr]) -> None:
@@ -89,7 +89,7 @@ class _Unfailing(Generic[AnyStr]):
             pass
 
 
-class _Libraries(logging.Handler):
+class _LibraryLogHandler(logging.Handler):
     """Logs a library's record as one line, without its message, which may hold input."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -111,7 +111,7 @@ def describe_exception(error: BaseException | None) -> dict[str, Any]:
     if error is None:
         return {}
     frames = traceback.extract_tb(error.__traceback__)
-    places = [
+    frame_lines = [
         f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames
     ]
-    return {"error.type": type(error).__name__, "exception.stacktrace": "\n".join(places[-6:])}
+    return {"error.type": type(error).__name__, "exception.stacktrace": "\n".join(frame_lines[-6:])}

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def pluralize(number: int, one: str, more: str = "") -> str:
+def pluralize(count: int, singular: str, plural: str = "") -> str:
     """Format ``1 key`` or ``2 keys``; ``plural`` is needed only for irregular plurals."""
-    return f"{number} {one if number == 1 else more or f'{one}s'}"
+    return f"{count} {singular if count == 1 else plural or f'{singular}s'}"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from aiohttp import web
 
-from gateway.config.settings import Misconfigured, Traces
+from gateway.config.settings import ConfigurationError, Traces
 from mappings import OPERATIONS, UNLISTED
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Tracer
 
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Other methods are reported as ``_OTHER``, because a client can invent any number of them."""
 
 EXPORT_SECONDS = 5
 
-ROUTES = {one.name: f"/v1{one.path}" for one in (*OPERATIONS, *UNLISTED)}
+ROUTES_BY_OPERATION = {one.name: f"/v1{one.path}" for one in (*OPERATIONS, *UNLISTED)}
 """``http.route`` of each operation, by its name."""
 
-_OFF: AbstractContextManager[None] = nullcontext()
+_NO_SPAN: AbstractContextManager[None] = nullcontext()
 
 _tracer: Tracer | None = None
 
@@ -53,8 +53,10 @@ async def open_tracing(settings: Traces) -> AsyncIterator[None]:
             OTLPSpanExporter,
         )
     except ImportError:
-        do = "install payout-gateway[traces], or leave traces.endpoint empty"
-        raise Misconfigured([f"traces.endpoint: OpenTelemetry is not installed; {do}"]) from None
+        hint = "install payout-gateway[traces], or leave traces.endpoint empty"
+        raise ConfigurationError(
+            [f"traces.endpoint: OpenTelemetry is not installed; {hint}"]
+        ) from None
     exporter = OTLPSpanExporter(f"{settings.endpoint}/v1/traces", timeout=EXPORT_SECONDS)
     with export_spans_to(exporter, settings.ratio, batched=True) as provider:
         try:
@@ -78,36 +80,36 @@ def export_spans_to(
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased  # noqa: PLC0415
 
     global _tracer  # noqa: PLW0603 - one for the process, like a logger
-    by_ratio = TraceIdRatioBased(ratio)
+    ratio_sampler = TraceIdRatioBased(ratio)
     # The client's sampled flag is ignored: otherwise clients could decide how much is exported.
-    sampler = ParentBased(by_ratio, remote_parent_sampled=by_ratio)
+    sampler = ParentBased(ratio_sampler, remote_parent_sampled=ratio_sampler)
     resource = Resource({"service.name": "payout-gateway"})
     provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
     processor = BatchSpanProcessor(exporter) if batched else SimpleSpanProcessor(exporter)
     provider.add_span_processor(processor)
-    before, _tracer = _tracer, provider.get_tracer("payout-gateway")
+    old_tracer, _tracer = _tracer, provider.get_tracer("payout-gateway")
     try:
         yield provider
     finally:
-        _tracer = before
+        _tracer = old_tracer
 
 
-def start_request_span(asked: web.BaseRequest) -> AbstractContextManager[None]:
+def start_request_span(request: web.BaseRequest) -> AbstractContextManager[None]:
     """Start the span of a request of either interface; see ``record_request_span``."""
-    return _OFF if _tracer is None else _request(_tracer, asked)
+    return _NO_SPAN if _tracer is None else _open_request_span(_tracer, request)
 
 
 @contextmanager
-def _request(tracer: Tracer, asked: web.BaseRequest) -> Iterator[None]:
+def _open_request_span(tracer: Tracer, request: web.BaseRequest) -> Iterator[None]:
     from opentelemetry.trace import SpanKind  # noqa: PLC0415
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
         TraceContextTextMapPropagator,
     )
 
-    given = asked.headers.get("traceparent", "")
+    traceparent = request.headers.get("traceparent", "")
     # Without the client's tracestate, which can hold anything.
-    parent = TraceContextTextMapPropagator().extract({"traceparent": given})
-    method = _method(asked.method)
+    parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent})
+    method = _normalize_method(request.method)
     with tracer.start_as_current_span(
         method,
         parent,
@@ -127,9 +129,9 @@ def record_request_span(
         return
     from opentelemetry.trace import StatusCode, get_current_span  # noqa: PLC0415
 
-    span, route = get_current_span(), ROUTES.get(operation or "")
-    span.update_name(f"{_method(method)} {route or api}")
-    told = {
+    span, route = get_current_span(), ROUTES_BY_OPERATION.get(operation or "")
+    span.update_name(f"{_normalize_method(method)} {route or api}")
+    attributes = {
         "http.route": route,
         "http.response.status_code": status,
         "payout_gateway.api": api,
@@ -137,18 +139,18 @@ def record_request_span(
         "payout_gateway.environment": environment,
         "payout_gateway.outcome": outcome,
     }
-    span.set_attributes({name: value for name, value in told.items() if value})
+    span.set_attributes({name: value for name, value in attributes.items() if value})
     if status >= 500:
         span.set_status(StatusCode.ERROR)
 
 
-class Calling:
+class CallSpan:
     """The span of an upstream call."""
 
     def __init__(self, span: Any = None) -> None:
         self._span = span
 
-    def ended(self, outcome: str, status: int | None = None) -> None:
+    def record_outcome(self, outcome: str, status: int | None = None) -> None:
         if self._span is None:
             return
         from opentelemetry.trace import StatusCode  # noqa: PLC0415
@@ -161,24 +163,28 @@ class Calling:
             self._span.set_status(StatusCode.ERROR)
 
 
-_UNSEEN = nullcontext(Calling())
+_NO_CALL_SPAN = nullcontext(CallSpan())
 
 
 def start_call_span(
     method: str, path: str, environment: str, service: Literal["current", "legacy"] = "current"
-) -> AbstractContextManager[Calling]:
+) -> AbstractContextManager[CallSpan]:
     """Start the span of an upstream call; ``path`` is a route template, or empty."""
-    return _UNSEEN if _tracer is None else _call(_tracer, method, path, environment, service)
+    return (
+        _NO_CALL_SPAN
+        if _tracer is None
+        else _open_call_span(_tracer, method, path, environment, service)
+    )
 
 
 @contextmanager
-def _call(
+def _open_call_span(
     tracer: Tracer, method: str, path: str, environment: str, service: str
-) -> Iterator[Calling]:
+) -> Iterator[CallSpan]:
     from opentelemetry.trace import SpanKind  # noqa: PLC0415
 
-    method = _method(method)
-    told = {
+    method = _normalize_method(method)
+    attributes = {
         "http.request.method": method,
         "payout_gateway.environment": environment,
         "payout_gateway.service": service,
@@ -186,11 +192,11 @@ def _call(
     with tracer.start_as_current_span(
         f"{method} /v1{path}" if path else f"{method} other",
         kind=SpanKind.CLIENT,
-        attributes=told | ({"url.template": f"/v1{path}"} if path else {}),
+        attributes=attributes | ({"url.template": f"/v1{path}"} if path else {}),
         record_exception=False,
         set_status_on_exception=False,
     ) as span:
-        yield Calling(span)
+        yield CallSpan(span)
 
 
 def build_trace_headers() -> Mapping[str, str]:
@@ -206,7 +212,7 @@ def build_trace_headers() -> Mapping[str, str]:
     return carrier
 
 
-def current_trace_id() -> str | None:
+def get_trace_id() -> str | None:
     """Return the trace id of the current span, for the access log."""
     if _tracer is None:
         return None
@@ -216,5 +222,5 @@ def current_trace_id() -> str | None:
     return format_trace_id(context.trace_id) if context.is_valid else None
 
 
-def _method(given: str) -> str:
-    return given if given in METHODS else "_OTHER"
+def _normalize_method(method: str) -> str:
+    return method if method in KNOWN_METHODS else "_OTHER"

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from gateway.auth.key_rows import ListedKey, find_matching_keys
 from gateway.storage import Store
-from gateway.storage.brownout_rows import Brownout, new_brownout
-from gateway.storage.usage_rows import Used, used_since
+from gateway.storage.brownout_rows import Brownout, build_brownout
+from gateway.storage.usage_rows import UsageSummary, load_usage
 from mappings import OPERATIONS, UNLISTED
 
 USAGE_PERIOD = timedelta(days=7)
@@ -59,7 +59,7 @@ def create_window(
     # Also in the past: it would never take effect, and nobody would notice.
     if ends_at <= max(begins_at, now):
         raise InvalidWindow("until: the window would end before it starts")
-    return new_brownout(
+    return build_brownout(
         begins_at=begins_at,
         ends_at=ends_at,
         merchant=merchant,
@@ -86,14 +86,14 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
     return replace(window, key=names.pop())
 
 
-async def load_window_users(store: Store, *windows: Brownout) -> list[Used]:
+async def load_window_users(store: Store, *windows: Brownout) -> list[UsageSummary]:
     """Usage of the last seven days that the windows would affect. Raises StoreUnavailable."""
-    used = await used_since(store, (store.clock() - USAGE_PERIOD).date())
+    used = await load_usage(store, (store.clock() - USAGE_PERIOD).date())
     return [usage for usage in used if any(_is_affected(window, usage) for window in windows)]
 
 
-def _is_affected(window: Brownout, usage: Used) -> bool:
-    return bool(usage.key) and window.meets(
+def _is_affected(window: Brownout, usage: UsageSummary) -> bool:
+    return bool(usage.key) and window.is_match(
         usage.merchant, usage.key, usage.operation, window.begins_at
     )
 

@@ -22,17 +22,17 @@ from gateway.operator.legacy_reads import (
     load_read_budget,
     save_read_budget,
 )
-from gateway.reads.recent_reads import Kept
+from gateway.reads.recent_reads import RecentReads
 from gateway.storage import Ledger, Store
 from gateway.storage.id_rows import Collision, current_ids, keep
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import create_breakers, open_upstream
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.passthrough import open_passthrough
-from gateway.writes.batch_routing import BEGUN, NOWHERE, is_as_imported
+from gateway.writes.batch_routing import BACKEND_KIND, NO_MARK, is_unchanged_import
+from gateway.writes.executor import Caller, FlowExecutor
 from gateway.writes.journal import Journal
-from gateway.writes.player import Caller, Player
-from gateway.writes.settler import Settler
+from gateway.writes.outcome_policy import OutcomePolicy
 from mappings import cutover
 from mappings.batch_locks import build_batch_condition
 from mappings.batch_views import EDITABLE_STATUSES, build_batch_record
@@ -85,7 +85,12 @@ class CutoverImport:
     """One import run of one tenant. Create it with ``open_cutover``."""
 
     def __init__(
-        self, store: Store, player: Player, reads: LegacyReader, key: ApiKey, options: ImportOptions
+        self,
+        store: Store,
+        player: FlowExecutor,
+        reads: LegacyReader,
+        key: ApiKey,
+        options: ImportOptions,
     ) -> None:
         self._store = store
         self._ledger = Ledger(store)
@@ -119,7 +124,7 @@ class CutoverImport:
             self._reads.iter_rows("/batches", "batches"), import_row, "batch", progress
         )
         missing_batches = await self._unmark_missing_batches()
-        routing_marks = await self._ledger.recall_all(self._owner, BEGUN)
+        routing_marks = await self._ledger.load_all(self._owner, BACKEND_KIND)
         unmarked = self._report.moved_batches + missing_batches if self._options.dry_run else 0
         self._report.remaining = len(routing_marks) - unmarked
         self._report.requests = self._reads.request_count
@@ -163,7 +168,7 @@ class CutoverImport:
             await asyncio.gather(*tasks)
 
     async def _run_flow(self, flow: Flow) -> Mapping[str, JSON]:
-        return (await self._player.play(flow, self._caller)).body
+        return (await self._player.execute(flow, self._caller)).body
 
     def _report_unmapped(self, kind: str, id_: str, reason: str) -> None:
         self._report.unmapped.append(UnmappedObject(kind, str(id_), reason))
@@ -197,7 +202,7 @@ class CutoverImport:
         await self._save_recipient(match["current"], match["facts"])
 
     async def _save_recipient(self, id_: str, facts: Mapping[str, JSON]) -> None:
-        stored = await self._ledger.recall(self._owner, "recipient", id_)
+        stored = await self._ledger.load(self._owner, "recipient", id_)
         current_values = {name: stored.get(name) for name in cutover.IMPORTED_FACTS}
         imported = stored.get("imported")
         imported_values = imported or dict.fromkeys(cutover.IMPORTED_FACTS)
@@ -256,16 +261,16 @@ class CutoverImport:
 
     async def _save_batch(self, match: Mapping[str, JSON]) -> None:
         id_, facts, entries = match["current"], match["facts"], match["entries"]
-        stored = await self._ledger.recall(self._owner, "batch", id_)
-        redirect = await self._ledger.recall(self._owner, "alias", id_)
+        stored = await self._ledger.load(self._owner, "batch", id_)
+        redirect = await self._ledger.load(self._owner, "alias", id_)
         if (
             redirect.get("abandoned")
             or redirect.get("id")
-            or (stored and not is_as_imported(stored))
+            or (stored and not is_unchanged_import(stored))
         ):
             self._count_result("batches", KEPT)
             return
-        stored_entries = (await self._ledger.recall(self._owner, "payments", id_)).get("entries")
+        stored_entries = (await self._ledger.load(self._owner, "payments", id_)).get("entries")
         if (
             stored
             and stored_entries == entries
@@ -295,15 +300,15 @@ class CutoverImport:
         # An open batch can still be edited or started, and both services must not do so at once.
         if is_open and not self._options.is_moving_open_batches:
             return
-        if await self._ledger.recall(self._owner, BEGUN, legacy_id):
+        if await self._ledger.load(self._owner, BACKEND_KIND, legacy_id):
             self._report.moved_batches += 1
             if not self._options.dry_run:
-                await self._save_record(CompareAndSet(BEGUN, legacy_id, NOWHERE))
+                await self._save_record(CompareAndSet(BACKEND_KIND, legacy_id, NO_MARK))
 
     async def _unmark_missing_batches(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""
         missing_count = 0
-        for legacy_id in await self._ledger.recall_all(self._owner, BEGUN):
+        for legacy_id in await self._ledger.load_all(self._owner, BACKEND_KIND):
             try:
                 if legacy_id in self._listed_batch_ids or await self._is_at_legacy_service(
                     legacy_id
@@ -314,7 +319,7 @@ class CutoverImport:
                 continue
             missing_count += 1
             if not self._options.dry_run:
-                await self._save_record(CompareAndSet(BEGUN, legacy_id, NOWHERE))
+                await self._save_record(CompareAndSet(BACKEND_KIND, legacy_id, NO_MARK))
         return missing_count
 
     async def _is_at_legacy_service(self, legacy_id: str) -> bool:
@@ -343,7 +348,7 @@ class CutoverImport:
         )
 
     async def _save_record(self, record: CompareAndSet) -> None:
-        await self._ledger.record_all(self._owner, [record])
+        await self._ledger.compare_and_set_all(self._owner, [record])
 
 
 @asynccontextmanager
@@ -362,7 +367,7 @@ async def open_cutover(
     The requests to the legacy service are counted against the hourly budget even if the run fails.
     """
     ledger, owner = Ledger(store), key.tenant
-    environments = settings.environments.configured()
+    environments = settings.environments.select_configured()
     origins = {owner.environment: environments[owner.environment].legacy_base_url}
     capabilities = await load_capabilities(ledger, environments)
     budget = await load_read_budget(ledger, owner.environment, key.name, per_hour, told)
@@ -371,10 +376,15 @@ async def open_cutover(
         open_passthrough(settings, origins, create_breakers(settings)) as passthrough,
     ):
         optional_endpoints = OptionalEndpoints(settings.upstream.inferred_operations, capabilities)
-        settler = Settler(Journal(store, ledger, upstream.clock), upstream.clock)
-        vocabulary = settings.vocabulary.for_mappings()
-        player = Player(
-            upstream, ledger, vocabulary, optional_endpoints, kept=Kept(), settler=settler
+        settler = OutcomePolicy(Journal(store, ledger, upstream.clock), upstream.clock)
+        vocabulary = settings.vocabulary.build_vocabulary()
+        player = FlowExecutor(
+            upstream,
+            ledger,
+            vocabulary,
+            optional_endpoints,
+            recent_reads=RecentReads(),
+            policy=settler,
         )
         reads = LegacyReader(passthrough, owner.environment, api_key, budget)
         try:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gateway.auth.key_rows import load_tenants_with_credentials
 from gateway.storage import Store, Tenant
-from gateway.storage.audit_log import AuditEvent, acts_of
-from gateway.storage.freezes import FROZE, UNFROZE, Freeze, frozen
+from gateway.storage.audit_log import AuditEvent, list_audit_events
+from gateway.storage.freezes import WRITES_FROZEN, WRITES_UNFROZEN, Freeze, list_freezes
 
 
 class UnknownMerchant(Exception):
@@ -24,5 +24,9 @@ async def resolve_freeze_scope(store: Store, merchant: str, environment: str) ->
 
 async def load_freeze_status(store: Store) -> tuple[list[Freeze], list[AuditEvent]]:
     """Active freezes, and the audit log of freezes. Raises StoreUnavailable."""
-    events = [event for event in await acts_of(store) if event.what in (FROZE, UNFROZE)]
-    return await frozen(store), events
+    events = [
+        event
+        for event in await list_audit_events(store)
+        if event.what in (WRITES_FROZEN, WRITES_UNFROZEN)
+    ]
+    return await list_freezes(store), events

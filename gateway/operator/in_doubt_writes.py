@@ -11,22 +11,22 @@ from datetime import timedelta
 from gateway.observability.plurals import pluralize
 from gateway.payloads import stored_json
 from gateway.storage import Ledger, Store
-from gateway.storage.heartbeats import WATCHED_SECONDS, beats
-from gateway.storage.id_rows import current_ids, legacy_ids
-from gateway.storage.journal_states import in_words
-from gateway.storage.tenants import Tenant
-from gateway.storage.undertakings import (
-    DID_NOT,
-    HAPPENED,
-    PASSED_ON,
+from gateway.storage.heartbeats import WATCH_SECONDS, load_beat_counts
+from gateway.storage.id_rows import current_ids, load_legacy_ids
+from gateway.storage.operation_states import describe_state
+from gateway.storage.operations import (
+    ABSENT,
+    CONFIRMED,
+    FORWARDED_PREFIX,
+    OPERATOR_OUTCOMES,
     RUNNING,
     SENT,
-    TOLD,
     OperationRecord,
     OperationRepository,
 )
-from gateway.storage.undertakings import UNSETTLED as LEFT
-from gateway.storage.undertakings import Write as Row
+from gateway.storage.operations import IN_DOUBT as LEFT
+from gateway.storage.operations import Write as Row
+from gateway.storage.tenants import Tenant
 from mappings.current import ID_PATTERN, Endpoint, require_endpoint
 
 ID_CHARACTERS = 12
@@ -77,7 +77,7 @@ def format_write_id(record: OperationRecord, write: Row) -> str:
 
 async def load_in_doubt_writes(
     store: Store,
-    watch_seconds: float = WATCHED_SECONDS,
+    watch_seconds: float = WATCH_SECONDS,
     pause_seconds: float = 0.25,
     operation_id: str | None = None,
 ) -> list[WriteInDoubt]:
@@ -90,12 +90,12 @@ async def load_in_doubt_writes(
     repository = OperationRepository(store, Ledger(store))
     unfinished = {
         record.id: record
-        for record in await repository.unfinished()
+        for record in await repository.list_unfinished()
         if operation_id in (None, record.id)
     }
     unowned = await _select_unowned(store, repository, unfinished, watch_seconds, pause_seconds)
     # Read after the watch: an owner may have recorded an outcome meanwhile.
-    writes_by_operation = await repository.writes_of(*unowned)
+    writes_by_operation = await repository.load_writes(*unowned)
     in_doubt = [
         (record, write)
         for record in unowned.values()
@@ -118,12 +118,15 @@ async def _select_unowned(
     """The operations that no process executes."""
     unowned = {id_: record for id_, record in records.items() if _is_in_doubt(record)}
     possibly_owned = {id_: record for id_, record in records.items() if id_ not in unowned}
-    first_beats, watch_until = await beats(store), asyncio.get_running_loop().time() + watch_seconds
+    first_beats, watch_until = (
+        await load_beat_counts(store),
+        asyncio.get_running_loop().time() + watch_seconds,
+    )
     while possibly_owned := await _select_with_open_write(repository, possibly_owned):
-        beats_now = await beats(store)
+        beats_now = await load_beat_counts(store)
         is_watch_over = asyncio.get_running_loop().time() >= watch_until
         for id_, record in list(possibly_owned.items()):
-            current_record = await repository.read(id_)
+            current_record = await repository.find_operation(id_)
             # Its owner ended it or handed it over: it is in doubt only if the new row says so.
             if (
                 current_record is None
@@ -158,7 +161,7 @@ def _is_in_doubt(record: OperationRecord) -> bool:
 async def _select_with_open_write(
     repository: OperationRepository, records: Mapping[str, OperationRecord]
 ) -> dict[str, OperationRecord]:
-    writes_by_operation = await repository.writes_of(*records)
+    writes_by_operation = await repository.load_writes(*records)
     return {
         id_: record
         for id_, record in records.items()
@@ -180,16 +183,16 @@ async def _load_legacy_ids(
     for record, write in records_and_writes:
         legacy_id_by_operation[record.id] = None
         if object_id := _extract_object_id(write):
-            original_id = await resolve_first_id(store, record.owner, object_id)
+            original_id = await resolve_first_id(store, record.tenant, object_id)
             legacy_id_by_operation[record.id] = (
-                await legacy_ids(store, record.owner, [original_id])
+                await load_legacy_ids(store, record.tenant, [original_id])
             ).get(original_id, original_id)
     return legacy_id_by_operation
 
 
 async def resolve_first_id(store: Store, owner: Tenant, id_: str) -> str:
     """The original id of an object, given any id that it got when its draft was submitted."""
-    return str((await Ledger(store).recall(owner, "alias", id_)).get("id", id_))
+    return str((await Ledger(store).load(owner, "alias", id_)).get("id", id_))
 
 
 def _extract_object_id(write: Row) -> str | None:
@@ -255,7 +258,7 @@ def advise_operator(record: OperationRecord, write: Row) -> str:
         )
     if not write.told:
         return _advise_check(record, write)
-    if write.told not in TOLD and write.told in (record.why or ""):
+    if write.told not in OPERATOR_OUTCOMES and write.told in (record.why or ""):
         return f"the recorded outcome cannot be right: {_advise_check(record, write)}"
     return (
         "nothing: a running gateway continues from the recorded outcome; if it has to read "
@@ -267,7 +270,7 @@ def advise_operator(record: OperationRecord, write: Row) -> str:
 def _advise_check(record: OperationRecord, write: Row) -> str:
     id_ = format_write_id(record, write)
     description, place = _describe_effect(record, write), "the service's dashboard"
-    if record.operation.startswith(PASSED_ON):
+    if record.operation.startswith(FORWARDED_PREFIX):
         # The gateway cannot read what a forwarded write did.
         place = "the legacy service, which it was forwarded to,"
     settle_command = f"`payout-gateway writes settle {id_}"
@@ -292,7 +295,9 @@ def _describe_effect(record: OperationRecord, write: Row) -> str:
         if created_id_prefix(write)
         else CHANGE_DESCRIPTIONS[f"{write.method} {endpoint.path}"]
     )
-    request_body = (stored_json.value(record.asked) if record.asked else {}).get("body") or {}
+    request_body = (stored_json.decode_value(record.asked) if record.asked else {}).get(
+        "body"
+    ) or {}
     return template.format(
         since=f"{write.entered_at:%Y-%m-%d %H:%M:%S} UTC",
         of=_describe_payment_count(request_body) if record.operation == "create_batch" else "",
@@ -322,7 +327,7 @@ class OperatorVerdict:
 
     @property
     def stored_value(self) -> str:
-        return self.created_id or (HAPPENED if self.has_happened else DID_NOT)
+        return self.created_id or (CONFIRMED if self.has_happened else ABSENT)
 
 
 async def find_in_doubt_write(store: Store, id_: str) -> tuple[OperationRecord, Row]:
@@ -332,9 +337,9 @@ async def find_in_doubt_write(store: Store, id_: str) -> tuple[OperationRecord, 
     matches = [
         (record, write)
         for record in (
-            await repository.begun_with(id_prefix) if len(id_prefix) >= ID_CHARACTERS else []
+            await repository.list_by_id_prefix(id_prefix) if len(id_prefix) >= ID_CHARACTERS else []
         )
-        for write in (await repository.writes_of(record.id))[record.id]
+        for write in (await repository.load_writes(record.id))[record.id]
         if str(write.number) == number
     ]
     # A prefix that matches two operations must not pick one of them.
@@ -352,7 +357,7 @@ async def record_operator_verdict(
     record, write = await find_in_doubt_write(store, shown_id)
     if write.state != SENT:
         raise WriteCommandRefused(
-            f"the outcome of {shown_id} is already known: {in_words(write.state)}"
+            f"the outcome of {shown_id} is already known: {describe_state(write.state)}"
         )
     check_operator_verdict(write, verdict)
     id_ = format_write_id(record, write)
@@ -376,7 +381,7 @@ async def record_operator_verdict(
             created_id=await _require_unclaimed_id(store, record, verdict.created_id),
         )
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
-    if not await OperationRepository(store, Ledger(store)).tell(
+    if not await OperationRepository(store, Ledger(store)).record_operator_outcome(
         record, write.number, verdict.stored_value, id_
     ):
         raise WriteCommandRefused(
@@ -416,13 +421,13 @@ async def _require_unclaimed_id(store: Store, record: OperationRecord, given_id:
     otherwise.
     """
     # The operator may have copied the legacy id from an answer.
-    created_id = (await current_ids(store, record.owner, [given_id])).get(given_id, given_id)
+    created_id = (await current_ids(store, record.tenant, [given_id])).get(given_id, given_id)
     ledger = Ledger(store)
     # Two writes with the same result would hide that one of them is still unknown.
     if await OperationRepository(store, ledger).is_claimed(record, created_id):
         raise WriteCommandRefused(f"{given_id} was created by another write; check the id")
     for kind in ("batch", "recipient", "alias"):
-        if await ledger.recall(record.owner, kind, created_id):
+        if await ledger.load(record.tenant, kind, created_id):
             raise WriteCommandRefused(
                 f"{given_id} is already known as another object; check the id"
             )

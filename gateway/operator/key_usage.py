@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gateway.storage import Tenant
-from gateway.storage.usage_rows import Used
+from gateway.storage.usage_rows import UsageSummary
 from mappings import OPERATIONS, UNLISTED
 from mappings.provenance import list_client_calls
 
@@ -18,7 +18,7 @@ class KeyUsage:
 
     owner: Tenant
     key: str
-    operations: list[Used] = field(default_factory=list)
+    operations: list[UsageSummary] = field(default_factory=list)
 
     @property
     def requests(self) -> int:
@@ -29,7 +29,7 @@ class KeyUsage:
         return max(row.last_at for row in self.operations)
 
 
-def group_usage_by_key(rows: Iterable[Used]) -> list[KeyUsage]:
+def group_usage_by_key(rows: Iterable[UsageSummary]) -> list[KeyUsage]:
     """Groups rows by key, in the order of their first row."""
     usage_by_key: dict[tuple[Tenant, str], KeyUsage] = {}
     for row in rows:

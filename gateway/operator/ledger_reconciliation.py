@@ -16,17 +16,17 @@ from gateway.auth.key_rows import (
 )
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
-from gateway.reads.recent_reads import Kept
+from gateway.reads.recent_reads import RecentReads
 from gateway.storage import Ledger, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import Ids
-from gateway.storage.id_rows import legacy_ids
-from gateway.storage.undertakings import RUNNING, UNSETTLED, OperationRepository
+from gateway.storage.id_rows import load_legacy_ids
+from gateway.storage.operations import IN_DOUBT, RUNNING, OperationRepository
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream
 from gateway.upstream.optional_endpoints import OptionalEndpoints
+from gateway.writes.executor import Caller, FlowExecutor
 from gateway.writes.journal import Journal
-from gateway.writes.player import Caller, Player
-from gateway.writes.settler import Settler
+from gateway.writes.outcome_policy import OutcomePolicy
 from mappings import consistency_checks
 from mappings.effects import Answer, Flow
 from mappings.failures import Conflict, Failure, Refused
@@ -110,7 +110,12 @@ class Reconciler:
     """
 
     def __init__(
-        self, store: Store, ledger: Ledger, player: Player, ids: Ids, environments: Iterable[str]
+        self,
+        store: Store,
+        ledger: Ledger,
+        player: FlowExecutor,
+        ids: Ids,
+        environments: Iterable[str],
     ) -> None:
         self._store = store
         self._ids = ids
@@ -154,7 +159,7 @@ class Reconciler:
                         tenant, "", lambda _busy: consistency_checks.find_unknown_batches(), "lists"
                     ),
                 ]
-                if was_restored and self._ids.has_stand_ins("recipient"):
+                if was_restored and self._ids.has_aliases("recipient"):
                     checks.append(ObjectCheck(tenant, "", _find_unnamed_recipients, "names"))
             elif tenant_checks:
                 problem = f"[environments.{tenant.environment}] is not configured"
@@ -165,7 +170,9 @@ class Reconciler:
         if was_restored:
             report.unknown_batches = await self._restore_legacy_ids(report.unknown_batches)
         for tenant, ids in report.unnamed_recipients.items():
-            await self._ids.legacy(tenant, {("recipient", id_) for id_ in ids}, keeps=False)
+            await self._ids.resolve_legacy_ids(
+                tenant, {("recipient", id_) for id_ in ids}, is_cached=False
+            )
         return report
 
     async def _restore_legacy_ids(self, unknown: Sequence[Finding]) -> list[Finding]:
@@ -173,7 +180,7 @@ class Reconciler:
         findings.
         """
         ids_by_tenant = {
-            owner: await self._ids.legacy(
+            owner: await self._ids.resolve_legacy_ids(
                 owner, {("batch", finding.id) for finding in unknown if finding.owner == owner}
             )
             for owner in {finding.owner for finding in unknown}
@@ -198,8 +205,8 @@ class Reconciler:
         return report.findings
 
     async def _list_checks(self, owner: Tenant) -> list[ObjectCheck]:
-        batches = await self._ledger.recall_all(owner, "batch")
-        recipients = await self._ledger.recall_all(owner, "recipient")
+        batches = await self._ledger.load_all(owner, "batch")
+        recipients = await self._ledger.load_all(owner, "recipient")
         checks = [
             ObjectCheck(
                 owner, id_, partial(self._check_batch, id_), "batches", _list_other_ids(facts)
@@ -225,7 +232,7 @@ class Reconciler:
     async def _list_superseded_checks(self, owner: Tenant) -> list[ObjectCheck]:
         return [
             ObjectCheck(owner, id_, partial(self._check_superseded, id_), "abandoned")
-            for id_ in await self._ledger.abandoned(owner)
+            for id_ in await self._ledger.load_superseded(owner)
         ]
 
     def _format_now(self) -> str:
@@ -312,7 +319,7 @@ class Reconciler:
             report.unknown_batches.append(Finding(check.owner, "unknown", id_, problem, advice))
 
     async def _build_finding(self, check: ObjectCheck, difference: Any) -> Finding:
-        names = await legacy_ids(self._store, check.owner, [check.id])
+        names = await load_legacy_ids(self._store, check.owner, [check.id])
         shown_id = names.get(check.id, check.id)
         return Finding(
             check.owner,
@@ -329,7 +336,7 @@ class Reconciler:
         caller = await self._load_caller(check.owner)
         for attempts_left in reversed(range(MAX_READ_ATTEMPTS)):
             try:
-                return await self._player.play(check.flow(await self._is_busy(check)), caller)
+                return await self._player.execute(check.flow(await self._is_busy(check)), caller)
             # A client changed the object while it was read.
             except Conflict:
                 if not attempts_left:
@@ -347,10 +354,10 @@ class Reconciler:
     async def _is_busy(self, check: ObjectCheck) -> bool:
         if check.counted_as != "batches":
             return False
-        records = await OperationRepository(self._store, self._ledger).of_object(
+        records = await OperationRepository(self._store, self._ledger).list_by_object(
             check.owner, [check.id, *check.other_ids]
         )
-        return any(record.state in (RUNNING, UNSETTLED) for record in records)
+        return any(record.state in (RUNNING, IN_DOUBT) for record in records)
 
     async def _load_caller(self, owner: Tenant) -> Caller:
         if owner not in self._callers:
@@ -381,14 +388,19 @@ def _list_other_ids(facts: Mapping[str, Any]) -> frozenset[str]:
 async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Reconciler]:
     """Opens a reconciler with its own connections; a gateway may be running."""
     ledger = Ledger(store)
-    environments = settings.environments.configured()
+    environments = settings.environments.select_configured()
     capabilities = await load_capabilities(ledger, environments)
     async with open_upstream(settings, capabilities=capabilities) as upstream:
         optional_endpoints = OptionalEndpoints(settings.upstream.inferred_operations, capabilities)
-        settler = Settler(Journal(store, ledger, upstream.clock), upstream.clock)
-        vocabulary = settings.vocabulary.for_mappings()
-        player = Player(
-            upstream, ledger, vocabulary, optional_endpoints, kept=Kept(), settler=settler
+        settler = OutcomePolicy(Journal(store, ledger, upstream.clock), upstream.clock)
+        vocabulary = settings.vocabulary.build_vocabulary()
+        player = FlowExecutor(
+            upstream,
+            ledger,
+            vocabulary,
+            optional_endpoints,
+            recent_reads=RecentReads(),
+            policy=settler,
         )
         ids = Ids(store, settings.legacy.stand_ins)
         yield Reconciler(store, ledger, player, ids, environments)

@@ -85,7 +85,9 @@ async def load_read_budget(
     ledger: Ledger, environment: str, name: str, per_hour: int, announce_wait: WaitCallback
 ) -> ReadBudget:
     """The budget, less the requests of earlier runs in the last hour."""
-    stored, _when = (await ledger.learned(environment)).get(_build_record_name(name), ({}, None))
+    stored, _when = (await ledger.load_capabilities(environment)).get(
+        _build_record_name(name), ({}, None)
+    )
     return ReadBudget(
         per_hour, {int(minute): int(n) for minute, n in stored.items()}, announce_wait=announce_wait
     )
@@ -93,7 +95,7 @@ async def load_read_budget(
 
 async def save_read_budget(ledger: Ledger, environment: str, name: str, budget: ReadBudget) -> None:
     spent_by_minute = {str(minute): number for minute, number in budget.spent_by_minute.items()}
-    await ledger.learn(environment, _build_record_name(name), spent_by_minute)
+    await ledger.save_capability(environment, _build_record_name(name), spent_by_minute)
 
 
 def _build_record_name(name: str) -> str:
@@ -214,7 +216,7 @@ def _require_rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mappin
 
 def _parse_object(data: bytes) -> JSON:
     try:
-        body = json_codec.read(data)
-    except json_codec.Unreadable:
+        body = json_codec.loads(data)
+    except json_codec.JsonError:
         return None
     return body if isinstance(body, dict) and body.get("ok") is not False else None

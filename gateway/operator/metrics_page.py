@@ -10,16 +10,16 @@ from datetime import timedelta
 
 from sqlalchemy import func, select, text
 
-from gateway.admission.limits import Limits
+from gateway.admission.limits import RateLimiter
 from gateway.observability import metrics
-from gateway.reads.index import Indexes
+from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store, StoreUnavailable
-from gateway.storage.restore_marks import RESTORED
+from gateway.storage.restore_detection import RESTORED
 from gateway.storage.tables import (
     IS_ABANDONED,
     IS_OPEN,
     IS_SENT,
-    IS_UNSEEN,
+    UNSEEN_BATCH_CONDITION,
     counters,
     freezes,
     journal,
@@ -101,7 +101,7 @@ async def load_gauges(store: Store) -> StateGauges:
     ).where(stuck_operations.c.at < now - IN_FLIGHT_PERIOD)
     open_count = select(func.count()).select_from(journal).where(IS_OPEN_CONDITION)
     superseded_count = select(func.count()).select_from(remembered).where(IS_ABANDONED_CONDITION)
-    unseen_count = select(func.count()).select_from(writes).where(text(IS_UNSEEN))
+    unseen_count = select(func.count()).select_from(writes).where(text(UNSEEN_BATCH_CONDITION))
     freeze_count = select(func.count()).select_from(freezes)
     keys_by_environment = select(keys.c.environment, func.count()).where(
         keys.c.revoked_at.is_(None)
@@ -137,9 +137,9 @@ class MetricsPage:
     def __init__(
         self,
         store: Store,
-        limits: Limits,
+        limits: RateLimiter,
         clock: ServiceClock,
-        indexes: Indexes,
+        indexes: RecipientCaches,
         environments: Iterable[str],
     ) -> None:
         self._store = store
@@ -156,7 +156,7 @@ class MetricsPage:
             metrics.cache_stale.labels(environment)
             for came_of_it in (metrics.REFRESHED, metrics.FAILED, metrics.CANCELLED):
                 metrics.cache_refreshes.labels(environment, came_of_it)
-        metrics.build.info({"version": USER_AGENT.partition("/")[2]})
+        metrics.build_info.info({"version": USER_AGENT.partition("/")[2]})
 
     async def render(self, accepted: str) -> tuple[bytes, str]:
         # Concurrent scrapes share one refresh.
@@ -169,13 +169,13 @@ class MetricsPage:
     async def _refresh(self) -> None:
         for environment in self._environments:
             metrics.clock_offset.labels(environment).set(self._clock.offset(environment))
-            index_figures = self._indexes.figures(environment)
-            metrics.caches.labels(environment).set(index_figures.indexes)
+            index_figures = self._indexes.calculate_figures(environment)
+            metrics.recipient_caches.labels(environment).set(index_figures.caches)
             metrics.cache_entries.labels(environment).set(index_figures.recipients)
-            metrics.cache_age.labels(environment).set(index_figures.oldest_seconds)
+            metrics.cache_age.labels(environment).set(index_figures.oldest_age_seconds)
         try:
             async with asyncio.timeout(READ_TIMEOUT_SECONDS):
-                metrics.rate_limiter_up.set(await self._limits.fault() is None)
+                metrics.rate_limiter_up.set(await self._limits.describe_fault() is None)
         except TimeoutError:
             metrics.rate_limiter_up.set(0)
         try:
@@ -187,26 +187,26 @@ class MetricsPage:
 
     def _set_gauges(self, gauges: StateGauges) -> None:
         metrics.database_up.set(self._store.unwritten is None)
-        metrics.in_doubt.set(gauges.unsettled)
-        metrics.in_doubt_age.set(gauges.unsettled_seconds)
+        metrics.in_doubt_writes.set(gauges.unsettled)
+        metrics.in_doubt_age_seconds.set(gauges.unsettled_seconds)
         metrics.open_writes.set(gauges.journal_open)
-        metrics.abandoned.set(gauges.abandoned)
+        metrics.superseded_batches.set(gauges.abandoned)
         metrics.freezes.set(gauges.freezes)
-        metrics.restored.set(gauges.is_restored)
+        metrics.database_restored.set(gauges.is_restored)
         keys_by_environment = dict.fromkeys(self._environments, 0) | dict(gauges.keys)
         for environment, key_count in keys_by_environment.items():
-            metrics.keys.labels(environment).set(key_count)
+            metrics.api_keys.labels(environment).set(key_count)
 
     def _clear_gauges(self) -> None:
         """Clears the gauges: stale values must not look current."""
         metrics.database_up.set(0)
         for gauge in (
-            metrics.in_doubt,
-            metrics.in_doubt_age,
+            metrics.in_doubt_writes,
+            metrics.in_doubt_age_seconds,
             metrics.open_writes,
-            metrics.abandoned,
+            metrics.superseded_batches,
             metrics.freezes,
-            metrics.restored,
+            metrics.database_restored,
         ):
             gauge.set(UNKNOWN_VALUE)
-        metrics.keys.clear()
+        metrics.api_keys.clear()

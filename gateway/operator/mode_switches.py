@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from gateway.auth.key_rows import ListedKey, find_matching_keys, load_listed_keys
 from gateway.config.settings import Settings
 from gateway.storage import Ledger, Store, Tenant
-from gateway.storage.audit_log import AuditEvent, acts_of
+from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.mode_rows import (
     COMPARE,
     FORWARD,
-    SWITCHED,
+    SWITCHED_PREFIX,
     TRANSLATE,
     Group,
     Mode,
-    Switch,
-    all_switches,
+    ModeSwitch,
+    list_switches,
     set_mode,
 )
-from gateway.writes.batch_routing import BEGUN
+from gateway.writes.batch_routing import BACKEND_KIND
 
 MODE_DESCRIPTIONS = {
     TRANSLATE: (
@@ -77,7 +77,7 @@ async def find_switch_scopes(
 async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> int:
     """The number of batches of these tenants that stay at the legacy service."""
     ledger = Ledger(store)
-    return sum([len(await ledger.recall_all(scope.owner, BEGUN)) for scope in scopes])
+    return sum([len(await ledger.load_all(scope.owner, BACKEND_KIND)) for scope in scopes])
 
 
 def _find_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:
@@ -98,7 +98,7 @@ def _iter_merchant_scopes(keys: list[ListedKey], merchant: str | None) -> Iterat
 
 
 def check_legacy_address(settings: Settings, scopes: list[SwitchScope]) -> None:
-    environments = settings.environments.configured()
+    environments = settings.environments.select_configured()
     for scope in scopes:
         name = scope.owner.environment
         if name not in environments or not environments[name].legacy_base_url:
@@ -123,16 +123,18 @@ async def switch_mode(
 class SwitchStatus:
     """``begun``: the number of batches at the legacy service, by tenant."""
 
-    switches: list[Switch]
+    switches: list[ModeSwitch]
     events: list[AuditEvent]
     begun: dict[Tenant, int]
 
 
 async def load_switch_status(store: Store) -> SwitchStatus:
-    switches, ledger = await all_switches(store), Ledger(store)
-    tenants = dict.fromkeys(switch.owner for switch in switches)
-    counts = {tenant: len(await ledger.recall_all(tenant, BEGUN)) for tenant in tenants}
-    events = [event for event in await acts_of(store) if event.what.startswith(SWITCHED)]
+    switches, ledger = await list_switches(store), Ledger(store)
+    tenants = dict.fromkeys(switch.tenant for switch in switches)
+    counts = {tenant: len(await ledger.load_all(tenant, BACKEND_KIND)) for tenant in tenants}
+    events = [
+        event for event in await list_audit_events(store) if event.what.startswith(SWITCHED_PREFIX)
+    ]
     return SwitchStatus(
         switches, events, {tenant: count for tenant, count in counts.items() if count}
     )

@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Table, and_, or_, select
 
 from gateway.storage import Ledger, Store, Tenant
-from gateway.storage.audit_log import AuditEvent, acts_of
+from gateway.storage.audit_log import AuditEvent, list_audit_events
+from gateway.storage.operations import OperationRecord, OperationRepository, Write
 from gateway.storage.tables import ids, journal_subjects, remembered
-from gateway.storage.undertakings import OperationRecord, OperationRepository, Write
 
 SHOWN_FACTS: Mapping[str, tuple[str, ...]] = {
     "batch": (
@@ -89,7 +89,8 @@ async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
     # An id may be of a request or operation whose objects are not stored any more.
     repository = OperationRepository(store, Ledger(store))
     tenants |= {
-        record.owner for record in await repository.of_request(None, _extract_operation_id(id_))
+        record.tenant
+        for record in await repository.list_by_request(None, _extract_operation_id(id_))
     }
     return sorted(tenants)
 
@@ -106,8 +107,8 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
     known_ids = await _find_known_ids(store, ledger, owner, id_)
     object_ids = list(dict.fromkeys(name.id for name in known_ids))
     repository = OperationRepository(store, ledger)
-    operations = await repository.of_object(owner, object_ids)
-    if requested := await repository.of_request(owner, _extract_operation_id(id_)):
+    operations = await repository.list_by_object(owner, object_ids)
+    if requested := await repository.list_by_request(owner, _extract_operation_id(id_)):
         known_ids = _build_request_ids(requested)
         operations = sorted(
             {record.id: record for record in [*requested, *operations]}.values(), key=_sort_key
@@ -115,21 +116,21 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
     # Payments are stored under one of the ids only.
     entries: Mapping[str, Any] = {}
     for object_id in object_ids:
-        entries = entries or await ledger.recall(owner, "payments", object_id)
+        entries = entries or await ledger.load(owner, "payments", object_id)
     return ObjectTrace(
         owner,
         tuple(known_ids),
         await _load_shown_facts(ledger, owner, object_ids),
         len(entries["entries"]) if "entries" in entries else None,
         operations,
-        await repository.writes_of(*(record.id for record in operations)),
+        await repository.load_writes(*(record.id for record in operations)),
         await _load_events(store, owner, operations),
     )
 
 
 def _build_request_ids(records: Sequence[OperationRecord]) -> list[KnownId]:
     """Names for the requests and for the objects that they concern."""
-    objects = dict.fromkeys(object_ for record in records for object_ in record.subjects)
+    objects = dict.fromkeys(object_ for record in records for object_ in record.object_ids)
     known_ids = [
         KnownId(id_, REQUEST_ID) for id_ in dict.fromkeys(record.request_id for record in records)
     ]
@@ -165,7 +166,7 @@ async def _find_known_ids(store: Store, ledger: Ledger, owner: Tenant, id_: str)
 async def _find_related_ids(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[KnownId]:
     """Ids directly related to one id of the object."""
     known_ids = await _load_alias_ids(store, owner, id_)
-    alias = await ledger.recall(owner, "alias", id_)
+    alias = await ledger.load(owner, "alias", id_)
     if alias.get("id"):
         known_ids += [KnownId(id_, SUBMITTED_ID), KnownId(alias["id"], ORIGINAL_ID)]
     if alias.get("batch"):
@@ -176,7 +177,7 @@ async def _find_related_ids(store: Store, ledger: Ledger, owner: Tenant, id_: st
             KnownId(id_, SUPERSEDED_ID),
             *(KnownId(batch_id, ORIGINAL_ID) for batch_id in superseding_batches),
         ]
-    batch = await ledger.recall(owner, "batch", id_)
+    batch = await ledger.load(owner, "batch", id_)
     if (upstream := batch.get("upstream")) and upstream != id_:
         known_ids.append(KnownId(upstream, SUBMITTED_ID))
     return [
@@ -198,7 +199,7 @@ async def _load_alias_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId
 
 async def _find_superseding_batches(ledger: Ledger, owner: Tenant, upstream: str) -> list[str]:
     """Batches that superseded this batch of the service."""
-    batches = await ledger.recall_all(owner, "batch")
+    batches = await ledger.load_all(owner, "batch")
     return [id_ for id_, facts in batches.items() if upstream in facts.get("abandoned", [])]
 
 
@@ -208,7 +209,7 @@ async def _load_shown_facts(
     facts_by_object: dict[str, dict[str, Any]] = {}
     for id_ in object_ids:
         for kind, names in SHOWN_FACTS.items():
-            facts = await ledger.recall(owner, kind, id_)
+            facts = await ledger.load(owner, kind, id_)
             if shown_facts := {name: facts[name] for name in names if facts.get(name) is not None}:
                 facts_by_object[f"{kind} {id_}"] = shown_facts
     return facts_by_object
@@ -222,7 +223,7 @@ async def _load_events(
     first_began_at = records[0].began_at if records else None
     return [
         event
-        for event in await acts_of(store, owner)
+        for event in await list_audit_events(store, owner)
         if event.about in operation_ids
         or (event.about is None and first_began_at is not None and event.at >= first_began_at)
     ]

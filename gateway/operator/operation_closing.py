@@ -16,19 +16,19 @@ from gateway.operator.in_doubt_writes import (
     resolve_first_id,
 )
 from gateway.storage import Ledger, Store
-from gateway.storage.undertakings import (
+from gateway.storage.operations import (
+    ABSENT,
     ANSWERED,
-    DID_NOT,
-    HAPPENED,
+    CONFIRMED,
+    IN_DOUBT,
+    OPERATOR_OUTCOMES,
     RUNNING,
     SENT,
-    TOLD,
     UNDONE,
-    UNSETTLED,
+    Checkpoint,
     OperationRecord,
     OperationRepository,
-    Overtaken,
-    Point,
+    OwnershipLostError,
     Write,
 )
 from mappings.drafts import release_stale_lock
@@ -63,13 +63,13 @@ async def _try_close(store: Store, write_id: str) -> bool:
     # answer, so wait.
     if record.state == RUNNING and record.why is not None:
         return False
-    if record.state != UNSETTLED:
+    if record.state != IN_DOUBT:
         raise WriteCommandRefused(
             f"{write_id} belongs to a request that is {record.state}; it does not need to be closed"
         )
     ledger = Ledger(store)
     repository = OperationRepository(store, ledger)
-    record_writes = (await repository.writes_of(record.id))[record.id]
+    record_writes = (await repository.load_writes(record.id))[record.id]
     # Closing frees the batches. If an unknown write had started one, a retry would pay it again.
     if any(write.state == SENT and write.told is None for write in record_writes):
         raise WriteCommandRefused(
@@ -79,27 +79,27 @@ async def _try_close(store: Store, write_id: str) -> bool:
         _apply_verdict(write, store) for write in record_writes if write.state == SENT
     ]
     final_writes = {write.number: write for write in [*record_writes, *settled_writes]}
-    has_happened = any(write.state in (ANSWERED, HAPPENED) for write in final_writes.values())
-    point = Point(
-        settled=settled_writes,
-        made=[write.made for write in settled_writes if write.made],
-        records=await _build_unlock_records(store, record, list(final_writes.values())),
-        changes={"state": ANSWERED if has_happened else UNDONE, "why": None},
+    has_happened = any(write.state in (ANSWERED, CONFIRMED) for write in final_writes.values())
+    point = Checkpoint(
+        resolved_writes=settled_writes,
+        object_ids=[write.made for write in settled_writes if write.made],
+        object_changes=await _build_unlock_records(store, record, list(final_writes.values())),
+        column_values={"state": ANSWERED if has_happened else UNDONE, "why": None},
         # Nothing continues the operation, so its encrypted request and steps are no longer needed.
-        drops=True,
-        act=CLOSE_EVENT,
+        drops_payload=True,
+        audit_action=CLOSE_EVENT,
     )
     try:
-        await repository.keep(record, point)
+        await repository.save_checkpoint(record, point)
     # Another process claimed the operation, or a client changed one of its batches, since the read.
-    except (Overtaken, Conflict):
+    except (OwnershipLostError, Conflict):
         return False
     return True
 
 
 def _apply_verdict(write: Write, store: Store) -> Write:
-    state = DID_NOT if write.told == DID_NOT else HAPPENED
-    created_id = None if write.told in TOLD else write.told
+    state = ABSENT if write.told == ABSENT else CONFIRMED
+    created_id = None if write.told in OPERATOR_OUTCOMES else write.told
     return replace(write, state=state, made=created_id, settled_at=store.clock())
 
 
@@ -109,12 +109,12 @@ async def _build_unlock_records(
     """Records that unlock the operation's batches, with the effect of its last write."""
     records: dict[str, CompareAndSet] = {}
     last_write, ledger = final_writes[-1], Ledger(store)
-    has_happened = last_write.state in (ANSWERED, HAPPENED)
+    has_happened = last_write.state in (ANSWERED, CONFIRMED)
     # The format of the service's timestamps, which the batch record uses.
     time = f"{last_write.entered_at:%Y-%m-%dT%H:%M:%S.000Z}"
-    for subject_id in record.subjects:
-        batch_id = await resolve_first_id(store, record.owner, subject_id)
-        facts = await ledger.recall(record.owner, "batch", batch_id)
+    for subject_id in record.object_ids:
+        batch_id = await resolve_first_id(store, record.tenant, subject_id)
+        facts = await ledger.load(record.tenant, "batch", batch_id)
         if unlock_record := release_stale_lock(
             batch_id, facts, time if has_happened else None, last_write.made
         ):

@@ -10,11 +10,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.admission.limits import find_limit_problems as limit_problems
-from gateway.config.settings import CONFIG, Misconfigured, Server, Settings
+from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Server, Settings
 from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
 from gateway.storage.engine import parsed
-from gateway.storage.keyfile import missing, read_key_file
+from gateway.storage.key_file import build_missing_error, read_key_file
 from gateway.upstream.egress import EgressConfig
 from mappings import OPERATIONS, UNLISTED
 
@@ -25,18 +25,18 @@ def check_runnable(settings: Settings) -> None:
     """Raises Misconfigured with every problem that would keep the gateway from running."""
     # All at once, so that an operator fixes them in one round.
     if problems := list(_iter_problems(settings)):
-        raise Misconfigured([settings.placed(problem) for problem in problems])
+        raise ConfigurationError([settings.locate_problem(problem) for problem in problems])
 
 
 def list_placeholder_urls(settings: Settings) -> list[str]:
     """Warnings about placeholder addresses from the example file, each with file and line."""
     return [
-        settings.placed(
+        settings.locate_problem(
             f"environments.{name}.{key}: {url} is a placeholder; replace it with your service's "
             "address, "
             "or remove the environment"
         )
-        for name, environment in settings.environments.configured().items()
+        for name, environment in settings.environments.select_configured().items()
         for key, url in (
             ("base_url", environment.base_url),
             ("legacy_base_url", environment.legacy_base_url),
@@ -54,10 +54,10 @@ def list_key_file_warnings(settings: Settings) -> list[str]:
     try:
         # Next to a new SQLite state, the first start creates the key file.
         if read_key_file(file) is None and not settings.state.is_sqlite:
-            problem = missing(file)
+            problem = build_missing_error(file)
     except StoreUnavailable as unavailable:
         problem = unavailable
-    return [settings.placed(f"state.encryption_key_file: {problem}")] if problem else []
+    return [settings.locate_problem(f"state.encryption_key_file: {problem}")] if problem else []
 
 
 def is_placeholder(url: str) -> bool:
@@ -67,8 +67,10 @@ def is_placeholder(url: str) -> bool:
 
 def _iter_problems(settings: Settings) -> Iterator[str]:
     server = settings.server
-    if not settings.environments.configured():
-        file_hint = "" if settings.has_file else f", and there is no {CONFIG} in {Path.cwd()}"
+    if not settings.environments.select_configured():
+        file_hint = (
+            "" if settings.has_file else f", and there is no {DEFAULT_CONFIG_FILE} in {Path.cwd()}"
+        )
         yield (
             f"environments: none is configured{file_hint}; set base_url under [environments.live] or "
             "[environments.sandbox]"
@@ -95,7 +97,7 @@ def _iter_problems(settings: Settings) -> Iterator[str]:
     yield from _iter_recording_problems(settings)
     if (
         environment_name := settings.signed.environment
-    ) and environment_name not in settings.environments.configured():
+    ) and environment_name not in settings.environments.select_configured():
         yield f"signed.environment: is {environment_name}, but [environments.{environment_name}] is not configured"
     if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
         yield "server.admin_port: is the same as server.port, which clients use; choose another"
@@ -126,7 +128,7 @@ def _iter_own_addresses(settings: Settings) -> Iterator[str]:
     """Reports a service address that is the gateway's own: it would call itself without end."""
     server = settings.server
     listening_addresses = ((server.host, server.port), (server.admin_host, server.admin_port))
-    for name, environment in settings.environments.configured().items():
+    for name, environment in settings.environments.select_configured().items():
         for key, url in (
             ("base_url", environment.base_url),
             ("legacy_base_url", environment.legacy_base_url),
@@ -181,10 +183,10 @@ def _iter_tls_problems(settings: Settings) -> Iterator[str]:
     ):
         try:
             load_settings()
-        except Misconfigured as error:
+        except ConfigurationError as error:
             yield from error.problems
     # An HTTPS request is tunnelled through the proxy; plain HTTP is readable to it.
-    for name, environment in settings.environments.configured().items():
+    for name, environment in settings.environments.select_configured().items():
         if settings.upstream.proxy and not environment.base_url.startswith("https://"):
             yield (
                 f"environments.{name}.base_url: is not https, so upstream.proxy could read all "

@@ -10,8 +10,8 @@ from gateway.compare.paths import iter_parent_paths
 from gateway.compare.rules import Rule
 from gateway.observability.plurals import pluralize
 from gateway.storage import Store, Tenant
-from gateway.storage.difference_rows import Asked, Tally, all_tallies
-from gateway.storage.usage_rows import used_since
+from gateway.storage.difference_rows import Tally, TallyKey, list_tallies
+from gateway.storage.usage_rows import load_usage
 from mappings import OPERATIONS, UNLISTED
 
 VALUE_FREE_RULE_KINDS = ("ignore", "present")
@@ -90,13 +90,13 @@ async def load_readiness(
     store: Store, name: str | None = None, rules: Sequence[Rule] = ()
 ) -> list[KeyReadiness]:
     """The results of every compared key, or of keys with this name. Raises StoreUnavailable."""
-    tallies = await all_tallies(store)
+    tallies = await list_tallies(store)
     used = {
-        (row.merchant, row.environment, row.key, row.operation) for row in await used_since(store)
+        (row.merchant, row.environment, row.key, row.operation) for row in await load_usage(store)
     }
     return [
         _build_readiness(tenant, key, tallies, used, rules)
-        for tenant, key in dict.fromkeys((asked.owner, asked.key) for asked in tallies)
+        for tenant, key in dict.fromkeys((asked.tenant, asked.key) for asked in tallies)
         if name in (None, key)
     ]
 
@@ -104,7 +104,7 @@ async def load_readiness(
 def _build_readiness(
     tenant: Tenant,
     key: str,
-    tallies: dict[Asked, Tally],
+    tallies: dict[TallyKey, Tally],
     used: set[tuple[str, str, str, str]],
     rules: Sequence[Rule],
 ) -> KeyReadiness:
@@ -112,7 +112,7 @@ def _build_readiness(
     key_tallies = {
         asked.operation: tally
         for asked, tally in tallies.items()
-        if (asked.owner, asked.key) == (tenant, key)
+        if (asked.tenant, asked.key) == (tenant, key)
     }
     undocumented_operations = [
         operation for operation in UNLISTED if (*tenant, key, operation.name) in used

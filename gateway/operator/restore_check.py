@@ -13,7 +13,14 @@ import structlog
 
 from gateway.storage import Store
 from gateway.storage.periodic_tasks import PeriodicTask
-from gateway.storage.restore_marks import NONE, Mark, flag_restored, read_mark, standing, write_mark
+from gateway.storage.restore_detection import (
+    NO_MARK,
+    HighWaterMark,
+    flag_restored,
+    load_restore_state,
+    read_mark,
+    write_mark,
+)
 
 CHECK_INTERVAL_SECONDS = 1.0
 
@@ -34,8 +41,8 @@ async def is_restored(store: Store, path: Path) -> bool:
     """
     # The file first: a running gateway advances both, and the state must not look older.
     mark = await asyncio.to_thread(read_mark, path)
-    position = await standing(store)
-    return position.restored or position.mark < mark
+    position = await load_restore_state(store)
+    return position.is_restored or position.mark < mark
 
 
 class RestoreDetector:
@@ -44,8 +51,8 @@ class RestoreDetector:
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
         self._path = path
-        self._known_mark = NONE
-        self._written_mark = NONE
+        self._known_mark = NO_MARK
+        self._written_mark = NO_MARK
         self._is_restored = False
         self._was_write_ok = True
         self._task = PeriodicTask("restore_check", CHECK_INTERVAL_SECONDS, self.check)
@@ -61,11 +68,11 @@ class RestoreDetector:
 
     async def check(self) -> None:
         """Advances the high-water mark, or flags the state as restored if it is behind the mark."""
-        position = await standing(self._store)
+        position = await load_restore_state(self._store)
         # Stored in the state, so that every other process on it stops starting batches too.
-        if position.mark < self._known_mark and not position.restored:
+        if position.mark < self._known_mark and not position.is_restored:
             await flag_restored(self._store, self._known_mark)
-        if position.restored or position.mark < self._known_mark:
+        if position.is_restored or position.mark < self._known_mark:
             self._report_restored()
             return
         self._is_restored, self._known_mark = False, position.mark
@@ -84,7 +91,7 @@ class RestoreDetector:
             )
         self._is_restored = True
 
-    async def _save_mark(self, mark: Mark) -> None:
+    async def _save_mark(self, mark: HighWaterMark) -> None:
         try:
             await asyncio.to_thread(write_mark, self._path, mark)
         except OSError as error:

@@ -19,8 +19,9 @@ from sqlalchemy import and_, delete, exists, func, or_, select, tuple_
 
 from gateway.config.settings import Retention
 from gateway.storage import Ledger, Store, Tenant
-from gateway.storage.audit_log import ERASED, note
-from gateway.storage.id_rows import current_ids, legacy_ids
+from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
+from gateway.storage.id_rows import current_ids, load_legacy_ids
+from gateway.storage.operations import ANSWERED, SENT, UNDONE, OperationRepository
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.tables import (
     acts,
@@ -34,8 +35,7 @@ from gateway.storage.tables import (
     usage,
     writes,
 )
-from gateway.storage.traffic_rows import forget_traffic
-from gateway.storage.undertakings import ANSWERED, SENT, UNDONE, OperationRepository
+from gateway.storage.traffic_rows import delete_old_traffic
 from mappings.batch_locks import SIGNED_CHANGES_KIND
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
@@ -79,7 +79,7 @@ class RetentionTask(PeriodicTask):
 
     def __init__(self, store: Store, settings: Retention) -> None:
         super().__init__(
-            "retention", SWEEP_INTERVAL_SECONDS, self._delete_all_expired, at_its_end=False
+            "retention", SWEEP_INTERVAL_SECONDS, self._delete_all_expired, runs_at_stop=False
         )
         self._store = store
         self._settings = settings
@@ -87,9 +87,9 @@ class RetentionTask(PeriodicTask):
     async def _delete_all_expired(self) -> None:
         # Each step checks whether the gateway is stopping, so that shutdown does not wait for a
         # sweep.
-        deleted_counts = await delete_expired(self._store, self._settings, lambda: self.is_ending)
-        await forget_traffic(self._store)
-        await delete_expired_signed_changes(self._store, lambda: self.is_ending)
+        deleted_counts = await delete_expired(self._store, self._settings, lambda: self.is_stopping)
+        await delete_old_traffic(self._store)
+        await delete_expired_signed_changes(self._store, lambda: self.is_stopping)
         if any(deleted_counts.values()):
             log.info(
                 "retention_deleted",
@@ -181,7 +181,7 @@ async def _strip_old_payments(store: Store, before: datetime) -> int:
     for row in rows:
         owner = Tenant(row.merchant, row.environment)
         with suppress(Conflict):  # changed concurrently, so it is not old any more
-            facts = await ledger.recall(owner, "payments", row.id)
+            facts = await ledger.load(owner, "payments", row.id)
             entries = facts.get("entries", [])
             # Written even if nothing is removed: the new timestamp keeps it out of the next passes.
             stripped_entries = (
@@ -189,7 +189,7 @@ async def _strip_old_payments(store: Store, before: datetime) -> int:
                 if await _is_at_rest(ledger, owner, row.id)
                 else entries
             )
-            await ledger.record(
+            await ledger.compare_and_set(
                 owner, "payments", row.id, {"entries": stripped_entries}, {"entries": entries}
             )
             stripped_count += 1
@@ -197,7 +197,7 @@ async def _strip_old_payments(store: Store, before: datetime) -> int:
 
 
 async def _is_at_rest(ledger: Ledger, owner: Tenant, batch: str) -> bool:
-    phase = (await ledger.recall(owner, "batch", batch)).get("phase", "sent")
+    phase = (await ledger.load(owner, "batch", batch)).get("phase", "sent")
     return phase in SETTLED_PHASES
 
 
@@ -255,7 +255,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     recipient_ids = await _load_recipient_ids(store, owner, recipient)
     await _wait_for_operations(store, owner)
     answers = await _count_stored_answers(store, owner, recipient_ids)
-    payments_by_batch = await ledger.recall_all(owner, "payments")
+    payments_by_batch = await ledger.load_all(owner, "payments")
     recipient_payments = {
         batch: [
             entry
@@ -284,7 +284,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     )
     # Last: if a step above fails, the audit log must not say that the data was erased.
     async with store.write() as connection:
-        await note(store, connection, ERASED, owner)
+        await record_audit_event(store, connection, RECIPIENT_ERASED, owner)
     return ErasureCounts(
         sum(map(len, recipient_payments.values())), len(recipient_payments), facts, answers
     )
@@ -293,7 +293,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
 async def _load_recipient_ids(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
     """All ids of a recipient: the given one, the service's and the legacy one."""
     current_id = (await current_ids(store, owner, [recipient])).get(recipient, recipient)
-    legacy_ids_by_id = await legacy_ids(store, owner, [current_id])
+    legacy_ids_by_id = await load_legacy_ids(store, owner, [current_id])
     return frozenset({recipient, current_id, *legacy_ids_by_id.values()})
 
 
@@ -304,12 +304,12 @@ async def _wait_for_operations(store: Store, owner: Tenant) -> None:
     repository = OperationRepository(store, Ledger(store))
     waited_seconds, unfinished_ids = (
         0.0,
-        {record.id for record in await repository.unfinished() if record.owner == owner},
+        {record.id for record in await repository.list_unfinished() if record.tenant == owner},
     )
     while unfinished_ids and waited_seconds < UNFINISHED_TIMEOUT_SECONDS:
         await asyncio.sleep(PAUSE_SECONDS)
         waited_seconds += PAUSE_SECONDS
-        unfinished_ids &= {record.id for record in await repository.unfinished()}
+        unfinished_ids &= {record.id for record in await repository.list_unfinished()}
     if unfinished_ids:
         raise RecipientInUse(
             "writes of this merchant are in progress or in doubt and may concern this recipient; "
@@ -318,7 +318,7 @@ async def _wait_for_operations(store: Store, owner: Tenant) -> None:
 
 
 async def _count_stored_answers(store: Store, owner: Tenant, names: Iterable[str]) -> int:
-    records = await OperationRepository(store, Ledger(store)).of_object(owner, names)
+    records = await OperationRepository(store, Ledger(store)).list_by_object(owner, names)
     return sum(record.answer is not None for record in records)
 
 
@@ -326,7 +326,7 @@ async def _strip_recipient_payments(
     ledger: Ledger, owner: Tenant, batch: str, names: frozenset[str]
 ) -> None:
     entries: Sequence[Mapping[str, Any]]
-    entries = (await ledger.recall(owner, "payments", batch)).get("entries", [])
+    entries = (await ledger.load(owner, "payments", batch)).get("entries", [])
     stripped_entries = map_rows(
         lambda entry: (
             strip_personal_data(entry) if entry["recipient"].get("id") in names else entry
@@ -334,7 +334,7 @@ async def _strip_recipient_payments(
         entries,
     )
     try:
-        await ledger.record(
+        await ledger.compare_and_set(
             owner, "payments", batch, {"entries": stripped_entries}, {"entries": entries}
         )
     except Conflict:
@@ -342,8 +342,8 @@ async def _strip_recipient_payments(
 
 
 async def _delete_personal_facts(ledger: Ledger, owner: Tenant, name: str) -> int:
-    facts = await ledger.recall(owner, "recipient", name)
+    facts = await ledger.load(owner, "recipient", name)
     removed_facts = {fact: None for fact in facts if fact not in IMPERSONAL_FACTS}
     if removed_facts:
-        await ledger.record_all(owner, [CompareAndSet("recipient", name, removed_facts)])
+        await ledger.compare_and_set_all(owner, [CompareAndSet("recipient", name, removed_facts)])
     return len(removed_facts)

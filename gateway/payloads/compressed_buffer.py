@@ -11,13 +11,13 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Self
 
-PART = 256 * 1024
+COMPRESSED_PART_BYTES = 256 * 1024
 """Bytes that are compressed together."""
 
-WINDOW = 64 * 1024
+WINDOW_BYTES = 64 * 1024
 """Bytes that are read at a time; TLS encryption of a window blocks the event loop."""
 
-_QUICKLY = 1
+_COMPRESSION_LEVEL = 1
 
 
 class CompressedBuffer:
@@ -28,61 +28,63 @@ class CompressedBuffer:
     """
 
     def __init__(self, parts: Iterable[bytes] = (), size: int = 0) -> None:
-        self._folded = [*parts]
-        self._last = io.BytesIO()
+        self._compressed_parts = [*parts]
+        self._open_part = io.BytesIO()
         self._size = size
 
     @classmethod
-    def of(cls, those: Iterable[bytes]) -> Self:
+    def from_chunks(cls, chunks: Iterable[bytes]) -> Self:
         """Compress chunks while they are produced."""
-        folded = cls()
-        for one in those:
-            folded.put(one)
-        return folded
+        buffer = cls()
+        for chunk in chunks:
+            buffer.append(chunk)
+        return buffer
 
-    def put(self, part: bytes) -> None:
-        if full := self._full_with(part):
-            self._folded.append(zlib.compress(full, _QUICKLY))
+    def append(self, chunk: bytes) -> None:
+        if full_part := self._take_full_part(chunk):
+            self._compressed_parts.append(zlib.compress(full_part, _COMPRESSION_LEVEL))
 
-    async def add(self, part: bytes) -> None:
+    async def append_in_thread(self, chunk: bytes) -> None:
         """Append a chunk from the event loop; the compression runs in a thread.
 
         It does not use ``run_in_thread``: there it would queue behind other work, while the sender
         waits for this body to be read.
         """
-        if full := self._full_with(part):
-            self._folded.append(await asyncio.to_thread(zlib.compress, full, _QUICKLY))
+        if full_part := self._take_full_part(chunk):
+            self._compressed_parts.append(
+                await asyncio.to_thread(zlib.compress, full_part, _COMPRESSION_LEVEL)
+            )
 
-    def _full_with(self, part: bytes) -> bytes:
+    def _take_full_part(self, chunk: bytes) -> bytes:
         """Append to the open part; return it if it is full, else nothing."""
-        self._last.write(part)
-        self._size += len(part)
-        if self._last.tell() < PART:
+        self._open_part.write(chunk)
+        self._size += len(chunk)
+        if self._open_part.tell() < COMPRESSED_PART_BYTES:
             return b""
-        full, self._last = self._last.getvalue(), io.BytesIO()
-        return full
+        full_part, self._open_part = self._open_part.getvalue(), io.BytesIO()
+        return full_part
 
     def __len__(self) -> int:
         return self._size
 
-    def parts(self) -> Iterator[bytes]:
+    def iter_compressed_parts(self) -> Iterator[bytes]:
         """Yield the compressed parts, which can be stored and restored."""
-        yield from self._folded
-        if last := self._last.getvalue():
-            yield zlib.compress(last, _QUICKLY)
+        yield from self._compressed_parts
+        if open_part := self._open_part.getvalue():
+            yield zlib.compress(open_part, _COMPRESSION_LEVEL)
 
-    def windows(self) -> Iterator[memoryview]:
-        for folded in self._folded:
-            yield from iter_windows(zlib.decompress(folded))
-        yield from iter_windows(self._last.getvalue())
+    def iter_windows(self) -> Iterator[memoryview]:
+        for part in self._compressed_parts:
+            yield from iter_windows(zlib.decompress(part))
+        yield from iter_windows(self._open_part.getvalue())
 
     def __bytes__(self) -> bytes:
-        return b"".join(self.windows())
+        return b"".join(self.iter_windows())
 
 
 def iter_windows(text: bytes | CompressedBuffer) -> Iterator[memoryview]:
     """Yield the bytes of a plain or compressed text, one window at a time."""
     if isinstance(text, CompressedBuffer):
-        return text.windows()
+        return text.iter_windows()
     view = memoryview(text)
-    return (view[start : start + WINDOW] for start in range(0, len(view), WINDOW))
+    return (view[start : start + WINDOW_BYTES] for start in range(0, len(view), WINDOW_BYTES))

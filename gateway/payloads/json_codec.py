@@ -26,27 +26,27 @@ import simplejson
 from gateway.payloads.compressed_buffer import CompressedBuffer, iter_windows
 from mappings.lazy_sequences import SLICE_SIZE, CompressedSequence, LazySequence, MappedSequence
 
-LARGE = 256 * 1024
+LARGE_BYTES = 256 * 1024
 """Larger texts are decoded in slices, and processed in a thread instead of the event loop."""
 
-LONG = frozenset({"payments", "update_payments", "remove_payments", "entries"})
+LONG_LISTS = frozenset({"payments", "update_payments", "remove_payments", "entries"})
 """Fields whose lists may be very long: the documents set no maximum of payments in a batch."""
 
-DEPTH = 64
+MAX_DEPTH = 64
 """Maximum nesting of objects and arrays; the documents' deepest body has five levels."""
 
-DIGITS = 4300
+MAX_DIGITS = 4300
 """Maximum digits of a number when written out: Python's own limit for ``int``."""
 
 
-class Unreadable(Exception):
+class JsonError(Exception):
     """The bytes are not JSON, or JSON that cannot be kept exactly.
 
     The message has the reason, but never the input.
     """
 
 
-class Number(Decimal):
+class ExactDecimal(Decimal):
     """A ``Decimal`` that is written with the text it was read from."""
 
     __slots__ = ("_text",)
@@ -70,8 +70,10 @@ class Number(Decimal):
         return type(self), (self._text,)
 
 
-def read(
-    data: bytes | CompressedBuffer, packs: Collection[str] = (), most_bytes: int | None = None
+def loads(
+    data: bytes | CompressedBuffer,
+    packed_lists: Collection[str] = (),
+    max_memory_bytes: int | None = None,
 ) -> Any:
     """Decode a JSON text, UTF-8 with or without a byte order mark; raises JsonError.
 
@@ -80,29 +82,29 @@ def read(
     ``packed_lists`` become ``Rows``. ``max_memory_bytes`` bounds the memory of a text that cannot be
     decoded in slices (``estimate_memory_bytes``).
     """
-    if packs and len(data) > LARGE:
-        with suppress(Unsliced):  # the decoding of the whole text below reports the error
-            return loads_in_slices(data, packs)
-    if most_bytes is not None and estimate_memory_bytes(data) > most_bytes:
-        raise Unreadable("too many values")
-    reason, value = _read(bytes(data))
+    if packed_lists and len(data) > LARGE_BYTES:
+        with suppress(NotSliceableError):  # the decoding of the whole text below reports the error
+            return loads_in_slices(data, packed_lists)
+    if max_memory_bytes is not None and estimate_memory_bytes(data) > max_memory_bytes:
+        raise JsonError("too many values")
+    reason, value = _decode(bytes(data))
     if reason:  # raised outside the except block, because the cause's text holds the input
-        raise Unreadable(reason)
+        raise JsonError(reason)
     return value
 
 
-def loads_in_slices(data: bytes | CompressedBuffer, packs: Collection[str]) -> Any:
+def loads_in_slices(data: bytes | CompressedBuffer, packed_lists: Collection[str]) -> Any:
     """Like ``loads``, but never holds more than ``SLICE_BYTES`` of values at once.
 
     Raises NotSliceableError.
     """
-    return _BySlices(data, packs).read()
+    return _SliceReader(data, packed_lists).read_document()
 
 
 VALUE_BYTES = 80
 """Estimated memory of one value, in addition to its text."""
 
-SLICE_BYTES = VALUE_BYTES * LARGE
+SLICE_BYTES = VALUE_BYTES * LARGE_BYTES
 """Estimated memory of the values of a text of ``LARGE_BYTES``, which needs no check for room."""
 
 
@@ -113,7 +115,7 @@ def estimate_memory_bytes(data: bytes | CompressedBuffer) -> int:
     gives an upper bound. A hostile body is refused before it is parsed.
     """
     if isinstance(data, CompressedBuffer):
-        return sum(estimate_memory_bytes(bytes(window)) for window in data.windows())
+        return sum(estimate_memory_bytes(bytes(window)) for window in data.iter_windows())
     return VALUE_BYTES * sum(map(data.count, (b",", b"[", b"{")))
 
 
@@ -124,76 +126,76 @@ def loads_trusted(text: str) -> Any:
 
 def dumps(value: Any) -> bytes:
     """Encode as compact, unescaped UTF-8 JSON; raises TypeError for other values, such as floats."""
-    _check(value)
-    return _whole(value, _CHECKED)
+    _check_encodable(value)
+    return _encode(value, _CHECKED)
 
 
 def dumps_trusted(value: Any) -> bytes:
     """Like ``dumps``, but without the check, which takes longer than the encoding."""
-    return _whole(value, _WRITTEN)
+    return _encode(value, _TRUSTED)
 
 
 def dumps_chunks(value: Any) -> list[bytes]:
     """Like ``dumps``, but returns chunks, because joining them would hold a second copy."""
-    _check(value)
-    return [*_parts(value, _CHECKED)]
+    _check_encodable(value)
+    return [*_iter_encoded(value, _CHECKED)]
 
 
 def dumps_compressed(value: Any) -> CompressedBuffer:
     """Like ``dumps``, but compresses the text while it is produced."""
-    _check(value)
-    return CompressedBuffer.of(_parts(value, _CHECKED))
+    _check_encodable(value)
+    return CompressedBuffer.from_chunks(_iter_encoded(value, _CHECKED))
 
 
 def iterdumps(value: Any) -> Iterator[bytes]:
     """Like ``dumps_trusted``, but yields one slice of rows at a time."""
-    return _parts(value, _WRITTEN)
+    return _iter_encoded(value, _TRUSTED)
 
 
 def iterdumps_canonical(value: Any) -> Iterator[bytes]:
     """Like ``iterdumps``, but with sorted fields, for digests."""
-    return _parts(value, _ORDERED)
+    return _iter_encoded(value, _CANONICAL)
 
 
-def _whole(value: Any, manner: _Manner) -> bytes:
+def _encode(value: Any, options: _EncodeOptions) -> bytes:
     try:
-        return manner.encoder.encode(value)
-    except _InSlices:
-        whole = io.BytesIO()
-        whole.writelines(_sliced(value, manner))
-        return whole.getvalue()
+        return options.encoder.encode(value)
+    except _HasRowsError:
+        buffer = io.BytesIO()
+        buffer.writelines(_iter_encoded_slices(value, options))
+        return buffer.getvalue()
 
 
-def _parts(value: Any, manner: _Manner) -> Iterator[bytes]:
+def _iter_encoded(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
     try:
-        yield manner.encoder.encode(value)
-    except _InSlices:
-        yield from _sliced(value, manner)
+        yield options.encoder.encode(value)
+    except _HasRowsError:
+        yield from _iter_encoded_slices(value, options)
 
 
-def _sliced(value: Any, manner: _Manner) -> Iterator[bytes]:
-    encoder = manner.encoder
+def _iter_encoded_slices(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
+    encoder = options.encoder
     if isinstance(value, LazySequence):
         comma = b""
         yield b"["
-        for some in value.iterate_slices():
-            if manner.checks:
-                _check(some)
-            yield comma + encoder.encode(some)[1:-1]
+        for rows in value.iterate_slices():
+            if options.checks_rows:
+                _check_encodable(rows)
+            yield comma + encoder.encode(rows)[1:-1]
             comma = b","
         yield b"]"
     elif isinstance(value, dict):
         comma = b"{"
-        for name in sorted(value) if manner.sorts else value:
+        for name in sorted(value) if options.sorts_fields else value:
             yield b"%b%b:" % (comma, encoder.encode(name))
-            yield from _parts(value[name], manner)
+            yield from _iter_encoded(value[name], options)
             comma = b","
         yield b"}"
     else:
         comma = b"["
-        for one in value:
+        for item in value:
             yield comma
-            yield from _parts(one, manner)
+            yield from _iter_encoded(item, options)
             comma = b","
         yield b"]"
 
@@ -202,53 +204,55 @@ def has_rows(value: Any) -> bool:
     """Return whether a value, or an object in it, contains ``Rows``."""
     if not isinstance(value, dict):
         return isinstance(value, LazySequence)
-    for one in value.values():  # noqa: SIM110 - any() would add a generator
+    for item in value.values():  # noqa: SIM110 - any() would add a generator
         # Types are tested first: this runs for every response, and a call for each string is slow.
-        if type(one) not in _SHORT and has_rows(one):
+        if type(item) not in _SHORT and has_rows(item):
             return True
     return False
 
 
-class _InSlices(Exception):
+class _HasRowsError(Exception):
     """The value contains ``Rows``, so it must be encoded in slices."""
 
 
-def _otherwise(value: Any) -> msgspec.Raw:
+def _encode_custom_value(value: Any) -> msgspec.Raw:
     """Encode the types that msgspec does not support."""
-    if isinstance(value, Number):
+    if isinstance(value, ExactDecimal):
         return msgspec.Raw(str(value).encode())
     if isinstance(value, LazySequence):
-        raise _InSlices
+        raise _HasRowsError
     raise TypeError(f"not a JSON value: {type(value).__name__}")
 
 
-def _read(data: bytes) -> tuple[str, Any]:
+def _decode(data: bytes) -> tuple[str, Any]:
     try:
-        value = _as_written(data)
-    except _Odd:
-        reason, value = _strictly(data)
+        value = _decode_fast(data)
+    except _NeedsStrictDecode:
+        reason, value = _decode_strict(data)
         if reason:
             return reason, None
-    if data.count(b"{") + data.count(b"[") > DEPTH and _is_deeper(value, DEPTH):
-        return f"nested deeper than {DEPTH}", value
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        return f"nested deeper than {MAX_DEPTH}", value
     return "", value
 
 
-def _as_written(data: bytes) -> Any:
+def _decode_fast(data: bytes) -> Any:
     """Decode a text whose value would be encoded to the same text; raises _NeedsStrictDecode."""
     try:
         value = _READER.decode(data)
         written = _WRITER.encode(value)
     except (ValueError, ArithmeticError, RecursionError):  # a DecodeError is a ValueError, too
-        raise _Odd from None
+        raise _NeedsStrictDecode from None
     # Duplicate keys and every other loss make the encoded text shorter, and nothing makes it longer.
     # So removing whitespace inside of strings too cannot hide a difference.
-    if written != data and written.translate(None, _BLANKS) != data.translate(None, _BLANKS):
-        raise _Odd
+    if written != data and written.translate(None, _WHITESPACE) != data.translate(
+        None, _WHITESPACE
+    ):
+        raise _NeedsStrictDecode
     return value
 
 
-def _strictly(data: bytes) -> tuple[str, Any]:
+def _decode_strict(data: bytes) -> tuple[str, Any]:
     try:
         text = data.removeprefix(BOM_UTF8).decode()
         if text.startswith(("\ufeff", "\xef\xbb\xbf")):  # simplejson would skip a second one too
@@ -263,52 +267,52 @@ def _strictly(data: bytes) -> tuple[str, Any]:
     except simplejson.JSONDecodeError as error:
         return f"not JSON: line {error.lineno} column {error.colno}", None
     except RecursionError:
-        return f"nested deeper than {DEPTH}", None
+        return f"nested deeper than {MAX_DEPTH}", None
     except (ValueError, ArithmeticError):
-        return f"a number of more than {DIGITS} digits", None
-    except _Twice as error:
+        return f"a number of more than {MAX_DIGITS} digits", None
+    except _DuplicateKeyError as error:
         return f"the key {error.key[:60]!r} twice in one object", None
     return "", value
 
 
-def _is_deeper(value: Any, most: int) -> bool:
+def _is_deeper(value: Any, max_depth: int) -> bool:
     """Return whether a decoded value is nested deeper than ``max_depth``."""
     if type(value) not in _READ_NESTS:
         return False
-    if not most:
+    if not max_depth:
         return True
-    for one in value.values() if type(value) is dict else value:
-        if type(one) in _READ_NESTS and _is_deeper(one, most - 1):
+    for item in value.values() if type(value) is dict else value:
+        if type(item) in _READ_NESTS and _is_deeper(item, max_depth - 1):
             return True
     return False
 
 
-class _Twice(Exception):
+class _DuplicateKeyError(Exception):
     def __init__(self, key: str) -> None:
         super().__init__(key)
         self.key = key
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    read = dict(pairs)
-    if len(read) != len(pairs):
-        seen: set[str] = set()
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        seen_keys: set[str] = set()
         for key, _ in pairs:
-            if key in seen:
-                raise _Twice(key)
-            seen.add(key)
-    return read
+            if key in seen_keys:
+                raise _DuplicateKeyError(key)
+            seen_keys.add(key)
+    return fields
 
 
-def _number(text: str) -> Decimal:
+def _parse_number(text: str) -> Decimal:
     number = Decimal(text)
     # 1E999999999 is short to send, but a gigabyte when it is written out.
-    if len(text) > DIGITS or abs(number.adjusted()) > DIGITS:
+    if len(text) > MAX_DIGITS or abs(number.adjusted()) > MAX_DIGITS:
         raise ValueError
-    return number if str(number) == text else Number(text)
+    return number if str(number) == text else ExactDecimal(text)
 
 
-_DECIMALS = {Decimal, Number}
+_DECIMALS = {Decimal, ExactDecimal}
 _SIMPLE = {str, int, bool, type(None)}
 _PLAIN = _SIMPLE | {CompressedSequence, MappedSequence}
 """Types that need no check before they are encoded."""
@@ -318,245 +322,251 @@ _SHORT = _SIMPLE | _DECIMALS | {list, tuple}
 """Types in which ``has_rows`` does not search."""
 
 
-def _check(value: Any) -> None:
+def _check_encodable(value: Any) -> None:
     """Raise TypeError if the value cannot be encoded as JSON."""
-    if flaw := _flaw((value,), DEPTH):
+    if flaw := _find_flaw((value,), MAX_DEPTH):
         raise TypeError(flaw)
 
 
-def _flaw(those: Iterable[Any], deep: int) -> str:
+def _find_flaw(values: Iterable[Any], max_depth: int) -> str:
     """Return the reason that values cannot be encoded as JSON, or an empty string.
 
     msgspec silently encodes floats, bytes, dates, NaN and numeric keys, and has no option against it.
     """
-    for one in those:
-        kind = type(one)
+    for item in values:
+        kind = type(item)
         if kind is str or kind in _PLAIN:  # nearly all values are strings
             continue
         if kind in _NESTS:
-            if not deep:
-                return f"nested deeper than {DEPTH}"
-            if kind is dict and _odd_key(one):
+            if not max_depth:
+                return f"nested deeper than {MAX_DEPTH}"
+            if kind is dict and _has_non_text_key(item):
                 return "a key that is not text"
-            if flaw := _flaw(one.values() if kind is dict else one, deep - 1):
+            if flaw := _find_flaw(item.values() if kind is dict else item, max_depth - 1):
                 return flaw
         elif kind not in _DECIMALS:
             return f"not a JSON value: {kind.__name__}"
-        elif not one.is_finite():
+        elif not item.is_finite():
             return "not a JSON value: a number that is none"
     return ""
 
 
-def _odd_key(value: dict[Any, Any]) -> bool:
+def _has_non_text_key(value: dict[Any, Any]) -> bool:
     for key in value:  # noqa: SIM110 - any() would add a generator
         if type(key) is not str:
             return True
     return False
 
 
-_DECODER = simplejson.JSONDecoder(object_pairs_hook=_object, parse_float=_number)
-_READER = msgspec.json.Decoder(float_hook=_number)
-_WRITER = msgspec.json.Encoder(decimal_format="number", enc_hook=_otherwise)
-_BLANKS = b" \t\n\r"
+_DECODER = simplejson.JSONDecoder(object_pairs_hook=_build_object, parse_float=_parse_number)
+_READER = msgspec.json.Decoder(float_hook=_parse_number)
+_WRITER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom_value)
+_WHITESPACE = b" \t\n\r"
 
 
-class _Manner(NamedTuple):
+class _EncodeOptions(NamedTuple):
     """How a value is encoded: whether its rows are checked, and whether fields are sorted."""
 
     encoder: msgspec.json.Encoder
-    checks: bool = False
-    sorts: bool = False
+    checks_rows: bool = False
+    sorts_fields: bool = False
 
 
-_WRITTEN = _Manner(_WRITER)
-_CHECKED = _Manner(_WRITER, checks=True)
-_ORDERED = _Manner(
-    msgspec.json.Encoder(decimal_format="number", enc_hook=_otherwise, order="sorted"), sorts=True
+_TRUSTED = _EncodeOptions(_WRITER)
+_CHECKED = _EncodeOptions(_WRITER, checks_rows=True)
+_CANONICAL = _EncodeOptions(
+    msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom_value, order="sorted"),
+    sorts_fields=True,
 )
 
 
 # Decoding of a large text, one window at a time
 
-_HEADS = 3
+_MAX_LIST_DEPTH = 3
 """Maximum depth of the objects in which long lists are decoded in slices."""
 
-_BLANK = _BLANKS.decode()
-_BETWEEN_ITEMS = ("},{", "}, {")
+_WHITESPACE_TEXT = _WHITESPACE.decode()
+_ITEM_BOUNDARIES = ("},{", "}, {")
 
 
-class Unsliced(Exception):
+class NotSliceableError(Exception):
     """The text must be decoded at once: it is invalid, or too much of it is in no long list."""
 
 
-class _Odd(Unsliced):
+class _NeedsStrictDecode(NotSliceableError):
     """The text is invalid, or may be, and needs the strict decoder."""
 
 
-class _BySlices:
+class _SliceReader:
     """Decodes an object and packs its long lists while they are decoded."""
 
     def __init__(self, data: bytes | CompressedBuffer, packs: Collection[str]) -> None:
         self._size = len(data)
         self._windows = iter_windows(data)
-        self._packs = packs
+        self._packed_lists = packs
         self._decoded = 0
         self._decoder = getincrementaldecoder("utf-8")()
         self._text = ""
-        self._at = 0
-        self._may_be_halves = False
+        self._position = 0
+        self._may_have_lone_surrogates = False
 
-    def read(self) -> Any:
+    def read_document(self) -> Any:
         """Decode the whole text; raises _NeedsStrictDecode."""
-        if self._next() != "{":
-            raise _Odd
-        value = self._object(1)
-        if self._next():
-            raise _Odd
-        if self._may_be_halves:
-            self._refuse_halves(value)
-        if _is_deeper(value, DEPTH):
-            raise _Odd
+        if self._peek() != "{":
+            raise _NeedsStrictDecode
+        value = self._read_object(1)
+        if self._peek():
+            raise _NeedsStrictDecode
+        if self._may_have_lone_surrogates:
+            self._check_surrogates(value)
+        if _is_deeper(value, MAX_DEPTH):
+            raise _NeedsStrictDecode
         return value
 
-    def _object(self, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        self._at += 1
-        if self._next() == "}":
-            self._at += 1
-            return found
+    def _read_object(self, depth: int) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        self._position += 1
+        if self._peek() == "}":
+            self._position += 1
+            return fields
         while True:
-            if self._next() != '"':
-                raise _Odd
-            name = self._any()
-            if name in found:
-                raise _Odd
-            self._pass(":")
-            found[name] = self._of(name, depth)
-            if self._next() == "}":
-                self._at += 1
-                return found
-            self._pass(",")
+            if self._peek() != '"':
+                raise _NeedsStrictDecode
+            name = self._read_value()
+            if name in fields:
+                raise _NeedsStrictDecode
+            self._skip(":")
+            fields[name] = self._read_field(name, depth)
+            if self._peek() == "}":
+                self._position += 1
+                return fields
+            self._skip(",")
 
-    def _of(self, name: str, depth: int) -> Any:
-        begins = self._next()
-        if begins == "[" and name in self._packs:
-            rows = CompressedSequence(self._rows(depth))
+    def _read_field(self, name: str, depth: int) -> Any:
+        first_character = self._peek()
+        if first_character == "[" and name in self._packed_lists:
+            rows = CompressedSequence(self._iter_rows(depth))
             return rows if len(rows) > SLICE_SIZE else [*rows]
-        if begins == "{" and depth < _HEADS:
-            return self._object(depth + 1)
-        return self._any()
+        if first_character == "{" and depth < _MAX_LIST_DEPTH:
+            return self._read_object(depth + 1)
+        return self._read_value()
 
-    def _rows(self, depth: int) -> Iterator[Any]:
+    def _iter_rows(self, depth: int) -> Iterator[Any]:
         """Yield the items of a list, checked against the limits of the whole text."""
-        for some in self._items():
-            if self._may_be_halves:
-                self._refuse_halves(some)
-            if _is_deeper(some, DEPTH - depth):
-                raise _Odd
-            yield from some
+        for items in self._iter_item_groups():
+            if self._may_have_lone_surrogates:
+                self._check_surrogates(items)
+            if _is_deeper(items, MAX_DEPTH - depth):
+                raise _NeedsStrictDecode
+            yield from items
 
-    def _items(self) -> Iterator[list[Any]]:
-        self._at += 1
-        if self._next() == "]":
-            self._at += 1
+    def _iter_item_groups(self) -> Iterator[list[Any]]:
+        self._position += 1
+        if self._peek() == "]":
+            self._position += 1
             return
-        odd_until, alone = -1, 0
+        odd_until, single_count = -1, 0
         while True:
             if odd_until < self._decoded:
-                if some := self._many():
-                    yield some
+                if items := self._read_many_items():
+                    yield items
                 else:
                     odd_until = self._decoded  # the rest of the decoded text goes item by item
-            self._next()
-            yield [self._any()]
+            self._peek()
+            yield [self._read_value()]
             # Objects of the service are longer, in any formatting: this is a hostile body.
-            if (alone := alone + 1) > LARGE:
-                raise _Odd
-            if self._next() == "]":
-                self._at += 1
+            if (single_count := single_count + 1) > LARGE_BYTES:
+                raise _NeedsStrictDecode
+            if self._peek() == "]":
+                self._position += 1
                 return
-            self._pass(",")
+            self._skip(",")
 
-    def _many(self) -> list[Any]:
+    def _read_many_items(self) -> list[Any]:
         """Decode the items up to the last complete one in the decoded text, at once.
 
         Returns an empty list if there is none. If the boundary is inside of an item or a string, the
         text before it is not a valid list and is not used.
         """
-        self._next()
-        end = max(self._text.rfind(between, self._at) for between in _BETWEEN_ITEMS)
+        self._peek()
+        end = max(self._text.rfind(boundary, self._position) for boundary in _ITEM_BOUNDARIES)
         if end < 0:
             return []
-        items = f"[{self._text[self._at : end + 1]}]"
-        with suppress(_Odd):
-            some = _as_written(items.encode())
-            self._at = end + 2
-            return some  # type: ignore[no-any-return] # it begins as a list
+        items = f"[{self._text[self._position : end + 1]}]"
+        with suppress(_NeedsStrictDecode):
+            values = _decode_fast(items.encode())
+            self._position = end + 2
+            return values  # type: ignore[no-any-return] # it begins as a list
         try:
-            some, read = _SCAN(items, 0)
-        except (StopIteration, ValueError, ArithmeticError, RecursionError, _Twice):
+            values, end_position = _SCAN_VALUE(items, 0)
+        except (StopIteration, ValueError, ArithmeticError, RecursionError, _DuplicateKeyError):
             return []
-        if read < len(items):
+        if end_position < len(items):
             return []
-        self._at = end + 2
-        return some  # type: ignore[no-any-return] # it begins as a list
+        self._position = end + 2
+        return values  # type: ignore[no-any-return] # it begins as a list
 
-    def _refuse_halves(self, value: Any) -> None:
+    def _check_surrogates(self, value: Any) -> None:
         try:
-            for _ in _parts(value, _WRITTEN):
+            for _ in _iter_encoded(value, _TRUSTED):
                 pass
         except UnicodeEncodeError:
-            raise _Odd from None
+            raise _NeedsStrictDecode from None
 
-    def _any(self) -> Any:
+    def _read_value(self) -> Any:
         """Decode the value at the current position."""
         while True:
             try:
-                value, end = _SCAN(self._text, self._at)
-            except (StopIteration, ValueError, ArithmeticError, RecursionError, _Twice):
+                value, end = _SCAN_VALUE(self._text, self._position)
+            except (StopIteration, ValueError, ArithmeticError, RecursionError, _DuplicateKeyError):
                 end = None
             if end is not None and (end < len(self._text) or not self._has_more):
-                self._at = end
+                self._position = end
                 return value
-            self._more()
+            self._decode_more()
 
-    def _next(self) -> str:
+    def _peek(self) -> str:
         """Skip whitespace and return the next character; empty at the end."""
         while True:
-            while self._at < len(self._text):
-                if (character := self._text[self._at]) not in _BLANK:
+            while self._position < len(self._text):
+                if (character := self._text[self._position]) not in _WHITESPACE_TEXT:
                     return character
-                self._at += 1
+                self._position += 1
             if not self._has_more:
                 return ""
-            self._more()
+            self._decode_more()
 
-    def _pass(self, character: str) -> None:
-        if self._next() != character:
-            raise _Odd
-        self._at += 1
+    def _skip(self, character: str) -> None:
+        if self._peek() != character:
+            raise _NeedsStrictDecode
+        self._position += 1
 
     @property
     def _has_more(self) -> bool:
         return self._decoded < self._size
 
-    def _more(self) -> None:
+    def _decode_more(self) -> None:
         """Decode another window, or double the text if one window was not enough."""
         if not self._has_more:
-            raise _Odd
-        left, new = self._text[self._at :], ""
-        while self._has_more and (not new or len(new) < len(left)):
+            raise _NeedsStrictDecode
+        remaining_text, new_text = self._text[self._position :], ""
+        while self._has_more and (not new_text or len(new_text) < len(remaining_text)):
             window = next(self._windows)
             self._decoded += len(window)
             try:
-                new += self._decoder.decode(window, final=not self._has_more)
+                new_text += self._decoder.decode(window, final=not self._has_more)
             except UnicodeDecodeError:
-                raise _Odd from None
-        self._text, self._at = left + new, 0
+                raise _NeedsStrictDecode from None
+        self._text, self._position = remaining_text + new_text, 0
         # A value longer than a window is decoded again with each window, so its cost must be bounded.
-        if len(self._text) > LARGE and estimate_memory_bytes(self._text.encode()) > SLICE_BYTES:
-            raise _Odd
-        self._may_be_halves = self._may_be_halves or "\\ud" in self._text or "\\uD" in self._text
+        if (
+            len(self._text) > LARGE_BYTES
+            and estimate_memory_bytes(self._text.encode()) > SLICE_BYTES
+        ):
+            raise _NeedsStrictDecode
+        self._may_have_lone_surrogates = (
+            self._may_have_lone_surrogates or "\\ud" in self._text or "\\uD" in self._text
+        )
 
 
-_SCAN = _DECODER.scan_once
+_SCAN_VALUE = _DECODER.scan_once

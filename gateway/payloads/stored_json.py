@@ -10,51 +10,51 @@ from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from mappings.effects import JSON
 
-Text = str | CompressedBuffer
+StoredText = str | CompressedBuffer
 
-_PACKED = "z"
+_COMPRESSED_PREFIX = "z"
 """Prefix of texts in an older format, compressed as a whole and in base64; no JSON starts with it."""
 
 
-def encode_stored(value: JSON) -> Text:
+def encode_value(value: JSON) -> StoredText:
     parts = json_codec.iterdumps(value)
-    plain: list[bytes] = []
+    encoded_parts: list[bytes] = []
     size = 0
     for part in parts:
-        plain.append(part)
+        encoded_parts.append(part)
         size += len(part)
         # Most values are small, so compression starts only once the text exceeds this size.
-        if size > json_codec.LARGE:
-            return CompressedBuffer.of(chain(plain, parts))
-    return b"".join(plain).decode()
+        if size > json_codec.LARGE_BYTES:
+            return CompressedBuffer.from_chunks(chain(encoded_parts, parts))
+    return b"".join(encoded_parts).decode()
 
 
-def compress_if_large(text: str) -> Text:
+def compress_if_large(text: str) -> StoredText:
     """Compress a JSON text for storage if it is large."""
     data = text.encode()
-    return CompressedBuffer.of([data]) if len(data) > json_codec.LARGE else text
+    return CompressedBuffer.from_chunks([data]) if len(data) > json_codec.LARGE_BYTES else text
 
 
-def plain(text: Text) -> str:
+def decompress_text(text: StoredText) -> str:
     return text if isinstance(text, str) else bytes(text).decode()
 
 
-def is_starting_with(text: Text, character: str) -> bool:
+def starts_with(text: StoredText, character: str) -> bool:
     """Return whether a text starts with a character; a large one is decompressed only so far."""
     if isinstance(text, str):
         return text.startswith(character)
-    return bytes(next(text.windows(), b"")[:1]) == character.encode()
+    return bytes(next(text.iter_windows(), b"")[:1]) == character.encode()
 
 
-def value(text: Text) -> JSON:
+def decode_value(text: StoredText) -> JSON:
     """Decode a stored value; long lists become ``Rows``."""
     if isinstance(text, CompressedBuffer):
-        return json_codec.read(text, json_codec.LONG)
-    if is_long(text):
-        return json_codec.read(zlib.decompress(base64.b64decode(text[1:])), json_codec.LONG)
+        return json_codec.loads(text, json_codec.LONG_LISTS)
+    if is_large(text):
+        return json_codec.loads(zlib.decompress(base64.b64decode(text[1:])), json_codec.LONG_LISTS)
     return json_codec.loads_trusted(text)
 
 
-def is_long(text: Text) -> bool:
+def is_large(text: StoredText) -> bool:
     """Return whether decoding the text takes so long that it should not block the event loop."""
-    return isinstance(text, CompressedBuffer) or text.startswith(_PACKED)
+    return isinstance(text, CompressedBuffer) or text.startswith(_COMPRESSED_PREFIX)

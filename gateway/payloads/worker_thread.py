@@ -15,23 +15,23 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 _thread = ThreadPoolExecutor(1, "aside")
 
 
-async def run_in_thread(work: Callable[P, Made], *args: P.args, **named: P.kwargs) -> Made:
+async def run_in_thread(work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
     """Return the result of the work, or raise its error.
 
     The work runs to its end even if the caller is cancelled.
     """
     # The caller's context variables, such as the trace span, must be set in the thread too.
-    own = partial(contextvars.copy_context().run, work, *args, **named)
-    return await asyncio.get_running_loop().run_in_executor(_thread, own)
+    call = partial(contextvars.copy_context().run, work, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_thread, call)
 
 
 async def run_in_thread_if(
-    is_long: bool, work: Callable[P, Made], *args: P.args, **named: P.kwargs
-) -> Made:
+    is_slow: bool, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
+) -> Result:
     """Run slow work in the thread; for short work the switch would cost more than it saves."""
-    return await run_in_thread(work, *args, **named) if is_long else work(*args, **named)
+    return await run_in_thread(work, *args, **kwargs) if is_slow else work(*args, **kwargs)

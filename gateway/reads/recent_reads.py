@@ -16,50 +16,50 @@ from cachetools import TTLCache
 from gateway.storage.tenants import Tenant
 from mappings.effects import JSON, Call
 
-SECONDS = 60
-_MOST = 20_000
+TTL_SECONDS = 60
+_MAX_ENTRIES = 20_000
 
-_Name = tuple[Tenant, str, tuple[tuple[str, str], ...]]
+_CacheKey = tuple[Tenant, str, tuple[tuple[str, str], ...]]
 
 
-class Kept:
+class RecentReads:
     """The cache; ``on_change`` is called with each recipient that this process changes."""
 
     def __init__(
         self,
         *,
-        is_alone: bool = True,
-        changed: Callable[[Tenant, str], None] = lambda _owner, _id: None,
+        is_single_process: bool = True,
+        on_change: Callable[[Tenant, str], None] = lambda _owner, _id: None,
     ) -> None:
-        self._is_alone = is_alone
-        self._tell = changed
-        self._answers: TTLCache[_Name, tuple[int, JSON]] = TTLCache(_MOST, SECONDS)
-        self._changes: Counter[Tenant] = Counter()
+        self._is_single_process = is_single_process
+        self._on_change = on_change
+        self._answers: TTLCache[_CacheKey, tuple[int, JSON]] = TTLCache(_MAX_ENTRIES, TTL_SECONDS)
+        self._change_counts: Counter[Tenant] = Counter()
 
-    def get(self, owner: Tenant, call: Call) -> JSON | None:
-        count, body = self._answers.get(_name(owner, call), (-1, None))
+    def get(self, tenant: Tenant, call: Call) -> JSON | None:
+        count, body = self._answers.get(_build_cache_key(tenant, call), (-1, None))
         # Comparing counters invalidates all answers of a tenant without searching for them.
-        return body if count == self.count(owner) else None
+        return body if count == self.count_changes(tenant) else None
 
-    def put(self, owner: Tenant, call: Call, body: JSON, asked_at: int) -> None:
+    def put(self, tenant: Tenant, call: Call, body: JSON, change_count: int) -> None:
         """Store an answer; ``change_count`` is the count before the call.
 
         If it has changed since, the answer may be from before a change and is not used.
         """
-        if self._is_alone and _is_of_one(body):
-            self._answers[_name(owner, call)] = (asked_at, body)
+        if self._is_single_process and _has_single_recipient(body):
+            self._answers[_build_cache_key(tenant, call)] = (change_count, body)
 
-    def forget(self, owner: Tenant, recipient: str = "") -> None:
+    def invalidate(self, tenant: Tenant, recipient_id: str = "") -> None:
         """Invalidate all answers of a tenant; ``recipient_id`` is the changed one, if known."""
-        self._changes[owner] += 1
-        if recipient:
-            self._tell(owner, recipient)
+        self._change_counts[tenant] += 1
+        if recipient_id:
+            self._on_change(tenant, recipient_id)
 
-    def count(self, owner: Tenant) -> int:
-        return self._changes[owner]
+    def count_changes(self, tenant: Tenant) -> int:
+        return self._change_counts[tenant]
 
 
-def _is_of_one(body: JSON) -> bool:
+def _has_single_recipient(body: JSON) -> bool:
     """Return whether the answer has exactly one recipient.
 
     No or several recipients make a batch fail. The client corrects that elsewhere and retries
@@ -69,5 +69,5 @@ def _is_of_one(body: JSON) -> bool:
     return recipients is None or len(recipients) == 1
 
 
-def _name(owner: Tenant, call: Call) -> _Name:
-    return owner, call.path, tuple(sorted(call.query.items()))
+def _build_cache_key(tenant: Tenant, call: Call) -> _CacheKey:
+    return tenant, call.path, tuple(sorted(call.query.items()))

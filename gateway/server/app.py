@@ -22,11 +22,16 @@ import structlog
 from aiohttp import web
 
 from gateway import console
-from gateway.admin.authentication import create_auth_middleware as admin_door
+from gateway.admin.authentication import create_auth_middleware
 from gateway.admin.port import Check, create_admin_application
-from gateway.admission.limits import STRANGERS, InProcess, Limits, open_limits
-from gateway.admission.load import Bounds, Load
-from gateway.admission.load.descriptors import room_for
+from gateway.admission.limits import (
+    MAX_ADDRESSES,
+    InProcessRateLimiter,
+    RateLimiter,
+    open_rate_limiter,
+)
+from gateway.admission.load import ConnectionBounds, LoadShedder
+from gateway.admission.load.file_descriptors import reserve_descriptors
 from gateway.auth.key_rows import load_listed_keys
 from gateway.auth.keys import ApiKeyStore
 from gateway.config.extensions import check_extensions
@@ -52,11 +57,16 @@ from gateway.operator.preflight import check_runnable
 from gateway.operator.restore_check import RestoreDetector
 from gateway.operator.retention import RetentionTask
 from gateway.operator.superseded_batch_monitor import SupersededBatchMonitor
-from gateway.reads.index import Dropping, Elsewhere, Indexes, list_no_processes
-from gateway.reads.listing import Listing
-from gateway.reads.recent_reads import Kept
-from gateway.server.connection import RETIRE_SECONDS, AdminRunner, Server
-from gateway.server.listening import Listening, Queue, bind_sockets
+from gateway.reads.listing import ListReader
+from gateway.reads.recent_reads import RecentReads
+from gateway.reads.recipient_cache import (
+    CacheInvalidation,
+    RecipientCaches,
+    RemoteChanges,
+    list_no_remote_changes,
+)
+from gateway.server.connection import RETIRE_IDLE_SECONDS, AdminRunner, HttpServer
+from gateway.server.listener import AcceptQueue, Listener, bind_sockets
 from gateway.server.memory_tuning import create_trim_task
 from gateway.signed_api.handler import SignedHandler
 from gateway.signed_api.routing import InterfaceRouter
@@ -74,12 +84,12 @@ from gateway.upstream.egress import EgressConfig
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.passthrough import PassthroughClient, open_passthrough
 from gateway.writes.batch_routing import BatchRouting
-from gateway.writes.instances import GONE_SECONDS, Heartbeats
+from gateway.writes.executor import FlowExecutor
+from gateway.writes.idempotency import IdempotencyGuard
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS, Heartbeats
 from gateway.writes.journal import Journal
-from gateway.writes.once import IdempotencyGuard
-from gateway.writes.player import Player
-from gateway.writes.settler import Settler
-from gateway.writes.settling import Settling
+from gateway.writes.outcome_policy import OutcomePolicy
+from gateway.writes.reconciler import WriteReconciler
 from mappings.effects import JSON
 from mappings.vocabulary import map_legacy_words
 
@@ -88,67 +98,69 @@ log = structlog.get_logger()
 UPSTREAM_POOLS = 4
 """Connection pools to the service: one for each environment, and again for the signed interface."""
 
-SPARE_SECONDS = 5
+SHUTDOWN_MARGIN_SECONDS = 5
 """A shutdown waits this much longer than an upstream call may take for requests in flight."""
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningGateway:
     """A gateway that accepts connections, with the ports that it is bound to."""
 
-    at: ServerSettings
+    settings: ServerSettings
     port: int
     admin_port: int
-    door: Listening
-    server: Server
-    load: Load
+    listener: Listener
+    server: HttpServer
+    load: LoadShedder
 
-    def reload(self) -> None:
+    def reload_certificate(self) -> None:
         """Reload the TLS certificate; open connections keep the old one."""
         if self.server.certificate:
             self.server.certificate.reload()
 
-    async def retire(self, seconds: float = RETIRE_SECONDS) -> None:
+    async def retire(self, seconds: float = RETIRE_IDLE_SECONDS) -> None:
         """Stop accepting connections, and close each open one after its next response."""
-        await self.door.end()
+        await self.listener.close()
         await self.server.retire(seconds)
 
     @property
-    def requests(self) -> int:
+    def pending_requests(self) -> int:
         """The number of requests that run or wait for admission."""
-        return self.load.shares.going + self.load.shares.waiting
+        return self.load.limiter.running_count + self.load.limiter.waiting_count
 
     @property
     def url(self) -> str:
-        return build_url(self.at.host, self.port, "https" if self.server.certificate else "http")
+        return build_url(
+            self.settings.host, self.port, "https" if self.server.certificate else "http"
+        )
 
     @property
     def admin_url(self) -> str:
-        return build_url(self.at.admin_host, self.admin_port)
+        return build_url(self.settings.admin_host, self.admin_port)
 
 
 @dataclass(frozen=True, slots=True)
-class Inherited:
+class InheritedSockets:
     """The sockets that a worker gets from the supervisor.
 
     It accepts clients from some of the port's queues, and the supervisor's admin requests at a Unix
     socket.
     """
 
-    queues: Sequence[Queue]
-    numbers: Sequence[int]
-    admin: Path
+    accept_queues: Sequence[AcceptQueue]
+    queue_numbers: Sequence[int]
+    admin_socket: Path
 
 
 @asynccontextmanager
 async def run_gateway(
     settings: Settings,
-    inherited: Inherited | None = None,
+    inherited_sockets: InheritedSockets | None = None,
     *,
     clock: ServiceClock | None = None,
     monotonic: Callable[[], float] = time.monotonic,
-    gone_seconds: float = GONE_SECONDS,
-) -> AsyncIterator[Running]:
+    lease_seconds: float = LEASE_TTL_SECONDS,
+) -> AsyncIterator[RunningGateway]:
     """Run a gateway; on exit, requests in flight are finished first.
 
     ``inherited_sockets`` is set for one of several workers. ``clock`` is used for request timestamps;
@@ -159,76 +171,80 @@ async def run_gateway(
     check_extensions()
     check_runnable(settings)
     clock = clock or ServiceClock()
-    now = partial(_now, clock)
+    current_time = partial(_read_current_time, clock)
     # Entered in the order of their dependencies, so that a shutdown closes the ports first and the
     # database last.
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(open_tracing(settings.traces))
-        store = await stack.enter_async_context(open_store(settings.state, serves=True, clock=now))
-        await stack.enter_async_context(RestoreDetector(store, settings.state.mark))
+        store = await stack.enter_async_context(
+            open_store(settings.state, serves=True, clock=current_time)
+        )
+        await stack.enter_async_context(RestoreDetector(store, settings.state.mark_path))
         limits = await stack.enter_async_context(
-            open_limits(settings, store.encryption.lasting("limits"))
+            open_rate_limiter(settings, store.encryption.derive_lasting_key("limits"))
         )
         # Requests without a valid key are counted by address, apart from the limits of keys.
-        strangers = InProcess(most=STRANGERS)
+        address_limits = InProcessRateLimiter(max_keys=MAX_ADDRESSES)
         ledger = Ledger(store)
-        learned = await load_capabilities(ledger, settings.environments.configured())
+        capabilities = await load_capabilities(ledger, settings.environments.select_configured())
         breakers = create_breakers(settings)
         upstream = await stack.enter_async_context(
-            open_upstream(settings, clock=clock, capabilities=learned, breakers=breakers)
+            open_upstream(settings, clock=clock, capabilities=capabilities, breakers=breakers)
         )
         keyring = await stack.enter_async_context(ApiKeyStore(store))
-        inferred = OptionalEndpoints(settings.upstream.inferred_operations, learned)
-        indexes = await stack.enter_async_context(_indexes(settings, store))
+        optional_endpoints = OptionalEndpoints(settings.upstream.inferred_operations, capabilities)
+        recipient_caches = await stack.enter_async_context(_open_recipient_caches(settings, store))
         # Only without other processes, whose changes would not invalidate these answers.
-        kept = Kept(is_alone=store.is_of_one_process, changed=indexes.changed)
-        usage = await stack.enter_async_context(UsageCounter(store, now))
-        journal = Journal(store, ledger, clock, gone_seconds)
+        recent_reads = RecentReads(
+            is_single_process=store.is_of_one_process, on_change=recipient_caches.record_change
+        )
+        usage = await stack.enter_async_context(UsageCounter(store, current_time))
+        journal = Journal(store, ledger, clock, lease_seconds)
         ids = Ids(store, settings.legacy.stand_ins)
-        settler = Settler(journal, clock, monotonic)
-        load = Load(settings.load)
-        player = Player(
+        settler = OutcomePolicy(journal, clock, monotonic)
+        load = LoadShedder(settings.load)
+        player = FlowExecutor(
             upstream,
             ledger,
-            settings.vocabulary.for_mappings(),
-            inferred,
-            kept=kept,
-            settler=settler,
-            listing=Listing(indexes, ids.of_recipients),
+            settings.vocabulary.build_vocabulary(),
+            optional_endpoints,
+            recent_reads=recent_reads,
+            policy=settler,
+            listing=ListReader(recipient_caches, ids.resolve_recipient_ids),
             load=load,
         )
-        under_way = RequestsInProgress(now)
-        instances = Heartbeats(
+        requests_in_progress = RequestsInProgress(current_time)
+        heartbeats = Heartbeats(
             store,
             journal.instance,
-            gone_seconds,
-            large=lambda: serialize_progress(under_way.list_progress()),
+            lease_seconds,
+            format_large_requests=lambda: serialize_progress(requests_in_progress.list_progress()),
         )
-        settling = Settling(store, journal, player, settler, instances)
-        once = IdempotencyGuard(
+        reconciliation = WriteReconciler(store, journal, player, settler, heartbeats)
+        idempotency_guard = IdempotencyGuard(
             journal,
             player,
-            settling,
-            patience(settings),
+            reconciliation,
+            calculate_operation_seconds(settings),
             joins_running=settings.writes.identical_in_flight == "retry",
             replay_seconds=settings.writes.replay_seconds,
         )
-        legacy_breakers = _legacy_breakers(settings)
+        legacy_breakers = _create_legacy_breakers(settings)
         sender = LegacySender(
-            await stack.enter_async_context(_to_legacy(settings, legacy_breakers))
+            await stack.enter_async_context(_open_legacy_passthrough(settings, legacy_breakers))
         )
-        begun = BatchRouting(ledger, ids)
+        batch_routing = BatchRouting(ledger, ids)
         forwarding = ServiceRouter(
             await stack.enter_async_context(Modes(store, keyring)),
-            begun,
+            batch_routing,
             sender,
             ForwardedWrites(
                 sender,
-                begun,
+                batch_routing,
                 journal,
-                settling,
-                kept,
-                retry_wait_seconds=patience(settings),
+                reconciliation,
+                recent_reads,
+                retry_wait_seconds=calculate_operation_seconds(settings),
                 joins_running=settings.writes.identical_in_flight == "retry",
             ),
             settings.comparing,
@@ -237,147 +253,182 @@ async def run_gateway(
             settings,
             key_store=keyring,
             limits=limits,
-            unauthenticated_limits=strangers,
+            unauthenticated_limits=address_limits,
             player=player,
-            idempotency_guard=once,
-            codec=LegacyCodec(settings, ids, now),
+            idempotency_guard=idempotency_guard,
+            codec=LegacyCodec(settings, ids, current_time),
             usage=usage,
-            brownouts=await stack.enter_async_context(Brownouts(store, now)),
+            brownouts=await stack.enter_async_context(Brownouts(store, current_time)),
             forwarding=forwarding,
             shadow_traffic=await stack.enter_async_context(
-                ShadowTraffic(settings.comparing, store, forwarding, now)
+                ShadowTraffic(settings.comparing, store, forwarding, current_time)
             ),
-            recorder=await stack.enter_async_context(_recorder(settings, now)),
+            recorder=await stack.enter_async_context(_create_recorder(settings, current_time)),
             load=load,
-            requests_in_progress=under_way,
-            clock=now,
+            requests_in_progress=requests_in_progress,
+            clock=current_time,
         )
         signers = await stack.enter_async_context(SignerStore(store, keyring))
         signed_face = SignedHandler(
             settings,
             sender_authenticator=SenderAuthenticator(
-                settings, signers, limits, upstream.clock, unauthenticated_limits=strangers
+                settings, signers, limits, upstream.clock, unauthenticated_limits=address_limits
             ),
-            passthrough=await stack.enter_async_context(_to_current(settings, breakers, clock)),
-            write_guard=SignedWriteGuard(ledger, journal.rows, once, now, patience(settings)),
-            recent_reads=kept,
+            passthrough=await stack.enter_async_context(
+                _open_current_passthrough(settings, breakers, clock)
+            ),
+            write_guard=SignedWriteGuard(
+                ledger,
+                journal.operations,
+                idempotency_guard,
+                current_time,
+                calculate_operation_seconds(settings),
+            ),
+            recent_reads=recent_reads,
             usage=usage,
             load=load,
         )
-        faces = InterfaceRouter(
+        interface_router = InterfaceRouter(
             settings.vocabulary.current, legacy_handler=handler, signed_handler=signed_face
         )
-        await stack.enter_async_context(settling)
-        reconciler = Reconciler(store, ledger, player, ids, settings.environments.configured())
-        watch = SupersededBatchMonitor(reconciler, settings.upstream.abandoned_check_seconds)
-        for rounds in (
-            watch,
+        await stack.enter_async_context(reconciliation)
+        reconciler = Reconciler(
+            store, ledger, player, ids, settings.environments.select_configured()
+        )
+        superseded_monitor = SupersededBatchMonitor(
+            reconciler, settings.upstream.abandoned_check_seconds
+        )
+        for periodic_task in (
+            superseded_monitor,
             RetentionTask(store, settings.retention),
             create_trim_task(),
-            _reloads(learned),
+            _create_reload_task(capabilities),
         ):
-            await stack.enter_async_context(rounds)
-        server = await stack.enter_async_context(_server(settings, faces))
-        runner = web.ServerRunner(server, shutdown_timeout=shutdown_seconds(settings))
-        door = await _door(stack, settings, runner, inherited)
-        parts = console.ConsoleDependencies(
+            await stack.enter_async_context(periodic_task)
+        server = await stack.enter_async_context(_create_server(settings, interface_router))
+        runner = web.ServerRunner(server, shutdown_timeout=calculate_shutdown_seconds(settings))
+        listener = await _start_client_listener(stack, settings, runner, inherited_sockets)
+        console_parts = console.ConsoleDependencies(
             settings,
             store,
             limits,
             upstream.clock,
-            _checks(settings, store, limits),
-            under_way,
-            instances,
-            indexes,
-            has_parent=inherited is not None,
+            _create_readiness_checks(settings, store, limits),
+            requests_in_progress,
+            heartbeats,
+            recipient_caches,
+            has_parent=inherited_sockets is not None,
         )
-        pages = _pages(
-            parts,
-            partial(_states, breakers, legacy_breakers),
+        admin_application = _create_admin_pages(
+            console_parts,
+            partial(_list_breaker_states, breakers, legacy_breakers),
             # Built on the first request, to keep the start fast.
-            cache(partial(_described, settings, door.port)),
+            cache(partial(_build_api_description, settings, listener.port)),
         )
-        admin = AdminRunner(pages, access_log=None)
-        admin_port = await _admin_port(stack, settings, admin, inherited)
-        await _tell_of_no_keys(store)
-        yield Running(settings.server, door.port, admin_port, door, server, load)
+        admin_runner = AdminRunner(admin_application, access_log=None)
+        admin_port = await _start_admin_listener(stack, settings, admin_runner, inherited_sockets)
+        await _warn_about_missing_keys(store)
+        yield RunningGateway(settings.server, listener.port, admin_port, listener, server, load)
 
 
-def _reloads(learned: CapabilityCache) -> PeriodicTask:
+def _create_reload_task(capabilities: CapabilityCache) -> PeriodicTask:
     """Pick up what `doctor` or another process has learned about the service's capabilities."""
-    return PeriodicTask("capability_reload", RELOAD_SECONDS, learned.reload, at_its_end=False)
+    return PeriodicTask(
+        "capability_reload", RELOAD_SECONDS, capabilities.reload, runs_at_stop=False
+    )
 
 
-def _pages(
-    parts: console.ConsoleDependencies,
-    states: Callable[[], Mapping[str, str]],
-    description: Callable[[], Mapping[str, JSON]],
+def _create_admin_pages(
+    console_parts: console.ConsoleDependencies,
+    list_breaker_states: Callable[[], Mapping[str, str]],
+    build_description: Callable[[], Mapping[str, JSON]],
 ) -> web.Application:
     """Create the application of the admin port."""
-    settings, environments = parts.settings, parts.settings.environments.configured()
-    application = create_admin_application(
-        parts.checks,
-        description,
-        MetricsPage(parts.store, parts.limits, parts.clock, parts.indexes, environments).render,
-        states,
-        # Only the supervisor can reach a worker's admin socket, and it has authenticated the request.
-        [] if parts.has_parent else [admin_door(settings.server)],
+    settings, environments = (
+        console_parts.settings,
+        console_parts.settings.environments.select_configured(),
     )
-    console.add_console(application, parts)
+    application = create_admin_application(
+        console_parts.checks,
+        build_description,
+        MetricsPage(
+            console_parts.store,
+            console_parts.limits,
+            console_parts.clock,
+            console_parts.indexes,
+            environments,
+        ).render,
+        list_breaker_states,
+        # Only the supervisor can reach a worker's admin socket, and it has authenticated the request.
+        [] if console_parts.has_parent else [create_auth_middleware(settings.server)],
+    )
+    console.add_console(application, console_parts)
     return application
 
 
 @asynccontextmanager
-async def _indexes(settings: Settings, store: Store) -> AsyncIterator[Indexes]:
-    alone = store.is_of_one_process
-    elsewhere = (lambda _owner: list_no_processes) if alone else partial(Elsewhere, store)
-    indexes = Indexes(settings.lists, elsewhere, wall=lambda: store.clock().timestamp())
+async def _open_recipient_caches(
+    settings: Settings, store: Store
+) -> AsyncIterator[RecipientCaches]:
+    is_single_process = store.is_of_one_process
+    create_remote_changes = (
+        (lambda _owner: list_no_remote_changes)
+        if is_single_process
+        else partial(RemoteChanges, store)
+    )
+    recipient_caches = RecipientCaches(
+        settings.lists, create_remote_changes, wall_clock=lambda: store.clock().timestamp()
+    )
     if not settings.lists.index:
-        yield indexes
+        yield recipient_caches
         return
-    async with Dropping(indexes, store):
+    async with CacheInvalidation(recipient_caches, store):
         try:
-            yield indexes
+            yield recipient_caches
         finally:
-            await indexes.close()
+            await recipient_caches.close()
 
 
-def _recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
-    words = map_legacy_words(settings.vocabulary.for_mappings())
+def _create_recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
+    words = map_legacy_words(settings.vocabulary.build_vocabulary())
     return Recorder(settings.recording, clock, frozenset(words.values()))
 
 
-def _to_current(
+def _open_current_passthrough(
     settings: Settings, breakers: CircuitBreakers, clock: ServiceClock
 ) -> AbstractAsyncContextManager[PassthroughClient]:
-    configured = settings.environments.configured().items()
-    origins = {name: one.base_url for name, one in configured}
+    configured = settings.environments.select_configured().items()
+    origins = {name: environment.base_url for name, environment in configured}
     return open_passthrough(settings, origins, breakers, clock)
 
 
-def _to_legacy(
+def _open_legacy_passthrough(
     settings: Settings, breakers: CircuitBreakers
 ) -> AbstractAsyncContextManager[PassthroughClient]:
     """Open the client of the legacy service, whose circuit breakers are separate."""
-    return open_passthrough(settings, _legacy_origins(settings), breakers)
+    return open_passthrough(settings, _list_legacy_origins(settings), breakers)
 
 
-def _legacy_origins(settings: Settings) -> dict[str, str]:
-    configured = settings.environments.configured().items()
-    return {name: one.legacy_base_url for name, one in configured if one.legacy_base_url}
+def _list_legacy_origins(settings: Settings) -> dict[str, str]:
+    configured = settings.environments.select_configured().items()
+    return {
+        name: environment.legacy_base_url
+        for name, environment in configured
+        if environment.legacy_base_url
+    }
 
 
-def _legacy_breakers(settings: Settings) -> CircuitBreakers:
+def _create_legacy_breakers(settings: Settings) -> CircuitBreakers:
     upstream = settings.upstream
     return CircuitBreakers(
-        _legacy_origins(settings),
+        _list_legacy_origins(settings),
         upstream.breaker_failures,
         upstream.breaker_seconds,
         service="legacy",
     )
 
 
-def _states(current: CircuitBreakers, legacy: CircuitBreakers) -> dict[str, str]:
+def _list_breaker_states(current: CircuitBreakers, legacy: CircuitBreakers) -> dict[str, str]:
     """Return the circuit breaker state of each environment of both services."""
     return {
         **current.list_states(),
@@ -385,13 +436,13 @@ def _states(current: CircuitBreakers, legacy: CircuitBreakers) -> dict[str, str]
     }
 
 
-def _described(settings: Settings, port: int) -> Mapping[str, JSON]:
+def _build_api_description(settings: Settings, port: int) -> Mapping[str, JSON]:
     """Build the OpenAPI document of the legacy interface, with the public URLs."""
     addresses = openapi.list_public_urls(settings.server, port)
-    return openapi.build_openapi_document(settings.vocabulary.for_mappings(), addresses)
+    return openapi.build_openapi_document(settings.vocabulary.build_vocabulary(), addresses)
 
 
-async def _tell_of_no_keys(store: Store) -> None:
+async def _warn_about_missing_keys(store: Store) -> None:
     """Warn about a database without keys: it was often created by accident, in the wrong folder."""
     if not await load_listed_keys(store):
         log.warning(
@@ -403,110 +454,119 @@ async def _tell_of_no_keys(store: Store) -> None:
         )
 
 
-def _server(settings: Settings, faces: InterfaceRouter) -> Server:
-    end = DeprecationNotice(settings.deprecation, settings.environments)
-    return Server(faces, _bounds(settings), load_certificate(settings.server), end.select_headers())
+def _create_server(settings: Settings, interface_router: InterfaceRouter) -> HttpServer:
+    deprecation = DeprecationNotice(settings.deprecation, settings.environments)
+    return HttpServer(
+        interface_router,
+        _build_connection_bounds(settings),
+        load_certificate(settings.server),
+        deprecation.select_headers(),
+    )
 
 
-def _bounds(settings: Settings) -> Bounds:
+def _build_connection_bounds(settings: Settings) -> ConnectionBounds:
     load = settings.load
-    return Bounds(
-        room_for(load.connections, settings.upstream.connections * UPSTREAM_POOLS),
+    return ConnectionBounds(
+        reserve_descriptors(load.connections, settings.upstream.connections * UPSTREAM_POOLS),
         load.head_seconds,
         load.idle_seconds,
         load.pressed_seconds,
     )
 
 
-def _now(clock: ServiceClock) -> datetime:
+def _read_current_time(clock: ServiceClock) -> datetime:
     return datetime.fromtimestamp(clock.wall(), UTC)
 
 
-def patience(settings: Settings) -> float:
+def calculate_operation_seconds(settings: Settings) -> float:
     """Return the time that a running request may take."""
-    return settings.upstream.timeout_seconds + SPARE_SECONDS
+    return settings.upstream.timeout_seconds + SHUTDOWN_MARGIN_SECONDS
 
 
-def shutdown_seconds(settings: Settings) -> float:
+def calculate_shutdown_seconds(settings: Settings) -> float:
     """Return how long a shutdown waits at most: some requests may still wait for admission."""
-    return patience(settings) + settings.load.queue_seconds
+    return calculate_operation_seconds(settings) + settings.load.queue_seconds
 
 
-async def _door(
+async def _start_client_listener(
     stack: AsyncExitStack,
     settings: Settings,
     runner: web.BaseRunner,
-    inherited: Inherited | None,
-) -> Listening:
+    inherited_sockets: InheritedSockets | None,
+) -> Listener:
     """Start to accept client connections."""
     server = settings.server
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     queues = (
-        inherited.queues if inherited else bind_sockets(server.host, server.port, "SERVER__PORT")
+        inherited_sockets.accept_queues
+        if inherited_sockets
+        else bind_sockets(server.host, server.port, "SERVER__PORT")
     )
-    door = Listening(runner, queues)
-    stack.push_async_callback(door.end)
-    await door.at(inherited.numbers if inherited else [0])
-    return door
+    listener = Listener(runner, queues)
+    stack.push_async_callback(listener.close)
+    await listener.accept_from(inherited_sockets.queue_numbers if inherited_sockets else [0])
+    return listener
 
 
-async def _admin_port(
+async def _start_admin_listener(
     stack: AsyncExitStack,
     settings: Settings,
     runner: web.BaseRunner,
-    inherited: Inherited | None,
+    inherited_sockets: InheritedSockets | None,
 ) -> int:
     server = settings.server
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    if inherited:
-        await web.UnixSite(runner, inherited.admin).start()
+    if inherited_sockets:
+        await web.UnixSite(runner, inherited_sockets.admin_socket).start()
         return server.admin_port
-    port = Listening(
+    listener = Listener(
         runner, bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
     )
-    stack.push_async_callback(port.end)
-    await port.at([0])
-    return port.port
+    stack.push_async_callback(listener.close)
+    await listener.accept_from([0])
+    return listener.port
 
 
-def _checks(settings: Settings, store: Store, limits: Limits) -> dict[str, Check]:
-    async def state() -> str | None:
+def _create_readiness_checks(
+    settings: Settings, store: Store, limits: RateLimiter
+) -> dict[str, Check]:
+    async def check_database() -> str | None:
         try:
             async with store.read():
                 pass
-        except StoreUnavailable as unavailable:
-            return str(unavailable)
+        except StoreUnavailable as error:
+            return str(error)
         # A database on a full disk can still be read. No write is needed to find out, because every
         # process writes a heartbeat every few seconds.
         return str(store.unwritten) if store.unwritten else None
 
-    way_out = EgressConfig(settings)
+    egress = EgressConfig(settings)
 
-    def environment(name: str, origin: str) -> Check:
-        async def check() -> str | None:
+    def create_environment_check(name: str, origin: str) -> Check:
+        async def check_environment() -> str | None:
             return (
                 None
-                if await _answers(origin, way_out.build_request_options(name))
+                if await _is_reachable(origin, egress.build_request_options(name))
                 else "base_url does not answer; see network and TLS"
             )
 
-        return check
+        return check_environment
 
     environments = {
-        f"environments.{name}": environment(name, one.base_url)
-        for name, one in settings.environments.configured().items()
+        f"environments.{name}": create_environment_check(name, environment_settings.base_url)
+        for name, environment_settings in settings.environments.select_configured().items()
     }
-    return {"state": state, "limits": limits.fault, **environments}
+    return {"state": check_database, "limits": limits.describe_fault, **environments}
 
 
-async def _answers(origin: str, way_out: Mapping[str, Any]) -> bool:
+async def _is_reachable(origin: str, request_options: Mapping[str, Any]) -> bool:
     """Return whether a server speaks HTTP there; sends an unsigned request that changes nothing."""
     try:
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.get(f"{origin}/v1/", allow_redirects=False, **way_out),
+            session.get(f"{origin}/v1/", allow_redirects=False, **request_options),
         ):
             return True
     except (aiohttp.ClientError, TimeoutError):
@@ -518,8 +578,8 @@ def install_shutdown_event() -> asyncio.Event:
 
     Call it before readiness is announced: the signal may follow immediately.
     """
-    told = asyncio.Event()
+    shutdown_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
-    return told
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, shutdown_requested.set)
+    return shutdown_requested

@@ -20,7 +20,7 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
-from gateway.admission.load import Bounds, ConnectionTracker
+from gateway.admission.load import ConnectionBounds, ConnectionTracker
 from gateway.http import responses
 from gateway.http.delivery import is_acknowledged
 from gateway.http.request_ids import generate_id
@@ -39,31 +39,33 @@ from gateway.observability import logs, metrics
 from mappings import errors
 from mappings.failures import Problem
 
-LINGERING_SECONDS = 5
+BODY_DRAIN_SECONDS = 5
 """After an early response the rest of the body is drained this long, so that the client reads it."""
 
-TLS_END_SECONDS = 5
+TLS_SHUTDOWN_SECONDS = 5
 """How long to wait for the client's TLS close_notify."""
 
 WRITE_STALL_SECONDS = 30
 """A connection is closed if its client reads no byte of a response for this time."""
 
-ADMIN_BOUNDS = Bounds(most=64, head_seconds=10, idle_seconds=75, pressed_seconds=2)
+ADMIN_BOUNDS = ConnectionBounds(
+    max_connections=64, head_seconds=10, idle_seconds=75, pressed_seconds=2
+)
 """The admin port's own bounds; its sockets are among ``file_descriptors.OTHER_DESCRIPTORS``."""
 
-RESET_SECONDS = 60
+RESET_RELEVANT_SECONDS = 60
 """A later reset does not concern the response: load balancers reset idle connections."""
 
 CLOSE_SECONDS = 5
 """How long a connection stays half closed after its last response, so that a reset is noticed."""
 
-RETIRE_SECONDS = 5
+RETIRE_IDLE_SECONDS = 5
 """How long a replaced worker waits for the next requests on its connections."""
 
-END_SECONDS = 1
+SHUTDOWN_IDLE_SECONDS = 1
 """The same for a worker that is not replaced."""
 
-MALFORMED = Problem("invalid_field", "The request is not well-formed HTTP.")
+MALFORMED_HTTP = Problem("invalid_field", "The request is not well-formed HTTP.")
 
 NO_ACCESS_LOG: Any = None
 """Disables aiohttp's access log, because the handler writes one; its type does not allow None."""
@@ -71,11 +73,11 @@ NO_ACCESS_LOG: Any = None
 log = structlog.get_logger()
 
 
-_VERSIONS = (HttpVersion10, HttpVersion11)
-_WELL_FORMED = re.compile(r"b'[A-Z]{1,20} /\S* HTTP/1\.[01]")
+_SUPPORTED_VERSIONS = (HttpVersion10, HttpVersion11)
+_WELL_FORMED_REQUEST_LINE = re.compile(r"b'[A-Z]{1,20} /\S* HTTP/1\.[01]")
 
 
-def _passes_over(data: bytes, message: RawRequestMessage) -> bool:
+def _discards_following_data(data: bytes, message: RawRequestMessage) -> bool:
     """Return whether aiohttp drops the data after a request, as it does after ``Upgrade: h2c``.
 
     The connection must be closed after the response: a client that pipelined a second request would
@@ -83,11 +85,11 @@ def _passes_over(data: bytes, message: RawRequestMessage) -> bool:
     """
     if not message.upgrade or message.headers.get("Upgrade", "").lower() == "websocket":
         return False
-    rest = data.partition(b"\r\n\r\n")[2]
-    return len(rest) > int(message.headers.get("Content-Length", 0))
+    body_and_rest = data.partition(b"\r\n\r\n")[2]
+    return len(body_and_rest) > int(message.headers.get("Content-Length", 0))
 
 
-def _address(transport: asyncio.BaseTransport) -> str | None:
+def _get_peer_address(transport: asyncio.BaseTransport) -> str | None:
     peer = transport.get_extra_info("peername")
     return peer[0] if isinstance(peer, tuple) else None
 
@@ -96,53 +98,53 @@ class Connection(RequestHandler):
     """One client connection."""
 
     __slots__ = (
-        "_answered",
-        "_answered_at",
-        "_closed",
-        "_ended",
-        "_latest",
-        "_plain",
-        "_reset",
+        "_ignores_input",
+        "_last_response_at",
+        "_newest_body",
+        "_on_reset",
+        "_peer_closed",
+        "_response_count",
+        "_stalled_since",
+        "_tcp_transport",
         "_tracker",
-        "_unread",
-        "_unread_since",
+        "_unread_bytes",
     )
 
-    def __init__(self, tracker: ConnectionTracker[Connection], *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
+    def __init__(self, tracker: ConnectionTracker[Connection], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._tracker = tracker
-        self._plain: Any = None
-        self._answered = 0
-        self._answered_at = 0.0
-        self._closed: asyncio.Future[None] | None = None
-        self._ended = False
-        self._reset: Callable[[], None] | None = None
-        self._unread = 0
-        self._unread_since = 0.0
-        self._latest: Any = None
+        self._tcp_transport: Any = None
+        self._response_count = 0
+        self._last_response_at = 0.0
+        self._peer_closed: asyncio.Future[None] | None = None
+        self._ignores_input = False
+        self._on_reset: Callable[[], None] | None = None
+        self._unread_bytes = 0
+        self._stalled_since = 0.0
+        self._newest_body: Any = None
         """The body of the last request received; only this one can be incomplete."""
 
-    def arrives(self, plain: asyncio.Transport) -> None:
+    def start_tls_handshake(self, tcp_transport: asyncio.Transport) -> None:
         """Track a new connection that starts with a TLS handshake."""
-        self._plain = plain
-        self._tracker.open(self, _address(plain), shakes_hands=True)
+        self._tcp_transport = tcp_transport
+        self._tracker.open(self, _get_peer_address(tcp_transport), shakes_hands=True)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._plain is None:
-            self._plain = transport
-            self._tracker.open(self, _address(transport))
+        if self._tcp_transport is None:
+            self._tcp_transport = transport
+            self._tracker.open(self, _get_peer_address(transport))
         else:
             self._tracker.end_handshake(self)
 
     @property
-    def beneath(self) -> asyncio.Transport | None:
-        return None if self._plain is self.transport else self._plain
+    def underlying_transport(self) -> asyncio.Transport | None:
+        return None if self._tcp_transport is self.transport else self._tcp_transport
 
-    def end(self) -> None:
+    def abort(self) -> None:
         """Close immediately: no response is pending."""
-        if self._plain is not None:
-            self._plain.abort()
+        if self._tcp_transport is not None:
+            self._tcp_transport.abort()
 
     def authenticate(self, tenant: Hashable) -> None:
         self._tracker.authenticate(self, tenant)
@@ -164,92 +166,96 @@ class Connection(RequestHandler):
 
     def is_stalled(self, now: float) -> bool:
         """Return whether the client has read no response data for ``WRITE_STALL_SECONDS``."""
-        waiting = self.transport.get_write_buffer_size() if self.transport is not None else 0
-        if not self._unread or waiting < self._unread:
-            self._unread_since = now
-        self._unread = waiting
-        return bool(waiting) and now - self._unread_since >= WRITE_STALL_SECONDS
+        buffered_bytes = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        if not self._unread_bytes or buffered_bytes < self._unread_bytes:
+            self._stalled_since = now
+        self._unread_bytes = buffered_bytes
+        return bool(buffered_bytes) and now - self._stalled_since >= WRITE_STALL_SECONDS
 
     def data_received(self, data: bytes) -> None:
-        if self._ended:
+        if self._ignores_input:
             return
         super().data_received(data)
-        if self._request_count > self._answered:
+        if self._request_count > self._response_count:
             self._tracker.start_request(self)
         else:
             self._tracker.start_head(self)
-        self._refuse_versions()
+        self._refuse_unsupported_versions()
         if not self._messages:
             return
-        last, body = self._messages[-1]
-        if not isinstance(last, _ErrInfo):
-            self._latest = body
-            self._ended = _passes_over(data, last)
-        elif self._cut_off():
+        newest_message, body = self._messages[-1]
+        if not isinstance(newest_message, _ErrInfo):
+            self._newest_body = body
+            self._ignores_input = _discards_following_data(data, newest_message)
+        elif self._fail_incomplete_body():
             # aiohttp would answer twice: the request with this body, and then the error.
             self._messages.pop()
             self._request_count -= 1
-            self._ended = True
+            self._ignores_input = True
 
-    def _refuse_versions(self) -> None:
+    def _refuse_unsupported_versions(self) -> None:
         """Refuse HTTP/0.9, whose responses have no status, and HTTP/2.0, which is binary."""
-        for place, (message, _body) in enumerate(self._messages):
-            if not isinstance(message, _ErrInfo) and message.version not in _VERSIONS:
+        for position, (message, _body) in enumerate(self._messages):
+            if not isinstance(message, _ErrInfo) and message.version not in _SUPPORTED_VERSIONS:
                 error = BadStatusLine()
-                self._messages[place] = (_ErrInfo(400, error, ""), EMPTY_PAYLOAD)
+                self._messages[position] = (_ErrInfo(400, error, ""), EMPTY_PAYLOAD)
 
-    def _cut_off(self) -> bool:
+    def _fail_incomplete_body(self) -> bool:
         """Fail the pending read of an incomplete body; return False if the body is complete."""
-        if self._latest is None or self._latest.is_eof():
+        if self._newest_body is None or self._newest_body.is_eof():
             return False
-        self._latest.set_exception(web.RequestPayloadError("malformed"))
-        self._latest.feed_eof()
+        self._newest_body.set_exception(web.RequestPayloadError("malformed"))
+        self._newest_body.feed_eof()
         return True
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        finished = await super().finish_response(request, resp, start_time)
-        self._reset = request.get(ON_RESET)
-        self._answered += 1
-        if self._request_count == self._answered:
+        outcome = await super().finish_response(request, resp, start_time)
+        self._on_reset = request.get(ON_RESET)
+        self._response_count += 1
+        if self._request_count == self._response_count:
             self._tracker.become_idle(self)
         if request.get(BODY_TIMED_OUT):
             self._lingering_time = 0
-        if self._ended and self._answered == self._request_count:
+        if self._ignores_input and self._response_count == self._request_count:
             self.close()
-        if self._reset is not None:
-            self._answered_at = self._loop.time()
+        if self._on_reset is not None:
+            self._last_response_at = self._loop.time()
             if not resp.keep_alive:
                 await self._half_close()
-        return finished
+        return outcome
 
     @property
-    def _is_fresh(self) -> bool:
-        return self._loop.time() - self._answered_at <= RESET_SECONDS
+    def _is_reset_relevant(self) -> bool:
+        return self._loop.time() - self._last_response_at <= RESET_RELEVANT_SECONDS
 
     async def _half_close(self) -> None:
         """Wait for the client to close: the kernel does not report a reset on a closed socket."""
         if self.transport is None or not self.transport.can_write_eof():
             return
         self.transport.write_eof()
-        self._closed = self._loop.create_future()
+        self._peer_closed = self._loop.create_future()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._closed
+                await self._peer_closed
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if self._reset is not None and isinstance(exc, ConnectionError) and self._is_fresh:
-            self._reset()
-        if self._closed is not None and not self._closed.done():
-            self._closed.set_result(None)
+        if (
+            self._on_reset is not None
+            and isinstance(exc, ConnectionError)
+            and self._is_reset_relevant
+        ):
+            self._on_reset()
+        if self._peer_closed is not None and not self._peer_closed.done():
+            self._peer_closed.set_result(None)
         request = self._current_request
-        beneath = request.get(UNDERLYING_TRANSPORT) if request is not None else None
-        has_all = is_acknowledged(self.transport, beneath)
+        underlying_transport = request.get(UNDERLYING_TRANSPORT) if request is not None else None
+        is_received = is_acknowledged(self.transport, underlying_transport)
         self._tracker.close(self)
         super().connection_lost(exc)
-        if request is not None and (deserted := request.get(ON_DISCONNECT)):
-            deserted(has_all)
+        if request is not None and (on_disconnect := request.get(ON_DISCONNECT)):
+            on_disconnect(is_received)
 
     def handle_error(
         self,
@@ -262,23 +268,23 @@ class Connection(RequestHandler):
             raise ConnectionError("a response has been started; no other can be sent")
         metrics.invalid_http.inc()
         request_id = generate_id()
-        problem = MALFORMED if status < 500 else errors.INTERNAL_ERROR
-        if isinstance(exc, BadHttpMethod) and _WELL_FORMED.search(str(exc)):
+        problem = MALFORMED_HTTP if status < 500 else errors.INTERNAL_ERROR
+        if isinstance(exc, BadHttpMethod) and _WELL_FORMED_REQUEST_LINE.search(str(exc)):
             problem = errors.NOT_FOUND  # a method that no path has
-        said = responses.build_error_response(
+        response = responses.build_error_response(
             errors.build_legacy_error(problem), closes_connection=True
         )
         log.warning(
             "invalid_http_request",
             request_id=request_id,
-            **{"http.response.status_code": said.status, "error.type": type(exc).__name__},
+            **{"http.response.status_code": response.status, "error.type": type(exc).__name__},
         )
         # The manager may be the admin server, which has no extra headers.
-        told = getattr(self._manager, "told", responses.NO_HEADERS)
-        return responses.build_web_response(said, request_id, deprecation_headers=told)
+        extra_headers = getattr(self._manager, "extra_headers", responses.NO_HEADERS)
+        return responses.build_web_response(response, request_id, deprecation_headers=extra_headers)
 
-    def log_exception(self, *_args: Any, **named: Any) -> None:
-        error = named.get("exc_info")
+    def log_exception(self, *_args: Any, **kwargs: Any) -> None:
+        error = kwargs.get("exc_info")
         if isinstance(error, web.RequestPayloadError):
             return  # the rest of a body after the response; nothing is left to report
         log.error(
@@ -287,117 +293,118 @@ class Connection(RequestHandler):
         )
 
 
-class Handshake(asyncio.Protocol):
+class TlsHandshake(asyncio.Protocol):
     """The TLS handshake of a connection.
 
     The event loop's own TLS servers are not used: they do not expose unfinished handshakes, which
     must count as connections and be closed like them.
     """
 
-    def __init__(self, connection: Connection, server: Server) -> None:
+    def __init__(self, connection: Connection, server: HttpServer) -> None:
         self._connection = connection
         self._server = server
-        self._early: list[bytes] = []
-        self._shaking: asyncio.Task[None] | None = None
+        self._early_data: list[bytes] = []
+        self._handshake_task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        plain = cast("asyncio.Transport", transport)
-        self._connection.arrives(plain)
-        if plain.is_closing():  # the tracker has closed it for others
+        tcp_transport = cast("asyncio.Transport", transport)
+        self._connection.start_tls_handshake(tcp_transport)
+        if tcp_transport.is_closing():  # the tracker has closed it for others
             return
         # Started eagerly, so that TLS reads from the first byte: uvloop would otherwise give this
         # protocol the data that arrives before.
-        self._shaking = asyncio.ensure_future(
-            self._shake(plain, start_eagerly(self._secured(plain)))
+        self._handshake_task = asyncio.ensure_future(
+            self._finish_handshake(tcp_transport, start_eagerly(self._start_tls(tcp_transport)))
         )
-        self._server.handshakes.add(self._shaking)
-        self._shaking.add_done_callback(self._server.handshakes.discard)
+        self._server.handshakes.add(self._handshake_task)
+        self._handshake_task.add_done_callback(self._server.handshakes.discard)
 
     def data_received(self, data: bytes) -> None:
         """Buffer a request that arrives before this process has noticed the end of the handshake."""
-        self._early.append(data)
+        self._early_data.append(data)
 
-    async def _shake(
-        self, plain: asyncio.Transport, securing: Awaitable[asyncio.Transport | None]
+    async def _finish_handshake(
+        self, tcp_transport: asyncio.Transport, handshake: Awaitable[asyncio.Transport | None]
     ) -> None:
-        secure = None
+        tls_transport = None
         try:
-            secure = await securing
+            tls_transport = await handshake
         except OSError:
             pass  # no TLS, no common version or cipher, or a timeout: no response is possible
         finally:
-            if secure is None:
-                plain.abort()
+            if tls_transport is None:
+                tcp_transport.abort()
                 self._server.tracker.close(self._connection)
-        if secure is not None:
-            secure.set_protocol(self._connection)
-            self._connection.connection_made(secure)
-            for part in self._early:
-                self._connection.data_received(part)
+        if tls_transport is not None:
+            tls_transport.set_protocol(self._connection)
+            self._connection.connection_made(tls_transport)
+            for early_part in self._early_data:
+                self._connection.data_received(early_part)
 
-    async def _secured(self, plain: asyncio.Transport) -> asyncio.Transport | None:
+    async def _start_tls(self, tcp_transport: asyncio.Transport) -> asyncio.Transport | None:
         certificate = self._server.certificate
         if certificate is None:
             return None
-        secure = await asyncio.get_running_loop().start_tls(
-            plain,
+        tls_transport = await asyncio.get_running_loop().start_tls(
+            tcp_transport,
             self,
             certificate.context,
             server_side=True,
-            ssl_handshake_timeout=self._server.handshake_seconds + TLS_END_SECONDS,  # ended before
-            ssl_shutdown_timeout=TLS_END_SECONDS,
+            ssl_handshake_timeout=self._server.handshake_seconds
+            + TLS_SHUTDOWN_SECONDS,  # ended before
+            ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
         )
-        return None if secure is None or secure.is_closing() else secure
+        return None if tls_transport is None or tls_transport.is_closing() else tls_transport
 
 
-class Server(web.Server):
+class HttpServer(web.Server):
     """Creates a Connection for each client. As a context manager it runs their timeouts."""
 
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        bounds: Bounds,
+        bounds: ConnectionBounds,
         certificate: Certificate | None = None,
-        told: Mapping[str, str] = responses.NO_HEADERS,
+        extra_headers: Mapping[str, str] = responses.NO_HEADERS,
     ) -> None:
-        async def handled(request: web.BaseRequest) -> web.StreamResponse:
-            is_last: Callable[[], bool] = partial(self._is_last, request)
-            request[IS_LAST_RESPONSE] = is_last
+        async def handle_request(request: web.BaseRequest) -> web.StreamResponse:
+            is_last_response: Callable[[], bool] = partial(self._is_last_response, request)
+            request[IS_LAST_RESPONSE] = is_last_response
             connection = cast("Connection", request.protocol)
             request[CONNECTION] = connection
             request[ARRIVED_AT] = self.tracker.estimate_arrival()
-            if beneath := connection.beneath:
-                request[UNDERLYING_TRANSPORT] = beneath
+            if underlying_transport := connection.underlying_transport:
+                request[UNDERLYING_TRANSPORT] = underlying_transport
             response = await handler(request)
-            if self._is_last(request) and not response.prepared:
+            if self._is_last_response(request) and not response.prepared:
                 response.force_close()
             return response
 
-        super().__init__(handled)
-        self.told = told
+        super().__init__(handle_request)
+        self.extra_headers = extra_headers
         """Headers of responses that are created here, to requests that are not valid HTTP."""
-        self._retiring = False
+        self._is_retiring = False
         self._idle_seconds = bounds.idle_seconds
         self.handshake_seconds = bounds.head_seconds
         self.certificate = certificate
         self.handshakes: set[asyncio.Task[None]] = set()
         self.tracker: ConnectionTracker[Connection] = ConnectionTracker(bounds, self._loop.time)
-        self._looking: list[asyncio.Task[None]] = []
+        self._background_tasks: list[asyncio.Task[None]] = []
 
-    def _is_last(self, request: web.BaseRequest) -> bool:
-        return self._retiring or ends_connection(request)
+    def _is_last_response(self, request: web.BaseRequest) -> bool:
+        return self._is_retiring or ends_connection(request)
 
     async def __aenter__(self) -> Self:
-        self._looking.append(asyncio.ensure_future(self.tracker.sweep()))
+        self._background_tasks.append(asyncio.ensure_future(self.tracker.sweep()))
         if self.certificate:
-            self._looking.append(asyncio.ensure_future(self.certificate.watch_files()))
+            self._background_tasks.append(asyncio.ensure_future(self.certificate.watch_files()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        ending = [*self._looking, *self.handshakes]
-        for one in ending:
-            one.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        tasks = [*self._background_tasks, *self.handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def retire(self, seconds: float) -> None:
         """Make each response its connection's last; return when no connection is left.
@@ -405,26 +412,26 @@ class Server(web.Server):
         Returns after ``seconds`` in any case: connections without a request until then can be closed.
         Closing them immediately would lose requests that clients are just sending.
         """
-        self._retiring = True
+        self._is_retiring = True
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.connections:  # noqa: ASYNC110 - aiohttp has no event for the last one's end
                     await asyncio.sleep(0.05)
 
     def __call__(self) -> RequestHandler:
-        connection = self._connection()
+        connection = self._create_connection()
         if self.certificate is None:
             return connection
-        return cast("RequestHandler", Handshake(connection, self))
+        return cast("RequestHandler", TlsHandshake(connection, self))
 
-    def _connection(self) -> Connection:
+    def _create_connection(self) -> Connection:
         return Connection(
             self.tracker,
             self,
             loop=self._loop,
             access_log=NO_ACCESS_LOG,
             keepalive_timeout=self._idle_seconds,
-            lingering_time=LINGERING_SECONDS,
+            lingering_time=BODY_DRAIN_SECONDS,
             auto_decompress=False,  # a body that is forwarded must be unchanged
         )
 
@@ -432,37 +439,41 @@ class Server(web.Server):
 class _AdminServer(web.Server):
     """Answers malformed requests like the client port, with its own connection bounds."""
 
-    def __init__(self, made: web.Server) -> None:
-        super().__init__(self._handle, request_factory=made.request_factory)
-        self._handler = made.request_handler
+    def __init__(self, base_server: web.Server) -> None:
+        super().__init__(self._handle_request, request_factory=base_server.request_factory)
+        self._handler = base_server.request_handler
         self.tracker: ConnectionTracker[Connection] = ConnectionTracker(
             ADMIN_BOUNDS, self._loop.time
         )
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle_request(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._handler(request)
         if ends_connection(request) and not response.prepared:
             response.force_close()
         return response
 
     def __call__(self) -> RequestHandler:
-        idle = ADMIN_BOUNDS.idle_seconds
+        idle_seconds = ADMIN_BOUNDS.idle_seconds
         return Connection(
-            self.tracker, self, loop=self._loop, access_log=NO_ACCESS_LOG, keepalive_timeout=idle
+            self.tracker,
+            self,
+            loop=self._loop,
+            access_log=NO_ACCESS_LOG,
+            keepalive_timeout=idle_seconds,
         )
 
 
 class AdminRunner(web.AppRunner):
     """Runs the admin application on connections whose errors do not repeat the request."""
 
-    _sweeping: asyncio.Task[None] | None = None
+    _sweep_task: asyncio.Task[None] | None = None
 
     async def _make_server(self) -> web.Server:
         server = _AdminServer(await super()._make_server())
-        self._sweeping = asyncio.ensure_future(server.tracker.sweep())
+        self._sweep_task = asyncio.ensure_future(server.tracker.sweep())
         return server
 
     async def cleanup(self) -> None:
         await super().cleanup()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        if self._sweep_task is not None:
+            self._sweep_task.cancel()

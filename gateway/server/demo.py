@@ -11,19 +11,26 @@ from typing import TYPE_CHECKING
 
 from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
-from gateway.config import settings as configured
+from gateway.config import settings as gateway_settings
 from gateway.config.settings import Environment, Environments, Settings, State
-from gateway.simulator import DEMO_KEY, WALLET_FUNDS, LegacyWords, Service, Words, start
+from gateway.simulator import (
+    DEMO_CREDENTIALS,
+    WALLET_FUNDS,
+    LegacyVocabulary,
+    Service,
+    Vocabulary,
+    start,
+)
 from gateway.storage import open_store
 from mappings.vocabulary import map_legacy_words
 
 if TYPE_CHECKING:
-    from gateway.server.app import Running
+    from gateway.server.app import RunningGateway
 
 DEMO_API_KEY = "demo-api-key"
 LOOPBACK = "127.0.0.1"
 
-RECIPIENT = {
+DEMO_RECIPIENT = {
     "type": "individual",
     "firstName": "Ada",
     "lastName": "Lovelace",
@@ -39,8 +46,8 @@ RECIPIENT = {
 @asynccontextmanager
 async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
     """Start the simulator and yield demo settings; only the ports are taken from ``settings``."""
-    words = simulator_words(settings.vocabulary)
-    simulator = await start(service=Service(words=words, wallet_balance=WALLET_FUNDS))
+    words = build_simulator_words(settings.vocabulary)
+    simulator = await start(service=Service(vocabulary=words, wallet_balance=WALLET_FUNDS))
     try:
         with tempfile.TemporaryDirectory(prefix="payout-gateway-") as folder:
             state = State(
@@ -60,43 +67,43 @@ async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
         await simulator.stop()
 
 
-def simulator_words(vocabulary: configured.Words) -> Words:
+def build_simulator_words(vocabulary: gateway_settings.Words) -> Vocabulary:
     """Convert the configured vocabulary of both interfaces to the simulator's."""
-    legacy = LegacyWords(**map_legacy_words(vocabulary.for_mappings()))
-    return Words(**vocabulary.current.model_dump(), legacy=legacy)
+    legacy = LegacyVocabulary(**map_legacy_words(vocabulary.build_vocabulary()))
+    return Vocabulary(**vocabulary.current.model_dump(), legacy=legacy)
 
 
 async def _import_demo_key(state: State) -> None:
-    line = {
-        "merchant": DEMO_KEY.merchant,
-        "environment": DEMO_KEY.environment,
+    key_line = {
+        "merchant": DEMO_CREDENTIALS.merchant,
+        "environment": DEMO_CREDENTIALS.environment,
         "api_key": DEMO_API_KEY,
-        "access_key": DEMO_KEY.access_key,
-        "secret_key": DEMO_KEY.secret_key,
+        "access_key": DEMO_CREDENTIALS.access_key,
+        "secret_key": DEMO_CREDENTIALS.secret_key,
         "name": "demo",
     }
     async with open_store(state) as store:
-        await import_keys(store, parse_key_lines(json.dumps(line).encode()))
+        await import_keys(store, parse_key_lines(json.dumps(key_line).encode()))
 
 
-def format_demo_instructions(running: Running) -> str:
+def format_demo_instructions(running: RunningGateway) -> str:
     """Format the text for the terminal: a notice that this is a demo, and commands to try."""
-    call = f'curl -s -H "X-API-Key: {DEMO_API_KEY}"'
+    curl_command = f'curl -s -H "X-API-Key: {DEMO_API_KEY}"'
     return f"""
 This is a DEMO: the gateway in front of a built-in simulator, on loopback, with a demo key.
 No real service is called. All data is deleted when it ends (Ctrl-C).
 
 Create a recipient with a bank account:
 
-  {call} -H "Content-Type: application/json" \\
-    {running.url}/v1/recipients -d '{json.dumps(RECIPIENT)}'
+  {curl_command} -H "Content-Type: application/json" \\
+    {running.url}/v1/recipients -d '{json.dumps(DEMO_RECIPIENT)}'
 
 List the recipients, and read the first one's payout method:
 
-  {call} "{running.url}/v1/recipients?search=ada"
+  {curl_command} "{running.url}/v1/recipients?search=ada"
 
-  ID=$({call} {running.url}/v1/recipients | grep -o '"id":"R-[^"]*"' | head -1 | cut -d'"' -f4)
-  {call} "{running.url}/v1/recipients/$ID/payout-methods"
+  ID=$({curl_command} {running.url}/v1/recipients | grep -o '"id":"R-[^"]*"' | head -1 | cut -d'"' -f4)
+  {curl_command} "{running.url}/v1/recipients/$ID/payout-methods"
 
 Open the operator console: {running.admin_url}/
 

@@ -9,13 +9,13 @@ from contextlib import suppress
 
 from gateway.storage.periodic_tasks import PeriodicTask
 
-YOUNG_OBJECTS = 10_000
+GC_THRESHOLD_OBJECTS = 10_000
 """The generation 0 threshold of the garbage collector, in allocations less deallocations."""
 
-_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 """Parameter numbers of ``mallopt`` in glibc's ``malloc.h``."""
 
-LARGE_BLOCK = 128 * 1024
+LARGE_BLOCK_BYTES = 128 * 1024
 """Larger blocks get their own mapping: they grow without a copy, and freeing returns the memory.
 
 It must be above the 87 KB that SQLite allocates and frees several times for each write.
@@ -25,7 +25,7 @@ TRIM_SECONDS = 60
 """Interval of ``malloc_trim``, which takes about a millisecond."""
 
 
-def tune_gc() -> None:
+def tune_memory() -> None:
     """Freeze the current objects and collect garbage less often.
 
     Objects that exist after the start stay alive, and scanning them again delays requests. Most
@@ -34,12 +34,12 @@ def tune_gc() -> None:
     # Collected first, so that no garbage is frozen.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
+    gc.set_threshold(GC_THRESHOLD_OBJECTS)
     with suppress(AttributeError, OSError):  # the C library is not glibc
-        ours = ctypes.CDLL(None).mallopt
-        ours(_MMAP_THRESHOLD, LARGE_BLOCK)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
         # Only one thread at a time runs Python, so one arena suffices and freed memory is reused.
-        ours(_ARENA_MAX, 1)
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def create_trim_task() -> PeriodicTask:
@@ -47,10 +47,10 @@ def create_trim_task() -> PeriodicTask:
 
     After a burst of requests glibc keeps all free memory below the highest block in use.
     """
-    return PeriodicTask("heap_trim", TRIM_SECONDS, _trim, at_its_end=False)
+    return PeriodicTask("heap_trim", TRIM_SECONDS, _trim_in_thread, runs_at_stop=False)
 
 
-async def _trim() -> None:
+async def _trim_in_thread() -> None:
     await asyncio.to_thread(trim_malloc)
 
 

@@ -9,23 +9,23 @@ import structlog
 log = structlog.get_logger()
 
 
-class Lifetime:
+class ProcessLifetime:
     """Measures the uptime from its creation, and the duration of the shutdown."""
 
     def __init__(self) -> None:
-        self._began = self._told = time.monotonic()
-        self._waited_for: dict[str, int] = {}
+        self._started_at = self._shutdown_at = time.monotonic()
+        self._pending_counts: dict[str, int] = {}
 
-    def ends(self, **waited_for: int) -> None:
+    def record_shutdown_start(self, **pending_counts: int) -> None:
         """Record the start of the shutdown, and the counts of what it waits for."""
-        self._told = time.monotonic()
-        self._waited_for = waited_for
+        self._shutdown_at = time.monotonic()
+        self._pending_counts = pending_counts
 
-    def ended(self) -> None:
+    def log_shutdown_complete(self) -> None:
         now = time.monotonic()
         log.info(
             "shutdown_complete",
-            uptime_seconds=round(self._told - self._began),
-            **self._waited_for,
-            drain_seconds=round(now - self._told, 1),
+            uptime_seconds=round(self._shutdown_at - self._started_at),
+            **self._pending_counts,
+            drain_seconds=round(now - self._shutdown_at, 1),
         )

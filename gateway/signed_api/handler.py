@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from gateway.admission.limits import Admission
-from gateway.admission.load import AdmissionSlot, Load, Overloaded
+from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
 from gateway.http.client_address import (
@@ -33,7 +33,7 @@ from gateway.http.responses import LegacyResponse
 from gateway.migration.usage import NO_TENANT, UsageCounter
 from gateway.observability import access_log, logs, metrics, traces
 from gateway.payloads import json_codec
-from gateway.reads.recent_reads import Kept
+from gateway.reads.recent_reads import RecentReads
 from gateway.signed_api import refusals
 from gateway.signed_api.credentials import (
     MalformedSignature,
@@ -99,7 +99,7 @@ class SignedRequestContext:
 
     def handle_disconnect(self, _has_acknowledged_all: bool = False) -> None:
         if self.slot:
-            self.slot.forsake()
+            self.slot.cancel_wait()
 
 
 class SignedHandler:
@@ -112,9 +112,9 @@ class SignedHandler:
         sender_authenticator: SenderAuthenticator,
         passthrough: PassthroughClient,
         write_guard: SignedWriteGuard,
-        recent_reads: Kept,
+        recent_reads: RecentReads,
         usage: UsageCounter,
-        load: Load,
+        load: LoadShedder,
     ) -> None:
         self._load = load
         self._pace = BodyPace(settings.load.body_seconds, settings.load.body_bytes_per_second)
@@ -124,7 +124,7 @@ class SignedHandler:
         self._write_guard = write_guard
         self._recent_reads = recent_reads
         self._words = settings.vocabulary.current
-        self._path_templates = PathTemplates(settings.vocabulary.for_mappings())
+        self._path_templates = PathTemplates(settings.vocabulary.build_vocabulary())
         self._max_body_bytes = settings.limits.body_bytes
         self._timeout_seconds = settings.upstream.timeout_seconds
         self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
@@ -145,7 +145,7 @@ class SignedHandler:
                 context.status = response.status
         finally:
             if context.slot:
-                context.slot.end()
+                context.slot.release()
             _log_request(request, context)
             # Counted beside the legacy operations, to show how far a tenant has migrated.
             start_time, now = context.start_time, asyncio.get_running_loop().time()
@@ -172,7 +172,7 @@ class SignedHandler:
                 too_large.answer, closes_connection=True
             )
         except Overloaded as overloaded:
-            context.log_fields["reason"] = overloaded.why
+            context.log_fields["reason"] = overloaded.reason
             error_response = responses.build_error_response(
                 errors.translate_failure(overloaded), closes_connection=not request.content.is_eof()
             )
@@ -220,7 +220,7 @@ class SignedHandler:
             context.tenant = sender.tenant
             request_reader.mark_authenticated(request, sender.tenant or UNKNOWN_TENANT)
             await self._admit(sender, signature_header, address, context)
-            await slot.begin(str(sender.tenant or UNKNOWN_TENANT))
+            await slot.acquire(str(sender.tenant or UNKNOWN_TENANT))
             stamp = int(signature_header.stamp)
             return await self._forward_request(request, context, sender, body, stamp)
 
@@ -251,8 +251,8 @@ class SignedHandler:
         """
         tenant = str(signers[0].tenant if signers else UNKNOWN_TENANT)
         connection = request.get(request_reader.CONNECTION)
-        context.slot = self._load.stay(f"unproven {format_limit_name(address)}", connection)
-        context.slot.check(tenant)
+        context.slot = self._load.create_slot(f"unproven {format_limit_name(address)}", connection)
+        context.slot.check_capacity(tenant)
         return context.slot
 
     @asynccontextmanager
@@ -281,9 +281,11 @@ class SignedHandler:
         admission = context.admission = await self._sender_authenticator.admit(
             sender, signature_header, address
         )
-        if not admission.admitted:
-            reason = metrics.OVER_LIMIT
-            raise Refusal(errors.RATE_LIMIT_EXCEEDED, reason, retry_after=admission.retry_after)
+        if not admission.is_admitted:
+            reason = metrics.RATE_LIMIT_REASON
+            raise Refusal(
+                errors.RATE_LIMIT_EXCEEDED, reason, retry_after=admission.retry_after_seconds
+            )
 
     # Passing on
 
@@ -323,7 +325,7 @@ class SignedHandler:
                 if sender.tenant and path_parts[:1] == ["recipients"]:
                     # Even if the write failed: it may have changed the recipient, and a cached one
                     # would be stale.
-                    self._recent_reads.forget(sender.tenant, "".join(path_parts[1:2]))
+                    self._recent_reads.invalidate(sender.tenant, "".join(path_parts[1:2]))
             if upstream_response.status == 401 and sender.tenant:
                 # Hints at clock skew or credentials that were replaced at the service only.
                 context.log_fields["reason"] = "the service refuses a signature that is valid here"
@@ -405,9 +407,9 @@ async def _read_added_payment(passage: PassthroughRequest) -> Mapping[str, JSON]
         return None
     try:
         return extract_added_payment(
-            json_codec.read(b"".join([part async for part in body.iter_chunks()]))
+            json_codec.loads(b"".join([part async for part in body.iter_chunks()]))
         )
-    except json_codec.Unreadable:
+    except json_codec.JsonError:
         return None
 
 
@@ -441,13 +443,13 @@ def _log_request(request: web.BaseRequest, context: SignedRequestContext) -> Non
     access_log.log_request(
         status=context.status,
         method=request.method,
-        took=asyncio.get_running_loop().time() - context.start_time,
+        duration_seconds=asyncio.get_running_loop().time() - context.start_time,
         request_id=context.request_id,
         api="signed",
         route=context.route,
         client_address=context.address,
-        owner=context.tenant,
-        calls=context.calls,
-        seconds=context.service_seconds,
-        more=context.log_fields,
+        tenant=context.tenant,
+        upstream_calls=context.calls,
+        upstream_seconds=context.service_seconds,
+        extra_fields=context.log_fields,
     )

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.admission.limits import Admission, Limits
+from gateway.admission.limits import Admission, RateLimiter
 from gateway.auth.signing import Credentials
 from gateway.config.settings import Settings
 from gateway.http.client_address import Address, format_limit_name
@@ -36,10 +36,10 @@ class SenderAuthenticator:
         self,
         settings: Settings,
         signers: SignerStore,
-        limits: Limits,
+        limits: RateLimiter,
         clock: ServiceClock,
         *,
-        unauthenticated_limits: Limits,
+        unauthenticated_limits: RateLimiter,
     ) -> None:
         self._signers = signers
         self._limits = limits
@@ -125,11 +125,13 @@ class SenderAuthenticator:
             return await self._limits.admit(f"signed {sender.tenant}", sender.requests_per_hour)
         name = f"signed address {format_limit_name(address)}"
         admission = await self._unauthenticated_limits.admit(name, self._requests_per_hour)
-        if not admission.admitted:
+        if not admission.is_admitted:
             return admission
         # Hashed, so that listings of limits do not show access keys of strangers.
         key = hashlib.sha256(signature_header.access_key.encode()).hexdigest()[:32]
         name = f"signed key {sender.environment} {key}"
         key_admission = await self._unauthenticated_limits.admit(name, self._requests_per_hour)
         # A refusal sorts before any admission.
-        return min(admission, key_admission, key=lambda result: (result.admitted, result.remaining))
+        return min(
+            admission, key_admission, key=lambda result: (result.is_admitted, result.remaining)
+        )

@@ -23,10 +23,10 @@ from gateway.auth.signing import Credentials
 from gateway.http.request_paths import parse_path_parts
 from gateway.http.responses import LegacyResponse
 from gateway.storage import Ledger, StoreUnavailable, Tenant
-from gateway.storage.undertakings import OperationRepository
+from gateway.storage.operations import OperationRepository
 from gateway.upstream.send_attempt import Fence
-from gateway.writes.once import IdempotencyGuard, Wanted
-from gateway.writes.player import FIRST_PAUSE, Caller
+from gateway.writes.executor import MIN_POLL_SECONDS, Caller
+from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from mappings import batch_locks, errors
 from mappings.batch_bodies import SIGNED_ADDS
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Request
@@ -111,19 +111,21 @@ class SignedWriteGuard:
             return await send(None)
         if write.tenant is None or write.credentials is None:
             # The tenant is unknown, so any tenant's record of the batch counts.
-            if await self._object_state.is_anyones(write.environment, "alias", batch, "abandoned"):
+            if await self._object_state.is_known_to_any_tenant(
+                write.environment, "alias", batch, "abandoned"
+            ):
                 raise WrongBatchStatus
-            if action == _START_ACTION and await self._operations.is_being_checked():
+            if action == _START_ACTION and await self._operations.is_restore_unchecked():
                 raise Halted(errors.RESTORE_CHECK_PENDING)
             return await send(None)
         if action != _START_ACTION:
             return await self._send_change(write, write.tenant, batch, action, send)
-        alias = await self._object_state.recall(write.tenant, "alias", batch)
+        alias = await self._object_state.load(write.tenant, "alias", batch)
         first_batch = str(alias.get("id") or batch)
         flow_request = Request(self._now(), write.request_id, {"id": batch, "batch": first_batch})
         key = _build_journal_key(write.tenant, write.credentials)
         return await SignedStart(
-            Wanted(START, flow_request, Caller(key, write.request_id)), send
+            WriteRequest(START, flow_request, Caller(key, write.request_id)), send
         ).run(self._idempotency_guard, write.stamp)
 
     async def _check_not_frozen(self, tenant: Tenant) -> None:
@@ -169,15 +171,15 @@ class SignedWriteGuard:
         The transaction that registers the change checks that the batch has not been superseded;
         an edit that starts later waits for the change.
         """
-        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE
+        loop, pause = asyncio.get_running_loop(), MIN_POLL_SECONDS
         deadline = loop.time() + self._edit_wait_seconds
         while loop.time() < deadline:
-            alias = await self._object_state.recall(tenant, "alias", batch)
+            alias = await self._object_state.load(tenant, "alias", batch)
             if alias.get("abandoned"):
                 raise WrongBatchStatus
             first_batch = str(alias.get("id") or batch)
-            facts = await self._object_state.recall(tenant, "batch", first_batch)
-            signed_changes = await self._object_state.recall(
+            facts = await self._object_state.load(tenant, "batch", first_batch)
+            signed_changes = await self._object_state.load(
                 tenant, batch_locks.SIGNED_CHANGES_KIND, first_batch
             )
             # What is added here is claimed by no write: one in doubt could be taken for it.
@@ -201,7 +203,7 @@ class SignedWriteGuard:
                     updated_changes,
                     linked=(batch_check, alias_check),
                 )
-                await self._object_state.record_all(tenant, [record])
+                await self._object_state.compare_and_set_all(tenant, [record])
                 return first_batch
         raise Unreachable("other changes of the batch are in progress", retry_after=1)
 
@@ -218,7 +220,7 @@ class SignedWriteGuard:
     async def _save_signed_changes(self, tenant: Tenant, changes: CompareAndSet) -> None:
         # A change that stays registered expires.
         with suppress(StoreUnavailable):
-            await self._object_state.record_all(tenant, [changes])
+            await self._object_state.compare_and_set_all(tenant, [changes])
 
 
 ADD = "payments"
@@ -259,7 +261,7 @@ def _build_journal_key(tenant: Tenant, credentials: Credentials) -> ApiKey:
 class SignedStart(Generic[Response]):
     """A client-signed start, executed like a legacy one: recorded, sent once, reconciled."""
 
-    def __init__(self, write_request: Wanted, send: Send[Response]) -> None:
+    def __init__(self, write_request: WriteRequest, send: Send[Response]) -> None:
         self._write_request = write_request
         self._send = send
         self._response: Response | None = None
@@ -267,7 +269,7 @@ class SignedStart(Generic[Response]):
 
     async def run(self, idempotency_guard: IdempotencyGuard, stamp: int) -> Response:
         caller = self._write_request.caller
-        caller.sends, caller.stamped = self._send_call, datetime.fromtimestamp(stamp, UTC)
+        caller.send_write, caller.stamped_at = self._send_call, datetime.fromtimestamp(stamp, UTC)
         try:
             _, operation = await idempotency_guard.answer(
                 self._write_request, self._build_response, self._record_failure
@@ -278,7 +280,7 @@ class SignedStart(Generic[Response]):
                 raise self._build_error(failure) from None
         else:
             if operation is not None:
-                idempotency_guard.delivered(operation)
+                idempotency_guard.record_delivery(operation)
         if self._response is None:
             # No response and no failure: a retry of a start that has already happened.
             raise self._build_error(self._failure)

@@ -10,32 +10,39 @@ many of them are options (`ServiceOptions`).
     await simulator.stop()
 """
 
-from gateway.simulator.books import Start
-from gateway.simulator.exchange import Seen
+from gateway.simulator.effects import BatchStart
+from gateway.simulator.exchange import ReceivedRequest
 from gateway.simulator.faults import Fault
-from gateway.simulator.running import NotListening, Simulator, start
+from gateway.simulator.options import (
+    DEMO_API_KEY,
+    DEMO_CREDENTIALS,
+    LegacyVocabulary,
+    ServiceCredentials,
+    Switches,
+    Vocabulary,
+)
+from gateway.simulator.server import ListenError, Simulator, start
 from gateway.simulator.service import Service
-from gateway.simulator.state import WALLET_FUNDS, Account, Batch, Payment, Recipient, World
-from gateway.simulator.switches import DEMO_API_KEY, DEMO_KEY, Key, LegacyWords, Switches, Words
+from gateway.simulator.state import WALLET_FUNDS, Account, Batch, Payment, Recipient, Tenant
 
 __all__ = [
     "DEMO_API_KEY",
-    "DEMO_KEY",
+    "DEMO_CREDENTIALS",
     "WALLET_FUNDS",
     "Account",
     "Batch",
+    "BatchStart",
     "Fault",
-    "Key",
-    "LegacyWords",
-    "NotListening",
+    "LegacyVocabulary",
+    "ListenError",
     "Payment",
+    "ReceivedRequest",
     "Recipient",
-    "Seen",
     "Service",
+    "ServiceCredentials",
     "Simulator",
-    "Start",
     "Switches",
-    "Words",
-    "World",
+    "Tenant",
+    "Vocabulary",
     "start",
 ]

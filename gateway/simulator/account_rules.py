@@ -6,20 +6,20 @@ from typing import Any
 
 from gateway.simulator import values
 from gateway.simulator.countries import (
-    BANK_ID,
-    BRANCH_ID,
-    IBAN_LENGTH,
-    government_id_digits,
+    BANK_ID_PATTERNS,
+    BRANCH_ID_PATTERNS,
+    IBAN_LENGTHS,
+    government_id_digit_range,
     needs_iban,
 )
-from gateway.simulator.iban import valid_iban
-from gateway.simulator.refusals import Problems
-from gateway.simulator.rules import is_country
-from gateway.simulator.switches import Switches
-from gateway.simulator.values import blank
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.errors import Problems
+from gateway.simulator.iban import is_valid_iban
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.options import Switches
+from gateway.simulator.recipient_rules import is_country
+from gateway.simulator.values import is_blank
 
-BANK = "bank-transfer"
+BANK_TRANSFER = "bank-transfer"
 CHECK = "check"
 MOBILE_WALLET = "mobile-wallet"
 
@@ -36,145 +36,157 @@ BANK_FIELDS = (
     "bankRegion",
     "bankPostalCode",
 )
-MAILING = ("name", "street1", "street2", "city", "region", "country", "postal")
+MAILING_FIELDS = ("name", "street1", "street2", "city", "region", "country", "postal")
 
-ACCOUNT_NUMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9 -]{2,33}")
-SWIFT_BIC = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")
-BANK_PART = re.compile(r"[A-Za-z0-9-]{1,20}")
+ACCOUNT_NUMBER_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9 -]{2,33}")
+SWIFT_BIC_PATTERN = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")
+BANK_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,20}")
 
 
-def read_account(
+def parse_account_fields(
     problems: Problems,
-    kind: str,
+    account_type: str,
     body: Mapping[str, Any],
-    before: JsonObject,
-    switches: Switches,
+    previous_fields: JsonObject,
+    options: Switches,
 ) -> JsonObject:
     """Merge a request into an account's previous fields and check them; ignores unknown fields."""
-    names, check = _KINDS.get(kind, (("emailAddress",), _check_wallet))
-    sent = {name: body[name] for name in ("currency", *names) if name in body}
-    if kind == MOBILE_WALLET and "phone" in body:  # Section 2.6 uses both names.
-        sent["phoneNumber"] = body["phone"]
-    after = {**before, **sent}
-    if kind != BANK and blank(after.get("currency")):
-        after["currency"] = before.get("currency")
-    if not blank(after.get("currency")) and (wrong := values.currency(after["currency"])):
-        problems.invalid("currency", wrong)
-    check(problems, after, switches)
-    return after
+    field_names, check_fields = _ACCOUNT_TYPES.get(account_type, (("emailAddress",), _check_wallet))
+    sent_fields = {name: body[name] for name in ("currency", *field_names) if name in body}
+    if account_type == MOBILE_WALLET and "phone" in body:  # Section 2.6 uses both names.
+        sent_fields["phoneNumber"] = body["phone"]
+    merged_fields = {**previous_fields, **sent_fields}
+    if account_type != BANK_TRANSFER and is_blank(merged_fields.get("currency")):
+        merged_fields["currency"] = previous_fields.get("currency")
+    if not is_blank(merged_fields.get("currency")) and (
+        error := values.validate_currency(merged_fields["currency"])
+    ):
+        problems.add_invalid_field("currency", error)
+    check_fields(problems, merged_fields, options)
+    return merged_fields
 
 
 def lacks_government_id(recipient: JsonObject, account_country: str) -> bool:
     """Whether the recipient lacks the government id that section 2.4 requires in a country."""
-    if government_id_digits(account_country, str(recipient.get("type"))) is None:
+    if government_id_digit_range(account_country, str(recipient.get("type"))) is None:
         return False
     return not any(
-        entry.get("country") == account_country and entry.get("type") != "passport"
-        for entry in recipient.get("governmentIds", [])
+        government_id.get("country") == account_country and government_id.get("type") != "passport"
+        for government_id in recipient.get("governmentIds", [])
     )
 
 
-def _require(problems: Problems, fields: JsonObject, *names: str) -> None:
+def _require_fields(problems: Problems, fields: JsonObject, *names: str) -> None:
     for name in names:
-        if blank(fields.get(name)):
-            problems.empty(name)
+        if is_blank(fields.get(name)):
+            problems.add_empty_field(name)
 
 
-def _check_bank(problems: Problems, fields: JsonObject, switches: Switches) -> None:
-    _require(problems, fields, "currency", "country", "accountHolderName")
-    given = {name: value for name, value in fields.items() if not blank(value)}
+def _check_bank_account(problems: Problems, fields: JsonObject, options: Switches) -> None:
+    _require_fields(problems, fields, "currency", "country", "accountHolderName")
+    bank_fields = {name: value for name, value in fields.items() if not is_blank(value)}
     for name in BANK_FIELDS:
-        if name in given and not isinstance(given[name], str):
-            problems.invalid(name, "Must be a string")
-            given[name] = ""  # One problem per field: the rules below ignore an empty text.
-    country = given.get("country", "")
+        if name in bank_fields and not isinstance(bank_fields[name], str):
+            problems.add_invalid_field(name, "Must be a string")
+            bank_fields[name] = ""  # One problem per field: the rules below ignore an empty text.
+    country = bank_fields.get("country", "")
     if country and not is_country(country):
-        problems.invalid("country", "Must be ISO 3166-1 alpha-2")
-    _check_numbers(problems, given, country, switches)
-    _check_bank_parts(problems, given, country)
-    if country in switches.wire_countries:
-        _require(problems, fields, "swiftBic", "bankAddress", "bankCity")
-    if given.get("swiftBic") and not SWIFT_BIC.fullmatch(given["swiftBic"].upper()):
-        problems.invalid("swiftBic", "Must have 8 or 11 characters")
-
-
-def _check_numbers(problems: Problems, given: JsonObject, country: str, switches: Switches) -> None:
-    if "accountNum" in given:
-        if given["accountNum"] and (wrong := _account_number(given["accountNum"])):
-            problems.invalid("accountNum", wrong)
-    elif switches.account_number_with_iban == "required" or not (
-        needs_iban(country) or (country in IBAN_LENGTH and "iban" in given)
+        problems.add_invalid_field("country", "Must be ISO 3166-1 alpha-2")
+    _check_account_numbers(problems, bank_fields, country, options)
+    _check_bank_ids(problems, bank_fields, country)
+    if country in options.wire_countries:
+        _require_fields(problems, fields, "swiftBic", "bankAddress", "bankCity")
+    if bank_fields.get("swiftBic") and not SWIFT_BIC_PATTERN.fullmatch(
+        bank_fields["swiftBic"].upper()
     ):
-        problems.empty("accountNum")
-    if "iban" in given:
-        if given["iban"] and (wrong := _iban(given["iban"])):
-            problems.invalid("iban", wrong)
+        problems.add_invalid_field("swiftBic", "Must have 8 or 11 characters")
+
+
+def _check_account_numbers(
+    problems: Problems, bank_fields: JsonObject, country: str, options: Switches
+) -> None:
+    if "accountNum" in bank_fields:
+        if bank_fields["accountNum"] and (
+            error := _validate_account_number(bank_fields["accountNum"])
+        ):
+            problems.add_invalid_field("accountNum", error)
+    elif options.account_number_with_iban == "required" or not (
+        needs_iban(country) or (country in IBAN_LENGTHS and "iban" in bank_fields)
+    ):
+        problems.add_empty_field("accountNum")
+    if "iban" in bank_fields:
+        if bank_fields["iban"] and (error := _validate_iban(bank_fields["iban"])):
+            problems.add_invalid_field("iban", error)
     elif needs_iban(country):
-        problems.empty("iban")
+        problems.add_empty_field("iban")
 
 
-def _account_number(value: str) -> str | None:
-    if wrong := values.unmasked(value):
-        return wrong
-    if valid_iban(value):
+def _validate_account_number(value: str) -> str | None:
+    if error := values.validate_unmasked(value):
+        return error
+    if is_valid_iban(value):
         return "Must not be an IBAN"
-    return None if ACCOUNT_NUMBER.fullmatch(value) else "Must be an account number"
+    return None if ACCOUNT_NUMBER_PATTERN.fullmatch(value) else "Must be an account number"
 
 
-def _iban(value: str) -> str | None:
-    if wrong := values.unmasked(value):
-        return wrong
-    return None if valid_iban(value) else "Must be an IBAN"
+def _validate_iban(value: str) -> str | None:
+    if error := values.validate_unmasked(value):
+        return error
+    return None if is_valid_iban(value) else "Must be an IBAN"
 
 
-def _check_bank_parts(problems: Problems, given: JsonObject, country: str) -> None:
-    for name, required in (("bankId", BANK_ID), ("branchId", BRANCH_ID)):
-        pattern = required.get(country)
-        if name not in given:
+def _check_bank_ids(problems: Problems, bank_fields: JsonObject, country: str) -> None:
+    for name, patterns in (("bankId", BANK_ID_PATTERNS), ("branchId", BRANCH_ID_PATTERNS)):
+        pattern = patterns.get(country)
+        if name not in bank_fields:
             if pattern is not None:
-                problems.empty(name)
-        elif given[name] and not re.fullmatch(pattern or BANK_PART, given[name]):
-            problems.invalid(name)
+                problems.add_empty_field(name)
+        elif bank_fields[name] and not re.fullmatch(pattern or BANK_ID_PATTERN, bank_fields[name]):
+            problems.add_invalid_field(name)
 
 
 def _check_wallet(problems: Problems, fields: JsonObject, _: Switches) -> None:
-    _require(problems, fields, "emailAddress")
+    _require_fields(problems, fields, "emailAddress")
     address = fields.get("emailAddress")
-    if not blank(address) and (wrong := values.email(address)):
-        problems.invalid("emailAddress", wrong)
+    if not is_blank(address) and (error := values.validate_email(address)):
+        problems.add_invalid_field("emailAddress", error)
 
 
 def _check_mobile_wallet(problems: Problems, fields: JsonObject, _: Switches) -> None:
-    _require(problems, fields, "phoneNumber")
+    _require_fields(problems, fields, "phoneNumber")
     number = fields.get("phoneNumber")
-    if not blank(number) and (wrong := values.phone(number)):
-        problems.invalid("phoneNumber", wrong)
+    if not is_blank(number) and (error := values.validate_phone(number)):
+        problems.add_invalid_field("phoneNumber", error)
 
 
-def _check_mailing(problems: Problems, fields: JsonObject, _: Switches) -> None:
-    mailing = fields.get("mailing")
-    if blank(mailing):
-        problems.empty("mailing")
-    elif isinstance(mailing, dict):
-        _check_postal_address(problems.within("mailing."), mailing)
+def _check_mailing_address(problems: Problems, fields: JsonObject, _: Switches) -> None:
+    address = fields.get("mailing")
+    if is_blank(address):
+        problems.add_empty_field("mailing")
+    elif isinstance(address, dict):
+        _check_postal_address(problems.nest("mailing."), address)
     else:
-        problems.invalid("mailing", "Must be an object")
+        problems.add_invalid_field("mailing", "Must be an object")
 
 
-def _check_postal_address(inside: Problems, mailing: JsonObject) -> None:
-    _require(inside, mailing, "name", "street1", "city", "region", "country", "postal")
-    for name in MAILING:
-        if not blank(mailing.get(name)) and (wrong := values.text(mailing[name])):
-            inside.invalid(name, wrong)
-    if not blank(mailing.get("country")) and mailing["country"] != "US":
-        inside.invalid("country", "Must be US")
-    postal = mailing.get("postal")
+def _check_postal_address(nested_problems: Problems, address: JsonObject) -> None:
+    _require_fields(
+        nested_problems, address, "name", "street1", "city", "region", "country", "postal"
+    )
+    for name in MAILING_FIELDS:
+        if not is_blank(address.get(name)) and (error := values.validate_text(address[name])):
+            nested_problems.add_invalid_field(name, error)
+    if not is_blank(address.get("country")) and address["country"] != "US":
+        nested_problems.add_invalid_field("country", "Must be US")
+    postal = address.get("postal")
     if isinstance(postal, str) and postal and not re.fullmatch(r"[0-9]{5}(-[0-9]{4})?", postal):
-        inside.invalid("postal", "Must have 5 or 5+4 digits")
+        nested_problems.add_invalid_field("postal", "Must have 5 or 5+4 digits")
 
 
-_KINDS: dict[str, tuple[tuple[str, ...], Callable[[Problems, JsonObject, Switches], None]]] = {
-    BANK: (BANK_FIELDS, _check_bank),
-    CHECK: (("mailing",), _check_mailing),
+_ACCOUNT_TYPES: dict[
+    str, tuple[tuple[str, ...], Callable[[Problems, JsonObject, Switches], None]]
+] = {
+    BANK_TRANSFER: (BANK_FIELDS, _check_bank_account),
+    CHECK: (("mailing",), _check_mailing_address),
     MOBILE_WALLET: (("phoneNumber",), _check_mobile_wallet),
 }

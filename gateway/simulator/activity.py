@@ -4,62 +4,62 @@ from collections.abc import Mapping
 
 from multidict import CIMultiDict
 
-from gateway.simulator.exchange import Exchange, Seen
+from gateway.simulator.exchange import Exchange, ReceivedRequest
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.service import Service
-from gateway.simulator.state import World, iso
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.state import Tenant, format_timestamp
 
-MASKED = "****"
+MASK = "****"
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 
 
-def enter(service: Service, exchange: Exchange) -> None:
-    headers = {name: _without_secret(name, value) for name, value in exchange.headers.items()}
-    status = None if exchange.dropped else exchange.status
+def record_request(service: Service, exchange: Exchange) -> None:
+    headers = {name: _mask_secret_header(name, value) for name, value in exchange.headers.items()}
+    status = None if exchange.is_dropped else exchange.status
     service.requests.append(
-        Seen(
+        ReceivedRequest(
             exchange.method,
             exchange.target,
             CIMultiDict(headers),
             exchange.body,
             status,
-            exchange.face,
+            exchange.interface,
         )
     )
-    if exchange.arrived is None or not exchange.arrived.touched:
+    if exchange.request is None or not exchange.request.logged_recipients:
         return
-    entry = _entry(exchange, exchange.arrived.world, headers)
-    for recipient in exchange.arrived.touched:
+    entry = _build_log_entry(exchange, exchange.request.tenant, headers)
+    for recipient in exchange.request.logged_recipients:
         recipient.activities.append(entry)
 
 
-def _without_secret(name: str, value: str) -> str:
+def _mask_secret_header(name: str, value: str) -> str:
     # Tests may see the access key of an Authorization header, but never the signature.
     if name.lower() not in SECRET_HEADERS:
         return value
-    whose, colon, _ = value.partition(":")
-    return f"{whose}:{MASKED}" if colon and name.lower() == "authorization" else MASKED
+    access_key, colon, _ = value.partition(":")
+    return f"{access_key}:{MASK}" if colon and name.lower() == "authorization" else MASK
 
 
-def _readable(value: str) -> str:
+def _replace_invalid_utf8(value: str) -> str:
     # Header bytes that are not UTF-8 arrive as lone surrogates, which JSON cannot represent.
     return value.encode("utf-8", "replace").decode()
 
 
-def _entry(exchange: Exchange, world: World, headers: Mapping[str, str]) -> JsonObject:
-    shown = {
-        name: MASKED if name.lower() in SECRET_HEADERS else _readable(value)
+def _build_log_entry(exchange: Exchange, tenant: Tenant, headers: Mapping[str, str]) -> JsonObject:
+    logged_headers = {
+        name: MASK if name.lower() in SECRET_HEADERS else _replace_invalid_utf8(value)
         for name, value in headers.items()
     }
     return {
         "ip": exchange.address,
-        "url": _readable(exchange.target),
+        "url": _replace_invalid_utf8(exchange.target),
         "method": exchange.method,
-        "headers": shown,
+        "headers": logged_headers,
         "request": exchange.body.decode("utf-8", "replace"),
-        "response": exchange.answer.decode("utf-8", "replace"),
+        "response": exchange.response_body.decode("utf-8", "replace"),
         "code": exchange.status,
         "source": "api",
-        "testMode": world.environment != "live",
-        "createdAt": iso(world.now()),
+        "testMode": tenant.environment != "live",
+        "createdAt": format_timestamp(tenant.now()),
     }

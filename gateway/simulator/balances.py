@@ -3,49 +3,55 @@
 from decimal import Decimal
 
 from gateway.simulator import money
-from gateway.simulator.state import Batch, World
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.state import Batch, Tenant
 
 
-def covers(world: World, batch: Batch) -> bool:
-    return world.balance(batch.currency) >= batch.cost
+def covers_cost(tenant: Tenant, batch: Batch) -> bool:
+    return tenant.read_balance(batch.currency) >= batch.cost
 
 
-def debit(world: World, currency: str, amount: Decimal) -> None:
-    world.balances[currency] = money.less(world.balance(currency), amount)
+def debit_balance(tenant: Tenant, currency: str, amount: Decimal) -> None:
+    tenant.balances[currency] = money.subtract_amount(tenant.read_balance(currency), amount)
 
 
-def credit(world: World, currency: str, amount: Decimal) -> None:
-    world.balances[currency] = money.total((world.balance(currency), amount))
+def credit_balance(tenant: Tenant, currency: str, amount: Decimal) -> None:
+    tenant.balances[currency] = money.sum_amounts((tenant.read_balance(currency), amount))
 
 
-def shown(world: World) -> JsonObject:
+def build_balances(tenant: Tenant) -> JsonObject:
     """Build the response: an object by currency as in the earlier interface, or a list.
 
     The document does not show it. The wallet balance is present once a test has set one. No
     payment debits it, because the document does not say which balance funds payments to wallets.
     """
-    words = world.words
+    words = tenant.vocabulary
     entries = {
-        currency: _entry(amount, currency, words.service, position == 0)
-        for position, (currency, amount) in enumerate(world.balances.items())
+        currency: _build_balance(amount, currency, words.service, position == 0)
+        for position, (currency, amount) in enumerate(tenant.balances.items())
     }
-    if world.wallet_balance is not None:
-        currency, amount = world.wallet_balance
-        number = f"{world.merchant}@example.com"
-        entries[words.wallet] = _entry(amount, currency, words.wallet, number=number)
-    if world.switches.balance_shape == "list":
+    if tenant.wallet_balance is not None:
+        currency, amount = tenant.wallet_balance
+        number = f"{tenant.merchant}@example.com"
+        entries[words.wallet] = _build_balance(
+            amount, currency, words.wallet, account_number=number
+        )
+    if tenant.options.balance_shape == "list":
         return {"balances": list(entries.values())}
     return {"balances": entries}
 
 
-def _entry(
-    amount: Decimal, currency: str, kind: str, primary: bool = False, number: str | None = None
+def _build_balance(
+    amount: Decimal,
+    currency: str,
+    account_type: str,
+    is_primary: bool = False,
+    account_number: str | None = None,
 ) -> JsonObject:
     return {
-        "primary": primary,
-        "amount": money.text(amount),
+        "primary": is_primary,
+        "amount": money.format_amount(amount),
         "currency": currency,
-        "type": kind,
-        "accountNumber": number,
+        "type": account_type,
+        "accountNumber": account_number,
     }

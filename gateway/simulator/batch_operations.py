@@ -13,111 +13,137 @@ from gateway.simulator import (
     processing,
     quotes,
 )
-from gateway.simulator.arrived import Arrived
-from gateway.simulator.payment_lists import Listed
+from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.payment_lists import ListedPayment
 from gateway.simulator.state import Batch
-from gateway.simulator.wire import JsonObject
 
 
-def _bare(arrived: Arrived) -> bool:
-    return arrived.world.switches.answers == "bare"
+def _has_bare_answers(request: AcceptedRequest) -> bool:
+    return request.tenant.options.answers == "bare"
 
 
-def _changed(arrived: Arrived, batch: Batch) -> JsonObject:
-    return {} if _bare(arrived) else {"batch": batch_views.batch(arrived.world, batch)}
+def _build_batch_answer(request: AcceptedRequest, batch: Batch) -> JsonObject:
+    return (
+        {}
+        if _has_bare_answers(request)
+        else {"batch": batch_views.build_batch(request.tenant, batch)}
+    )
 
 
-def _done(arrived: Arrived, what: str) -> JsonObject:
-    return {} if _bare(arrived) else {"object": what}
+def _build_object_answer(request: AcceptedRequest, event: str) -> JsonObject:
+    return {} if _has_bare_answers(request) else {"object": event}
 
 
-def create_batch(arrived: Arrived) -> JsonObject:
-    made = batches.create(arrived.world, arrived.body)
-    return {"batch": {"id": made.id}} if _bare(arrived) else _changed(arrived, made)
+def create_batch(request: AcceptedRequest) -> JsonObject:
+    batch = batches.create_batch(request.tenant, request.body)
+    return (
+        {"batch": {"id": batch.id}}
+        if _has_bare_answers(request)
+        else _build_batch_answer(request, batch)
+    )
 
 
-def add_payment(arrived: Arrived) -> JsonObject:
-    made = payments.create(arrived.world, arrived.batch(), arrived.body)
-    shown = {"id": made.id} if _bare(arrived) else batch_views.payment(arrived.world, made)
-    return {"payment": shown}
+def add_payment(request: AcceptedRequest) -> JsonObject:
+    payment = payments.create_payment(request.tenant, request.require_path_batch(), request.body)
+    payment_view = (
+        {"id": payment.id}
+        if _has_bare_answers(request)
+        else batch_views.build_payment(request.tenant, payment)
+    )
+    return {"payment": payment_view}
 
 
-def generate_quote(arrived: Arrived) -> JsonObject:
-    batch = arrived.batch()
-    quotes.generate(arrived.world, batch)
-    return _changed(arrived, batch)
+def generate_quote(request: AcceptedRequest) -> JsonObject:
+    batch = request.require_path_batch()
+    quotes.generate_quote(request.tenant, batch)
+    return _build_batch_answer(request, batch)
 
 
-def start_processing(arrived: Arrived) -> JsonObject:
-    batch = arrived.batch()
-    processing.start(arrived.world, batch)
-    return _changed(arrived, batch)
+def start_processing(request: AcceptedRequest) -> JsonObject:
+    batch = request.require_path_batch()
+    processing.start_batch(request.tenant, batch)
+    return _build_batch_answer(request, batch)
 
 
-def read_summary(arrived: Arrived) -> JsonObject:
-    shown = batch_views.summary(arrived.world, arrived.batch())
-    return {arrived.world.words.summary: shown}
+def get_summary(request: AcceptedRequest) -> JsonObject:
+    summary = batch_views.build_summary(request.tenant, request.require_path_batch())
+    return {request.tenant.vocabulary.summary: summary}
 
 
-def read_payment(arrived: Arrived) -> JsonObject:
-    return {"payment": payment_lists.one(arrived.world, arrived.ids[0]).show()}
+def read_payment(request: AcceptedRequest) -> JsonObject:
+    return {
+        "payment": payment_lists.require_payment(request.tenant, request.path_ids[0]).build_view()
+    }
 
 
-def list_payments(arrived: Arrived) -> JsonObject:
-    found = payment_lists.of_all(arrived.world, arrived.query.get("search", ""))
-    return arrived.page("payments", found, Listed.shown)
+def list_payments(request: AcceptedRequest) -> JsonObject:
+    matches = payment_lists.list_all_payments(request.tenant, request.query.get("search", ""))
+    return request.build_page("payments", matches, ListedPayment.build)
 
 
-def read_balance(arrived: Arrived) -> JsonObject:
-    return balances.shown(arrived.world)
+def read_balance(request: AcceptedRequest) -> JsonObject:
+    return balances.build_balances(request.tenant)
 
 
 # The document has no paths for the operations below; `operations` says how they were inferred.
 
 
-def list_batches(arrived: Arrived) -> JsonObject:
+def list_batches(request: AcceptedRequest) -> JsonObject:
     """List batches, newest first; `search` matches any part of the id."""
-    search = arrived.query.get("search", "").casefold()
-    found = [each for each in arrived.world.batches.values() if search in each.id.casefold()]
-    shown = reversed(found)
-    return arrived.page("batches", list(shown), lambda each: batch_views.batch(arrived.world, each))
+    search = request.query.get("search", "").casefold()
+    matches = [batch for batch in request.tenant.batches.values() if search in batch.id.casefold()]
+    newest_first = reversed(matches)
+    return request.build_page(
+        "batches", list(newest_first), lambda batch: batch_views.build_batch(request.tenant, batch)
+    )
 
 
-def read_batch(arrived: Arrived) -> JsonObject:
+def read_batch(request: AcceptedRequest) -> JsonObject:
     """Return a batch with one page of its payments."""
-    batch = arrived.batch()
-    page = arrived.page("payments", payment_lists.of_batch(arrived.world, batch, ""), Listed.shown)
-    return {"batch": {**batch_views.batch(arrived.world, batch), "payments": page}}
+    batch = request.require_path_batch()
+    page = request.build_page(
+        "payments",
+        payment_lists.list_batch_payments(request.tenant, batch, ""),
+        ListedPayment.build,
+    )
+    return {"batch": {**batch_views.build_batch(request.tenant, batch), "payments": page}}
 
 
-def update_batch(arrived: Arrived) -> JsonObject:
-    batches.update(arrived.world, arrived.batch(), arrived.body)
-    return _done(arrived, "updated")
+def update_batch(request: AcceptedRequest) -> JsonObject:
+    batches.update_batch(request.tenant, request.require_path_batch(), request.body)
+    return _build_object_answer(request, "updated")
 
 
-def delete_batch(arrived: Arrived) -> JsonObject:
-    batches.delete(arrived.world, [arrived.batch()])
-    return _done(arrived, "deleted")
+def delete_batch(request: AcceptedRequest) -> JsonObject:
+    batches.delete_batches(request.tenant, [request.require_path_batch()])
+    return _build_object_answer(request, "deleted")
 
 
-def delete_batches(arrived: Arrived) -> JsonObject:
+def delete_batches(request: AcceptedRequest) -> JsonObject:
     """Delete several batches, or none if one id is unknown."""
-    batches.delete(arrived.world, [arrived.world.batch(each) for each in arrived.wanted_ids()])
-    return _done(arrived, "deleted")
+    batches.delete_batches(
+        request.tenant, [request.tenant.require_batch(batch_id) for batch_id in request.parse_ids()]
+    )
+    return _build_object_answer(request, "deleted")
 
 
-def list_batch_payments(arrived: Arrived) -> JsonObject:
-    search = arrived.query.get("search", "")
-    found = payment_lists.of_batch(arrived.world, arrived.batch(), search)
-    return arrived.page("payments", found, Listed.shown)
+def list_batch_payments(request: AcceptedRequest) -> JsonObject:
+    search = request.query.get("search", "")
+    matches = payment_lists.list_batch_payments(
+        request.tenant, request.require_path_batch(), search
+    )
+    return request.build_page("payments", matches, ListedPayment.build)
 
 
-def update_payment(arrived: Arrived) -> JsonObject:
-    payment = payments.of(arrived.batch(), arrived.ids[1])
-    payments.update(arrived.world, payment, arrived.body)
-    return _done(arrived, "updated")
+def update_payment(request: AcceptedRequest) -> JsonObject:
+    payment = payments.require_payment(request.require_path_batch(), request.path_ids[1])
+    payments.update_payment(request.tenant, payment, request.body)
+    return _build_object_answer(request, "updated")
 
 
-def delete_payment(arrived: Arrived) -> JsonObject:
-    payments.delete(arrived.world, payments.of(arrived.batch(), arrived.ids[1]))
-    return _done(arrived, "deleted")
+def delete_payment(request: AcceptedRequest) -> JsonObject:
+    payments.delete_payment(
+        request.tenant, payments.require_payment(request.require_path_batch(), request.path_ids[1])
+    )
+    return _build_object_answer(request, "deleted")

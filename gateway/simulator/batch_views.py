@@ -1,74 +1,76 @@
 """JSON of batches and their payments, as in section 2 of the earlier interface's document."""
 
 from gateway.simulator import balances, money, rates, views
-from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET
-from gateway.simulator.state import Batch, Payment, Recipient, World, iso
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.state import Batch, Payment, Recipient, Tenant, format_timestamp
 
-METHODS = {BANK: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
+METHOD_LABELS = {BANK_TRANSFER: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
 
 
-def status(world: World, batch: Batch) -> str:
+def batch_status(tenant: Tenant, batch: Batch) -> str:
     """Return the status to show: an open batch that the balance does not cover is pending."""
-    lacking = batch.state == "open" and not balances.covers(world, batch)
-    return "pending" if lacking else batch.state
+    is_unfunded = batch.state == "open" and not balances.covers_cost(tenant, batch)
+    return "pending" if is_unfunded else batch.state
 
 
-def batch(world: World, shown: Batch) -> JsonObject:
+def build_batch(tenant: Tenant, batch: Batch) -> JsonObject:
     return {
-        "id": shown.id,
-        "status": status(world, shown),
-        "amount": money.text(shown.amount),
-        "totalPayments": len(shown.payments),
-        "currency": shown.currency,
-        "description": shown.description,
-        **_moments(shown),
-        "quoteExpiredAt": iso(shown.quote_expires_at) if shown.quote_expires_at else None,
-        **shown.extra,
+        "id": batch.id,
+        "status": batch_status(tenant, batch),
+        "amount": money.format_amount(batch.amount),
+        "totalPayments": len(batch.payments),
+        "currency": batch.currency,
+        "description": batch.description,
+        **_build_timestamps(batch),
+        "quoteExpiredAt": format_timestamp(batch.quote_expires_at)
+        if batch.quote_expires_at
+        else None,
+        **batch.overrides,
     }
 
 
-def _moments(shown: Batch) -> JsonObject:
+def _build_timestamps(batch: Batch) -> JsonObject:
     return {
-        "sentAt": iso(shown.sent_at) if shown.sent_at else None,
-        "completedAt": iso(shown.completed_at) if shown.completed_at else None,
-        "createdAt": iso(shown.created_at),
-        "updatedAt": iso(shown.updated_at),
+        "sentAt": format_timestamp(batch.sent_at) if batch.sent_at else None,
+        "completedAt": format_timestamp(batch.completed_at) if batch.completed_at else None,
+        "createdAt": format_timestamp(batch.created_at),
+        "updatedAt": format_timestamp(batch.updated_at),
     }
 
 
-def summary(world: World, shown: Batch) -> JsonObject:
+def build_summary(tenant: Tenant, batch: Batch) -> JsonObject:
     """Build a summary: the batch's status and all payment details (section 4.3)."""
-    details = [listed_payment(world, each) for each in shown.payments.values()]
-    return {**batch(world, shown), "payments": details, **shown.extra}
+    payments = [build_listed_payment(tenant, payment) for payment in batch.payments.values()]
+    return {**build_batch(tenant, batch), "payments": payments, **batch.overrides}
 
 
-def payment(world: World, shown: Payment) -> JsonObject:
+def build_payment(tenant: Tenant, payment: Payment) -> JsonObject:
     """Build a payment, with the recipient in its current state."""
     return {
-        "id": shown.id,
-        "recipient": views.recipient(world, shown.recipient),
-        **_payment(shown),
-        **shown.extra,
+        "id": payment.id,
+        "recipient": views.build_recipient(tenant, payment.recipient),
+        **_build_payment_fields(payment),
+        **payment.overrides,
     }
 
 
-def listed_payment(world: World, shown: Payment) -> JsonObject:
+def build_listed_payment(tenant: Tenant, payment: Payment) -> JsonObject:
     """Build a payment of a batch's list: with a reduced recipient and three more fields."""
-    method = shown.terms.method
-    wallet = world.words.wallet
+    method = payment.terms.account_type
+    wallet = tenant.vocabulary.wallet
     return {
-        "id": shown.id,
-        "recipient": _reduced(shown.recipient),
+        "id": payment.id,
+        "recipient": _build_reduced_recipient(payment.recipient),
         "method": method,
-        "methodDisplay": wallet.title() if method == wallet else METHODS.get(str(method)),
+        "methodDisplay": wallet.title() if method == wallet else METHOD_LABELS.get(str(method)),
         "isSupplyPayment": False,
-        **_payment(shown),
-        **shown.extra,
+        **_build_payment_fields(payment),
+        **payment.overrides,
     }
 
 
-def _reduced(payee: Recipient) -> JsonObject:
+def _build_reduced_recipient(payee: Recipient) -> JsonObject:
     return {
         "id": payee.id,
         "referenceId": payee.fields.get("referenceId"),
@@ -76,36 +78,36 @@ def _reduced(payee: Recipient) -> JsonObject:
         "name": payee.fields["name"],
         "status": payee.status,
         "country": payee.address.get("country"),
-        **{name: payee.extra[name] for name in REDUCED & payee.extra.keys()},
+        **{name: payee.overrides[name] for name in REDUCED_FIELDS & payee.overrides.keys()},
     }
 
 
-REDUCED = frozenset({"referenceId", "email", "name", "status", "country"})
+REDUCED_FIELDS = frozenset({"referenceId", "email", "name", "status", "country"})
 
 
-def _payment(shown: Payment) -> JsonObject:
-    terms, payee = shown.terms, shown.recipient
+def _build_payment_fields(payment: Payment) -> JsonObject:
+    terms, payee = payment.terms, payment.recipient
     checked_at = payee.compliance_checked_at
     return {
-        "status": shown.status,
-        "sourceAmount": money.text(terms.source),
-        "targetAmount": money.text(terms.target),
-        "exchangeRate": rates.text(terms.rate),
-        "fxRate": rates.text(terms.rate),
-        "fees": money.text(terms.fee),
-        "recipientFees": money.text(money.ZERO),
-        "merchantFees": money.text(terms.fee),
-        "memo": shown.memo,
+        "status": payment.status,
+        "sourceAmount": money.format_amount(terms.source_amount),
+        "targetAmount": money.format_amount(terms.target_amount),
+        "exchangeRate": rates.format_rate(terms.rate),
+        "fxRate": rates.format_rate(terms.rate),
+        "fees": money.format_amount(terms.fee),
+        "recipientFees": money.format_amount(money.ZERO),
+        "merchantFees": money.format_amount(terms.fee),
+        "memo": payment.memo,
         "sourceCurrency": terms.source_currency,
-        "sourceCurrencyName": rates.name(terms.source_currency),
+        "sourceCurrencyName": rates.currency_name(terms.source_currency),
         "targetCurrency": terms.target_currency,
-        "targetCurrencyName": rates.name(terms.target_currency),
+        "targetCurrencyName": rates.currency_name(terms.target_currency),
         "compliance": {
             "status": payee.compliance_status,
-            "checkedAt": iso(checked_at) if checked_at else None,
+            "checkedAt": format_timestamp(checked_at) if checked_at else None,
         },
-        "processedAt": iso(shown.processed_at) if shown.processed_at else None,
-        "createdAt": iso(shown.created_at),
-        "updatedAt": iso(shown.updated_at),
-        "batch": {"id": shown.batch.id, **_moments(shown.batch)},
+        "processedAt": format_timestamp(payment.processed_at) if payment.processed_at else None,
+        "createdAt": format_timestamp(payment.created_at),
+        "updatedAt": format_timestamp(payment.updated_at),
+        "batch": {"id": payment.batch.id, **_build_timestamps(payment.batch)},
     }

@@ -7,122 +7,136 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gateway.simulator import payments
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.payment_rules import (
-    Order,
-    entries,
-    read,
-    read_change,
-    read_currency,
-    read_text,
+    PaymentOrder,
+    parse_currency,
+    parse_entries,
+    parse_payment_change,
+    parse_payment_order,
+    parse_text,
 )
-from gateway.simulator.refusals import Problems
-from gateway.simulator.state import Batch, Payment, World
-from gateway.simulator.values import blank
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.state import Batch, Payment, Tenant
+from gateway.simulator.values import is_blank
 
 
-def create(world: World, body: JsonObject) -> Batch:
+def create_batch(tenant: Tenant, body: JsonObject) -> Batch:
     problems = Problems()
-    currency = read_currency(problems, body, world.words.batch_currency) or ""
-    description = read_text(problems, body, "description")
-    now = world.now()
+    currency = parse_currency(problems, body, tenant.vocabulary.batch_currency) or ""
+    description = parse_text(problems, body, "description")
+    now = tenant.now()
     batch = Batch("", currency, description, created_at=now, updated_at=now)
-    orders = _read_orders(world, problems, body, batch)
-    problems.refuse_if_any()
-    enter(world, batch, orders)
+    orders = _parse_payment_orders(tenant, problems, body, batch)
+    problems.raise_if_any()
+    insert_batch(tenant, batch, orders)
     return batch
 
 
-def enter(world: World, batch: Batch, orders: Iterable[Order]) -> None:
+def insert_batch(tenant: Tenant, batch: Batch, orders: Iterable[PaymentOrder]) -> None:
     """Give a validated batch its id, and insert it with its payments."""
-    batch.id = _new_id(world)
-    world.batches[batch.id] = batch
-    world.know(batch.id)
-    world.books.created["batch"] += 1
+    batch.id = _generate_batch_id(tenant)
+    tenant.batches[batch.id] = batch
+    tenant.register_legacy_id(batch.id)
+    tenant.effects.created_counts["batch"] += 1
     for order in orders:
-        payments.add(world, batch, order)
+        payments.insert_payment(tenant, batch, order)
 
 
-def _new_id(world: World) -> str:
-    while (made := world.new_id("B-", world.switches.batch_id_length)) in world.batches:
+def _generate_batch_id(tenant: Tenant) -> str:
+    while (batch_id := tenant.generate_id("B-", tenant.options.batch_id_length)) in tenant.batches:
         pass
-    return made
+    return batch_id
 
 
-def _read_orders(world: World, problems: Problems, body: JsonObject, batch: Batch) -> list[Order]:
-    found = [
-        read(world, inside, entry, batch) for inside, entry in entries(problems, body, "payments")
+def _parse_payment_orders(
+    tenant: Tenant, problems: Problems, body: JsonObject, batch: Batch
+) -> list[PaymentOrder]:
+    parsed_orders = [
+        parse_payment_order(tenant, nested_problems, entry, batch)
+        for nested_problems, entry in parse_entries(problems, body, "payments")
     ]
-    return [order for order in found if order is not None]
+    return [order for order in parsed_orders if order is not None]
 
 
-def update(world: World, batch: Batch, body: JsonObject) -> None:
+def update_batch(tenant: Tenant, batch: Batch, body: JsonObject) -> None:
     """Apply all changes of a request, or none. Raises ApiError."""
-    batch.must_be_open()
+    batch.check_open()
     problems = Problems()
-    word = world.words.batch_currency
+    currency_field = tenant.vocabulary.batch_currency
     # The terms of the payments depend on the currency.
-    if body.get(word, batch.currency) != batch.currency:
-        problems.invalid(word, "Cannot be changed")
-    description = read_text(problems, {"description": batch.description, **body}, "description")
-    added = _read_orders(world, problems, body, batch)
+    if body.get(currency_field, batch.currency) != batch.currency:
+        problems.add_invalid_field(currency_field, "Cannot be changed")
+    description = parse_text(problems, {"description": batch.description, **body}, "description")
+    added_orders = _parse_payment_orders(tenant, problems, body, batch)
     # One set for both arrays: a request cannot change and remove the same payment.
-    named: set[str] = set()
-    changes = [
-        (payment, read_change(world, inside, entry, payment))
-        for inside, entry, payment in _named(problems, batch, body, "update_payments", named)
+    seen_ids: set[str] = set()
+    changed_orders = [
+        (payment, parse_payment_change(tenant, nested_problems, entry, payment))
+        for nested_problems, entry, payment in _parse_payment_references(
+            problems, batch, body, "update_payments", seen_ids
+        )
     ]
-    removed = [each for _, _, each in _named(problems, batch, body, "remove_payments", named)]
-    problems.refuse_if_any()
-    change(world, batch, Edit(description, added, changes, removed, batch.currency))
+    removed_payments = [
+        removed_payment
+        for _, _, removed_payment in _parse_payment_references(
+            problems, batch, body, "remove_payments", seen_ids
+        )
+    ]
+    problems.raise_if_any()
+    apply_edit(
+        tenant,
+        batch,
+        BatchEdit(description, added_orders, changed_orders, removed_payments, batch.currency),
+    )
 
 
 @dataclass(frozen=True)
-class Edit:
+class BatchEdit:
     """Validated changes of a batch; an order is None if its payment does not change."""
 
     description: str
-    added: list[Order]
-    changed: list[tuple[Payment, Order | None]]
-    removed: list[Payment]
+    added_orders: list[PaymentOrder]
+    changed_orders: list[tuple[Payment, PaymentOrder | None]]
+    removed_payments: list[Payment]
     currency: str
 
 
-def change(world: World, batch: Batch, edit: Edit) -> None:
+def apply_edit(tenant: Tenant, batch: Batch, edit: BatchEdit) -> None:
     batch.currency = edit.currency
-    for payment, order in edit.changed:
+    for payment, order in edit.changed_orders:
         if order is not None:
-            payments.change(world, payment, order)
-    for payment in edit.removed:
-        payments.remove(world, payment)
-    for order in edit.added:
-        payments.add(world, batch, order)
+            payments.apply_payment_order(tenant, payment, order)
+    for payment in edit.removed_payments:
+        payments.remove_payment(tenant, payment)
+    for order in edit.added_orders:
+        payments.insert_payment(tenant, batch, order)
     batch.description = edit.description
-    batch.updated_at = world.now()
+    batch.updated_at = tenant.now()
 
 
-def _named(
-    problems: Problems, batch: Batch, body: JsonObject, name: str, named: set[str]
+def _parse_payment_references(
+    problems: Problems, batch: Batch, body: JsonObject, field_name: str, seen_ids: set[str]
 ) -> Iterable[tuple[Problems, JsonObject, Payment]]:
     """Yield the entries of an array that refers to payments of the batch, each at most once."""
-    for inside, entry in entries(problems, body, name):
-        wanted = entry.get("id")
-        if blank(wanted):
-            inside.empty("id")
-        elif not isinstance(wanted, str) or wanted not in batch.payments:
-            inside.invalid("id", "Payment does not exist in this batch")
-        elif wanted in named:
-            inside.invalid("id", "Named twice")
+    for nested_problems, entry in parse_entries(problems, body, field_name):
+        payment_id = entry.get("id")
+        if is_blank(payment_id):
+            nested_problems.add_empty_field("id")
+        elif not isinstance(payment_id, str) or payment_id not in batch.payments:
+            nested_problems.add_invalid_field("id", "Payment does not exist in this batch")
+        elif payment_id in seen_ids:
+            nested_problems.add_invalid_field("id", "Named twice")
         else:
-            named.add(wanted)
-            yield inside, entry, batch.payments[wanted]
+            seen_ids.add(payment_id)
+            yield nested_problems, entry, batch.payments[payment_id]
 
 
-def delete(world: World, found: list[Batch]) -> None:
+def delete_batches(tenant: Tenant, batches: list[Batch]) -> None:
     """Delete all of the batches, or none if one has been started. Raises ApiError."""
-    for batch in found:
-        batch.must_be_open()
-    for batch in found:
-        world.batches.pop(batch.id, None)
+    for batch in batches:
+        batch.check_open()
+    for batch in batches:
+        tenant.batches.pop(batch.id, None)
         for payment_id in batch.payments:
-            world.payments.pop(payment_id, None)
+            tenant.payments.pop(payment_id, None)

@@ -1,11 +1,11 @@
 """Tables of countries (current interface, sections 2.4 to 2.6)."""
 
 
-def codes(text: str) -> frozenset[str]:
+def parse_codes(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-COUNTRIES = codes(
+COUNTRIES = parse_codes(
     "AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR "
     "BS BT BV BW BY BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ "
     "EC EE EG EH ER ES ET FI FJ FK FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW "
@@ -32,11 +32,11 @@ INDIVIDUAL_ID_DIGITS = {
 BUSINESS_ID_DIGITS = {"AR": (11, 11), "BR": (14, 14)}
 
 # Section 2.5: countries in which a bank transfer needs the recipient's phone.
-PHONE_COUNTRIES = codes("AR BD BR CL CN CO CR ET FJ GT JO KZ KI KR MN RU ZA TW TH TV TG TO")
+PHONE_COUNTRIES = parse_codes("AR BD BR CL CN CO CR ET FJ GT JO KZ KI KR MN RU ZA TW TH TV TG TO")
 
 # Section 2.6: patterns of bank and branch ids, in the countries that require them.
-BANK_ID = {"CA": r"[0-9]{3}"}
-BRANCH_ID = {
+BANK_ID_PATTERNS = {"CA": r"[0-9]{3}"}
+BRANCH_ID_PATTERNS = {
     "US": r"[0-9]{9}",
     "AU": r"[0-9]{6}",
     "GB": r"[0-9]{6}",
@@ -46,7 +46,7 @@ BRANCH_ID = {
 }
 
 # IBAN length by country, without Kosovo, which has no ISO 3166-1 code.
-IBAN_LENGTH = {
+IBAN_LENGTHS = {
     "AD": 24, "AE": 23, "AL": 28, "AT": 20, "AZ": 28, "BA": 20, "BE": 16, "BG": 22, "BH": 22,
     "BR": 29, "BY": 28, "CH": 21, "CR": 22, "CY": 28, "CZ": 24, "DE": 22, "DK": 18, "DO": 28,
     "EE": 20, "EG": 29, "ES": 24, "FI": 18, "FO": 18, "FR": 27, "GB": 22, "GE": 22, "GI": 23,
@@ -59,18 +59,18 @@ IBAN_LENGTH = {
 
 # These countries have IBANs, which are accepted, but local transfers use other numbers: sort codes
 # in the United Kingdom (the same table of section 2.6), account numbers in the others.
-IBAN_NOT_REQUIRED = frozenset({"GB", "BR", "CR", "DO", "GT", "SV", "MU", "SC", "VG"})
+OPTIONAL_IBAN_COUNTRIES = frozenset({"GB", "BR", "CR", "DO", "GT", "SV", "MU", "SC", "VG"})
 
-SEPA = codes(
+SEPA_COUNTRIES = parse_codes(
     "AD AT BE BG CH CY CZ DE DK EE ES FI FR GR HR HU IE IS IT LI LT LU LV MC MT NL NO PL PT RO SE "
     "SI SK SM VA"
 )
 
 
 def needs_iban(country: str) -> bool:
-    return country in IBAN_LENGTH and country not in IBAN_NOT_REQUIRED
+    return country in IBAN_LENGTHS and country not in OPTIONAL_IBAN_COUNTRIES
 
 
-def government_id_digits(country: str, recipient_type: str) -> tuple[int, int] | None:
-    table = BUSINESS_ID_DIGITS if recipient_type == "business" else INDIVIDUAL_ID_DIGITS
-    return table.get(country)
+def government_id_digit_range(country: str, recipient_type: str) -> tuple[int, int] | None:
+    digit_ranges = BUSINESS_ID_DIGITS if recipient_type == "business" else INDIVIDUAL_ID_DIGITS
+    return digit_ranges.get(country)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gateway.simulator.arrived import Arrived
+from gateway.simulator.accepted_request import AcceptedRequest
 
-FaceName = Literal["current", "legacy"]
+InterfaceName = Literal["current", "legacy"]
 
 
 @dataclass
@@ -23,11 +23,11 @@ class Exchange:
     body: bytes
     address: str
     status: int = 200
-    answer: bytes = b""
-    answer_headers: Mapping[str, str] = field(default_factory=dict)
-    arrived: Arrived | None = None
-    dropped: bool = False
-    face: FaceName = "current"
+    response_body: bytes = b""
+    response_headers: Mapping[str, str] = field(default_factory=dict)
+    request: AcceptedRequest | None = None
+    is_dropped: bool = False
+    interface: InterfaceName = "current"
 
     @property
     def path(self) -> str:
@@ -35,7 +35,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReceivedRequest:
     """A received request, recorded for tests.
 
     `target` is the raw request target with its query. Header names are case-insensitive, and
@@ -47,7 +47,7 @@ class Seen:
     headers: Mapping[str, str]
     body: bytes
     status: int | None
-    face: FaceName = "current"
+    interface: InterfaceName = "current"
 
     @property
     def path(self) -> str:

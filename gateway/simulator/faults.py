@@ -25,11 +25,11 @@ class Fault:
     close: Literal["before", "after"] | None = None
     delay: float = 0
     answer_delay: float = 0
-    face: Literal["current", "legacy"] = "current"
+    interface: Literal["current", "legacy"] = "current"
     times: int = 1
 
-    def meets(self, method: str, path: str) -> bool:
-        return self.method in ("*", method) and same_path(self.path, path)
+    def matches(self, method: str, path: str) -> bool:
+        return self.method in ("*", method) and matches_path(self.path, path)
 
     @property
     def runs_operation(self) -> bool:
@@ -38,10 +38,10 @@ class Fault:
         return self.status is None or self.executes
 
 
-def same_path(pattern: str, path: str) -> bool:
+def matches_path(pattern: str, path: str) -> bool:
     """Whether a pattern matches a path: `*` is one segment, or any path if it stands alone."""
     if pattern == "*":
         return True
     # `*` must not match across a slash.
-    segment_wise = "[^/]*".join(re.escape(part) for part in pattern.split("*"))
-    return re.fullmatch(segment_wise, path) is not None
+    path_pattern = "[^/]*".join(re.escape(part) for part in pattern.split("*"))
+    return re.fullmatch(path_pattern, path) is not None

@@ -2,28 +2,28 @@
 
 import re
 
-from gateway.simulator.countries import IBAN_LENGTH
+from gateway.simulator.countries import IBAN_LENGTHS
 
-SHAPE = re.compile(r"[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}")
+IBAN_PATTERN = re.compile(r"[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}")
 
 
-def compact(iban: str) -> str:
+def normalize_iban(iban: str) -> str:
     """Remove the spaces between groups, and convert to upper case."""
     return iban.replace(" ", "").upper()
 
 
-def _remainder(iban: str) -> int:
-    moved = iban[4:] + iban[:4]
-    return int("".join(str(int(character, 36)) for character in moved)) % 97
+def _compute_remainder(iban: str) -> int:
+    rearranged = iban[4:] + iban[:4]
+    return int("".join(str(int(character, 36)) for character in rearranged)) % 97
 
 
-def valid_iban(iban: str) -> bool:
-    iban = compact(iban)
-    if not SHAPE.fullmatch(iban):
+def is_valid_iban(iban: str) -> bool:
+    iban = normalize_iban(iban)
+    if not IBAN_PATTERN.fullmatch(iban):
         return False
-    return len(iban) == IBAN_LENGTH.get(iban[:2], len(iban)) and _remainder(iban) == 1
+    return len(iban) == IBAN_LENGTHS.get(iban[:2], len(iban)) and _compute_remainder(iban) == 1
 
 
-def make_iban(country: str, domestic: str) -> str:
+def build_iban(country: str, domestic: str) -> str:
     """Build the IBAN of a domestic account number by computing its check digits."""
-    return f"{country}{98 - _remainder(f'{country}00{domestic}'):02d}{domestic}"
+    return f"{country}{98 - _compute_remainder(f'{country}00{domestic}'):02d}{domestic}"

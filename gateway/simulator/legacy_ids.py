@@ -3,19 +3,19 @@
 import hashlib
 import string
 
-LENGTH = 16
-DIGITS = string.digits + string.ascii_uppercase
+MAX_SUFFIX_LENGTH = 16
+ALPHABET = string.digits + string.ascii_uppercase
 
 
-def legacy_id(merchant: str, real: str) -> str:
+def build_legacy_id(merchant: str, service_id: str) -> str:
     """Return the id unchanged if it fits, otherwise a shorter id derived from it."""
-    letter, dash, tail = real.partition("-")
-    if len(tail) <= LENGTH:
-        return real
+    prefix, dash, suffix = service_id.partition("-")
+    if len(suffix) <= MAX_SUFFIX_LENGTH:
+        return service_id
     # A hash, so that the id never changes: clients store it in their databases.
-    number = int.from_bytes(hashlib.sha256(f"{merchant} {real}".encode()).digest(), "big")
+    number = int.from_bytes(hashlib.sha256(f"{merchant} {service_id}".encode()).digest(), "big")
     characters = []
-    for _ in range(LENGTH):
-        number, position = divmod(number, len(DIGITS))
-        characters.append(DIGITS[position])
-    return letter + dash + "".join(characters)
+    for _ in range(MAX_SUFFIX_LENGTH):
+        number, position = divmod(number, len(ALPHABET))
+        characters.append(ALPHABET[position])
+    return prefix + dash + "".join(characters)

@@ -7,25 +7,29 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.simulator import values, views
-from gateway.simulator.account_rules import BANK, CHECK
-from gateway.simulator.paging import read_page
-from gateway.simulator.refusals import Problems
-from gateway.simulator.rules import is_country
-from gateway.simulator.state import Recipient, World
+from gateway.simulator.account_rules import BANK_TRANSFER, CHECK
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.paging import parse_page
+from gateway.simulator.recipient_rules import is_country
+from gateway.simulator.state import Recipient, Tenant
 from gateway.simulator.values import Check
-from gateway.simulator.wire import JsonObject
 
-Test = Callable[[Recipient], bool]
+RecipientTest = Callable[[Recipient], bool]
 
-DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z)?")
+DATE_PATTERN = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z)?"
+)
 
-ORDERS: dict[str, Callable[[Recipient], Any]] = {
-    "name": lambda each: _folded(each.fields["name"]),
-    "email": lambda each: _folded(each.fields["email"]),
-    "referenceId": lambda each: _folded(each.fields.get("referenceId")),
-    "payoutMethod": lambda each: each.primary.type if each.primary else "",
-    "createdAt": lambda each: each.created_at,
-    "updatedAt": lambda each: each.updated_at,
+SORT_KEYS: dict[str, Callable[[Recipient], Any]] = {
+    "name": lambda recipient: _fold_case(recipient.fields["name"]),
+    "email": lambda recipient: _fold_case(recipient.fields["email"]),
+    "referenceId": lambda recipient: _fold_case(recipient.fields.get("referenceId")),
+    "payoutMethod": lambda recipient: (
+        recipient.primary_account.type if recipient.primary_account else ""
+    ),
+    "createdAt": lambda recipient: recipient.created_at,
+    "updatedAt": lambda recipient: recipient.updated_at,
 }
 
 
@@ -33,150 +37,170 @@ ORDERS: dict[str, Callable[[Recipient], Any]] = {
 class Filter:
     """A query parameter: a check of its value, and the test for recipients that it creates."""
 
-    check: Check
-    test: Callable[[str], Test]
+    validate: Check
+    build_test: Callable[[str], RecipientTest]
 
 
-def recipients(world: World, query: Mapping[str, str]) -> JsonObject:
+def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
     """List recipients; empty and unknown parameters are ignored. Raises ApiError.
 
     The document does not show the order without `orderBy`: here the last updated come first. Ties
     are sorted by id.
     """
     problems = Problems()
-    page = read_page(problems, query, world.switches.max_page_size)
-    tests = _read_filters(problems, query, _filters(world))
-    order = _read_word(problems, query, "orderBy", tuple(ORDERS), "updatedAt")
-    direction = _read_word(problems, query, "sortBy", ("asc", "desc"), "desc")
-    problems.refuse_if_any()
-    if not (world.switches.lists_archived or _asks_for_archived(world, query)):
-        tests.append(lambda each: not each.archived)
-    found = [each for each in world.recipients.values() if all(test(each) for test in tests)]
+    page = parse_page(problems, query, tenant.options.max_page_size)
+    tests = _parse_filters(problems, query, _build_filters(tenant))
+    sort_key = _parse_word(problems, query, "orderBy", tuple(SORT_KEYS), "updatedAt")
+    direction = _parse_word(problems, query, "sortBy", ("asc", "desc"), "desc")
+    problems.raise_if_any()
+    if not (tenant.options.lists_archived or _requests_archived(tenant, query)):
+        tests.append(lambda recipient: not recipient.is_archived)
+    matches = [
+        recipient
+        for recipient in tenant.recipients.values()
+        if all(test(recipient) for test in tests)
+    ]
     # Two stable sorts, so that `reverse` does not reverse the order of ties.
-    found.sort(key=lambda each: each.id)
-    found.sort(key=ORDERS[order], reverse=direction == "desc")
+    matches.sort(key=lambda recipient: recipient.id)
+    matches.sort(key=SORT_KEYS[sort_key], reverse=direction == "desc")
     return {
-        "recipients": [views.recipient(world, each) for each in page.of(found)],
-        "meta": page.meta(len(found)),
+        "recipients": [
+            views.build_recipient(tenant, recipient) for recipient in page.select_entries(matches)
+        ],
+        "meta": page.build_meta(len(matches)),
     }
 
 
-def _asks_for_archived(world: World, query: Mapping[str, str]) -> bool:
-    return world.switches.filters_archived and query.get("status") == "archived"
+def _requests_archived(tenant: Tenant, query: Mapping[str, str]) -> bool:
+    return tenant.options.filters_archived and query.get("status") == "archived"
 
 
-def _read_filters(
+def _parse_filters(
     problems: Problems, query: Mapping[str, str], filters: Mapping[str, Filter]
-) -> list[Test]:
+) -> list[RecipientTest]:
     tests = []
-    for name, asked in filters.items():
+    for name, query_filter in filters.items():
         value = query.get(name, "")
         if value == "":
             continue
-        if wrong := asked.check(value):
-            problems.invalid(name, wrong)
+        if error := query_filter.validate(value):
+            problems.add_invalid_field(name, error)
         else:
-            tests.append(asked.test(value))
-    if query.get("payoutMethod") == BANK and not query.get("currency"):
-        problems.empty("currency")
+            tests.append(query_filter.build_test(value))
+    if query.get("payoutMethod") == BANK_TRANSFER and not query.get("currency"):
+        problems.add_empty_field("currency")
     return tests
 
 
-def _read_word(
+def _parse_word(
     problems: Problems, query: Mapping[str, str], name: str, words: tuple[str, ...], default: str
 ) -> str:
     value = query.get(name) or default
-    if wrong := values.one_of(*words)(value):
-        problems.invalid(name, wrong)
+    if error := values.create_choice_check(*words)(value):
+        problems.add_invalid_field(name, error)
     return value
 
 
-def _filters(world: World) -> dict[str, Filter]:
-    methods = values.one_of(world.words.wallet, BANK, CHECK)
+def _build_filters(tenant: Tenant) -> dict[str, Filter]:
+    methods = values.create_choice_check(tenant.vocabulary.wallet, BANK_TRANSFER, CHECK)
     return {
-        "search": Filter(values.text, _search),
-        "name": Filter(values.text, _named),
-        "email": Filter(values.text, lambda value: lambda each: each.fields["email"] == value),
-        "referenceId": Filter(
-            values.text, lambda value: lambda each: each.fields.get("referenceId") == value
+        "search": Filter(values.validate_text, _build_search_test),
+        "name": Filter(values.validate_text, _build_name_test),
+        "email": Filter(
+            values.validate_text, lambda value: lambda recipient: recipient.fields["email"] == value
         ),
-        "startDate": Filter(_date, lambda value: lambda each: each.updated_at >= _moment(value)),
-        "endDate": Filter(_date, lambda value: lambda each: each.updated_at <= _moment(value)),
+        "referenceId": Filter(
+            values.validate_text,
+            lambda value: lambda recipient: recipient.fields.get("referenceId") == value,
+        ),
+        "startDate": Filter(
+            _validate_date,
+            lambda value: lambda recipient: recipient.updated_at >= _parse_timestamp(value),
+        ),
+        "endDate": Filter(
+            _validate_date,
+            lambda value: lambda recipient: recipient.updated_at <= _parse_timestamp(value),
+        ),
         "status": Filter(
-            values.one_of("active", "incomplete", "suspended", "archived"),
-            lambda value: lambda each: each.status == value,
+            values.create_choice_check("active", "incomplete", "suspended", "archived"),
+            lambda value: lambda recipient: recipient.status == value,
         ),
         # `review` is a compliance status, but the document does not list it for the filter.
         "complianceStatus": Filter(
-            values.one_of("pending", "verified", "blocked"),
-            lambda value: lambda each: each.compliance_status == value,
+            values.create_choice_check("pending", "verified", "blocked"),
+            lambda value: lambda recipient: recipient.compliance_status == value,
         ),
-        "country": Filter(_countries, _in_countries),
+        "country": Filter(_validate_countries, _build_country_test),
         "payoutMethod": Filter(
             methods,
-            lambda value: lambda each: each.primary is not None and each.primary.type == value,
+            lambda value: (
+                lambda recipient: (
+                    recipient.primary_account is not None
+                    and recipient.primary_account.type == value
+                )
+            ),
         ),
-        "currency": Filter(values.currency, _paid_in),
+        "currency": Filter(values.validate_currency, _build_currency_test),
     }
 
 
-def _folded(value: object) -> str:
+def _fold_case(value: object) -> str:
     return str(value or "").casefold()
 
 
-def _search(value: str) -> Test:
+def _build_search_test(value: str) -> RecipientTest:
     prefix = value.casefold()
 
-    def test(each: Recipient) -> bool:
-        email = _folded(each.fields["email"])
-        searched = (
-            _folded(each.fields["name"]),
+    def matches(recipient: Recipient) -> bool:
+        email = _fold_case(recipient.fields["email"])
+        search_texts = (
+            _fold_case(recipient.fields["name"]),
             email,
             email.rpartition("@")[2],
-            _folded(each.fields.get("referenceId")),
+            _fold_case(recipient.fields.get("referenceId")),
         )
-        return any(text.startswith(prefix) for text in searched)
+        return any(text.startswith(prefix) for text in search_texts)
 
-    return test
+    return matches
 
 
-def _named(value: str) -> Test:
+def _build_name_test(value: str) -> RecipientTest:
     prefix = value.casefold()
-    return lambda each: any(
-        _folded(each.fields.get(name)).startswith(prefix)
+    return lambda recipient: any(
+        _fold_case(recipient.fields.get(name)).startswith(prefix)
         for name in ("name", "firstName", "lastName")
     )
 
 
-def _countries(value: str) -> str | None:
+def _validate_countries(value: str) -> str | None:
     if all(is_country(code) for code in value.split(",")):
         return None
     return "Must be ISO 3166-1 alpha-2 codes, separated by commas"
 
 
-def _in_countries(value: str) -> Test:
+def _build_country_test(value: str) -> RecipientTest:
     codes = frozenset(value.split(","))
-    return lambda each: each.address.get("country") in codes
+    return lambda recipient: recipient.address.get("country") in codes
 
 
-def _paid_in(value: str) -> Test:
+def _build_currency_test(value: str) -> RecipientTest:
     # Section 4.1 filters by "currency of the bank account": of the account that gets payments.
-    return lambda each: (
-        each.primary is not None
-        and each.primary.type == BANK
-        and each.primary.fields["currency"] == value
+    return lambda recipient: (
+        recipient.primary_account is not None
+        and recipient.primary_account.type == BANK_TRANSFER
+        and recipient.primary_account.fields["currency"] == value
     )
 
 
-def _date(value: str) -> str | None:
+def _validate_date(value: str) -> str | None:
     try:
-        if DATE.fullmatch(value) and _moment(value):
+        if DATE_PATTERN.fullmatch(value) and _parse_timestamp(value):
             return None
     except ValueError:
         pass
     return "Must be an ISO 8601 date in UTC"
 
 
-def _moment(value: str) -> datetime:
+def _parse_timestamp(value: str) -> datetime:
     """Parse a UTC date; without a time it is midnight."""
     return datetime.fromisoformat(value).replace(tzinfo=UTC)

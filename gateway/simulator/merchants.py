@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gateway.simulator.switches import Key
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.options import ServiceCredentials
 
-FIRST_ID = 1001
+FIRST_MERCHANT_ID = 1001
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Merchant:
     parent_id: str | None = None
     status: str = "approved"
     website: str = ""
-    sandbox: bool = False
+    is_sandbox: bool = False
     country: str | None = None
     onboarding: JsonObject = field(default_factory=dict)
     bank_account: JsonObject = field(default_factory=dict)
@@ -37,34 +37,39 @@ class Merchant:
 class Merchants:
     """All merchants of a service, and the credentials by access key."""
 
-    keys: dict[str, Key]
-    known: dict[tuple[str, str], Merchant] = field(default_factory=dict)
-    _ids: Iterator[int] = field(default_factory=lambda: itertools.count(FIRST_ID))
+    credentials: dict[str, ServiceCredentials]
+    by_tenant: dict[tuple[str, str], Merchant] = field(default_factory=dict)
+    _ids: Iterator[int] = field(default_factory=lambda: itertools.count(FIRST_MERCHANT_ID))
 
-    def of(self, merchant_id: str, environment: str) -> Merchant:
+    def find_or_create(self, merchant_id: str, environment: str) -> Merchant:
         # No operation created a merchant that is known by its credentials only: its id is its name.
-        at = (merchant_id, environment)
-        if at not in self.known:
-            self.add(Merchant(self.new_id(), merchant_id, environment, name=merchant_id))
-        return self.known[at]
+        tenant_key = (merchant_id, environment)
+        if tenant_key not in self.by_tenant:
+            self.add(Merchant(self.generate_id(), merchant_id, environment, name=merchant_id))
+        return self.by_tenant[tenant_key]
 
-    def new_id(self) -> int:
+    def generate_id(self) -> int:
         return next(self._ids)
 
     def add(self, merchant: Merchant) -> None:
-        self.known[merchant.merchant_id, merchant.environment] = merchant
+        self.by_tenant[merchant.merchant_id, merchant.environment] = merchant
 
-    def with_api_key(self, api_key: str) -> Key | None:
+    def find_credentials(self, api_key: str) -> ServiceCredentials | None:
         """Find the credentials of an API key of the legacy interface."""
         # Credentials without an API key have an empty one, which must not match an empty header.
-        found = (key for key in self.keys.values() if key.api_key == api_key)
-        return next(found, None) if api_key else None
+        matches = (
+            credentials
+            for credentials in self.credentials.values()
+            if credentials.api_key == api_key
+        )
+        return next(matches, None) if api_key else None
 
-    def remove_keys(self, merchant: Merchant) -> None:
-        gone = [
+    def delete_credentials(self, merchant: Merchant) -> None:
+        access_keys = [
             access_key
-            for access_key, key in self.keys.items()
-            if (key.merchant, key.environment) == (merchant.merchant_id, merchant.environment)
+            for access_key, credentials in self.credentials.items()
+            if (credentials.merchant, credentials.environment)
+            == (merchant.merchant_id, merchant.environment)
         ]
-        for access_key in gone:
-            del self.keys[access_key]
+        for access_key in access_keys:
+            del self.credentials[access_key]

@@ -7,39 +7,39 @@ from functools import reduce
 from typing import Any
 
 # At most 30 digits, so that a sum of many amounts stays within the context's precision.
-AMOUNT = re.compile(r"[0-9]{1,30}(\.[0-9]{2})?")
-EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
+AMOUNT_PATTERN = re.compile(r"[0-9]{1,30}(\.[0-9]{2})?")
+EXACT_CONTEXT = Context(prec=100, rounding=ROUND_HALF_UP)
 CENT = Decimal("0.01")
 ZERO = Decimal("0.00")
 
 
-def amount(value: Any) -> str | None:
+def validate_amount(value: Any) -> str | None:
     # A JSON number is refused, because the document says that an amount is a string.
-    if isinstance(value, str) and AMOUNT.fullmatch(value) and Decimal(value) > 0:
+    if isinstance(value, str) and AMOUNT_PATTERN.fullmatch(value) and Decimal(value) > 0:
         return None
     return "Must be a positive number in a string, with two decimals or none"
 
 
-def cents(value: Decimal) -> Decimal:
-    return value.quantize(CENT, context=EXACT)
+def round_to_cents(value: Decimal) -> Decimal:
+    return value.quantize(CENT, context=EXACT_CONTEXT)
 
 
-def text(value: Decimal) -> str:
-    return str(cents(value))
+def format_amount(value: Decimal) -> str:
+    return str(round_to_cents(value))
 
 
-def total(amounts: Iterable[Decimal]) -> Decimal:
-    return reduce(EXACT.add, amounts, ZERO)
+def sum_amounts(amounts: Iterable[Decimal]) -> Decimal:
+    return reduce(EXACT_CONTEXT.add, amounts, ZERO)
 
 
-def less(value: Decimal, spent: Decimal) -> Decimal:
-    return EXACT.subtract(value, spent)
+def subtract_amount(value: Decimal, subtrahend: Decimal) -> Decimal:
+    return EXACT_CONTEXT.subtract(value, subtrahend)
 
 
-def times(value: Decimal, rate: Decimal) -> Decimal:
+def multiply_by_rate(value: Decimal, rate: Decimal) -> Decimal:
     """Multiply and round half up to cents, as `divide_by_rate` does."""
-    return cents(EXACT.multiply(value, rate))
+    return round_to_cents(EXACT_CONTEXT.multiply(value, rate))
 
 
-def over(value: Decimal, rate: Decimal) -> Decimal:
-    return cents(EXACT.divide(value, rate))
+def divide_by_rate(value: Decimal, rate: Decimal) -> Decimal:
+    return round_to_cents(EXACT_CONTEXT.divide(value, rate))

@@ -2,135 +2,152 @@
 
 from typing import Any
 
-from gateway.simulator import partner_rules as rules
-from gateway.simulator.arrived import Arrived
+from gateway.simulator import partner_rules as recipient_rules
+from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.errors import ApiError, Problem, Problems
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.merchants import Merchant
-from gateway.simulator.refusals import Problem, Problems, Refusal
-from gateway.simulator.state import World
-from gateway.simulator.switches import Key
-from gateway.simulator.values import mask
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.options import ServiceCredentials
+from gateway.simulator.state import Tenant
+from gateway.simulator.values import mask_value
 
-ID_LENGTH = 12
-KEY_LENGTH = 20
-SECRET_LENGTH = 40
-SANDBOX = "sandbox"
+MERCHANT_ID_LENGTH = 12
+ACCESS_KEY_LENGTH = 20
+SECRET_KEY_LENGTH = 40
+SANDBOX_ENVIRONMENT = "sandbox"
 
 
-def create_submerchant(arrived: Arrived) -> JsonObject:
+def create_submerchant(request: AcceptedRequest) -> JsonObject:
     """Create a sub-merchant. Its keys work even while incomplete onboarding leaves it pending."""
-    parent = _parent(arrived)
+    parent = _require_parent(request)
     problems = Problems()
-    sent = rules.inside(problems, arrived.body, "merchant")
-    told = rules.inside(problems, arrived.body, "onboarding")
-    problems.refuse_if_any()
-    given = rules.read(problems.within("merchant."), sent, rules.MERCHANT, required=True)
-    onboarding = rules.read(problems.within("onboarding."), told, rules.ONBOARDING, required=False)
-    problems.refuse_if_any()
-    made = Merchant(
-        arrived.world.merchants.new_id(),
-        arrived.world.new_id("M-", ID_LENGTH),
+    merchant_body = recipient_rules.parse_object(problems, request.body, "merchant")
+    onboarding_body = recipient_rules.parse_object(problems, request.body, "onboarding")
+    problems.raise_if_any()
+    merchant_fields = recipient_rules.parse_fields(
+        problems.nest("merchant."), merchant_body, recipient_rules.MERCHANT_CHECKS, required=True
+    )
+    onboarding = recipient_rules.parse_fields(
+        problems.nest("onboarding."),
+        onboarding_body,
+        recipient_rules.ONBOARDING_CHECKS,
+        required=False,
+    )
+    problems.raise_if_any()
+    merchant = Merchant(
+        request.tenant.merchants.generate_id(),
+        request.tenant.generate_id("M-", MERCHANT_ID_LENGTH),
         parent.environment,
-        given["name"],
-        given["currency"],
+        merchant_fields["name"],
+        merchant_fields["currency"],
         parent.merchant_id,
-        "approved_by_partner" if rules.onboarded(onboarding) else "pending",
-        website=given["website"],
-        sandbox=parent.sandbox,
-        country=given["country"],
+        "approved_by_partner" if recipient_rules.is_onboarding_complete(onboarding) else "pending",
+        website=merchant_fields["website"],
+        is_sandbox=parent.is_sandbox,
+        country=merchant_fields["country"],
         onboarding=onboarding,
     )
-    return _entered(arrived.world, made, with_keys=True)
+    return _insert_merchant(request.tenant, merchant, creates_credentials=True)
 
 
-def create_sandbox(arrived: Arrived) -> JsonObject:
+def create_sandbox(request: AcceptedRequest) -> JsonObject:
     """Create a sandbox sub-merchant, in the sandbox environment even for a live parent."""
-    parent = _parent(arrived)
+    parent = _require_parent(request)
     problems = Problems()
-    sent = rules.inside(problems, arrived.body, "merchant")
-    given = rules.read(problems.within("merchant."), sent, rules.MERCHANT, required=False)
-    with_keys = rules.read(problems, arrived.body, {"apikey": rules.flag}, required=False)
-    problems.refuse_if_any()
-    made = Merchant(
-        arrived.world.merchants.new_id(),
-        arrived.world.new_id("M-", ID_LENGTH),
-        SANDBOX,
-        given.get("name", parent.name),
-        given.get("currency", parent.primary_currency),
+    merchant_body = recipient_rules.parse_object(problems, request.body, "merchant")
+    merchant_fields = recipient_rules.parse_fields(
+        problems.nest("merchant."), merchant_body, recipient_rules.MERCHANT_CHECKS, required=False
+    )
+    flags = recipient_rules.parse_fields(
+        problems, request.body, {"apikey": recipient_rules.validate_flag}, required=False
+    )
+    problems.raise_if_any()
+    merchant = Merchant(
+        request.tenant.merchants.generate_id(),
+        request.tenant.generate_id("M-", MERCHANT_ID_LENGTH),
+        SANDBOX_ENVIRONMENT,
+        merchant_fields.get("name", parent.name),
+        merchant_fields.get("currency", parent.primary_currency),
         parent.merchant_id,
         "approved",
-        website=given.get("website", ""),
-        sandbox=True,
-        country=given.get("country"),
+        website=merchant_fields.get("website", ""),
+        is_sandbox=True,
+        country=merchant_fields.get("country"),
     )
-    return _entered(arrived.world, made, with_keys=bool(with_keys.get("apikey")))
+    return _insert_merchant(request.tenant, merchant, creates_credentials=bool(flags.get("apikey")))
 
 
-def _entered(world: World, made: Merchant, *, with_keys: bool) -> JsonObject:
+def _insert_merchant(
+    tenant: Tenant, merchant: Merchant, *, creates_credentials: bool
+) -> JsonObject:
     """Insert a sub-merchant and build the answer; only this one shows the keys."""
-    world.merchants.add(made)
-    shown: JsonObject = {"id": made.id}
-    if with_keys:
-        key = Key(
-            world.new_id("", KEY_LENGTH).upper(),
-            world.new_id("", SECRET_LENGTH),
-            made.merchant_id,
-            made.environment,
+    tenant.merchants.add(merchant)
+    merchant_view: JsonObject = {"id": merchant.id}
+    if creates_credentials:
+        credentials = ServiceCredentials(
+            tenant.generate_id("", ACCESS_KEY_LENGTH).upper(),
+            tenant.generate_id("", SECRET_KEY_LENGTH),
+            merchant.merchant_id,
+            merchant.environment,
         )
-        world.merchants.keys[key.access_key] = key
-        shown |= {"accessKey": key.access_key, "secretKey": key.secret_key}
-    return {"merchant": shown}
+        tenant.merchants.credentials[credentials.access_key] = credentials
+        merchant_view |= {"accessKey": credentials.access_key, "secretKey": credentials.secret_key}
+    return {"merchant": merchant_view}
 
 
-def delete_sandbox(arrived: Arrived) -> JsonObject:
+def delete_sandbox(request: AcceptedRequest) -> JsonObject:
     """Delete a sandbox sub-merchant and its keys. Raises ApiError `invalid_field` with 403."""
-    parent = _parent(arrived)
-    wanted = str(arrived.body.get("id", ""))
-    for each in arrived.world.merchants.known.values():
-        theirs = each.parent_id == parent.merchant_id and each.sandbox
-        if theirs and str(each.id) == wanted and each.status != "deleted":
-            each.status = "deleted"
-            arrived.world.merchants.remove_keys(each)
+    parent = _require_parent(request)
+    merchant_id = str(request.body.get("id", ""))
+    for merchant in request.tenant.merchants.by_tenant.values():
+        is_own_sandbox = merchant.parent_id == parent.merchant_id and merchant.is_sandbox
+        if is_own_sandbox and str(merchant.id) == merchant_id and merchant.status != "deleted":
+            merchant.status = "deleted"
+            request.tenant.merchants.delete_credentials(merchant)
             return {}
     # 403 contradicts section 7, but this operation's own description has it.
-    raise Refusal(
+    raise ApiError(
         Problem("invalid_field", "Is not the id of a sandbox sub-merchant", "id"), http_status=403
     )
 
 
-def _parent(arrived: Arrived) -> Merchant:
+def _require_parent(request: AcceptedRequest) -> Merchant:
     """Return the calling parent merchant. Raises ApiError `not_authorized` for other callers."""
-    caller = arrived.world.owner
-    if caller.parent_id is not None or not arrived.world.switches.partner:
-        raise _not_authorized()
+    caller = request.tenant.merchant_record
+    if caller.parent_id is not None or not request.tenant.options.partner:
+        raise _build_not_authorized_error()
     return caller
 
 
-def _not_authorized() -> Refusal:
-    return Refusal(Problem("not_authorized", "The key has no permission for this"))
+def _build_not_authorized_error() -> ApiError:
+    return ApiError(Problem("not_authorized", "The key has no permission for this"))
 
 
-def update_onboarding(arrived: Arrived) -> JsonObject:
+def update_onboarding(request: AcceptedRequest) -> JsonObject:
     """Update the onboarding of the calling sub-merchant. Raises ApiError for a parent."""
-    merchant = arrived.world.owner
+    merchant = request.tenant.merchant_record
     if merchant.parent_id is None:
-        raise _not_authorized()
+        raise _build_not_authorized_error()
     problems = Problems()
-    changed = rules.read(problems, arrived.body, rules.ONBOARDING_CHANGE, required=False)
-    problems.refuse_if_any()
-    merchant.onboarding |= changed
-    if merchant.status == "pending" and rules.onboarded(merchant.onboarding):
+    changes = recipient_rules.parse_fields(
+        problems, request.body, recipient_rules.ONBOARDING_CHANGE_CHECKS, required=False
+    )
+    problems.raise_if_any()
+    merchant.onboarding |= changes
+    if merchant.status == "pending" and recipient_rules.is_onboarding_complete(merchant.onboarding):
         merchant.status = "approved_by_partner"
     return {}
 
 
-def read_funding(arrived: Arrived) -> JsonObject:
+def list_funding_accounts(request: AcceptedRequest) -> JsonObject:
     """List a funding account for each currency; the memo assigns a transfer to the merchant."""
-    merchant = arrived.world.owner
-    return {"info": [_funding(merchant, currency) for currency in arrived.world.balances]}
+    merchant = request.tenant.merchant_record
+    return {
+        "info": [_build_funding_account(merchant, currency) for currency in request.tenant.balances]
+    }
 
 
-def _funding(merchant: Merchant, currency: str) -> JsonObject:
+def _build_funding_account(merchant: Merchant, currency: str) -> JsonObject:
     return {
         "accountAddress": "1 Funding Street",
         "accountCity": "New York",
@@ -153,44 +170,48 @@ def _funding(merchant: Merchant, currency: str) -> JsonObject:
     }
 
 
-def write_bank_account(arrived: Arrived) -> JsonObject:
+def save_bank_account(request: AcceptedRequest) -> JsonObject:
     problems = Problems()
-    given = rules.read(problems, arrived.body, rules.BANK_ACCOUNT, required=True)
-    problems.refuse_if_any()
-    arrived.world.owner.bank_account = given
-    return {"merchantBankAccount": _bank_account(given)}
+    bank_fields = recipient_rules.parse_fields(
+        problems, request.body, recipient_rules.BANK_ACCOUNT_CHECKS, required=True
+    )
+    problems.raise_if_any()
+    request.tenant.merchant_record.bank_account = bank_fields
+    return {"merchantBankAccount": _build_bank_account(bank_fields)}
 
 
-def _bank_account(given: dict[str, Any]) -> JsonObject:
+def _build_bank_account(bank_fields: dict[str, Any]) -> JsonObject:
     # The null fields come from a document that is uploaded elsewhere.
     return {
-        "currency": given["currency"],
-        "accountName": given["accountName"],
+        "currency": bank_fields["currency"],
+        "accountName": bank_fields["accountName"],
         "fileLink": None,
         "completed": False,
         "iban": None,
-        "accountNum": mask(given["accountNum"]),
+        "accountNum": mask_value(bank_fields["accountNum"]),
         "swiftBic": None,
-        "branchId": given["branchId"],
-        "bankId": given["bankId"],
+        "branchId": bank_fields["branchId"],
+        "bankId": bank_fields["bankId"],
         "bankName": "Harbour Bank",
         "bankAddress": None,
         "bankCity": None,
         "bankPostalCode": None,
         "bankRegion": None,
-        "country": given["bankCountry"],
-        "enabled": given["enabled"],
+        "country": bank_fields["bankCountry"],
+        "enabled": bank_fields["enabled"],
     }
 
 
-def write_widget_colors(arrived: Arrived) -> JsonObject:
+def save_widget_colors(request: AcceptedRequest) -> JsonObject:
     """Set the widget colors of the calling merchant; colors that are not sent stay."""
     problems = Problems()
-    if not arrived.body.get("colors"):
-        problems.empty("colors")
-    sent = rules.inside(problems, arrived.body, "colors")
-    checks = dict.fromkeys(rules.COLORS, rules.color)
-    colors = rules.read(problems.within("colors."), sent, checks, required=False)
-    problems.refuse_if_any()
-    arrived.world.owner.colors |= colors
+    if not request.body.get("colors"):
+        problems.add_empty_field("colors")
+    color_fields = recipient_rules.parse_object(problems, request.body, "colors")
+    checks = dict.fromkeys(recipient_rules.COLOR_FIELDS, recipient_rules.validate_color)
+    colors = recipient_rules.parse_fields(
+        problems.nest("colors."), color_fields, checks, required=False
+    )
+    problems.raise_if_any()
+    request.tenant.merchant_record.colors |= colors
     return {}

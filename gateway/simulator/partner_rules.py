@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.simulator import values
-from gateway.simulator.refusals import Problems
-from gateway.simulator.rules import is_country
-from gateway.simulator.values import Check, blank
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.recipient_rules import is_country
+from gateway.simulator.values import Check, is_blank
 
 CATEGORIES = (
     "online_market",
@@ -48,7 +48,7 @@ PAYOUTS_PER_MONTH = (
     "10000-100000",
     "100000-more",
 )
-COLORS = (
+COLOR_FIELDS = (
     "primary",
     "success",
     "error",
@@ -62,92 +62,92 @@ COLORS = (
     "background",
 )
 
-WEBSITE = re.compile(r"(https?://)?[^\s/.]+(\.[^\s/.]+)+(/\S*)?")
-NUMERIC = re.compile(r"[0-9]{1,15}(\.[0-9]{1,2})?")
-DIGITS = re.compile(r"[0-9]{1,34}")
-COLOR = re.compile(r"#?([0-9A-Fa-f]{3}|[0-9A-Fa-f]{6})")
+WEBSITE_PATTERN = re.compile(r"(https?://)?[^\s/.]+(\.[^\s/.]+)+(/\S*)?")
+NUMBER_PATTERN = re.compile(r"[0-9]{1,15}(\.[0-9]{1,2})?")
+DIGITS_PATTERN = re.compile(r"[0-9]{1,34}")
+COLOR_PATTERN = re.compile(r"#?([0-9A-Fa-f]{3}|[0-9A-Fa-f]{6})")
 
-website = values.matching(WEBSITE, "Must be a website address")
-numeric = values.matching(NUMERIC, "Must be numeric text")
-digits = values.matching(DIGITS, "Must be digits")
+validate_website = values.create_pattern_check(WEBSITE_PATTERN, "Must be a website address")
+validate_number = values.create_pattern_check(NUMBER_PATTERN, "Must be numeric text")
+validate_digits = values.create_pattern_check(DIGITS_PATTERN, "Must be digits")
 
 
-def country(value: Any) -> str | None:
+def validate_country(value: Any) -> str | None:
     return None if is_country(value) else "Must be ISO 3166-1 alpha-2"
 
 
-def flag(value: Any) -> str | None:
+def validate_flag(value: Any) -> str | None:
     return None if isinstance(value, bool) else "Must be a boolean"
 
 
-MERCHANT: dict[str, Check] = {
-    "name": values.text,
-    "currency": values.currency,
-    "website": website,
-    "country": country,
+MERCHANT_CHECKS: dict[str, Check] = {
+    "name": values.validate_text,
+    "currency": values.validate_currency,
+    "website": validate_website,
+    "country": validate_country,
 }
 
 # In the order of section 4.4. If one is missing, onboarding is incomplete and nothing is refused.
 # businessZip is optional because some countries have no postal codes.
-ONBOARDING: dict[str, Check] = {
-    "businessLegalName": values.text,
-    "businessPhone": values.phone,
-    "businessWebsite": website,
-    "businessCategory": values.one_of(*CATEGORIES),
-    "businessCountry": country,
-    "businessCity": values.text,
-    "businessAddress": values.text,
-    "businessZip": values.text,
-    "businessRegion": values.text,
-    "businessTotalMonthly": numeric,
-    "businessPpm": numeric,
-    "businessIntlPercentage": numeric,
+ONBOARDING_CHECKS: dict[str, Check] = {
+    "businessLegalName": values.validate_text,
+    "businessPhone": values.validate_phone,
+    "businessWebsite": validate_website,
+    "businessCategory": values.create_choice_check(*CATEGORIES),
+    "businessCountry": validate_country,
+    "businessCity": values.validate_text,
+    "businessAddress": values.validate_text,
+    "businessZip": values.validate_text,
+    "businessRegion": values.validate_text,
+    "businessTotalMonthly": validate_number,
+    "businessPpm": validate_number,
+    "businessIntlPercentage": validate_number,
 }
 OPTIONAL_ONBOARDING = frozenset({"businessZip"})
 
-ONBOARDING_CHANGE: dict[str, Check] = {
-    "businessTotalMonthly": numeric,
-    "businessPpm": values.one_of(*PAYOUTS_PER_MONTH),
+ONBOARDING_CHANGE_CHECKS: dict[str, Check] = {
+    "businessTotalMonthly": validate_number,
+    "businessPpm": values.create_choice_check(*PAYOUTS_PER_MONTH),
 }
 
 # "These last five digits only" in the document refers to branchId through accountNum.
-BANK_ACCOUNT: dict[str, Check] = {
-    "accountName": values.text,
-    "currency": values.currency,
-    "bankCountry": country,
-    "branchId": digits,
-    "bankId": digits,
-    "institution": digits,
-    "transit": digits,
-    "accountNum": digits,
-    "enabled": flag,
+BANK_ACCOUNT_CHECKS: dict[str, Check] = {
+    "accountName": values.validate_text,
+    "currency": values.validate_currency,
+    "bankCountry": validate_country,
+    "branchId": validate_digits,
+    "bankId": validate_digits,
+    "institution": validate_digits,
+    "transit": validate_digits,
+    "accountNum": validate_digits,
+    "enabled": validate_flag,
 }
 
-color = values.matching(COLOR, "Must be a hex color of 3 or 6 digits")
+validate_color = values.create_pattern_check(COLOR_PATTERN, "Must be a hex color of 3 or 6 digits")
 
 
-def read(
-    problems: Problems, sent: Mapping[str, Any], checks: Mapping[str, Check], *, required: bool
+def parse_fields(
+    problems: Problems, body: Mapping[str, Any], checks: Mapping[str, Check], *, required: bool
 ) -> JsonObject:
     """Return the fields that the body has, after checking them; ignores unknown fields."""
-    given = {name: sent[name] for name in checks if not blank(sent.get(name))}
+    fields = {name: body[name] for name in checks if not is_blank(body.get(name))}
     for name, check in checks.items():
-        if name not in given:
+        if name not in fields:
             if required:
-                problems.empty(name)
-        elif wrong := check(given[name]):
-            problems.invalid(name, wrong)
-    return given
+                problems.add_empty_field(name)
+        elif error := check(fields[name]):
+            problems.add_invalid_field(name, error)
+    return fields
 
 
-def inside(problems: Problems, body: Mapping[str, Any], name: str) -> JsonObject:
+def parse_object(problems: Problems, body: Mapping[str, Any], name: str) -> JsonObject:
     """Return an object in a body; a missing one counts as empty."""
     value = body.get(name)
     if isinstance(value, dict | None):
         return value or {}
-    problems.invalid(name, "Must be an object")
+    problems.add_invalid_field(name, "Must be an object")
     return {}
 
 
-def onboarded(onboarding: Mapping[str, Any]) -> bool:
-    return all(name in onboarding for name in ONBOARDING if name not in OPTIONAL_ONBOARDING)
+def is_onboarding_complete(onboarding: Mapping[str, Any]) -> bool:
+    return all(name in onboarding for name in ONBOARDING_CHECKS if name not in OPTIONAL_ONBOARDING)

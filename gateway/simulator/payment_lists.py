@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gateway.simulator import batch_views, views
-from gateway.simulator.refusals import not_found
-from gateway.simulator.state import Batch, Payment, Recipient, World, iso
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.errors import build_not_found_error
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.state import Batch, Payment, Recipient, Tenant, format_timestamp
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedPayment:
     """A payment in a list.
 
     `build_view` builds its JSON and is called only for entries of the requested page. `source` is a
@@ -19,73 +19,109 @@ class Listed:
 
     id: str
     memo: str
-    created: str
+    created_at: str
     payee: Recipient
     source: Payment | JsonObject
-    show: Callable[[], JsonObject]
+    build_view: Callable[[], JsonObject]
 
-    def shown(self) -> JsonObject:
-        return self.show()
-
-
-def of_recipient(world: World, payee: Recipient) -> list[Listed]:
-    own = [each for each in world.payments.values() if each.recipient is payee]
-    return _newest_first(world, own, _seeded(world, payee))
+    def build(self) -> JsonObject:
+        return self.build_view()
 
 
-def of_all(world: World, search: str) -> list[Listed]:
-    seeded = [each for payee in world.recipients.values() for each in _seeded(world, payee)]
-    found = _newest_first(world, list(world.payments.values()), seeded)
-    return [each for each in found if matches(each, search, each.id)]
+def list_recipient_payments(tenant: Tenant, payee: Recipient) -> list[ListedPayment]:
+    payments = [payment for payment in tenant.payments.values() if payment.recipient is payee]
+    return _sort_newest_first(tenant, payments, _iter_seeded_payments(tenant, payee))
 
 
-def of_batch(world: World, batch: Batch, search: str) -> list[Listed]:
+def list_all_payments(tenant: Tenant, search: str) -> list[ListedPayment]:
+    seeded_payments = [
+        payment
+        for payee in tenant.recipients.values()
+        for payment in _iter_seeded_payments(tenant, payee)
+    ]
+    newest_first = _sort_newest_first(tenant, list(tenant.payments.values()), seeded_payments)
+    return [payment for payment in newest_first if matches_search(payment, search, payment.id)]
+
+
+def list_batch_payments(tenant: Tenant, batch: Batch, search: str) -> list[ListedPayment]:
     """List the payments of a batch in the order in which they were added."""
-    made = (_made(world, each, batch_views.listed_payment) for each in batch.payments.values())
-    return [each for each in made if matches(each, search, each.id)]
+    listed_payments = (
+        _build_listed_payment(tenant, payment, batch_views.build_listed_payment)
+        for payment in batch.payments.values()
+    )
+    return [
+        listed_payment
+        for listed_payment in listed_payments
+        if matches_search(listed_payment, search, listed_payment.id)
+    ]
 
 
-def one(world: World, payment_id: str) -> Listed:
+def require_payment(tenant: Tenant, payment_id: str) -> ListedPayment:
     """Return a payment of a batch or a seeded one. Raises ApiError `not_found`."""
-    if payment_id in world.payments:
-        return _made(world, world.payments[payment_id])
-    for payee in world.recipients.values():
-        for each in _seeded(world, payee):
-            if each.id == payment_id:
-                return each
-    raise not_found("Payment")
+    if payment_id in tenant.payments:
+        return _build_listed_payment(tenant, tenant.payments[payment_id])
+    for payee in tenant.recipients.values():
+        for seeded_payment in _iter_seeded_payments(tenant, payee):
+            if seeded_payment.id == payment_id:
+                return seeded_payment
+    raise build_not_found_error("Payment")
 
 
-def _made(
-    world: World,
+def _build_listed_payment(
+    tenant: Tenant,
     payment: Payment,
-    view: Callable[[World, Payment], JsonObject] = batch_views.payment,
-) -> Listed:
-    created = iso(payment.created_at)
-    return Listed(
-        payment.id, payment.memo, created, payment.recipient, payment, lambda: view(world, payment)
+    build_payment: Callable[[Tenant, Payment], JsonObject] = batch_views.build_payment,
+) -> ListedPayment:
+    created = format_timestamp(payment.created_at)
+    return ListedPayment(
+        payment.id,
+        payment.memo,
+        created,
+        payment.recipient,
+        payment,
+        lambda: build_payment(tenant, payment),
     )
 
 
-def _seeded(world: World, payee: Recipient) -> Iterable[Listed]:
+def _iter_seeded_payments(tenant: Tenant, payee: Recipient) -> Iterable[ListedPayment]:
     """Yield a recipient's seeded payments; they show the current recipient or their own."""
 
-    def shown(payment: JsonObject) -> Callable[[], JsonObject]:
-        return lambda: {"recipient": views.recipient(world, payee), **payment}
+    def create_builder(payment: JsonObject) -> Callable[[], JsonObject]:
+        return lambda: {"recipient": views.build_recipient(tenant, payee), **payment}
 
-    for each in payee.payments:
-        memo, created = str(each.get("memo", "")), str(each.get("createdAt", ""))
-        yield Listed(str(each.get("id")), memo, created, payee, each, shown(each))
+    for seeded_payment in payee.payments:
+        memo, created = (
+            str(seeded_payment.get("memo", "")),
+            str(seeded_payment.get("createdAt", "")),
+        )
+        yield ListedPayment(
+            str(seeded_payment.get("id")),
+            memo,
+            created,
+            payee,
+            seeded_payment,
+            create_builder(seeded_payment),
+        )
 
 
-def _newest_first(world: World, payments: list[Payment], seeded: Iterable[Listed]) -> list[Listed]:
+def _sort_newest_first(
+    tenant: Tenant, payments: list[Payment], seeded_payments: Iterable[ListedPayment]
+) -> list[ListedPayment]:
     # Reversed before a stable sort: of payments with equal dates, the last created comes first.
-    made = [_made(world, each) for each in reversed(payments)]
-    return sorted([*made, *seeded], key=lambda each: each.created, reverse=True)
+    listed_payments = [_build_listed_payment(tenant, payment) for payment in reversed(payments)]
+    return sorted(
+        [*listed_payments, *seeded_payments], key=lambda payment: payment.created_at, reverse=True
+    )
 
 
-def matches(listed: Listed, search: str, known_as: str) -> bool:
+def matches_search(payment: ListedPayment, search: str, shown_id: str) -> bool:
     # The document does not say which fields `search` covers.
-    fields = listed.payee.fields
-    searched = (known_as, listed.memo, fields["name"], fields["email"], fields.get("referenceId"))
-    return any(search.casefold() in str(text or "").casefold() for text in searched)
+    fields = payment.payee.fields
+    search_texts = (
+        shown_id,
+        payment.memo,
+        fields["name"],
+        fields["email"],
+        fields.get("referenceId"),
+    )
+    return any(search.casefold() in str(text or "").casefold() for text in search_texts)

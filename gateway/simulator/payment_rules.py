@@ -6,146 +6,159 @@ from decimal import Decimal
 from typing import Any
 
 from gateway.simulator import money, rates, values
-from gateway.simulator.quotes import agree
-from gateway.simulator.refusals import Problems, Refusal
-from gateway.simulator.state import Batch, Payment, Recipient, Terms, World
-from gateway.simulator.values import blank
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.errors import ApiError, Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.quotes import compute_terms
+from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient, Tenant
+from gateway.simulator.values import is_blank
 
-REFUSED = ("suspended", "archived")
+UNPAYABLE_STATUSES = ("suspended", "archived")
 
 
 @dataclass(frozen=True)
-class Order:
+class PaymentOrder:
     """A validated payment of a request."""
 
     recipient: Recipient
     amount: Decimal
     currency: str
     memo: str
-    terms: Terms
+    terms: PaymentTerms
 
 
-def entries(
-    problems: Problems, body: JsonObject, name: str
+def parse_entries(
+    problems: Problems, body: JsonObject, field_name: str
 ) -> Iterable[tuple[Problems, JsonObject]]:
     """Yield the objects of an array in a body; a missing array counts as empty."""
-    sent = body.get(name)
-    if not isinstance(sent, list | None):
-        problems.invalid(name, "Must be an array")
+    entries = body.get(field_name)
+    if not isinstance(entries, list | None):
+        problems.add_invalid_field(field_name, "Must be an array")
         return
-    for position, entry in enumerate(sent or []):
+    for position, entry in enumerate(entries or []):
         if isinstance(entry, dict):
-            yield problems.within(f"{name}[{position}]."), entry
+            yield problems.nest(f"{field_name}[{position}]."), entry
         else:
-            problems.invalid(f"{name}[{position}]", "Must be an object")
+            problems.add_invalid_field(f"{field_name}[{position}]", "Must be an object")
 
 
-def read(world: World, problems: Problems, sent: JsonObject, batch: Batch) -> Order | None:
+def parse_payment_order(
+    tenant: Tenant, problems: Problems, body: JsonObject, batch: Batch
+) -> PaymentOrder | None:
     """Parse a new payment; the result is valid only if no problem was added."""
-    payee = _payee(world, problems, sent.get("recipient"))
-    return _read_rest(world, problems, _in_current_names(sent, batch), batch, payee)
+    payee = _parse_recipient(tenant, problems, body.get("recipient"))
+    return _build_payment_order(
+        tenant, problems, _translate_amount_fields(body, batch), batch, payee
+    )
 
 
-def read_change(
-    world: World, problems: Problems, sent: JsonObject, payment: Payment
-) -> Order | None:
+def parse_payment_change(
+    tenant: Tenant, problems: Problems, body: JsonObject, payment: Payment
+) -> PaymentOrder | None:
     """Parse a changed payment; its recipient cannot change (earlier interface, section 4.4)."""
-    before = {
-        "amount": money.text(payment.amount),
+    previous_fields = {
+        "amount": money.format_amount(payment.amount),
         "currency": payment.currency,
         "memo": payment.memo,
     }
-    asked = _in_current_names(sent, payment.batch)
-    kept = None if {"amount", "currency"} & asked.keys() else payment.terms
-    changed = {**before, **asked}
-    return _read_rest(world, problems, changed, payment.batch, payment.recipient, kept=kept)
+    sent_fields = _translate_amount_fields(body, payment.batch)
+    unchanged_terms = None if {"amount", "currency"} & sent_fields.keys() else payment.terms
+    merged_fields = {**previous_fields, **sent_fields}
+    return _build_payment_order(
+        tenant,
+        problems,
+        merged_fields,
+        payment.batch,
+        payment.recipient,
+        unchanged_terms=unchanged_terms,
+    )
 
 
-def _in_current_names(sent: JsonObject, batch: Batch) -> JsonObject:
+def _translate_amount_fields(body: JsonObject, batch: Batch) -> JsonObject:
     # Clients of inferred paths send the payloads of the earlier document.
-    if sent.get("sourceAmount") is not None:
-        return {"amount": sent["sourceAmount"], "currency": batch.currency, **sent}
-    if sent.get("targetAmount") is not None:
-        return {"amount": sent["targetAmount"], "currency": sent.get("targetCurrency"), **sent}
-    return sent
+    if body.get("sourceAmount") is not None:
+        return {"amount": body["sourceAmount"], "currency": batch.currency, **body}
+    if body.get("targetAmount") is not None:
+        return {"amount": body["targetAmount"], "currency": body.get("targetCurrency"), **body}
+    return body
 
 
-def _read_rest(
-    world: World,
+def _build_payment_order(
+    tenant: Tenant,
     problems: Problems,
-    sent: JsonObject,
+    body: JsonObject,
     batch: Batch,
     payee: Recipient | None,
     *,
-    kept: Terms | None = None,
-) -> Order | None:
+    unchanged_terms: PaymentTerms | None = None,
+) -> PaymentOrder | None:
     # If the amount does not change, neither do the terms: only a quote computes a new rate.
-    amount = _read_amount(problems, sent.get("amount"))
-    currency = read_currency(problems, sent, "currency")
-    memo = read_text(problems, sent, "memo")
+    amount = _parse_amount(problems, body.get("amount"))
+    currency = parse_currency(problems, body, "currency")
+    memo = parse_text(problems, body, "memo")
     if payee is None or amount is None or currency is None or not batch.currency:
         return None
-    terms = kept or agree(world, batch, payee, amount, currency)
-    if not (terms.source and terms.target):
-        problems.invalid(
+    terms = unchanged_terms or compute_terms(tenant, batch, payee, amount, currency)
+    if not (terms.source_amount and terms.target_amount):
+        problems.add_invalid_field(
             "amount", f"Is nothing in {terms.source_currency} or {terms.target_currency}"
         )
-    return Order(payee, amount, currency, memo, terms)
+    return PaymentOrder(payee, amount, currency, memo, terms)
 
 
-def _payee(world: World, problems: Problems, sent: Any) -> Recipient | None:
+def _parse_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipient | None:
     # An incomplete recipient is accepted here; only the start requires an active one.
-    if not isinstance(sent, dict | None):
-        problems.invalid("recipient", "Must be an object")
+    if not isinstance(value, dict | None):
+        problems.add_invalid_field("recipient", "Must be an object")
         return None
-    wanted = (sent or {}).get("id")
-    if blank(wanted):
-        problems.empty("recipient.id")
+    recipient_id = (value or {}).get("id")
+    if is_blank(recipient_id):
+        problems.add_empty_field("recipient.id")
         return None
     try:
-        found = world.recipient(wanted) if isinstance(wanted, str) else None
-    except Refusal:
-        found = None
-    if found is None:
-        _unknown(world, problems)
-    elif found.status in REFUSED:
-        problems.invalid_status("recipient.id", f"Recipient is {found.status}")
-    return found
+        recipient = (
+            tenant.require_recipient(recipient_id) if isinstance(recipient_id, str) else None
+        )
+    except ApiError:
+        recipient = None
+    if recipient is None:
+        _add_unknown_recipient(tenant, problems)
+    elif recipient.status in UNPAYABLE_STATUSES:
+        problems.add_invalid_status("recipient.id", f"Recipient is {recipient.status}")
+    return recipient
 
 
-def _unknown(world: World, problems: Problems) -> None:
-    if world.switches.unknown_recipient == 404:
-        problems.not_found("recipient.id", "Recipient")
+def _add_unknown_recipient(tenant: Tenant, problems: Problems) -> None:
+    if tenant.options.unknown_recipient == 404:
+        problems.add_not_found("recipient.id", "Recipient")
     else:
-        problems.invalid("recipient.id", "Recipient does not exist")
+        problems.add_invalid_field("recipient.id", "Recipient does not exist")
 
 
-def _read_amount(problems: Problems, sent: Any) -> Decimal | None:
-    if blank(sent):
-        problems.empty("amount")
-    elif wrong := money.amount(sent):
-        problems.invalid("amount", wrong)
+def _parse_amount(problems: Problems, value: Any) -> Decimal | None:
+    if is_blank(value):
+        problems.add_empty_field("amount")
+    elif error := money.validate_amount(value):
+        problems.add_invalid_field("amount", error)
     else:
-        return Decimal(sent)
+        return Decimal(value)
     return None
 
 
-def read_currency(problems: Problems, sent: JsonObject, name: str) -> str | None:
-    code = sent.get(name)
-    if blank(code):
-        problems.empty(name)
-    elif wrong := values.currency(code):
-        problems.invalid(name, wrong)
+def parse_currency(problems: Problems, body: JsonObject, field_name: str) -> str | None:
+    code = body.get(field_name)
+    if is_blank(code):
+        problems.add_empty_field(field_name)
+    elif error := values.validate_currency(code):
+        problems.add_invalid_field(field_name, error)
     elif code not in rates.CURRENCIES:
-        problems.invalid(name, "The service does not pay in it")
+        problems.add_invalid_field(field_name, "The service does not pay in it")
     else:
         return str(code)
     return None
 
 
-def read_text(problems: Problems, sent: JsonObject, name: str) -> str:
-    value = sent.get(name)
-    if value is not None and (wrong := values.text(value)):
-        problems.invalid(name, wrong)
+def parse_text(problems: Problems, body: JsonObject, field_name: str) -> str:
+    value = body.get(field_name)
+    if value is not None and (error := values.validate_text(value)):
+        problems.add_invalid_field(field_name, error)
     return str(value or "")

@@ -1,24 +1,24 @@
 """Changes of payments in a batch (current interface, section 4.3)."""
 
-from gateway.simulator.payment_rules import Order, read, read_change
-from gateway.simulator.refusals import Problems, not_found
-from gateway.simulator.state import Batch, Payment, World
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.errors import Problems, build_not_found_error
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.payment_rules import PaymentOrder, parse_payment_change, parse_payment_order
+from gateway.simulator.state import Batch, Payment, Tenant
 
 
-def create(world: World, batch: Batch, body: JsonObject) -> Payment:
-    batch.must_be_open()
+def create_payment(tenant: Tenant, batch: Batch, body: JsonObject) -> Payment:
+    batch.check_open()
     problems = Problems()
-    order = read(world, problems, body, batch)
-    problems.refuse_if_any()
+    order = parse_payment_order(tenant, problems, body, batch)
+    problems.raise_if_any()
     assert order is not None  # noqa: S101  # nothing was found wrong
-    return add(world, batch, order)
+    return insert_payment(tenant, batch, order)
 
 
-def add(world: World, batch: Batch, order: Order) -> Payment:
-    now = world.now()
+def insert_payment(tenant: Tenant, batch: Batch, order: PaymentOrder) -> Payment:
+    now = tenant.now()
     payment = Payment(
-        _new_id(world),
+        _generate_payment_id(tenant),
         batch,
         order.recipient,
         order.amount,
@@ -28,47 +28,49 @@ def add(world: World, batch: Batch, order: Order) -> Payment:
         created_at=now,
         updated_at=now,
     )
-    batch.payments[payment.id] = world.payments[payment.id] = payment
-    world.know(payment.id)
+    batch.payments[payment.id] = tenant.payments[payment.id] = payment
+    tenant.register_legacy_id(payment.id)
     batch.updated_at = now
-    world.books.created["payment"] += 1
+    tenant.effects.created_counts["payment"] += 1
     return payment
 
 
-def _new_id(world: World) -> str:
-    while (made := world.new_id("P-", world.switches.payment_id_length)) in world.payments:
+def _generate_payment_id(tenant: Tenant) -> str:
+    while (
+        payment_id := tenant.generate_id("P-", tenant.options.payment_id_length)
+    ) in tenant.payments:
         pass
-    return made
+    return payment_id
 
 
-def update(world: World, payment: Payment, body: JsonObject) -> None:
-    payment.batch.must_be_open()
+def update_payment(tenant: Tenant, payment: Payment, body: JsonObject) -> None:
+    payment.batch.check_open()
     problems = Problems()
-    order = read_change(world, problems, body, payment)
-    problems.refuse_if_any()
+    order = parse_payment_change(tenant, problems, body, payment)
+    problems.raise_if_any()
     assert order is not None  # noqa: S101  # nothing was found wrong
-    change(world, payment, order)
+    apply_payment_order(tenant, payment, order)
 
 
-def change(world: World, payment: Payment, order: Order) -> None:
+def apply_payment_order(tenant: Tenant, payment: Payment, order: PaymentOrder) -> None:
     payment.amount, payment.currency = order.amount, order.currency
     payment.memo, payment.terms = order.memo, order.terms
-    payment.updated_at = payment.batch.updated_at = world.now()
+    payment.updated_at = payment.batch.updated_at = tenant.now()
 
 
-def delete(world: World, payment: Payment) -> None:
-    payment.batch.must_be_open()
-    remove(world, payment)
+def delete_payment(tenant: Tenant, payment: Payment) -> None:
+    payment.batch.check_open()
+    remove_payment(tenant, payment)
 
 
-def remove(world: World, payment: Payment) -> None:
+def remove_payment(tenant: Tenant, payment: Payment) -> None:
     # A payment is in two indexes: of its batch, and of its tenant.
-    del payment.batch.payments[payment.id], world.payments[payment.id]
-    payment.batch.updated_at = world.now()
+    del payment.batch.payments[payment.id], tenant.payments[payment.id]
+    payment.batch.updated_at = tenant.now()
 
 
-def of(batch: Batch, payment_id: str) -> Payment:
+def require_payment(batch: Batch, payment_id: str) -> Payment:
     """Raises ApiError `not_found`, also for a payment of another batch."""
     if payment_id not in batch.payments:
-        raise not_found("Payment")
+        raise build_not_found_error("Payment")
     return batch.payments[payment_id]

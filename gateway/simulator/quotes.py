@@ -4,45 +4,53 @@ from datetime import timedelta
 from decimal import Decimal
 
 from gateway.simulator import money, rates, views
-from gateway.simulator.account_rules import BANK
-from gateway.simulator.state import Batch, Payment, Recipient, Terms, World
+from gateway.simulator.account_rules import BANK_TRANSFER
+from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient, Tenant
 
 
-def generate(world: World, batch: Batch) -> None:
+def generate_quote(tenant: Tenant, batch: Batch) -> None:
     """Generate a quote that replaces the previous one. Raises ApiError after the start."""
-    batch.must_be_open()
-    batch.quotes += 1
+    batch.check_open()
+    batch.quote_count += 1
     for payment in batch.payments.values():
-        renew(world, payment)
-    now = world.now()
-    batch.quote_expires_at = now + timedelta(seconds=world.switches.quote_seconds)
+        renew_terms(tenant, payment)
+    now = tenant.now()
+    batch.quote_expires_at = now + timedelta(seconds=tenant.options.quote_seconds)
     batch.updated_at = now
 
 
-def renew(world: World, payment: Payment) -> None:
-    payment.terms = agree(world, payment.batch, payment.recipient, payment.amount, payment.currency)
+def renew_terms(tenant: Tenant, payment: Payment) -> None:
+    payment.terms = compute_terms(
+        tenant, payment.batch, payment.recipient, payment.amount, payment.currency
+    )
 
 
-def agree(world: World, batch: Batch, payee: Recipient, amount: Decimal, currency: str) -> Terms:
+def compute_terms(
+    tenant: Tenant, batch: Batch, payee: Recipient, amount: Decimal, currency: str
+) -> PaymentTerms:
     """Compute a payment's terms.
 
     An amount in the batch's currency is the source amount, which arrives in the currency of the
     recipient's primary account. In another currency it is the target amount. Quotes change the
     rates of bank transfers only.
     """
-    method = payee.primary.type if payee.primary else None
-    quotes = batch.quotes if method == BANK else 0
-    source, fee = batch.currency, views.fee(world, payee)
+    method = payee.primary_account.type if payee.primary_account else None
+    quotes = batch.quote_count if method == BANK_TRANSFER else 0
+    source, fee = batch.currency, views.payment_fee(tenant, payee)
     if currency == source:
         target = _account_currency(payee, source)
-        rate = rates.rate(source, target, quotes)
-        return Terms(method, amount, source, money.times(amount, rate), target, rate, fee)
-    rate = rates.rate(source, currency, quotes)
+        rate = rates.exchange_rate(source, target, quotes)
+        return PaymentTerms(
+            method, amount, source, money.multiply_by_rate(amount, rate), target, rate, fee
+        )
+    rate = rates.exchange_rate(source, currency, quotes)
     # The target amount is fixed; the rate decides what the merchant pays.
-    return Terms(method, money.over(amount, rate), source, amount, currency, rate, fee)
+    return PaymentTerms(
+        method, money.divide_by_rate(amount, rate), source, amount, currency, rate, fee
+    )
 
 
-def _account_currency(payee: Recipient, otherwise: str) -> str:
-    account = payee.primary
-    known = account is not None and account.fields["currency"] in rates.CURRENCIES
-    return str(account.fields["currency"]) if account and known else otherwise
+def _account_currency(payee: Recipient, default: str) -> str:
+    account = payee.primary_account
+    is_supported = account is not None and account.fields["currency"] in rates.CURRENCIES
+    return str(account.fields["currency"]) if account and is_supported else default

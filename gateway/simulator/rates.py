@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from gateway.simulator.money import EXACT
+from gateway.simulator.money import EXACT_CONTEXT
 
 # Name, and units of the currency that one US dollar buys.
 CURRENCIES = {
@@ -87,26 +87,26 @@ CURRENCIES = {
     "ZMW": ("Zambian Kwacha", "25.9"),
 }
 
-DECIMALS = Decimal("1e-10")
-DRIFT = Decimal("0.0005")
+RATE_PRECISION = Decimal("1e-10")
+QUOTE_STEP = Decimal("0.0005")
 
 
-def name(code: str) -> str:
+def currency_name(code: str) -> str:
     return CURRENCIES[code][0]
 
 
-def rate(source: str, target: str, quotes: int = 0) -> Decimal:
+def exchange_rate(source: str, target: str, quotes: int = 0) -> Decimal:
     """Return how much of the target currency one unit of the source buys, to ten decimals.
 
     Each quote raises the rate by 0.05 %, so that a test can see that a quote was made.
     """
     if source == target:
         return Decimal(1)
-    now = EXACT.divide(Decimal(CURRENCIES[target][1]), Decimal(CURRENCIES[source][1]))
-    drifted = EXACT.multiply(now, 1 + quotes * DRIFT)
-    return drifted.quantize(DECIMALS, context=EXACT)
+    base_rate = EXACT_CONTEXT.divide(Decimal(CURRENCIES[target][1]), Decimal(CURRENCIES[source][1]))
+    quoted_rate = EXACT_CONTEXT.multiply(base_rate, 1 + quotes * QUOTE_STEP)
+    return quoted_rate.quantize(RATE_PRECISION, context=EXACT_CONTEXT)
 
 
-def text(shown: Decimal) -> str:
+def format_rate(rate: Decimal) -> str:
     """Format without trailing zeros: 0.92, not 0.9200000000."""
-    return f"{shown.normalize(EXACT):f}"
+    return f"{rate.normalize(EXACT_CONTEXT):f}"

@@ -1,96 +1,104 @@
 """Operations on recipients and their accounts (current interface, sections 4.1 and 4.2)."""
 
 from gateway.simulator import accounts, listing, payment_lists, recipients, views
-from gateway.simulator.arrived import Arrived
-from gateway.simulator.payment_lists import Listed
-from gateway.simulator.refusals import Problems
+from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.payment_lists import ListedPayment
 from gateway.simulator.state import Recipient
-from gateway.simulator.wire import JsonObject
 
 
-def create_recipient(arrived: Arrived) -> JsonObject:
-    created = recipients.create(arrived.world, arrived.body)
-    arrived.touched.append(created)
-    return {"recipient": views.recipient(arrived.world, created)}
+def create_recipient(request: AcceptedRequest) -> JsonObject:
+    recipient = recipients.create_recipient(request.tenant, request.body)
+    request.logged_recipients.append(recipient)
+    return {"recipient": views.build_recipient(request.tenant, recipient)}
 
 
-def read_recipient(arrived: Arrived) -> JsonObject:
-    return {"recipient": views.recipient(arrived.world, arrived.recipient())}
+def read_recipient(request: AcceptedRequest) -> JsonObject:
+    return {"recipient": views.build_recipient(request.tenant, request.require_path_recipient())}
 
 
-def update_recipient(arrived: Arrived) -> JsonObject:
-    recipient = arrived.recipient()
-    recipients.update(arrived.world, recipient, arrived.body)
-    return {"recipient": views.recipient(arrived.world, recipient)}
+def update_recipient(request: AcceptedRequest) -> JsonObject:
+    recipient = request.require_path_recipient()
+    recipients.update_recipient(request.tenant, recipient, request.body)
+    return {"recipient": views.build_recipient(request.tenant, recipient)}
 
 
-def delete_recipient(arrived: Arrived) -> JsonObject:
-    recipients.archive(arrived.world, [arrived.recipient()])
+def delete_recipient(request: AcceptedRequest) -> JsonObject:
+    recipients.archive_recipients(request.tenant, [request.require_path_recipient()])
     return {}
 
 
-def delete_recipients(arrived: Arrived) -> JsonObject:
+def delete_recipients(request: AcceptedRequest) -> JsonObject:
     """Delete several recipients, or none if one id is unknown."""
-    found = [arrived.world.recipient(each) for each in arrived.wanted_ids()]
-    arrived.touched.extend(found)
-    recipients.archive(arrived.world, found)
+    found_recipients = [
+        request.tenant.require_recipient(recipient_id) for recipient_id in request.parse_ids()
+    ]
+    request.logged_recipients.extend(found_recipients)
+    recipients.archive_recipients(request.tenant, found_recipients)
     return {}
 
 
-def list_recipients(arrived: Arrived) -> JsonObject:
-    return listing.recipients(arrived.world, arrived.query)
+def list_recipients(request: AcceptedRequest) -> JsonObject:
+    return listing.list_recipients(request.tenant, request.query)
 
 
-def list_logs(arrived: Arrived) -> JsonObject:
+def list_activities(request: AcceptedRequest) -> JsonObject:
     """List the activity log, newest first."""
     # Not `require_path_recipient`, which would enter this request in the log.
-    recipient = arrived.world.recipient(arrived.ids[0])
-    return arrived.page("activities", list(reversed(recipient.activities)), dict)
+    recipient = request.tenant.require_recipient(request.path_ids[0])
+    return request.build_page("activities", list(reversed(recipient.activities)), dict)
 
 
-def list_payments(arrived: Arrived) -> JsonObject:
-    found = payment_lists.of_recipient(arrived.world, arrived.recipient())
-    return arrived.page("payments", found, Listed.shown)
+def list_payments(request: AcceptedRequest) -> JsonObject:
+    payments = payment_lists.list_recipient_payments(
+        request.tenant, request.require_path_recipient()
+    )
+    return request.build_page("payments", payments, ListedPayment.build)
 
 
-def list_offline_payments(arrived: Arrived) -> JsonObject:
-    return {"offlinePayments": arrived.recipient().offline_payments}
+def list_offline_payments(request: AcceptedRequest) -> JsonObject:
+    return {"offlinePayments": request.require_path_recipient().offline_payments}
 
 
-def create_account(arrived: Arrived) -> JsonObject:
-    recipient = arrived.recipient()
-    recipients.writable(recipient)
+def create_account(request: AcceptedRequest) -> JsonObject:
+    recipient = request.require_path_recipient()
+    recipients.check_not_archived(recipient)
     problems = Problems()
-    account = accounts.draft(arrived.world, problems, recipient.fields, arrived.body)
-    problems.refuse_if_any()
-    accounts.attach(recipient, account)
-    arrived.world.books.created["account"] += 1
-    _changed(arrived, recipient)
-    return {"account": views.account(account)}
+    account = accounts.build_draft_account(request.tenant, problems, recipient.fields, request.body)
+    problems.raise_if_any()
+    accounts.attach_account(recipient, account)
+    request.tenant.effects.created_counts["account"] += 1
+    _record_account_change(request, recipient)
+    return {"account": views.build_account(account)}
 
 
-def read_account(arrived: Arrived) -> JsonObject:
-    return {"account": views.account(accounts.of(arrived.recipient(), arrived.ids[1]))}
+def read_account(request: AcceptedRequest) -> JsonObject:
+    return {
+        "account": views.build_account(
+            accounts.require_account(request.require_path_recipient(), request.path_ids[1])
+        )
+    }
 
 
-def update_account(arrived: Arrived) -> JsonObject:
-    recipient = arrived.recipient()
-    account = accounts.of(recipient, arrived.ids[1])
-    recipients.writable(recipient)
-    accounts.update(arrived.world, recipient, account, arrived.body)
-    _changed(arrived, recipient)
-    return {"account": views.account(account)}
+def update_account(request: AcceptedRequest) -> JsonObject:
+    recipient = request.require_path_recipient()
+    account = accounts.require_account(recipient, request.path_ids[1])
+    recipients.check_not_archived(recipient)
+    accounts.update_account(request.tenant, recipient, account, request.body)
+    _record_account_change(request, recipient)
+    return {"account": views.build_account(account)}
 
 
-def delete_account(arrived: Arrived) -> JsonObject:
-    recipient = arrived.recipient()
-    account = accounts.of(recipient, arrived.ids[1])
-    recipients.writable(recipient)
-    accounts.remove(recipient, account)
-    _changed(arrived, recipient)
+def delete_account(request: AcceptedRequest) -> JsonObject:
+    recipient = request.require_path_recipient()
+    account = accounts.require_account(recipient, request.path_ids[1])
+    recipients.check_not_archived(recipient)
+    accounts.remove_account(recipient, account)
+    _record_account_change(request, recipient)
     return {"object": "deleted"}
 
 
-def _changed(arrived: Arrived, recipient: Recipient) -> None:
-    recipient.updated_at = arrived.world.now()
-    recipients.settle(recipient)
+def _record_account_change(request: AcceptedRequest, recipient: Recipient) -> None:
+    recipient.updated_at = request.tenant.now()
+    recipients.refresh_status(recipient)

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal
 
 from gateway.simulator import money, processing, seeds
-from gateway.simulator.books import Books, Start
-from gateway.simulator.exchange import FaceName, Seen
-from gateway.simulator.faults import Fault, same_path
+from gateway.simulator.effects import BatchStart, Effects
+from gateway.simulator.errors import build_not_found_error
+from gateway.simulator.exchange import InterfaceName, ReceivedRequest
+from gateway.simulator.faults import Fault, matches_path
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.merchants import Merchants
-from gateway.simulator.refusals import not_found
-from gateway.simulator.state import Batch, Outcome, Payment, Recipient, World
-from gateway.simulator.switches import DEMO_KEY, Key, Switches, Words
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.options import DEMO_CREDENTIALS, ServiceCredentials, Switches, Vocabulary
+from gateway.simulator.state import Batch, Outcome, Payment, Recipient, Tenant
 
-REQUESTS_KEPT = 10_000
+MAX_KEPT_REQUESTS = 10_000
 
 
 class Service:
@@ -31,99 +31,101 @@ class Service:
     def __init__(
         self,
         *,
-        keys: Iterable[Key] = (DEMO_KEY,),
-        switches: Switches | None = None,
-        words: Words | None = None,
+        credentials: Iterable[ServiceCredentials] = (DEMO_CREDENTIALS,),
+        options: Switches | None = None,
+        vocabulary: Vocabulary | None = None,
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
-        requests_kept: int = REQUESTS_KEPT,
+        max_kept_requests: int = MAX_KEPT_REQUESTS,
         wallet_balance: tuple[str, Decimal] | None = None,
     ) -> None:
-        self.switches = switches or Switches()
-        self.words = words or Words()
+        self.options = options or Switches()
+        self.vocabulary = vocabulary or Vocabulary()
         self.clock = clock
-        self.keys = {key.access_key: key for key in keys}
-        self.worlds: dict[tuple[str, str], World] = {}
-        self.requests: deque[Seen] = deque(maxlen=requests_kept)
+        self.credentials = {pair.access_key: pair for pair in credentials}
+        self.tenants: dict[tuple[str, str], Tenant] = {}
+        self.requests: deque[ReceivedRequest] = deque(maxlen=max_kept_requests)
         self.faults: list[Fault] = []
-        self.books = Books()
-        self.merchants = Merchants(self.keys)
+        self.effects = Effects()
+        self.merchants = Merchants(self.credentials)
         self._seed = seed
         self._wallet_balance = wallet_balance
-        self._random: dict[str, random.Random] = {}
+        self._random_by_prefix: dict[str, random.Random] = {}
 
-    def add_key(self, key: Key) -> None:
-        self.keys[key.access_key] = key
+    def add_credentials(self, credentials: ServiceCredentials) -> None:
+        self.credentials[credentials.access_key] = credentials
 
-    def world(
-        self, merchant: str = DEMO_KEY.merchant, environment: str = DEMO_KEY.environment
-    ) -> World:
-        at = (merchant, environment)
-        if at not in self.worlds:
-            self.worlds[at] = World(
+    def find_or_create_tenant(
+        self,
+        merchant: str = DEMO_CREDENTIALS.merchant,
+        environment: str = DEMO_CREDENTIALS.environment,
+    ) -> Tenant:
+        tenant_key = (merchant, environment)
+        if tenant_key not in self.tenants:
+            self.tenants[tenant_key] = Tenant(
                 merchant,
                 environment,
-                self.switches,
-                self.words,
-                self._seconds,
-                self._new_id,
-                self.books,
+                self.options,
+                self.vocabulary,
+                self._read_clock,
+                self._generate_id,
+                self.effects,
                 self.merchants,
                 wallet_balance=self._wallet_balance,
             )
-        return self.worlds[at]
+        return self.tenants[tenant_key]
 
     @property
-    def starts(self) -> list[Start]:
+    def batch_starts(self) -> list[BatchStart]:
         """All executed starts, in order."""
-        return self.books.starts
+        return self.effects.starts
 
     @property
-    def created(self) -> Counter[str]:
-        return self.books.created
+    def created_counts(self) -> Counter[str]:
+        return self.effects.created_counts
 
-    def _seconds(self) -> float:
+    def _read_clock(self) -> float:
         # Tenants get this method instead of the clock: a test may replace `clock` later.
         return self.clock()
 
-    def _new_id(self, prefix: str, length: int) -> str:
+    def _generate_id(self, prefix: str, length: int) -> str:
         # One sequence per prefix: creating one more account must not change the ids of batches.
-        if prefix not in self._random:
+        if prefix not in self._random_by_prefix:
             seed = None if self._seed is None else f"{self._seed} {prefix}"
-            self._random[prefix] = random.Random(seed)  # noqa: S311  # ids protect nothing here
+            self._random_by_prefix[prefix] = random.Random(seed)  # noqa: S311  # ids protect nothing here
         return prefix + "".join(
-            self._random[prefix].choices(string.ascii_letters + string.digits, k=length)
+            self._random_by_prefix[prefix].choices(string.ascii_letters + string.digits, k=length)
         )
 
-    def recipient(self, recipient_id: str) -> Recipient:
+    def require_recipient(self, recipient_id: str) -> Recipient:
         """Return a recipient of any tenant, also an archived one. Raises ApiError `not_found`."""
-        for world in self.worlds.values():
-            if recipient_id in world.recipients:
-                return world.recipients[recipient_id]
-        raise not_found("Recipient")
+        for tenant in self.tenants.values():
+            if recipient_id in tenant.recipients:
+                return tenant.recipients[recipient_id]
+        raise build_not_found_error("Recipient")
 
-    def batch(self, batch_id: str) -> Batch:
+    def require_batch(self, batch_id: str) -> Batch:
         """Return a batch of any tenant in its current state. Raises ApiError `not_found`."""
-        for world in self.worlds.values():
-            if batch_id in world.batches:
-                processing.finish_due(world)
-                return world.batches[batch_id]
-        raise not_found("Batch")
+        for tenant in self.tenants.values():
+            if batch_id in tenant.batches:
+                processing.finish_due_batches(tenant)
+                return tenant.batches[batch_id]
+        raise build_not_found_error("Batch")
 
-    def payment(self, payment_id: str) -> Payment:
+    def require_payment(self, payment_id: str) -> Payment:
         """Like `require_batch`, for a payment; seeded payments are kept with their recipients."""
-        for world in self.worlds.values():
-            if payment_id in world.payments:
-                processing.finish_due(world)
-                return world.payments[payment_id]
-        raise not_found("Payment")
+        for tenant in self.tenants.values():
+            if payment_id in tenant.payments:
+                processing.finish_due_batches(tenant)
+                return tenant.payments[payment_id]
+        raise build_not_found_error("Payment")
 
-    def balance(
-        self, merchant: str, currency: str, *, environment: str = DEMO_KEY.environment
+    def read_balance(
+        self, merchant: str, currency: str, *, environment: str = DEMO_CREDENTIALS.environment
     ) -> Decimal:
-        world = self.world(merchant, environment)
-        processing.finish_due(world)
-        return world.balance(currency)
+        tenant = self.find_or_create_tenant(merchant, environment)
+        processing.finish_due_batches(tenant)
+        return tenant.read_balance(currency)
 
     def set_balance(
         self,
@@ -131,10 +133,12 @@ class Service:
         currency: str,
         amount: Decimal | str,
         *,
-        environment: str = DEMO_KEY.environment,
+        environment: str = DEMO_CREDENTIALS.environment,
     ) -> None:
         """Set one balance; initially each merchant has funds in five currencies."""
-        self.world(merchant, environment).balances[currency] = money.cents(Decimal(amount))
+        self.find_or_create_tenant(merchant, environment).balances[currency] = money.round_to_cents(
+            Decimal(amount)
+        )
 
     def set_wallet_balance(
         self,
@@ -142,59 +146,65 @@ class Service:
         currency: str,
         amount: Decimal | str,
         *,
-        environment: str = DEMO_KEY.environment,
+        environment: str = DEMO_CREDENTIALS.environment,
     ) -> None:
-        world = self.world(merchant, environment)
-        world.wallet_balance = (currency, money.cents(Decimal(amount)))
+        tenant = self.find_or_create_tenant(merchant, environment)
+        tenant.wallet_balance = (currency, money.round_to_cents(Decimal(amount)))
 
     def set_outcome(self, recipient_id: str, outcome: Outcome) -> None:
         """Set the final status of the recipient's payments in all batches that finish later."""
         # Batches that are due now must still finish with the previous outcome.
-        for world in self.worlds.values():
-            processing.finish_due(world)
-        self.recipient(recipient_id).outcome = outcome
+        for tenant in self.tenants.values():
+            processing.finish_due_batches(tenant)
+        self.require_recipient(recipient_id).outcome = outcome
 
     def set_compliance(self, recipient_id: str, status: str) -> None:
         """Set `pending`, `review`, `verified` or `blocked`, which no operation can change."""
-        recipient = self.recipient(recipient_id)
-        now = self.world().now()
+        recipient = self.require_recipient(recipient_id)
+        now = self.find_or_create_tenant().now()
         recipient.compliance_status = status
         recipient.compliance_checked_at = None if status == "pending" else now
         recipient.updated_at = now
 
     def seed_recipients(
         self,
-        n: int,
+        count: int,
         seed: int = 0,
         *,
-        merchant: str = DEMO_KEY.merchant,
-        environment: str = DEMO_KEY.environment,
+        merchant: str = DEMO_CREDENTIALS.merchant,
+        environment: str = DEMO_CREDENTIALS.environment,
     ) -> list[Recipient]:
         """Create varied recipients; the same seed and options give the same recipients."""
-        return seeds.recipients(self.world(merchant, environment), n, seed)
+        return seeds.seed_recipients(self.find_or_create_tenant(merchant, environment), count, seed)
 
-    def seed_payments(self, recipient_id: str, n: int, seed: int = 0) -> list[JsonObject]:
-        return seeds.payments(self.recipient(recipient_id), n, seed)
+    def seed_payments(self, recipient_id: str, count: int, seed: int = 0) -> list[JsonObject]:
+        return seeds.seed_payments(self.require_recipient(recipient_id), count, seed)
 
-    def add_payment(self, recipient_id: str, payment: JsonObject) -> None:
-        self.recipient(recipient_id).payments.append(payment)
+    def add_seeded_payment(self, recipient_id: str, payment: JsonObject) -> None:
+        self.require_recipient(recipient_id).payments.append(payment)
 
-    def seed_offline_payments(self, recipient_id: str, n: int, seed: int = 0) -> list[JsonObject]:
-        return seeds.offline_payments(self.recipient(recipient_id), n, seed)
+    def seed_offline_payments(
+        self, recipient_id: str, count: int, seed: int = 0
+    ) -> list[JsonObject]:
+        return seeds.seed_offline_payments(self.require_recipient(recipient_id), count, seed)
 
-    def calls(
-        self, method: str = "*", path: str = "*", *, face: FaceName = "current"
-    ) -> list[Seen]:
+    def list_requests(
+        self, method: str = "*", path: str = "*", *, interface: InterfaceName = "current"
+    ) -> list[ReceivedRequest]:
         """List the recorded requests of one interface, oldest first, by method and path pattern."""
         return [
-            each
-            for each in self.requests
-            if face == each.face and method in ("*", each.method) and same_path(path, each.path)
+            request
+            for request in self.requests
+            if interface == request.interface
+            and method in ("*", request.method)
+            and matches_path(path, request.path)
         ]
 
-    def take_fault(self, method: str, path: str, face: FaceName = "current") -> Fault | None:
+    def take_fault(
+        self, method: str, path: str, interface: InterfaceName = "current"
+    ) -> Fault | None:
         for fault in self.faults:
-            if fault.face == face and fault.meets(method, path):
+            if fault.interface == interface and fault.matches(method, path):
                 # A fault with several uses stays in the queue until they are used up.
                 fault.times -= 1
                 if fault.times <= 0:

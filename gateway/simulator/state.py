@@ -7,25 +7,25 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
-from gateway.simulator.books import Books
-from gateway.simulator.legacy_ids import legacy_id
+from gateway.simulator.effects import Effects
+from gateway.simulator.errors import build_invalid_status_error, build_not_found_error
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy_ids import build_legacy_id
 from gateway.simulator.merchants import Merchant, Merchants
-from gateway.simulator.money import ZERO, total
-from gateway.simulator.refusals import invalid_status, not_found
-from gateway.simulator.switches import Switches, Words
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.money import ZERO, sum_amounts
+from gateway.simulator.options import Switches, Vocabulary
 
-ACTIVITIES_KEPT = 200
-FUNDED = ("USD", "EUR", "GBP", "CAD", "AUD")
-FUNDS = Decimal("1000000.00")
-WALLET_FUNDS = ("USD", FUNDS)
+MAX_ACTIVITIES = 200
+FUNDED_CURRENCIES = ("USD", "EUR", "GBP", "CAD", "AUD")
+INITIAL_FUNDS = Decimal("1000000.00")
+WALLET_FUNDS = ("USD", INITIAL_FUNDS)
 """The initial wallet balance of each merchant in `simulate` and in the demo."""
 
 Outcome = Literal["processed", "failed", "returned"]
 LegacyStatus = Literal["inactive", "disabled"]
 
 
-def no_hold() -> JsonObject:
+def build_default_hold() -> JsonObject:
     return {"limit": 1000, "active": False}
 
 
@@ -35,7 +35,7 @@ class Account:
 
     id: str
     type: str
-    primary: bool
+    is_primary: bool
     fields: JsonObject
 
 
@@ -60,20 +60,20 @@ class Recipient:
     accounts: list[Account] = field(default_factory=list)
     payments: list[JsonObject] = field(default_factory=list)
     offline_payments: list[JsonObject] = field(default_factory=list)
-    activities: deque[JsonObject] = field(default_factory=lambda: deque(maxlen=ACTIVITIES_KEPT))
-    extra: JsonObject = field(default_factory=dict)
+    activities: deque[JsonObject] = field(default_factory=lambda: deque(maxlen=MAX_ACTIVITIES))
+    overrides: JsonObject = field(default_factory=dict)
     outcome: Outcome = "processed"
     legacy_status: LegacyStatus | None = None
-    autoswitch: JsonObject = field(default_factory=no_hold)
-    holdup: JsonObject = field(default_factory=no_hold)
+    autoswitch: JsonObject = field(default_factory=build_default_hold)
+    holdup: JsonObject = field(default_factory=build_default_hold)
 
     @property
-    def archived(self) -> bool:
+    def is_archived(self) -> bool:
         return self.status == "archived"
 
     @property
-    def primary(self) -> Account | None:
-        return next((account for account in self.accounts if account.primary), None)
+    def primary_account(self) -> Account | None:
+        return next((account for account in self.accounts if account.is_primary), None)
 
     @property
     def address(self) -> JsonObject:
@@ -82,16 +82,16 @@ class Recipient:
 
 
 @dataclass(frozen=True)
-class Terms:
+class PaymentTerms:
     """Amounts and rate of a payment: one unit of the source currency buys `rate` of the target's.
 
     `account_type` is None while the recipient has no account.
     """
 
-    method: str | None
-    source: Decimal
+    account_type: str | None
+    source_amount: Decimal
     source_currency: str
-    target: Decimal
+    target_amount: Decimal
     target_currency: str
     rate: Decimal
     fee: Decimal
@@ -108,12 +108,12 @@ class Payment:
     amount: Decimal
     currency: str
     memo: str
-    terms: Terms
+    terms: PaymentTerms
     created_at: datetime
     updated_at: datetime
     status: str = "pending"
     processed_at: datetime | None = None
-    extra: JsonObject = field(default_factory=dict)
+    overrides: JsonObject = field(default_factory=dict)
 
 
 # Compared by identity, like payments.
@@ -128,80 +128,84 @@ class Batch:
     updated_at: datetime
     state: str = "open"
     payments: dict[str, Payment] = field(default_factory=dict)
-    quotes: int = 0
+    quote_count: int = 0
     quote_expires_at: datetime | None = None
     sent_at: datetime | None = None
     completed_at: datetime | None = None
-    extra: JsonObject = field(default_factory=dict)
+    overrides: JsonObject = field(default_factory=dict)
 
-    def must_be_open(self) -> None:
+    def check_open(self) -> None:
         """Raise ApiError `invalid_status` if the batch has been started (section 1, item 8)."""
         if self.state != "open":
-            raise invalid_status(f"Batch is {self.state}")
+            raise build_invalid_status_error(f"Batch is {self.state}")
 
     @property
     def amount(self) -> Decimal:
-        return total(each.terms.source for each in self.payments.values())
+        return sum_amounts(payment.terms.source_amount for payment in self.payments.values())
 
     @property
     def cost(self) -> Decimal:
         """Amount plus fees (current interface, section 1, item 8)."""
-        return total(
-            part for each in self.payments.values() for part in (each.terms.source, each.terms.fee)
+        return sum_amounts(
+            part
+            for payment in self.payments.values()
+            for part in (payment.terms.source_amount, payment.terms.fee)
         )
 
 
 @dataclass
-class World:
+class Tenant:
     """The state of one tenant: a merchant in one environment, isolated from all others."""
 
     merchant: str
     environment: str
-    switches: Switches
-    words: Words
-    seconds: Callable[[], float]
-    new_id: Callable[[str, int], str]
-    books: Books
+    options: Switches
+    vocabulary: Vocabulary
+    clock: Callable[[], float]
+    generate_id: Callable[[str, int], str]
+    effects: Effects
     merchants: Merchants
     recipients: dict[str, Recipient] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     payments: dict[str, Payment] = field(default_factory=dict)
-    processing: list[Batch] = field(default_factory=list)
-    balances: dict[str, Decimal] = field(default_factory=lambda: dict.fromkeys(FUNDED, FUNDS))
+    processing_batches: list[Batch] = field(default_factory=list)
+    balances: dict[str, Decimal] = field(
+        default_factory=lambda: dict.fromkeys(FUNDED_CURRENCIES, INITIAL_FUNDS)
+    )
     wallet_balance: tuple[str, Decimal] | None = None
     subscriptions: dict[str, JsonObject] = field(default_factory=dict)
-    legacy_ids: dict[str, str] = field(default_factory=dict)
+    service_ids_by_legacy_id: dict[str, str] = field(default_factory=dict)
 
     @property
-    def owner(self) -> Merchant:
-        return self.merchants.of(self.merchant, self.environment)
+    def merchant_record(self) -> Merchant:
+        return self.merchants.find_or_create(self.merchant, self.environment)
 
-    def know(self, real: str) -> None:
+    def register_legacy_id(self, service_id: str) -> None:
         """Make an id resolvable by the shorter id that legacy clients get, if it has one."""
-        if (known_as := legacy_id(self.merchant, real)) != real:
-            self.legacy_ids[known_as] = real
+        if (alias := build_legacy_id(self.merchant, service_id)) != service_id:
+            self.service_ids_by_legacy_id[alias] = service_id
 
     def now(self) -> datetime:
         # Milliseconds, as responses show: a client must find a record by the date it was shown.
-        return datetime.fromtimestamp(int(self.seconds() * 1000) / 1000, UTC)
+        return datetime.fromtimestamp(int(self.clock() * 1000) / 1000, UTC)
 
-    def recipient(self, recipient_id: str) -> Recipient:
+    def require_recipient(self, recipient_id: str) -> Recipient:
         """Raises ApiError `not_found`, also for an archived recipient unless `reads_archived`."""
-        found = self.recipients.get(recipient_id)
-        if found is None or (found.archived and not self.switches.reads_archived):
-            raise not_found("Recipient")
-        return found
+        recipient = self.recipients.get(recipient_id)
+        if recipient is None or (recipient.is_archived and not self.options.reads_archived):
+            raise build_not_found_error("Recipient")
+        return recipient
 
-    def batch(self, batch_id: str) -> Batch:
+    def require_batch(self, batch_id: str) -> Batch:
         """Raises ApiError `not_found`."""
         if batch_id not in self.batches:
-            raise not_found("Batch")
+            raise build_not_found_error("Batch")
         return self.batches[batch_id]
 
-    def balance(self, currency: str) -> Decimal:
+    def read_balance(self, currency: str) -> Decimal:
         return self.balances.get(currency, ZERO)
 
 
-def iso(moment: datetime) -> str:
+def format_timestamp(timestamp: datetime) -> str:
     """Format as ISO 8601 in UTC with a trailing Z (section 2.1)."""
-    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return timestamp.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

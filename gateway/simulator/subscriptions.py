@@ -7,10 +7,10 @@ which events.
 import re
 
 from gateway.simulator import values
-from gateway.simulator.arrived import Arrived
-from gateway.simulator.refusals import Problems, not_found
-from gateway.simulator.values import Check, blank
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.errors import Problems, build_not_found_error
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.values import Check, is_blank
 
 ACTIONS = (
     "created",
@@ -29,58 +29,58 @@ ACTIONS = (
     "*",
 )
 MODELS = ("user", "recipient", "upload", "batch", "payment", "recipientAccount", "*")
-TARGET = re.compile(r"https?://[^\s/]+\S*")
+TARGET_PATTERN = re.compile(r"https?://[^\s/]+\S*")
 
-CHECKS: dict[str, Check] = {
-    "action": values.one_of(*ACTIONS),
-    "model": values.one_of(*MODELS),
-    "target": values.matching(TARGET, "Must be an http or https address"),
+FIELD_CHECKS: dict[str, Check] = {
+    "action": values.create_choice_check(*ACTIONS),
+    "model": values.create_choice_check(*MODELS),
+    "target": values.create_pattern_check(TARGET_PATTERN, "Must be an http or https address"),
 }
-ID_LENGTH = 16
+SUBSCRIPTION_ID_LENGTH = 16
 
 
-def create(arrived: Arrived) -> JsonObject:
-    fields = _read(arrived, {})
-    made = {"id": arrived.world.new_id("S-", ID_LENGTH), **fields}
-    arrived.world.subscriptions[made["id"]] = made
-    return {"subscription": made}
+def create_subscription(request: AcceptedRequest) -> JsonObject:
+    fields = _parse_subscription_fields(request, {})
+    subscription = {"id": request.tenant.generate_id("S-", SUBSCRIPTION_ID_LENGTH), **fields}
+    request.tenant.subscriptions[subscription["id"]] = subscription
+    return {"subscription": subscription}
 
 
-def _read(arrived: Arrived, before: JsonObject) -> JsonObject:
+def _parse_subscription_fields(request: AcceptedRequest, previous_fields: JsonObject) -> JsonObject:
     problems = Problems()
-    fields = {name: arrived.body.get(name, before.get(name)) for name in CHECKS}
-    for name, check in CHECKS.items():
-        if blank(fields[name]):
-            problems.empty(name)
-        elif wrong := check(fields[name]):
-            problems.invalid(name, wrong)
-    problems.refuse_if_any()
+    fields = {name: request.body.get(name, previous_fields.get(name)) for name in FIELD_CHECKS}
+    for name, validate in FIELD_CHECKS.items():
+        if is_blank(fields[name]):
+            problems.add_empty_field(name)
+        elif error := validate(fields[name]):
+            problems.add_invalid_field(name, error)
+    problems.raise_if_any()
     return fields
 
 
-def list_all(arrived: Arrived) -> JsonObject:
-    return {"subscriptions": list(arrived.world.subscriptions.values())}
+def list_subscriptions(request: AcceptedRequest) -> JsonObject:
+    return {"subscriptions": list(request.tenant.subscriptions.values())}
 
 
-def read(arrived: Arrived) -> JsonObject:
-    return {"subscription": _subscription(arrived)}
+def get_subscription(request: AcceptedRequest) -> JsonObject:
+    return {"subscription": _require_subscription(request)}
 
 
-def _subscription(arrived: Arrived) -> JsonObject:
-    found = arrived.world.subscriptions.get(arrived.ids[0])
-    if found is None:
-        raise not_found("Subscription")
-    return found
+def _require_subscription(request: AcceptedRequest) -> JsonObject:
+    subscription = request.tenant.subscriptions.get(request.path_ids[0])
+    if subscription is None:
+        raise build_not_found_error("Subscription")
+    return subscription
 
 
-def update(arrived: Arrived) -> JsonObject:
+def update_subscription(request: AcceptedRequest) -> JsonObject:
     """Update a subscription; the response has the fields at the top level and no id."""
-    subscription = _subscription(arrived)
-    fields = _read(arrived, subscription)
+    subscription = _require_subscription(request)
+    fields = _parse_subscription_fields(request, subscription)
     subscription |= fields
     return fields
 
 
-def delete(arrived: Arrived) -> JsonObject:
-    del arrived.world.subscriptions[_subscription(arrived)["id"]]
+def delete_subscription(request: AcceptedRequest) -> JsonObject:
+    del request.tenant.subscriptions[_require_subscription(request)["id"]]
     return {}

@@ -7,46 +7,46 @@ from typing import Any
 
 Check = Callable[[Any], str | None]
 
-EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
-LANGUAGE = re.compile(r"[a-z]{2}(-[A-Za-z]{2})?")
-PHONE = re.compile(r"\+?[0-9 ().-]{5,24}")
-PO_BOX = re.compile(r"\bp\.?\s*o\.?\s*box\b", re.IGNORECASE)
+EMAIL_PATTERN = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+LANGUAGE_PATTERN = re.compile(r"[a-z]{2}(-[A-Za-z]{2})?")
+PHONE_PATTERN = re.compile(r"\+?[0-9 ().-]{5,24}")
+PO_BOX_PATTERN = re.compile(r"\bp\.?\s*o\.?\s*box\b", re.IGNORECASE)
 
 
-def blank(value: object) -> bool:
+def is_blank(value: object) -> bool:
     return value is None or value == ""
 
 
-def text(value: Any) -> str | None:
+def validate_text(value: Any) -> str | None:
     return None if isinstance(value, str) else "Must be a string"
 
 
-def nullable(check: Check) -> Check:
-    return lambda value: None if value is None else check(value)
+def allow_null(validate: Check) -> Check:
+    return lambda value: None if value is None else validate(value)
 
 
-def matching(pattern: re.Pattern[str], otherwise: str) -> Check:
-    def check(value: Any) -> str | None:
-        return None if isinstance(value, str) and pattern.fullmatch(value) else otherwise
+def create_pattern_check(pattern: re.Pattern[str], message: str) -> Check:
+    def validate(value: Any) -> str | None:
+        return None if isinstance(value, str) and pattern.fullmatch(value) else message
 
-    return check
-
-
-def one_of(*words: str) -> Check:
-    def check(value: Any) -> str | None:
-        return None if value in words else f"Must be one of: {', '.join(words)}"
-
-    return check
+    return validate
 
 
-def unmasked(value: Any) -> str | None:
+def create_choice_check(*choices: str) -> Check:
+    def validate(value: Any) -> str | None:
+        return None if value in choices else f"Must be one of: {', '.join(choices)}"
+
+    return validate
+
+
+def validate_unmasked(value: Any) -> str | None:
     # Responses show masked values: a client that sends one back would overwrite the real value.
     if not isinstance(value, str):
         return "Must be a string"
     return "Must not be masked" if "*" in value else None
 
 
-def day(value: Any) -> str | None:
+def validate_date(value: Any) -> str | None:
     try:
         if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
             date.fromisoformat(value)
@@ -56,24 +56,28 @@ def day(value: Any) -> str | None:
     return "Must be a date, YYYY-MM-DD"
 
 
-def street(value: Any) -> str | None:
-    return text(value) or ("PO boxes are not accepted" if PO_BOX.search(value) else None)
+def validate_street(value: Any) -> str | None:
+    return validate_text(value) or (
+        "PO boxes are not accepted" if PO_BOX_PATTERN.search(value) else None
+    )
 
 
-def array(value: Any) -> str | None:
+def validate_array(value: Any) -> str | None:
     return None if isinstance(value, list) else "Must be an array"
 
 
-def emails(value: Any) -> str | None:
-    return array(value) or next((wrong for each in value if (wrong := email(each))), None)
+def validate_emails(value: Any) -> str | None:
+    return validate_array(value) or next(
+        (error for address in value if (error := validate_email(address))), None
+    )
 
 
-email = matching(EMAIL, "Must be an email address")
-language = matching(LANGUAGE, "Must be a language code")
-phone = matching(PHONE, "Must be a phone number")
-currency = matching(re.compile(r"[A-Z]{3}"), "Must be an ISO 4217 code")
+validate_email = create_pattern_check(EMAIL_PATTERN, "Must be an email address")
+validate_language = create_pattern_check(LANGUAGE_PATTERN, "Must be a language code")
+validate_phone = create_pattern_check(PHONE_PATTERN, "Must be a phone number")
+validate_currency = create_pattern_check(re.compile(r"[A-Z]{3}"), "Must be an ISO 4217 code")
 
 
-def mask(value: str | None) -> str | None:
+def mask_value(value: str | None) -> str | None:
     """Hide all but the last two characters (current interface, section 2.6)."""
     return None if value is None else f"****{value[-2:]}"

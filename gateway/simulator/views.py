@@ -2,118 +2,125 @@
 
 from decimal import Decimal
 
-from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET
-from gateway.simulator.countries import SEPA
-from gateway.simulator.rules import ADDRESS
-from gateway.simulator.state import Account, Recipient, World, iso
-from gateway.simulator.values import mask
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.countries import SEPA_COUNTRIES
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.recipient_rules import ADDRESS_CHECKS
+from gateway.simulator.state import Account, Recipient, Tenant, format_timestamp
+from gateway.simulator.values import mask_value
 
 BANK_NAMES = ("Harbour Bank", "Meridian Savings", "Unión de Crédito", "First Orchard Bank")
 
 # Routes of bank transfers, and minimum and fee by route: invented, in the document's format.
-LOCAL_ROUTE = {"US": "ach", "GB": "fps", "CA": "eft", "AU": "eft", "NZ": "eft"}
-ROUTE_MINIMUM = {"ach": "1", "fps": "1", "eft": "1", "sepa": "2", "transfer": "5", "wire": "30"}
-ROUTE_FEE = {"ach": "1.00", "fps": "1.00", "eft": "1.50", "sepa": "1.00", "wire": "15.00"}
+LOCAL_ROUTES = {"US": "ach", "GB": "fps", "CA": "eft", "AU": "eft", "NZ": "eft"}
+ROUTE_MINIMUMS = {"ach": "1", "fps": "1", "eft": "1", "sepa": "2", "transfer": "5", "wire": "30"}
+ROUTE_FEES = {"ach": "1.00", "fps": "1.00", "eft": "1.50", "sepa": "1.00", "wire": "15.00"}
 
 
-def recipient(world: World, shown: Recipient) -> JsonObject:
-    fields, primary, address = shown.fields, shown.primary, shown.address
-    checked_at = shown.compliance_checked_at
+def build_recipient(tenant: Tenant, recipient: Recipient) -> JsonObject:
+    fields, primary_account, address = (
+        recipient.fields,
+        recipient.primary_account,
+        recipient.address,
+    )
+    checked_at = recipient.compliance_checked_at
     return {
-        "id": shown.id,
+        "id": recipient.id,
         "referenceId": fields.get("referenceId"),
         "type": fields["type"],
         "email": fields["email"],
         "name": fields["name"],
         "firstName": fields.get("firstName"),
         "lastName": fields.get("lastName"),
-        "status": shown.status,
-        "complianceStatus": shown.compliance_status,
+        "status": recipient.status,
+        "complianceStatus": recipient.compliance_status,
         "compliance": {
-            "status": shown.compliance_status,
-            "checkedAt": iso(checked_at) if checked_at else None,
+            "status": recipient.compliance_status,
+            "checkedAt": format_timestamp(checked_at) if checked_at else None,
         },
-        world.words.avatar_url: f"https://example.com/avatars/{shown.id}.png",
+        tenant.vocabulary.avatar_url: f"https://example.com/avatars/{recipient.id}.png",
         "language": fields.get("language", "en"),
         "dob": fields.get("dob"),
         "placeOfBirth": fields.get("placeOfBirth"),
         "passport": fields.get("passport"),
-        "ssn": mask(fields.get("ssn")),
+        "ssn": mask_value(fields.get("ssn")),
         "governmentIds": [
-            {**entry, "value": mask(entry["value"])} for entry in fields.get("governmentIds", [])
+            {**government_id, "value": mask_value(government_id["value"])}
+            for government_id in fields.get("governmentIds", [])
         ],
-        "address": {name: address.get(name) for name in ADDRESS},
-        "routeType": _route(world, primary),
-        "routeMinimum": route_minimum(world, shown),
-        "estimatedFees": estimated_fees(world, shown),
-        "payoutMethod": primary.type if primary else None,
+        "address": {name: address.get(name) for name in ADDRESS_CHECKS},
+        "routeType": _select_route(tenant, primary_account),
+        "routeMinimum": compute_route_minimum(tenant, recipient),
+        "estimatedFees": compute_estimated_fees(tenant, recipient),
+        "payoutMethod": primary_account.type if primary_account else None,
         "primaryCurrency": fields.get("primaryCurrency"),
-        "accounts": [account(each) for each in shown.accounts],
+        "accounts": [build_account(account) for account in recipient.accounts],
         "tags": fields.get("tags", []),
         "contactEmails": fields.get("contactEmails", []),
-        "createdAt": iso(shown.created_at),
-        "updatedAt": iso(shown.updated_at),
-        **shown.extra,
+        "createdAt": format_timestamp(recipient.created_at),
+        "updatedAt": format_timestamp(recipient.updated_at),
+        **recipient.overrides,
     }
 
 
-def route_minimum(world: World, shown: Recipient) -> str | None:
+def compute_route_minimum(tenant: Tenant, recipient: Recipient) -> str | None:
     # Section 2.3: null means that the profile is incomplete.
-    if shown.status == "incomplete":
+    if recipient.status == "incomplete":
         return None
-    return ROUTE_MINIMUM.get(str(_route(world, shown.primary)))
+    return ROUTE_MINIMUMS.get(str(_select_route(tenant, recipient.primary_account)))
 
 
-def estimated_fees(world: World, shown: Recipient) -> str:
-    return ROUTE_FEE.get(str(_route(world, shown.primary)), "0.00")
+def compute_estimated_fees(tenant: Tenant, recipient: Recipient) -> str:
+    return ROUTE_FEES.get(str(_select_route(tenant, recipient.primary_account)), "0.00")
 
 
-def minimum(world: World, shown: Recipient) -> Decimal | None:
+def minimum_amount(tenant: Tenant, recipient: Recipient) -> Decimal | None:
     """Return the minimum amount as responses show it, including a test's override."""
-    told = shown.extra.get("routeMinimum", route_minimum(world, shown))
-    return None if told is None else Decimal(str(told))
+    amount = recipient.overrides.get("routeMinimum", compute_route_minimum(tenant, recipient))
+    return None if amount is None else Decimal(str(amount))
 
 
-def fee(world: World, shown: Recipient) -> Decimal:
-    return Decimal(str(shown.extra.get("estimatedFees", estimated_fees(world, shown))))
+def payment_fee(tenant: Tenant, recipient: Recipient) -> Decimal:
+    return Decimal(
+        str(recipient.overrides.get("estimatedFees", compute_estimated_fees(tenant, recipient)))
+    )
 
 
-def _route(world: World, primary: Account | None) -> str | None:
-    if primary is None:
+def _select_route(tenant: Tenant, account: Account | None) -> str | None:
+    if account is None:
         return None
-    if primary.type != BANK:
+    if account.type != BANK_TRANSFER:
         return "transfer"
-    country = primary.fields["country"]
-    if country in world.switches.wire_countries:
+    country = account.fields["country"]
+    if country in tenant.options.wire_countries:
         return "wire"
-    if country in SEPA and primary.fields["currency"] == "EUR":
+    if country in SEPA_COUNTRIES and account.fields["currency"] == "EUR":
         return "sepa"
-    return LOCAL_ROUTE.get(country, "transfer")
+    return LOCAL_ROUTES.get(country, "transfer")
 
 
-def account(shown: Account) -> JsonObject:
-    common = {
-        "recipientAccountId": shown.id,
-        "primary": shown.primary,
-        "currency": shown.fields["currency"],
-        "type": shown.type,
+def build_account(account: Account) -> JsonObject:
+    common_fields = {
+        "recipientAccountId": account.id,
+        "primary": account.is_primary,
+        "currency": account.fields["currency"],
+        "type": account.type,
     }
-    if shown.type == BANK:
-        return common | _bank(shown.fields)
-    if shown.type == CHECK:
-        return common | {"mailing": shown.fields["mailing"]}
-    name = "phoneNumber" if shown.type == MOBILE_WALLET else "emailAddress"
-    return common | {name: shown.fields[name]}
+    if account.type == BANK_TRANSFER:
+        return common_fields | _build_bank_fields(account.fields)
+    if account.type == CHECK:
+        return common_fields | {"mailing": account.fields["mailing"]}
+    address_field = "phoneNumber" if account.type == MOBILE_WALLET else "emailAddress"
+    return common_fields | {address_field: account.fields[address_field]}
 
 
-def _bank(fields: JsonObject) -> JsonObject:
+def _build_bank_fields(fields: JsonObject) -> JsonObject:
     number = str(fields.get("accountNum") or fields.get("iban"))
     return {
         "country": fields["country"],
         "accountHolderName": fields["accountHolderName"],
-        "accountNum": mask(fields.get("accountNum") or None),
-        "iban": mask(fields.get("iban") or None),
+        "accountNum": mask_value(fields.get("accountNum") or None),
+        "iban": mask_value(fields.get("iban") or None),
         "swiftBic": fields.get("swiftBic"),
         "bankId": fields.get("bankId"),
         "branchId": fields.get("branchId"),

@@ -1,15 +1,15 @@
 """Persistent storage: the database, its tables, encryption, backups and the audit log."""
 
-from gateway.storage.encryption import EncryptionKeys, Place
+from gateway.storage.encryption import EncryptionContext, EncryptionKeys
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.ledger import Ledger
+from gateway.storage.object_state import Ledger
 from gateway.storage.store import Store, open_store
 from gateway.storage.tenants import Tenant
 
 __all__ = [
+    "EncryptionContext",
     "EncryptionKeys",
     "Ledger",
-    "Place",
     "Store",
     "StoreUnavailable",
     "Tenant",

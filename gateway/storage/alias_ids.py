@@ -16,17 +16,17 @@ from cachetools import LRUCache
 
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store
-from gateway.storage.id_rows import Collision, current_ids, keep, legacy_ids
-from gateway.storage.ledger import Ledger
+from gateway.storage.id_rows import Collision, current_ids, keep, load_legacy_ids
+from gateway.storage.object_state import Ledger
 from gateway.storage.tenants import Tenant
 from gateway.storage.ttl_cache import TtlCache
 from mappings.ids import derive_alias_id, has_alias_ids, needs_alias_id
 
-FEW = 100
+MAX_INLINE_ALIASES = 100
 """Alias ids that are derived on the event loop; more are derived in a worker thread."""
 
-_KEPT = 200_000
-_SECONDS = 60
+_CACHE_SIZE = 200_000
+_CACHE_SECONDS = 60
 
 
 class Ids:
@@ -34,57 +34,57 @@ class Ids:
 
     def __init__(self, store: Store, mode: Literal["all", "batches", "none"]) -> None:
         self._store = store
-        self._ledger = Ledger(store)
+        self._object_state = Ledger(store)
         self._mode = mode
-        self._key = store.encryption.lasting("stand-in ids")
-        self._legacy: TtlCache[tuple[Tenant, str], str] = TtlCache(_KEPT, _SECONDS)
-        self._current: LRUCache[tuple[Tenant, str], str] = LRUCache(_KEPT)
+        self._key = store.encryption.derive_lasting_key("stand-in ids")
+        self._legacy_ids: TtlCache[tuple[Tenant, str], str] = TtlCache(_CACHE_SIZE, _CACHE_SECONDS)
+        self._current_ids: LRUCache[tuple[Tenant, str], str] = LRUCache(_CACHE_SIZE)
 
-    def has_stand_ins(self, kind: str) -> bool:
+    def has_aliases(self, kind: str) -> bool:
         return has_alias_ids(kind, self._mode)
 
-    async def current(
-        self, owner: Tenant, those: Iterable[str], *, keeps: bool = True
+    async def resolve_current_ids(
+        self, tenant: Tenant, legacy_ids: Iterable[str], *, is_cached: bool = True
     ) -> dict[str, str]:
         """Resolves legacy ids to current ids; unknown ids are missing from the result.
 
         ``is_cached`` is false for a very large request, whose ids would take more memory than the
         request itself.
         """
-        wanted = set(those)
+        unique_ids = set(legacy_ids)
         known: dict[str, str] = {}
         missing: set[str] = set()
-        for id_ in wanted:
-            if name := self._current.get((owner, id_)):
-                known[id_] = name
+        for id_ in unique_ids:
+            if cached_id := self._current_ids.get((tenant, id_)):
+                known[id_] = cached_id
             # An id that is cached as its own legacy id stands for itself.
-            elif self._legacy.get((owner, id_)) != id_:
+            elif self._legacy_ids.get((tenant, id_)) != id_:
                 missing.add(id_)
         if missing:
-            found = await current_ids(self._store, owner, missing)
-            for legacy_id, current_id in found.items() if keeps else ():
-                self._current[owner, legacy_id] = current_id
+            found = await current_ids(self._store, tenant, missing)
+            for legacy_id, current_id in found.items() if is_cached else ():
+                self._current_ids[tenant, legacy_id] = current_id
             known |= found
         return known
 
-    def imported(self, owner: Tenant, names: Mapping[str, str]) -> dict[str, str]:
+    def select_imported(self, tenant: Tenant, current_ids: Mapping[str, str]) -> dict[str, str]:
         """Selects the imported ids from a result of ``resolve_current_ids``: current id to legacy id.
 
         An id that is not the derived alias can only come from an import.
         """
         return {
-            current: name
-            for name, current in sorted(names.items())
-            if derive_alias_id(self._key, owner.merchant, current) != name
+            current_id: legacy_id
+            for legacy_id, current_id in sorted(current_ids.items())
+            if derive_alias_id(self._key, tenant.merchant, current_id) != legacy_id
         }
 
-    async def legacy(
+    async def resolve_legacy_ids(
         self,
-        owner: Tenant,
-        those: AbstractSet[tuple[str, str]],
-        later: dict[str, str] | None = None,
+        tenant: Tenant,
+        objects: AbstractSet[tuple[str, str]],
+        unsaved_aliases: dict[str, str] | None = None,
         *,
-        keeps: bool = True,
+        is_cached: bool = True,
     ) -> dict[str, str]:
         """Resolves (kind, current id) to legacy ids, for those that differ.
 
@@ -92,68 +92,87 @@ class Ids:
         the response is sent. ``is_cached`` is false for the ids of a very large answer, which are
         rarely needed again soon.
         """
-        wanted = {id_: kind for kind, id_ in those}
+        kinds_by_id = {id_: kind for kind, id_ in objects}
         known: dict[str, str] = {}
         missing: set[str] = set()
-        for id_ in wanted:
-            if name := self._legacy.get((owner, id_)):
-                known[id_] = name
+        for id_ in kinds_by_id:
+            if legacy_id := self._legacy_ids.get((tenant, id_)):
+                known[id_] = legacy_id
             else:
                 missing.add(id_)
         if missing:
-            found = await legacy_ids(self._store, owner, missing)
-            unnamed = {id_: wanted[id_] for id_ in missing - found.keys()}
-            new = await run_in_thread_if(len(unnamed) > FEW, self._made, owner, unnamed)
-            if later is None:
-                await keep(self._store, owner, new)
+            found = await load_legacy_ids(self._store, tenant, missing)
+            unnamed = {id_: kinds_by_id[id_] for id_ in missing - found.keys()}
+            new_aliases = await run_in_thread_if(
+                len(unnamed) > MAX_INLINE_ALIASES, self._derive_aliases, tenant, unnamed
+            )
+            if unsaved_aliases is None:
+                await keep(self._store, tenant, new_aliases)
             else:
-                later |= new
-            known |= found | {id_: name for name, id_ in new.items()}
-            settled = missing if later is None else missing - set(new.values())
-            for id_ in settled if keeps else ():
-                self._legacy.put((owner, id_), known.get(id_, id_))
-        return {id_: name for id_, name in known.items() if name != id_}
+                unsaved_aliases |= new_aliases
+            known |= found | {id_: legacy_id for legacy_id, id_ in new_aliases.items()}
+            cacheable_ids = (
+                missing if unsaved_aliases is None else missing - set(new_aliases.values())
+            )
+            for id_ in cacheable_ids if is_cached else ():
+                self._legacy_ids.put((tenant, id_), known.get(id_, id_))
+        return {id_: legacy_id for id_, legacy_id in known.items() if legacy_id != id_}
 
-    async def of_recipients(self, owner: Tenant, those: Iterable[str]) -> dict[str, str]:
+    async def resolve_recipient_ids(
+        self, tenant: Tenant, recipient_ids: Iterable[str]
+    ) -> dict[str, str]:
         """Resolves the legacy ids of recipients for sorting only, so new aliases are not saved."""
-        return await self.legacy(owner, {("recipient", id_) for id_ in those}, {}, keeps=False)
+        return await self.resolve_legacy_ids(
+            tenant, {("recipient", id_) for id_ in recipient_ids}, {}, is_cached=False
+        )
 
-    def _made(self, owner: Tenant, those: Mapping[str, str]) -> dict[str, str]:
+    def _derive_aliases(self, tenant: Tenant, kinds_by_id: Mapping[str, str]) -> dict[str, str]:
         """Derives the aliases of ids that need one: legacy id to current id."""
         new: dict[str, str] = {}
-        for id_, kind in those.items():
+        for id_, kind in kinds_by_id.items():
             if needs_alias_id(kind, id_, self._mode):
-                name = derive_alias_id(self._key, owner.merchant, id_)
+                name = derive_alias_id(self._key, tenant.merchant, id_)
                 if new.setdefault(name, id_) != id_:
                     raise Collision(name)
         return new
 
-    async def legacy_of(
+    async def resolve_mentioned_ids(
         self,
-        owner: Tenant,
-        found: AbstractSet[tuple[str, str]],
-        mentioned: AbstractSet[str],
-        later: dict[str, str] | None = None,
+        tenant: Tenant,
+        objects: AbstractSet[tuple[str, str]],
+        mentioned_ids: AbstractSet[str],
+        unsaved_aliases: dict[str, str] | None = None,
         *,
-        keeps: bool = True,
+        is_cached: bool = True,
     ) -> dict[str, str]:
         """Resolves objects to legacy ids, and ids in free text only if they have one already."""
-        names = await self.legacy(owner, found, later, keeps=keeps) if found else {}
-        if unnamed := mentioned - names.keys():
-            names |= await self.known(owner, unnamed)
+        names = (
+            await self.resolve_legacy_ids(tenant, objects, unsaved_aliases, is_cached=is_cached)
+            if objects
+            else {}
+        )
+        if unnamed := mentioned_ids - names.keys():
+            names |= await self.load_existing_legacy_ids(tenant, unnamed)
         return names
 
-    async def known(self, owner: Tenant, those: AbstractSet[str]) -> dict[str, str]:
+    async def load_existing_legacy_ids(
+        self, tenant: Tenant, current_ids: AbstractSet[str]
+    ) -> dict[str, str]:
         """Resolves current ids that already have a legacy id; free text gets no new aliases.
 
         A batch or payment that replaced another at the service has the legacy id of the first one.
         """
-        if not those:
+        if not current_ids:
             return {}
-        names = await legacy_ids(self._store, owner, those)
-        if unnamed := those - names.keys():
-            aliases = await self._ledger.recall_all(owner, "alias", tuple(unnamed))
-            first = {id_: str(facts["id"]) for id_, facts in aliases.items() if facts.get("id")}
-            own = await legacy_ids(self._store, owner, first.values()) if first else {}
-            names |= {id_: own.get(one, one) for id_, one in first.items()}
+        names = await load_legacy_ids(self._store, tenant, current_ids)
+        if unnamed := current_ids - names.keys():
+            aliases = await self._object_state.load_all(tenant, "alias", tuple(unnamed))
+            first_ids = {id_: str(facts["id"]) for id_, facts in aliases.items() if facts.get("id")}
+            legacy_ids_of_first = (
+                await load_legacy_ids(self._store, tenant, first_ids.values()) if first_ids else {}
+            )
+            names |= {
+                id_: legacy_ids_of_first.get(first_id, first_id)
+                for id_, first_id in first_ids.items()
+            }
         return names

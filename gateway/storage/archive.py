@@ -19,10 +19,10 @@ from typing import IO, Literal
 
 from gateway.storage.errors import StoreUnavailable
 
-MANIFEST, STATE, KEY = "manifest.json", "state", "key"
-FORMAT = 1
+MANIFEST_NAME, STATE_NAME, KEY_NAME = "manifest.json", "state", "key"
+FORMAT_VERSION = 1
 
-Kind = Literal["sqlite", "postgresql"]
+DatabaseKind = Literal["sqlite", "postgresql"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,76 +30,82 @@ class Manifest:
     """``revision`` is the schema revision, ``undertakings`` the number of the last operation."""
 
     made_at: str
-    kind: Kind
+    kind: DatabaseKind
     revision: str
     undertakings: int
-    format: int = FORMAT
+    format: int = FORMAT_VERSION
 
 
 @contextmanager
-def folder_beside(path: Path) -> Iterator[Path]:
+def open_temporary_folder(path: Path) -> Iterator[Path]:
     """Opens a private temporary directory on the file system of the file, and deletes it afterwards."""
     try:
         with TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}-") as name:
             yield Path(name)
     except OSError as error:
         raise StoreUnavailable(
-            f"{_told(error, path)} cannot be written or read ({error.strerror})",
+            f"{_select_named_path(error, path)} cannot be written or read ({error.strerror})",
             means="nothing was saved or restored",
             do="check that the directory exists, has free space and is writable by this user",
         ) from None
 
 
-def _told(error: OSError, path: Path) -> str:
+def _select_named_path(error: OSError, path: Path) -> str:
     """The file name of an error; for the temporary directory, the file that the operator named."""
     name = str(error.filename or path)
     return str(path) if Path(name).name.startswith(f".{path.name}-") else name
 
 
-def pack(path: Path, manifest: Manifest, state: Path, key: Path, within: Path) -> int:
+def pack(path: Path, manifest: Manifest, state: Path, key: Path, folder: Path) -> int:
     """Writes an archive atomically, with mode 0600; returns its size in bytes. Raises OSError."""
-    packed = within / "archive"
-    with os.fdopen(os.open(packed, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+    temporary_file = folder / "archive"
+    with os.fdopen(
+        os.open(temporary_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb"
+    ) as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             text = json.dumps(asdict(manifest), indent=2).encode()
-            archive.addfile(_member(MANIFEST, len(text)), io.BytesIO(text))
-            for name, source in ((STATE, state), (KEY, key)):
+            archive.addfile(_build_member(MANIFEST_NAME, len(text)), io.BytesIO(text))
+            for name, source in ((STATE_NAME, state), (KEY_NAME, key)):
                 with source.open("rb") as content:
                     size = os.fstat(content.fileno()).st_size
-                    archive.addfile(_member(name, size), content)
+                    archive.addfile(_build_member(name, size), content)
         file.flush()
         os.fsync(file.fileno())
-    packed.replace(path)
-    sync_folder(path)
+    temporary_file.replace(path)
+    sync_parent_folder(path)
     return path.stat().st_size
 
 
-def _member(name: str, size: int) -> tarfile.TarInfo:
+def _build_member(name: str, size: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o600
     return member
 
 
-def unpack(path: Path, within: Path) -> tuple[Manifest, Path, Path]:
+def unpack(path: Path, folder: Path) -> tuple[Manifest, Path, Path]:
     """Extracts an archive into a directory, with mode 0600; raises StoreUnavailable."""
     try:
         with tarfile.open(path, mode="r:") as archive:
-            manifest = _manifest(archive)
-            return manifest, _taken(archive, STATE, within), _taken(archive, KEY, within)
+            manifest = _read_manifest(archive)
+            return (
+                manifest,
+                _extract_member(archive, STATE_NAME, folder),
+                _extract_member(archive, KEY_NAME, folder),
+            )
     except FileNotFoundError:
-        raise _no_backup(path, "there is no such file") from None
+        raise _build_not_a_backup_error(path, "there is no such file") from None
     except (tarfile.TarError, KeyError, ValueError, TypeError, EOFError):
-        raise _no_backup(path, "it has another format, or is truncated") from None
+        raise _build_not_a_backup_error(path, "it has another format, or is truncated") from None
 
 
-def _manifest(archive: tarfile.TarFile) -> Manifest:
-    told = json.loads(_content(archive, MANIFEST).read())
-    if told["format"] != FORMAT or told["kind"] not in ("sqlite", "postgresql"):
+def _read_manifest(archive: tarfile.TarFile) -> Manifest:
+    fields = json.loads(_open_member(archive, MANIFEST_NAME).read())
+    if fields["format"] != FORMAT_VERSION or fields["kind"] not in ("sqlite", "postgresql"):
         raise ValueError
-    return Manifest(**told)
+    return Manifest(**fields)
 
 
-def _content(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+def _open_member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     # Read by name and written to fixed paths: a hostile archive may contain any path.
     content = archive.extractfile(archive.getmember(name))
     if content is None:
@@ -107,28 +113,28 @@ def _content(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     return content
 
 
-def _taken(archive: tarfile.TarFile, name: str, within: Path) -> Path:
-    taken = within / name
+def _extract_member(archive: tarfile.TarFile, name: str, folder: Path) -> Path:
+    target = folder / name
     with (
-        _content(archive, name) as content,
-        os.fdopen(os.open(taken, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file,
+        _open_member(archive, name) as content,
+        os.fdopen(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file,
     ):
         while chunk := content.read(1 << 20):
             file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
-    return taken
+    return target
 
 
-def _no_backup(path: Path, why: str) -> StoreUnavailable:
+def _build_not_a_backup_error(path: Path, reason: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"{path} is not a backup of a gateway ({why})",
+        f"{path} is not a backup of a gateway ({reason})",
         means="nothing was restored",
         do="name a file written by `payout-gateway backup`",
     )
 
 
-def sync_folder(path: Path) -> None:
+def sync_parent_folder(path: Path) -> None:
     """Makes the rename of a file durable."""
     with suppress(OSError):
         descriptor = os.open(path.absolute().parent, os.O_RDONLY)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from gateway.storage.store import Store
 
-ERASED = "erased a recipient"
+RECIPIENT_ERASED = "erased a recipient"
 
-EVERYONE = Tenant("", "")
+ALL_TENANTS = Tenant("", "")
 """The scope of everything: an empty merchant or environment stands for all."""
 
 
@@ -48,80 +48,84 @@ class AuditEvent:
         return Tenant(self.merchant, self.environment)
 
 
-async def note(
+async def record_audit_event(
     store: Store,
     connection: AsyncConnection,
     what: str,
-    scope: Tenant = EVERYONE,
+    scope: Tenant = ALL_TENANTS,
     *,
     about: str | None = None,
 ) -> None:
     """Records an event in the transaction that carries out the action."""
-    await connection.execute(insert(acts).values(**act_row(store, what, scope, about=about)))
+    await connection.execute(
+        insert(acts).values(**build_event_row(store, what, scope, about=about))
+    )
 
 
-def act_row(store: Store, what: str, scope: Tenant, *, about: str | None) -> dict[str, Any]:
+def build_event_row(store: Store, what: str, scope: Tenant, *, about: str | None) -> dict[str, Any]:
     row = {"id": uuid4().hex, "at": store.clock(), "what": what, "by": operator(), "about": about}
     return row | scope._asdict()
 
 
-async def acts_of(store: Store, scope: Tenant = EVERYONE) -> list[AuditEvent]:
+async def list_audit_events(store: Store, scope: Tenant = ALL_TENANTS) -> list[AuditEvent]:
     """Lists the events that affect a scope, oldest first; all of them by default."""
-    those = select(*(acts.c[name] for name in AuditEvent.__dataclass_fields__)).order_by(acts.c.at)
+    query = select(*(acts.c[name] for name in AuditEvent.__dataclass_fields__)).order_by(acts.c.at)
     if scope.merchant:
-        those = those.where(acts.c.merchant.in_(("", scope.merchant)))
+        query = query.where(acts.c.merchant.in_(("", scope.merchant)))
     if scope.environment:
-        those = those.where(acts.c.environment.in_(("", scope.environment)))
+        query = query.where(acts.c.environment.in_(("", scope.environment)))
     async with store.read() as connection:
-        return [AuditEvent(**row._mapping) for row in await connection.execute(those)]  # noqa: SLF001 - a public name
+        return [AuditEvent(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001 - a public name
 
 
-async def acts_since(store: Store, whats: Sequence[str], moment: datetime) -> dict[str, Tenant]:
+async def load_event_scopes(
+    store: Store, texts: Sequence[str], since: datetime
+) -> dict[str, Tenant]:
     """Loads the scopes of recent events with these texts, by event id."""
-    those = select(acts.c.id, acts.c.merchant, acts.c.environment).where(
-        acts.c.at >= moment, acts.c.what.in_(whats)
+    query = select(acts.c.id, acts.c.merchant, acts.c.environment).where(
+        acts.c.at >= since, acts.c.what.in_(texts)
     )
     async with store.read() as connection:
-        rows = await connection.execute(those)
+        rows = await connection.execute(query)
         return {row.id: Tenant(row.merchant, row.environment) for row in rows}
 
 
-def covers(scope: Tenant, owner: Tenant) -> bool:
-    return scope.merchant in ("", owner.merchant) and scope.environment in ("", owner.environment)
+def is_in_scope(scope: Tenant, tenant: Tenant) -> bool:
+    return scope.merchant in ("", tenant.merchant) and scope.environment in ("", tenant.environment)
 
 
-_acting: ContextVar[str | None] = ContextVar("acting", default=None)
+_acting_operator: ContextVar[str | None] = ContextVar("acting", default=None)
 
 
 @contextmanager
-def acting(who: str) -> Iterator[None]:
+def act_as(operator_name: str) -> Iterator[None]:
     """Records events inside as actions of another operator than the user of this process."""
-    before = _acting.set(who)
+    token = _acting_operator.set(operator_name)
     try:
         yield
     finally:
-        _acting.reset(before)
+        _acting_operator.reset(token)
 
 
 def operator() -> str:
     """The operator's name: by default the user of this process, with the original user if it runs
     under sudo.
     """
-    if who := _acting.get():
-        return who
-    name = _name_of(os.geteuid())
-    before = os.environ.get("SUDO_USER", "")
-    return f"{before} as {name}" if before and before != name else name
+    if acting_operator := _acting_operator.get():
+        return acting_operator
+    name = _find_user_name(os.geteuid())
+    sudo_user = os.environ.get("SUDO_USER", "")
+    return f"{sudo_user} as {name}" if sudo_user and sudo_user != name else name
 
 
-def _name_of(uid: int) -> str:
+def _find_user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:  # containers run with user ids that have no name
         return f"uid {uid}"
 
 
-def told_scope(scope: Tenant) -> str:
+def describe_scope(scope: Tenant) -> str:
     """A scope as text for operators."""
-    whom = f"merchant {scope.merchant}" if scope.merchant else "every merchant"
-    return f"{whom}, {scope.environment or 'live and sandbox'}"
+    merchant = f"merchant {scope.merchant}" if scope.merchant else "every merchant"
+    return f"{merchant}, {scope.environment or 'live and sandbox'}"

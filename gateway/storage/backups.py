@@ -18,58 +18,71 @@ from sqlalchemy import text
 
 from gateway.config.settings import State
 from gateway.storage import engine, postgresql_tools
-from gateway.storage.archive import Kind, Manifest, folder_beside, pack, sync_folder, unpack
+from gateway.storage.archive import (
+    DatabaseKind,
+    Manifest,
+    open_temporary_folder,
+    pack,
+    sync_parent_folder,
+    unpack,
+)
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.heartbeats import is_used
-from gateway.storage.keyfile import read_key_file
-from gateway.storage.restore_marks import NONE, Mark, flag_restored, read_mark, standing
+from gateway.storage.heartbeats import is_in_use
+from gateway.storage.key_file import read_key_file
+from gateway.storage.restore_detection import (
+    NO_MARK,
+    HighWaterMark,
+    flag_restored,
+    load_restore_state,
+    read_mark,
+)
 from gateway.storage.store import Store, open_store
 
-RESTORED = "restored a backup"
+BACKUP_RESTORED = "restored a backup"
 
 
-async def save(state: State, path: Path) -> tuple[Manifest, int]:
+async def save_backup(state: State, path: Path) -> tuple[Manifest, int]:
     """Saves database and key file to one archive, also while a gateway runs.
 
     Returns the manifest and the size in bytes; raises StoreUnavailable.
     """
     address = engine.parsed(state.url)
-    source = engine.sqlite_file(address)
+    sqlite_file = engine.sqlite_file(address)
     async with open_store(state, create=False) as store:
-        manifest = await _manifest(store, "sqlite" if source else "postgresql")
-    with folder_beside(path) as within:
-        copied = within / "copied"
-        if source:
-            await asyncio.to_thread(_copy, source, copied)
+        manifest = await _build_manifest(store, "sqlite" if sqlite_file else "postgresql")
+    with open_temporary_folder(path) as folder:
+        copy = folder / "copied"
+        if sqlite_file:
+            await asyncio.to_thread(_copy_database, sqlite_file, copy)
         else:
-            await asyncio.to_thread(postgresql_tools.dump, address, copied)
+            await asyncio.to_thread(postgresql_tools.dump, address, copy)
         # The key file is read after the database: a key may be added meanwhile, but none is removed.
         size = await asyncio.to_thread(
-            pack, path, manifest, copied, state.encryption_key_file, within
+            pack, path, manifest, copy, state.encryption_key_file, folder
         )
     return manifest, size
 
 
-async def _manifest(store: Store, kind: Kind) -> Manifest:
-    found = await standing(store)
+async def _build_manifest(store: Store, kind: DatabaseKind) -> Manifest:
+    restore_state = await load_restore_state(store)
     async with store.read() as connection:
         revision = str(await connection.scalar(text("SELECT version_num FROM alembic_version")))
     made_at = f"{store.clock():%Y-%m-%dT%H:%M:%SZ}"
-    return Manifest(made_at, kind, revision, found.mark.number)
+    return Manifest(made_at, kind, revision, restore_state.mark.number)
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy_database(source: Path, target: Path) -> None:
     """Makes a consistent copy; other writers wait until it is done."""
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
         with closing(sqlite3.connect(source)) as from_, closing(sqlite3.connect(target)) as to:
             from_.backup(to)
-            said = to.execute("PRAGMA quick_check").fetchone()[0]
+            check_result = to.execute("PRAGMA quick_check").fetchone()[0]
     except sqlite3.Error as error:
-        said = str(error)
-    if said != "ok":
+        check_result = str(error)
+    if check_result != "ok":
         raise StoreUnavailable(
-            f"the database at {source} cannot be copied ({said})",
+            f"the database at {source} cannot be copied ({check_result})",
             means="no backup was made",
             do="check that no other process locks it; if it is damaged, restore an earlier backup",
         )
@@ -78,158 +91,162 @@ def _copy(source: Path, target: Path) -> None:
 # Restoring
 
 
-async def restore(state: State, path: Path, *, force: bool) -> tuple[Manifest, list[Path]]:
+async def restore_backup(state: State, path: Path, *, force: bool) -> tuple[Manifest, list[Path]]:
     """Restores a backup.
 
     Returns the manifest, and the paths under which replaced files are kept. Raises StoreUnavailable,
     also if a database exists and ``force`` is not set.
     """
     address = engine.parsed(state.url)
-    target = engine.sqlite_file(address)
-    with folder_beside(target or state.encryption_key_file) as within:
-        manifest, saved, key = await asyncio.to_thread(unpack, path, within)
-        kind = "sqlite" if target else "postgresql"
+    sqlite_file = engine.sqlite_file(address)
+    with open_temporary_folder(sqlite_file or state.encryption_key_file) as folder:
+        manifest, saved_state, key = await asyncio.to_thread(unpack, path, folder)
+        kind = "sqlite" if sqlite_file else "postgresql"
         if manifest.kind != kind:
-            raise _refused(
+            raise _build_refusal(
                 f"{path} is a backup of a {manifest.kind} database, and state.url is {kind}",
-                do="set state.url to a database of the same kind",
+                remedy="set state.url to a database of the same kind",
             )
-        if target:
-            aside = await _restore_file(state, target, saved, key, force=force)
+        if sqlite_file:
+            replaced_files = await _restore_file(state, sqlite_file, saved_state, key, force=force)
         else:
-            aside = await _restore_database(state, manifest, saved, key, force=force)
-    return manifest, aside
+            replaced_files = await _restore_database(state, manifest, saved_state, key, force=force)
+    return manifest, replaced_files
 
 
 async def _restore_file(
-    state: State, target: Path, saved: Path, key: Path, *, force: bool
+    state: State, sqlite_file: Path, saved_state: Path, key: Path, *, force: bool
 ) -> list[Path]:
-    taken = [one for one in _files(target) if one.exists()]
-    if taken:
-        await _refuse_running(state, force=force)
-    if (taken or _differs(state.encryption_key_file, key)) and not force:
-        there = ", ".join(map(str, taken or [state.encryption_key_file]))
-        raise _refused(f"{there} exists already", do="--force renames it and restores the backup")
+    existing_files = [file for file in _list_database_files(sqlite_file) if file.exists()]
+    if existing_files:
+        await _check_not_running(state, force=force)
+    if (existing_files or _lacks_keys(state.encryption_key_file, key)) and not force:
+        names = ", ".join(map(str, existing_files or [state.encryption_key_file]))
+        raise _build_refusal(
+            f"{names} exists already", remedy="--force renames it and restores the backup"
+        )
     # Opened before it replaces anything: this proves that the key fits, and blocks starts.
-    ready = State(url=f"sqlite:///{saved}", encryption_key_file=key)
+    ready = State(url=f"sqlite:///{saved_state}", encryption_key_file=key)
     async with open_store(ready) as store:
-        await flag_restored(store, _mark_of(state), RESTORED)
-    return [*_key_in_place(state, key), *_state_in_place(target, saved)]
+        await flag_restored(store, _read_mark_or_none(state), BACKUP_RESTORED)
+    return [*_replace_key_file(state, key), *_replace_state(sqlite_file, saved_state)]
 
 
-def _state_in_place(target: Path, saved: Path) -> list[Path]:
-    taken = [one for one in _files(target) if one.exists()]
-    aside = [_aside(one) for one in taken]
-    for one in taken:
-        if one != target:  # SQLite would apply a leftover journal to the restored file
-            one.unlink()
-    saved.replace(target)
-    sync_folder(target)
-    return aside
+def _replace_state(sqlite_file: Path, saved_state: Path) -> list[Path]:
+    existing_files = [file for file in _list_database_files(sqlite_file) if file.exists()]
+    replaced_files = [_keep_replaced_file(file) for file in existing_files]
+    for file in existing_files:
+        if file != sqlite_file:  # SQLite would apply a leftover journal to the restored file
+            file.unlink()
+    saved_state.replace(sqlite_file)
+    sync_parent_folder(sqlite_file)
+    return replaced_files
 
 
 async def _restore_database(
-    state: State, manifest: Manifest, saved: Path, key: Path, *, force: bool
+    state: State, manifest: Manifest, saved_state: Path, key: Path, *, force: bool
 ) -> list[Path]:
     address = engine.parsed(state.url)
-    revision = await postgresql_tools.revision(address)
+    revision = await postgresql_tools.load_revision(address)
     if revision and revision != manifest.revision:
-        raise _refused(
+        raise _build_refusal(
             f"{engine.shown(address)} has schema revision {revision}, the backup has "
             f"{manifest.revision}",
-            do="restore it into an empty database",
+            remedy="restore it into an empty database",
         )
     if revision:
-        await _refuse_running(state, force=force)
-    if (revision or _differs(state.encryption_key_file, key)) and not force:
-        there = engine.shown(address) if revision else state.encryption_key_file
-        raise _refused(
-            f"{there} exists already",
-            do="--force replaces it with the backup, and keeps no copy of the database",
+        await _check_not_running(state, force=force)
+    if (revision or _lacks_keys(state.encryption_key_file, key)) and not force:
+        existing = engine.shown(address) if revision else state.encryption_key_file
+        raise _build_refusal(
+            f"{existing} exists already",
+            remedy="--force replaces it with the backup, and keeps no copy of the database",
         )
-    aside = _key_in_place(state, key)
-    await asyncio.to_thread(postgresql_tools.load, address, saved)
+    replaced_files = _replace_key_file(state, key)
+    await asyncio.to_thread(postgresql_tools.load, address, saved_state)
     async with open_store(state) as store:
-        await flag_restored(store, _mark_of(state), RESTORED)
-    return aside
+        await flag_restored(store, _read_mark_or_none(state), BACKUP_RESTORED)
+    return replaced_files
 
 
-def _files(target: Path) -> list[Path]:
+def _list_database_files(sqlite_file: Path) -> list[Path]:
     """The files of an SQLite database."""
-    return [target, *(Path(f"{target}-{what}") for what in ("journal", "wal", "shm"))]
+    return [sqlite_file, *(Path(f"{sqlite_file}-{suffix}") for suffix in ("journal", "wal", "shm"))]
 
 
-def _differs(there: Path, key: Path) -> bool:
+def _lacks_keys(key_file: Path, backup_key_file: Path) -> bool:
     """Whether there is a key file that lacks a key of the backup."""
-    if not there.exists():
+    if not key_file.exists():
         return False
-    return not set(key.read_text().splitlines()) <= set(there.read_text().splitlines())
+    return not set(backup_key_file.read_text().splitlines()) <= set(
+        key_file.read_text().splitlines()
+    )
 
 
-def _key_in_place(state: State, key: Path) -> list[Path]:
+def _replace_key_file(state: State, backup_key_file: Path) -> list[Path]:
     """Replaces the key file, unless it already has every key of the backup."""
-    there = state.encryption_key_file
-    if there.exists() and not _differs(there, key):
+    key_file = state.encryption_key_file
+    if key_file.exists() and not _lacks_keys(key_file, backup_key_file):
         return []
-    aside = [_aside(there)] if there.exists() else []
+    replaced_files = [_keep_replaced_file(key_file)] if key_file.exists() else []
     # Copied rather than renamed: it may be on another file system than the backup.
-    made = there.with_name(f".{there.name}-restored")
-    made.unlink(missing_ok=True)
-    with os.fdopen(_new(made), "wb") as file:
-        file.write(key.read_bytes())
+    new_file = key_file.with_name(f".{key_file.name}-restored")
+    new_file.unlink(missing_ok=True)
+    with os.fdopen(_create_file(new_file), "wb") as file:
+        file.write(backup_key_file.read_bytes())
         file.flush()
         os.fsync(file.fileno())
-    made.replace(there)
-    sync_folder(there)
-    read_key_file(there)
-    return aside
+    new_file.replace(key_file)
+    sync_parent_folder(key_file)
+    read_key_file(key_file)
+    return replaced_files
 
 
-def _aside(path: Path) -> Path:
+def _keep_replaced_file(path: Path) -> Path:
     """Keeps a file under a second, unused name before it is replaced."""
     number = 1
     while True:
-        aside = path.with_name(f"{path.name}.before-restore-{number}")
+        kept_path = path.with_name(f"{path.name}.before-restore-{number}")
         try:
-            _second(path, aside)
+            _link_or_copy(path, kept_path)
         except FileExistsError:
             number += 1
         else:
-            return aside
+            return kept_path
 
 
-def _second(path: Path, aside: Path) -> None:
+def _link_or_copy(path: Path, kept_path: Path) -> None:
     try:
-        aside.hardlink_to(path)
+        kept_path.hardlink_to(path)
     except FileExistsError:
         raise
     except OSError:  # the file system has no hard links
-        with path.open("rb") as source, os.fdopen(_new(aside), "wb") as file:
+        with path.open("rb") as source, os.fdopen(_create_file(kept_path), "wb") as file:
             shutil.copyfileobj(source, file)
 
 
-def _new(path: Path) -> int:
+def _create_file(path: Path) -> int:
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
 
 
-def _mark_of(state: State) -> Mark:
+def _read_mark_or_none(state: State) -> HighWaterMark:
     try:
-        return read_mark(state.mark)
+        return read_mark(state.mark_path)
     except StoreUnavailable:
-        return NONE
+        return NO_MARK
 
 
-async def _refuse_running(state: State, *, force: bool) -> None:
+async def _check_not_running(state: State, *, force: bool) -> None:
     """Refuses while a gateway runs, which would continue to write to the replaced file."""
     try:
         async with open_store(state, create=False, as_it_is=True) as store:
-            if not await is_used(store):
+            if not await is_in_use(store):
                 return
     except StoreUnavailable:
         return  # no gateway can run on a database that cannot be read
-    then = "" if force else "; --force then replaces the database with the backup"
-    raise _refused("a gateway is using the database", do=f"stop it first{then}")
+    hint = "" if force else "; --force then replaces the database with the backup"
+    raise _build_refusal("a gateway is using the database", remedy=f"stop it first{hint}")
 
 
-def _refused(happened: str, *, do: str) -> StoreUnavailable:
-    return StoreUnavailable(happened, means="nothing was restored", do=do)
+def _build_refusal(problem: str, *, remedy: str) -> StoreUnavailable:
+    return StoreUnavailable(problem, means="nothing was restored", do=remedy)

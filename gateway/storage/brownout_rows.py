@@ -11,13 +11,13 @@ from typing import Any
 from sqlalchemy import and_, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gateway.storage.audit_log import note
+from gateway.storage.audit_log import record_audit_event
 from gateway.storage.statements import Statement, Transaction, rows_of
 from gateway.storage.store import Store
 from gateway.storage.tables import brownout_hits, brownouts
 from gateway.storage.tenants import Tenant
 
-SCHEDULED, ENDED = "scheduled brownout", "switched off brownout"
+SCHEDULED_PREFIX, ENDED_PREFIX = "scheduled brownout", "switched off brownout"
 """The beginning of their audit log entries."""
 
 
@@ -37,7 +37,7 @@ class Brownout:
     refuses: bool = True
     ended: bool = False
 
-    def meets(self, merchant: str, key: str, operation: str, now: datetime) -> bool:
+    def is_match(self, merchant: str, key: str, operation: str, now: datetime) -> bool:
         return (
             self.begins_at <= now < self.ends_at
             and self.merchant in ("", merchant)
@@ -47,43 +47,45 @@ class Brownout:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class BrownoutHit:
     """What affected requests are counted by: brownout, key and operation."""
 
     brownout: str
-    owner: Tenant
+    tenant: Tenant
     key: str
     operation: str
 
 
-def new_brownout(**fields: Any) -> Brownout:
+def build_brownout(**fields: Any) -> Brownout:
     return Brownout(secrets.token_hex(4), **fields)
 
 
-async def add_brownout(store: Store, one: Brownout) -> None:
-    row = {name: getattr(one, name) for name in Brownout.__dataclass_fields__}
+async def save_brownout(store: Store, brownout: Brownout) -> None:
+    row = {name: getattr(brownout, name) for name in Brownout.__dataclass_fields__}
     async with store.write() as connection:
         await connection.execute(
-            insert(brownouts).values({**row, "operations": list(one.operations)})
+            insert(brownouts).values({**row, "operations": list(brownout.operations)})
         )
-        await note(store, connection, f"{SCHEDULED} {one.id}", Tenant(one.merchant, ""))
+        await record_audit_event(
+            store, connection, f"{SCHEDULED_PREFIX} {brownout.id}", Tenant(brownout.merchant, "")
+        )
 
 
-async def all_brownouts(store: Store) -> list[Brownout]:
+async def list_brownouts(store: Store) -> list[Brownout]:
     """Lists all brownouts, planned, active and past, earliest first."""
     async with store.read() as connection:
         rows = await connection.execute(select(brownouts).order_by(brownouts.c.begins_at))
-        return [_brownout(row) for row in rows.mappings()]
+        return [_parse_brownout(row) for row in rows.mappings()]
 
 
-async def open_brownouts(store: Store, now: datetime) -> list[Brownout]:
+async def list_open_brownouts(store: Store, now: datetime) -> list[Brownout]:
     """Lists the brownouts that have not ended."""
-    rows = await store.looked_up(Transaction(lambda: rows_of(_OPEN, {"now": now})))
+    rows = await store.looked_up(Transaction(lambda: rows_of(_SELECT_OPEN, {"now": now})))
     names = [column.name for column in brownouts.c]
-    return [_brownout(dict(zip(names, row, strict=True))) for row in rows]
+    return [_parse_brownout(dict(zip(names, row, strict=True))) for row in rows]
 
 
-_OPEN = Statement(
+_SELECT_OPEN = Statement(
     lambda _kind: select(brownouts).where(
         brownouts.c.ends_at > bindparam("now"), brownouts.c.ended.is_(False)
     )
@@ -92,17 +94,17 @@ _OPEN = Statement(
 
 async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> int:
     """Ends one brownout, or all that have not ended; returns how many."""
-    those = and_(brownouts.c.ends_at > now, brownouts.c.ended.is_(False))
+    is_open = and_(brownouts.c.ends_at > now, brownouts.c.ended.is_(False))
     if id_ is not None:
-        those = and_(those, brownouts.c.id == id_)
+        is_open = and_(is_open, brownouts.c.id == id_)
     async with store.write() as connection:
-        done = await connection.execute(update(brownouts).where(those).values(ended=True))
-        if done.rowcount:
-            await note(store, connection, f"{ENDED} {id_ or 'every one'}")
-        return int(done.rowcount)
+        result = await connection.execute(update(brownouts).where(is_open).values(ended=True))
+        if result.rowcount:
+            await record_audit_event(store, connection, f"{ENDED_PREFIX} {id_ or 'every one'}")
+        return int(result.rowcount)
 
 
-async def add_hits(store: Store, hits: Mapping[Hit, int]) -> None:
+async def save_hits(store: Store, hits: Mapping[BrownoutHit, int]) -> None:
     if not hits:
         return
     async with store.write() as connection:
@@ -110,25 +112,27 @@ async def add_hits(store: Store, hits: Mapping[Hit, int]) -> None:
             brownout_hits
         )
         keys = [column.name for column in brownout_hits.primary_key]
-        more = {"requests": brownout_hits.c.requests + new.excluded.requests}
-        rows = sorted((_row(hit, count) for hit, count in hits.items()), key=str)
-        await connection.execute(new.on_conflict_do_update(index_elements=keys, set_=more), rows)
+        updates = {"requests": brownout_hits.c.requests + new.excluded.requests}
+        rows = sorted((_build_hit_row(hit, count) for hit, count in hits.items()), key=str)
+        await connection.execute(new.on_conflict_do_update(index_elements=keys, set_=updates), rows)
 
 
-async def hits_of(store: Store) -> dict[str, dict[Hit, int]]:
+async def load_hits(store: Store) -> dict[str, dict[BrownoutHit, int]]:
     """Loads the counters by brownout id."""
-    found: dict[str, dict[Hit, int]] = {}
+    hits: dict[str, dict[BrownoutHit, int]] = {}
     async with store.read() as connection:
         for row in await connection.execute(select(brownout_hits)):
-            hit = Hit(row.brownout, Tenant(row.merchant, row.environment), row.key, row.operation)
-            found.setdefault(row.brownout, {})[hit] = row.requests
-    return found
+            hit = BrownoutHit(
+                row.brownout, Tenant(row.merchant, row.environment), row.key, row.operation
+            )
+            hits.setdefault(row.brownout, {})[hit] = row.requests
+    return hits
 
 
-def _row(hit: Hit, count: int) -> dict[str, Any]:
-    named = {"brownout": hit.brownout, "key": hit.key, "operation": hit.operation}
-    return {**named, **hit.owner._asdict(), "requests": count}
+def _build_hit_row(hit: BrownoutHit, count: int) -> dict[str, Any]:
+    columns = {"brownout": hit.brownout, "key": hit.key, "operation": hit.operation}
+    return {**columns, **hit.tenant._asdict(), "requests": count}
 
 
-def _brownout(values: Any) -> Brownout:
+def _parse_brownout(values: Any) -> Brownout:
     return Brownout(**{**values, "operations": tuple(values["operations"])})

@@ -18,7 +18,11 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from gateway.storage.errors import StoreUnavailable, telling, unwritable
+from gateway.storage.errors import (
+    StoreUnavailable,
+    build_unwritable_error,
+    translate_database_errors,
+)
 from gateway.storage.sql import Compiled, DialectName, Parameters, Statement, compile_statement
 
 Result = TypeVar("Result")
@@ -120,7 +124,7 @@ class Database(ABC):
     async def close(self) -> None: ...
 
     def _note_unwritten(self, why: str) -> None:
-        self.unwritten = unwritable(self.where, why)
+        self.unwritten = build_unwritable_error(self.where, why)
 
 
 # SQLite
@@ -181,11 +185,11 @@ class SqliteDatabase(Database):
         self._thread: threading.Thread | None = None
 
     async def read(self, body: Body[Result]) -> Result:
-        with telling(self.where):
+        with translate_database_errors(self.where):
             return await self._run(body, writes=False)
 
     async def write(self, body: Body[Result]) -> Result:
-        with telling(self.where, self._note_unwritten):
+        with translate_database_errors(self.where, self._note_unwritten):
             result = await self._run(body, writes=True)
         self.unwritten = None
         return result
@@ -329,7 +333,7 @@ class PostgresqlDatabase(Database):
         self._writing: set[asyncio.Task[Any]] = set()
 
     async def read(self, body: Body[Result]) -> Result:
-        with telling(self.where):
+        with translate_database_errors(self.where):
             return await self._run(lambda connection: body(PostgresqlTransaction(connection)))
 
     async def write(self, body: Body[Result]) -> Result:
@@ -351,7 +355,7 @@ class PostgresqlDatabase(Database):
             except asyncpg.UniqueViolationError:
                 raise UniqueViolation from None
 
-        with telling(self.where, self._note_unwritten):
+        with translate_database_errors(self.where, self._note_unwritten):
             result = await self._run(run)
         self.unwritten = None
         return result

@@ -11,12 +11,12 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Literal
 
-STEPS = (1.0, 1.6, 2.5, 4.0, 6.3)
+DECADE_STEPS = (1.0, 1.6, 2.5, 4.0, 6.3)
 
-BOUNDS = tuple(step * 10**power for power in range(5) for step in STEPS)[:-1]
+BUCKET_BOUNDS_MS = tuple(step * 10**power for power in range(5) for step in DECADE_STEPS)[:-1]
 """Upper bounds of the buckets in milliseconds, 1 to 40,000; one more bucket has no upper bound."""
 
-BUCKETS = len(BOUNDS) + 1
+BUCKET_COUNT = len(BUCKET_BOUNDS_MS) + 1
 
 Part = Literal["gateway", "service"]
 
@@ -24,26 +24,28 @@ PARTS: tuple[Part, ...] = ("gateway", "service")
 """The measured parts of a request: the time in the gateway itself, and at the service."""
 
 
-def columns_of(part: str) -> list[str]:
+def list_columns(part: str) -> list[str]:
     """The names of the bucket columns, in order."""
-    return [f"{part}_{bucket:02}" for bucket in range(BUCKETS)]
+    return [f"{part}_{bucket:02}" for bucket in range(BUCKET_COUNT)]
 
 
-def _none() -> list[int]:
-    return [0] * BUCKETS
+def _build_empty_counts() -> list[int]:
+    return [0] * BUCKET_COUNT
 
 
 @dataclass(slots=True)
 class Durations:
     """A histogram: the number of requests in each bucket."""
 
-    counts: list[int] = field(default_factory=_none)
+    counts: list[int] = field(default_factory=_build_empty_counts)
 
     def count(self, ms: float) -> None:
-        self.counts[bisect_left(BOUNDS, ms)] += 1
+        self.counts[bisect_left(BUCKET_BOUNDS_MS, ms)] += 1
 
     def add(self, other: Durations) -> None:
-        self.counts = [one + more for one, more in zip(self.counts, other.counts, strict=True)]
+        self.counts = [
+            count + added for count, added in zip(self.counts, other.counts, strict=True)
+        ]
 
     @property
     def total(self) -> int:
@@ -52,20 +54,20 @@ class Durations:
     def percentile(self, percent: float) -> float | None:
         """A percentile in milliseconds: None without requests, infinite above the last bound."""
         rank = self.total * percent / 100
-        before = 0
-        for bucket, counted in enumerate(self.counts):
-            if counted and before + counted >= rank:
-                return _within(bucket, (rank - before) / counted)
-            before += counted
+        lower_count = 0
+        for bucket, count in enumerate(self.counts):
+            if count and lower_count + count >= rank:
+                return _interpolate(bucket, (rank - lower_count) / count)
+            lower_count += count
         return None
 
 
-def _within(bucket: int, part: float) -> float:
+def _interpolate(bucket: int, fraction: float) -> float:
     """Interpolates inside a bucket, on the logarithmic scale of the bounds."""
-    if bucket == len(BOUNDS):
+    if bucket == len(BUCKET_BOUNDS_MS):
         return math.inf
-    upper = BOUNDS[bucket]
-    lower = BOUNDS[bucket - 1] if bucket else upper / 1.6
+    upper = BUCKET_BOUNDS_MS[bucket]
+    lower = BUCKET_BOUNDS_MS[bucket - 1] if bucket else upper / 1.6
     return float(
-        f"{lower * (upper / lower) ** part:.2g}"
+        f"{lower * (upper / lower) ** fraction:.2g}"
     )  # more digits would suggest a precision that a histogram does not have

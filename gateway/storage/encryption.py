@@ -28,7 +28,7 @@ KEY_BYTES = 32
 _NONCE_BYTES = 12
 
 
-class Place(NamedTuple):
+class EncryptionContext(NamedTuple):
     """Where an encrypted value is stored. It is authenticated with the value (AES-GCM associated data), so
     that a value that was moved to another row or tenant cannot be decrypted.
     """
@@ -54,8 +54,8 @@ class EncryptionKeys:
         self.ids = tuple(self._keys)
         self.oldest = self.ids[0]
         """The id of the key that was used first, at any position in the file."""
-        self._ciphers = {key_id: AESGCM(key) for key_id, key in self.derived("secrets").items()}
-        self._hashing = self.derived("api keys")
+        self._ciphers = {key_id: AESGCM(key) for key_id, key in self.derive_keys("secrets").items()}
+        self._hashing = self.derive_keys("api keys")
         self._newest_hashing = KeyedHmac(self._hashing[self.newest])
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class EncryptionKeys:
         """The id of the key that encrypts."""
         return self.ids[-1]
 
-    def derived(self, purpose: str) -> dict[str, bytes]:
+    def derive_keys(self, purpose: str) -> dict[str, bytes]:
         """Derives 32 bytes for a purpose from each key; by key id, in file order."""
         info = b"payout-gateway " + purpose.encode()
         return {
@@ -74,57 +74,61 @@ class EncryptionKeys:
             for key_id, key in self._keys.items()
         }
 
-    def lasting(self, purpose: str) -> bytes:
+    def derive_lasting_key(self, purpose: str) -> bytes:
         """Derives 32 bytes for a purpose from the oldest key.
 
         They do not change when a key is added: alias ids, counters and the fingerprints that
         recognize retries depend on them.
         """
-        return self.derived(purpose)[self.oldest]
+        return self.derive_keys(purpose)[self.oldest]
 
-    def seal(self, text: str, place: Place, *, key_id: str | None = None) -> str:
+    def encrypt(self, text: str, context: EncryptionContext, *, key_id: str | None = None) -> str:
         """Encrypts a text as ``<key id>:<base64 of nonce and ciphertext>``, by default with the newest key."""
         key_id = key_id or self.newest
         return (
-            f"{key_id}:{base64.b64encode(self._encrypted(text.encode(), place, key_id)).decode()}"
+            f"{key_id}:{base64.b64encode(self._encrypt(text.encode(), context, key_id)).decode()}"
         )
 
-    def unseal(self, sealed: str, place: Place) -> str:
+    def decrypt(self, sealed: str, context: EncryptionContext) -> str:
         """Decrypts a text; raises StoreUnavailable if no key does so in this context."""
         key_id, _, packed = sealed.partition(":")
         try:
-            both = base64.b64decode(packed, validate=True)
-            return self._decrypted(both, place, key_id).decode()
+            nonce_and_ciphertext = base64.b64decode(packed, validate=True)
+            return self._decrypt(nonce_and_ciphertext, context, key_id).decode()
         except (KeyError, ValueError, InvalidTag):
-            raise _closed(place, key_id) from None
+            raise _build_undecryptable_error(context, key_id) from None
 
-    def seal_bytes(self, data: bytes, place: Place) -> bytes:
+    def encrypt_bytes(self, data: bytes, context: EncryptionContext) -> bytes:
         """Encrypts bytes as ``<key id>:``, nonce and ciphertext, with the newest key."""
         key_id = self.newest
-        return b"%b:%b" % (key_id.encode(), self._encrypted(data, place, key_id))
+        return b"%b:%b" % (key_id.encode(), self._encrypt(data, context, key_id))
 
-    def unseal_bytes(self, sealed: bytes, place: Place) -> bytes:
+    def decrypt_bytes(self, sealed: bytes, context: EncryptionContext) -> bytes:
         """Decrypts the result of ``encrypt_bytes``; raises as ``decrypt`` does."""
-        name, _, both = sealed.partition(b":")
+        name, _, nonce_and_ciphertext = sealed.partition(b":")
         key_id = name.decode("ascii", "replace")
         try:
-            return self._decrypted(both, place, key_id)
+            return self._decrypt(nonce_and_ciphertext, context, key_id)
         except (KeyError, ValueError, InvalidTag):
-            raise _closed(place, key_id) from None
+            raise _build_undecryptable_error(context, key_id) from None
 
-    def _encrypted(self, data: bytes, place: Place, key_id: str) -> bytes:
+    def _encrypt(self, data: bytes, context: EncryptionContext, key_id: str) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
-        return nonce + self._ciphers[key_id].encrypt(nonce, data, _identity(key_id, place))
+        return nonce + self._ciphers[key_id].encrypt(
+            nonce, data, _build_associated_data(key_id, context)
+        )
 
-    def _decrypted(self, both: bytes, place: Place, key_id: str) -> bytes:
-        nonce, body = both[:_NONCE_BYTES], both[_NONCE_BYTES:]
-        return self._ciphers[key_id].decrypt(nonce, body, _identity(key_id, place))
+    def _decrypt(
+        self, nonce_and_ciphertext: bytes, context: EncryptionContext, key_id: str
+    ) -> bytes:
+        nonce, body = nonce_and_ciphertext[:_NONCE_BYTES], nonce_and_ciphertext[_NONCE_BYTES:]
+        return self._ciphers[key_id].decrypt(nonce, body, _build_associated_data(key_id, context))
 
-    def digest(self, api_key: str) -> str:
+    def digest_api_key(self, api_key: str) -> str:
         """The digest of an API key with the newest key."""
         return self._newest_hashing.hexdigest(api_key.encode())
 
-    def digests(self, api_key: str) -> tuple[Digest, ...]:
+    def list_digests(self, api_key: str) -> tuple[Digest, ...]:
         """The digests of an API key with each key, newest first."""
         return tuple(
             Digest(key_id, hmac.digest(key, api_key.encode(), hashlib.sha256).hex())
@@ -132,9 +136,9 @@ class EncryptionKeys:
         )
 
 
-def _closed(place: Place, key_id: str) -> StoreUnavailable:
+def _build_undecryptable_error(context: EncryptionContext, key_id: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"{place.column} of {place.merchant} {place.environment} in table {place.table} "
+        f"{context.column} of {context.merchant} {context.environment} in table {context.table} "
         f"cannot be decrypted with key {key_id[:32]!r}",
         means="the key file had a different key or none with that id when it was read, or the row was "
         "altered",
@@ -143,12 +147,12 @@ def _closed(place: Place, key_id: str) -> StoreUnavailable:
     )
 
 
-def _identity(key_id: str, place: Place) -> bytes:
+def _build_associated_data(key_id: str, context: EncryptionContext) -> bytes:
     # A JSON array is unambiguous: joined parts could be split at other positions.
-    return f"[{', '.join(map(encode_basestring_ascii, (key_id, *place)))}]".encode()
+    return f"[{', '.join(map(encode_basestring_ascii, (key_id, *context)))}]".encode()
 
 
-def new_key_line() -> str:
+def build_key_line() -> str:
     """A line for the key file, with a random id and key."""
     key = base64.b64encode(os.urandom(KEY_BYTES)).decode()
     return f"{secrets.token_hex(4)} {key}\n"

@@ -28,28 +28,30 @@ class StoreUnavailable(Exception):
         self.do = do
 
 
-def reason(error: BaseException) -> str:
+def describe_database_error(error: BaseException) -> str:
     """The error message of a database, in one line.
 
     Only errors whose text cannot contain a stored value or a password are quoted; of all others the
     result is the class name.
     """
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    original = cause.__cause__ or cause
+    driver_error = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    original = driver_error.__cause__ or driver_error
     if isinstance(original, OSError):
         return original.strerror or str(original) or type(original).__name__
     if isinstance(original, asyncpg.InterfaceError):
         return type(original).__name__
-    if isinstance(error, DBAPIError) or isinstance(original, _QUOTED):
+    if isinstance(error, DBAPIError) or isinstance(original, _QUOTABLE_ERRORS):
         return str(original).partition("\n")[0]
     return type(original).__name__
 
 
-_QUOTED = (asyncpg.PostgresError, sqlite3.DatabaseError)
+_QUOTABLE_ERRORS = (asyncpg.PostgresError, sqlite3.DatabaseError)
 
 
 @contextmanager
-def telling(where: str, note: Callable[[str], None] | None = None) -> Iterator[None]:
+def translate_database_errors(
+    location: str, record_reason: Callable[[str], None] | None = None
+) -> Iterator[None]:
     """Translates errors of the database or its network into StoreUnavailable.
 
     A faulty statement is a bug and passes unchanged. The cause is not chained, because the text of a
@@ -69,43 +71,45 @@ def telling(where: str, note: Callable[[str], None] | None = None) -> Iterator[N
         asyncpg.InternalClientError,
     ) as error:
         metrics.database_errors.inc()
-        why = reason(error)
-        if note is not None:
-            note(why)
+        reason = describe_database_error(error)
+        if record_reason is not None:
+            record_reason(reason)
         raise StoreUnavailable(
-            f"the database at {where} cannot be used ({why})",
+            f"the database at {location} cannot be used ({reason})",
             means="requests that need it are refused until it can be used",
-            do=_remedy(error),
+            do=_find_remedy(error),
         ) from None
 
 
-OTHERWISE = "check that the database runs, is reachable and has free space, and what else uses it"
-SPOILT = (
+DEFAULT_REMEDY = (
+    "check that the database runs, is reachable and has free space, and what else uses it"
+)
+DAMAGED_FILE_REMEDY = (
     "the file is damaged or not a database: check state.url, and if it is right, replace the file "
     "with a backup by `payout-gateway restore`"
 )
 
 
-NOT_THERE = "create that database, empty (`createdb`), or set state.url to another"
-REFUSED = "check the user and password in state.url, and that this user may log in"
+MISSING_DATABASE_REMEDY = "create that database, empty (`createdb`), or set state.url to another"
+LOGIN_REMEDY = "check the user and password in state.url, and that this user may log in"
 
 
-def _remedy(error: Exception) -> str:
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    original = cause.__cause__ or cause
+def _find_remedy(error: Exception) -> str:
+    driver_error = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    original = driver_error.__cause__ or driver_error
     if isinstance(original, asyncpg.InvalidCatalogNameError):
-        return NOT_THERE
+        return MISSING_DATABASE_REMEDY
     if isinstance(original, asyncpg.InvalidAuthorizationSpecificationError):
-        return REFUSED
+        return LOGIN_REMEDY
     code = getattr(original, "sqlite_errorcode", 0)
-    spoilt = code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
-    return SPOILT if spoilt else OTHERWISE
+    is_damaged = code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+    return DAMAGED_FILE_REMEDY if is_damaged else DEFAULT_REMEDY
 
 
-def unwritable(where: str, why: str) -> StoreUnavailable:
+def build_unwritable_error(location: str, reason: str) -> StoreUnavailable:
     """An error for a database that cannot be written but may still be read."""
     return StoreUnavailable(
-        f"the database at {where} cannot be written ({why})",
+        f"the database at {location} cannot be written ({reason})",
         means="writes of clients are refused until it can be written; reads may continue",
         do="check that its disk has free space, that the database runs, and what else uses it; "
         "no restart is needed",

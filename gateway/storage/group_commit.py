@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol
 
-from gateway.storage.errors import StoreUnavailable, telling
+from gateway.storage.errors import StoreUnavailable, translate_database_errors
 from gateway.storage.statements import Made, Transaction
 
 AT_ONCE = 64
@@ -108,7 +108,9 @@ class GroupCommit:
         try:
             done = self._database.at_once(work)
         except Exception:
-            with telling(self._where, self._note):  # entered by no reading that goes well
+            with translate_database_errors(
+                self._where, self._note
+            ):  # entered by no reading that goes well
                 raise
         if done is not None:
             self.transactions += 1
@@ -168,7 +170,7 @@ class GroupCommit:
         self.transactions += 1
         began = time.monotonic()
         try:
-            with telling(self._where, self._note):
+            with translate_database_errors(self._where, self._note):
                 done = await self._database.carry_out([one.work for one in those])
         except TransactionAborted:
             raise

@@ -39,44 +39,49 @@ class Collision(Exception):
 
 async def current_ids(store: Store, owner: Tenant, legacy_ids: Iterable[str]) -> dict[str, str]:
     """Legacy id to current id, for those that are known."""
-    rows = await store.looked_up(_known(owner, _BY_LEGACY, legacy_ids))
+    rows = await store.looked_up(_build_lookup(owner, _BY_LEGACY, legacy_ids))
     return dict(rows)
 
 
-async def legacy_ids(store: Store, owner: Tenant, current: Iterable[str]) -> dict[str, str]:
+async def load_legacy_ids(store: Store, owner: Tenant, current: Iterable[str]) -> dict[str, str]:
     """Current id to legacy id, for those that are known; an imported one before a stand-in."""
-    rows = await store.looked_up(_known(owner, _BY_CURRENT, current))
+    rows = await store.looked_up(_build_lookup(owner, _BY_CURRENT, current))
     return {current_id: legacy_id for legacy_id, current_id in rows}
 
 
-def _known(owner: Tenant, by: Listed, those: Iterable[str]) -> Transaction[Rows]:
+def _build_lookup(owner: Tenant, by: Listed, those: Iterable[str]) -> Transaction[Rows]:
     """Rows of a legacy and a current id, imported ones last."""
     wanted = set(those)
     return Transaction(lambda: by.rows(wanted, owner._asdict()), is_brief=len(wanted) <= FEW)
 
 
-_OWN = and_(*(ids.c[name] == bindparam(name) for name in ("merchant", "environment")))
+_IS_TENANT = and_(*(ids.c[name] == bindparam(name) for name in ("merchant", "environment")))
 
 
-def _pairs(among: ColumnElement[bool]) -> Select[Any]:
-    return select(ids.c.legacy_id, ids.c.current_id).where(_OWN, among).order_by(ids.c.imported)
+def _build_query(among: ColumnElement[bool]) -> Select[Any]:
+    return (
+        select(ids.c.legacy_id, ids.c.current_id).where(_IS_TENANT, among).order_by(ids.c.imported)
+    )
 
 
-def _imported(among: ColumnElement[bool]) -> Select[Any]:
-    return _pairs(and_(among, ids.c.imported))
+def _build_imported_query(among: ColumnElement[bool]) -> Select[Any]:
+    return _build_query(and_(among, ids.c.imported))
 
 
-_BY_LEGACY, _BY_CURRENT = Listed(ids.c.legacy_id, _pairs), Listed(ids.c.current_id, _pairs)
-_IMPORTED = Listed(ids.c.current_id, _imported)
+_BY_LEGACY, _BY_CURRENT = (
+    Listed(ids.c.legacy_id, _build_query),
+    Listed(ids.c.current_id, _build_query),
+)
+_IMPORTED = Listed(ids.c.current_id, _build_imported_query)
 
-_KEEP = put_new(
+_INSERT = put_new(
     ids,
     ("merchant", "environment", "legacy_id", "current_id", "imported", "created_at"),
     ids.c.legacy_id,
 )
 
 
-def _named_too(kind: ModuleType) -> Any:
+def _build_object_copy(kind: ModuleType) -> Any:
     its = journal_subjects.c
     by_both = select(
         its.merchant,
@@ -91,7 +96,7 @@ def _named_too(kind: ModuleType) -> Any:
     return kind.insert(journal_subjects).from_select(names, by_both).on_conflict_do_nothing()
 
 
-_NAME_TOO = Statement(_named_too)
+_COPY_OBJECTS = Statement(_build_object_copy)
 """What named an object by its legacy id before that was known names it by the current one as well:
 a write that was lost at the legacy service is minded by whoever names it so."""
 
@@ -102,13 +107,13 @@ async def keep(
     """Keeps legacy id to current id; raises Collision, and then keeps none."""
     now = store.clock()
     work = Transaction(
-        lambda: kept(owner, names, now, imported=imported), is_brief=len(names) <= FEW
+        lambda: insert_legacy_ids(owner, names, now, imported=imported), is_brief=len(names) <= FEW
     )
     if names:
         await store.carried_out(work)
 
 
-def kept(
+def insert_legacy_ids(
     owner: Tenant, names: Mapping[str, str], now: datetime, *, imported: bool = False
 ) -> Steps[None]:
     """The same, as a part of a work."""
@@ -117,7 +122,7 @@ def kept(
     rows = [{**common, "legacy_id": name, "current_id": names[name]} for name in sorted(names)]
     for start in range(0, len(rows), AT_ONCE):
         some = rows[start : start + AT_ONCE]
-        new = yield _KEEP.of(*some)
+        new = yield _INSERT.of(*some)
         there = {row["legacy_id"] for row in some} - {name for (name,) in new}
         for name, current_id in (yield from _BY_LEGACY.rows(there, owner._asdict())):
             if current_id != names[name]:
@@ -127,17 +132,17 @@ def kept(
             for another, current_id in (yield from _IMPORTED.rows(its, owner._asdict())):
                 if another != its[current_id]:
                     raise Collision(its[current_id], another)
-            yield _NAME_TOO.of(*some)
+            yield _COPY_OBJECTS.of(*some)
 
 
 async def count_ids(store: Store, owner: Tenant) -> int:
     """How many objects clients know by an id that is not the service's."""
     those = select(func.count(ids.c.current_id.distinct())).where(
-        _of(owner), ids.c.current_id != ids.c.legacy_id
+        _is_of_tenant(owner), ids.c.current_id != ids.c.legacy_id
     )
     async with store.read() as connection:
         return int((await connection.execute(those)).scalar_one())
 
 
-def _of(owner: Tenant) -> ColumnElement[bool]:
+def _is_of_tenant(owner: Tenant) -> ColumnElement[bool]:
     return and_(ids.c.merchant == owner.merchant, ids.c.environment == owner.environment)

@@ -10,21 +10,21 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 _BLOCK = 64
-_INNER = bytes(byte ^ 0x36 for byte in range(256))
-_OUTER = bytes(byte ^ 0x5C for byte in range(256))
+_INNER_PAD = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
 
 
 class KeyedHmac:
     def __init__(self, key: bytes) -> None:
         block = (sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
-        self._inner = sha256(block.translate(_INNER))
-        self._outer = sha256(block.translate(_OUTER))
+        self._inner = sha256(block.translate(_INNER_PAD))
+        self._outer = sha256(block.translate(_OUTER_PAD))
 
     def hexdigest(self, *parts: bytes) -> str:
         """The digest of a message in parts, so that a large one need not be joined."""
-        return self.hexdigest_of(parts)
+        return self.hexdigest_parts(parts)
 
-    def hexdigest_of(self, parts: Iterable[bytes | memoryview]) -> str:
+    def hexdigest_parts(self, parts: Iterable[bytes | memoryview]) -> str:
         """Like ``hexdigest``, for parts from an iterator."""
         inner, outer = self._inner.copy(), self._outer.copy()
         for part in parts:

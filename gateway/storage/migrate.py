@@ -9,8 +9,8 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.storage.errors import StoreUnavailable, reason
-from gateway.storage.migrations import newest
+from gateway.storage.errors import StoreUnavailable, describe_database_error
+from gateway.storage.migrations import find_newest_revision
 
 # alembic's ``context`` and ``op`` are one for the whole process.
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -23,13 +23,13 @@ async def migrate(connection: AsyncConnection, where: str) -> None:
         try:
             if not await connection.run_sync(_is_up_to_date):
                 # alembic takes long to load, and most starts and commands have no use for it.
-                from gateway.storage.upgrade import upgrade  # noqa: PLC0415
+                from gateway.storage.schema_upgrade import upgrade_schema  # noqa: PLC0415
 
-                await connection.run_sync(upgrade, where)
+                await connection.run_sync(upgrade_schema, where)
         except DBAPIError as error:
             raise StoreUnavailable(
                 f"the tables of the state at {where} cannot be brought up to date "
-                f"({reason(error)})",
+                f"({describe_database_error(error)})",
                 means="this version does not run on them as they are; nothing was changed",
                 do="see that the database's user may create tables, that nothing else uses them "
                 "and that they are this gateway's",
@@ -40,4 +40,4 @@ def _is_up_to_date(connection: Connection) -> bool:
     if not inspect(connection).has_table("alembic_version"):
         return False
     at = connection.scalars(text("SELECT version_num FROM alembic_version")).all()
-    return list(at) == [newest()]
+    return list(at) == [find_newest_revision()]

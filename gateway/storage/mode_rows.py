@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import and_, delete, func, select
 
-from gateway.storage.audit_log import note
-from gateway.storage.ledger import put_row
+from gateway.storage.audit_log import record_audit_event
+from gateway.storage.object_state import upsert_row
 from gateway.storage.statements import Statement, Transaction, rows_of
 from gateway.storage.tables import counters, modes
 from gateway.storage.tenants import Tenant
@@ -34,17 +34,17 @@ MODES = (TRANSLATE, FORWARD, COMPARE)
 Group = Literal["recipients", "batches", "balances", "geography", "payments"]
 GROUPS: tuple[Group, ...] = ("recipients", "batches", "balances", "geography", "payments")
 
-SWITCHED = "switched to"
+SWITCHED_PREFIX = "switched to"
 """The beginning of its audit log entries."""
 
-_COUNT = "modes"
+_COUNTER = "modes"
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class ModeSwitch:
     """The mode of a key and group; an empty key stands for every key of the tenant without its own."""
 
-    owner: Tenant
+    tenant: Tenant
     key: str
     group: Group
     mode: Mode
@@ -52,7 +52,7 @@ class Switch:
 
 
 async def set_mode(
-    store: Store, owner: Tenant, key: str, groups: Sequence[Group], mode: Mode
+    store: Store, tenant: Tenant, key: str, groups: Sequence[Group], mode: Mode
 ) -> list[str]:
     """Sets the mode of groups, for a key or (empty key) for every key of a tenant.
 
@@ -60,73 +60,77 @@ async def set_mode(
     of these keys.
     """
     async with store.write() as connection:
-        await store.one_at_a_time(connection, _COUNT)
-        displaced = [] if key else await _displaced(connection, owner, groups)
+        await store.one_at_a_time(connection, _COUNTER)
+        displaced_keys = [] if key else await _delete_displaced(connection, tenant, groups)
         for group in groups:
-            row = {**owner._asdict(), "key": key, "part": group}
-            await put_row(connection, modes, row, {"mode": mode, "since": store.clock()})
-        await _count_on(connection)
-        whose = f"key {key}" if key else "every key"
-        await note(store, connection, f"{SWITCHED} {mode}: {', '.join(groups)} of {whose}", owner)
-        return displaced
+            row = {**tenant._asdict(), "key": key, "part": group}
+            await upsert_row(connection, modes, row, {"mode": mode, "since": store.clock()})
+        await _increment_count(connection)
+        keys = f"key {key}" if key else "every key"
+        await record_audit_event(
+            store, connection, f"{SWITCHED_PREFIX} {mode}: {', '.join(groups)} of {keys}", tenant
+        )
+        return displaced_keys
 
 
-async def _displaced(
-    connection: AsyncConnection, owner: Tenant, groups: Iterable[Group]
+async def _delete_displaced(
+    connection: AsyncConnection, tenant: Tenant, groups: Iterable[Group]
 ) -> list[str]:
-    those = and_(
-        modes.c.merchant == owner.merchant,
-        modes.c.environment == owner.environment,
+    is_displaced = and_(
+        modes.c.merchant == tenant.merchant,
+        modes.c.environment == tenant.environment,
         modes.c.part.in_(list(groups)),
         modes.c.key != "",
     )
-    names = await connection.scalars(select(modes.c.key).where(those).distinct())
-    found = sorted(names)
-    await connection.execute(delete(modes).where(those))
-    return found
+    names = await connection.scalars(select(modes.c.key).where(is_displaced).distinct())
+    key_names = sorted(names)
+    await connection.execute(delete(modes).where(is_displaced))
+    return key_names
 
 
-async def keep_modes(
-    store: Store, connection: AsyncConnection, owner: Tenant, key: str, renamed: str
+async def copy_modes(
+    store: Store, connection: AsyncConnection, tenant: Tenant, key: str, new_name: str
 ) -> None:
     """Copies the modes of a renamed key to its new name.
 
     The old name keeps its modes, because a running gateway may learn the new name later.
     """
-    those = select(modes.c.part, modes.c.mode, modes.c.since).where(
-        modes.c.merchant == owner.merchant,
-        modes.c.environment == owner.environment,
+    query = select(modes.c.part, modes.c.mode, modes.c.since).where(
+        modes.c.merchant == tenant.merchant,
+        modes.c.environment == tenant.environment,
         modes.c.key == key,
     )
-    await store.one_at_a_time(connection, _COUNT)
-    if not (rows := (await connection.execute(those)).all()):
+    await store.one_at_a_time(connection, _COUNTER)
+    if not (rows := (await connection.execute(query)).all()):
         return
     for row in rows:
-        named = {**owner._asdict(), "key": renamed, "part": row.part}
-        await put_row(connection, modes, named, {"mode": row.mode, "since": row.since})
-    await _count_on(connection)
+        identity = {**tenant._asdict(), "key": new_name, "part": row.part}
+        await upsert_row(connection, modes, identity, {"mode": row.mode, "since": row.since})
+    await _increment_count(connection)
 
 
-async def count_of_switches(store: Store) -> int:
+async def load_switch_count(store: Store) -> int:
     """The number of changes so far; if it differs from before, modes have changed."""
-    rows = await store.looked_up(Transaction(lambda: rows_of(_COUNTED)))
+    rows = await store.looked_up(Transaction(lambda: rows_of(_SELECT_COUNT)))
     return int(rows[0][0]) if rows else 0
 
 
-_COUNTED = Statement(lambda _kind: select(counters.c.value).where(counters.c.name == _COUNT))
+_SELECT_COUNT = Statement(lambda _kind: select(counters.c.value).where(counters.c.name == _COUNTER))
 
 
-async def _count_on(connection: AsyncConnection) -> None:
+async def _increment_count(connection: AsyncConnection) -> None:
     """Increments the counter by which running gateways notice a change."""
-    counted = select(func.max(counters.c.value)).where(counters.c.name == _COUNT)
-    count = int(await connection.scalar(counted) or 0)
-    await put_row(connection, counters, {"name": _COUNT}, {"value": count + 1})
+    query = select(func.max(counters.c.value)).where(counters.c.name == _COUNTER)
+    count = int(await connection.scalar(query) or 0)
+    await upsert_row(connection, counters, {"name": _COUNTER}, {"value": count + 1})
 
 
-async def all_switches(store: Store) -> list[Switch]:
+async def list_switches(store: Store) -> list[ModeSwitch]:
     rows = select(modes).order_by(modes.c.merchant, modes.c.environment, modes.c.key, modes.c.part)
     async with store.read() as connection:
         return [
-            Switch(Tenant(row.merchant, row.environment), row.key, row.part, row.mode, row.since)
+            ModeSwitch(
+                Tenant(row.merchant, row.environment), row.key, row.part, row.mode, row.since
+            )
             for row in await connection.execute(rows)
         ]

@@ -26,46 +26,46 @@ class PeriodicTask:
         self,
         name: str,
         seconds: float,
-        goes: Callable[[], Awaitable[None]],
+        run_once: Callable[[], Awaitable[None]],
         *,
-        at_its_end: bool = True,
+        runs_at_stop: bool = True,
     ) -> None:
         self._name = name
         self._seconds = seconds
-        self._goes = goes
-        self._at_its_end = at_its_end
-        self._is_well = True
-        self._ending = asyncio.Event()
+        self._run_once = run_once
+        self._runs_at_stop = runs_at_stop
+        self._is_healthy = True
+        self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._go_on(), name=self._name)
+        self._task = asyncio.create_task(self._run_until_stopped(), name=self._name)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._ending.set()
+        self._stopping.set()
         if self._task:
             await self._task
 
     @property
-    def is_ending(self) -> bool:
-        return self._ending.is_set()
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
 
-    async def _go_on(self) -> None:
-        while not self._ending.is_set():
+    async def _run_until_stopped(self) -> None:
+        while not self._stopping.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), self._seconds)
-            if self._at_its_end or not self.is_ending:
-                await self._go()
+                await asyncio.wait_for(self._stopping.wait(), self._seconds)
+            if self._runs_at_stop or not self.is_stopping:
+                await self._run_and_log()
 
-    async def _go(self) -> None:
+    async def _run_and_log(self) -> None:
         try:
-            await self._goes()
+            await self._run_once()
         except StoreUnavailable as unavailable:
-            if self._is_well:
+            if self._is_healthy:
                 log.error("periodic_task_failed", task=self._name, reason=str(unavailable))
-            self._is_well = False
+            self._is_healthy = False
         except Exception as error:  # noqa: BLE001 - the task must keep running
             log.error("periodic_task_failed", task=self._name, **logs.describe_exception(error))
         else:
-            self._is_well = True
+            self._is_healthy = True

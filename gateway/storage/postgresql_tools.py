@@ -15,9 +15,9 @@ import asyncpg
 from sqlalchemy import URL
 
 from gateway.storage.engine import shown
-from gateway.storage.errors import StoreUnavailable, reason
+from gateway.storage.errors import StoreUnavailable, describe_database_error
 
-_PARAMETERS = {
+_ENVIRONMENT_VARIABLES = {
     "host": "PGHOST",
     "port": "PGPORT",
     "user": "PGUSER",
@@ -34,69 +34,73 @@ _PARAMETERS = {
 def dump(address: URL, target: Path) -> None:
     """Dumps a database in pg_dump's custom format; raises StoreUnavailable."""
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    do = (
+    remedy = (
         "install PostgreSQL's client programs of the server's version or later on this machine, or "
         f"save `pg_dump --format=custom --file=gateway.dump {shown(address)}` and then the key file "
         "yourself"
     )
-    _run(["pg_dump", "--format=custom", "--no-owner", f"--file={target}"], address, "saved", do)
+    _run_program(
+        ["pg_dump", "--format=custom", "--no-owner", f"--file={target}"], address, "saved", remedy
+    )
 
 
 def load(address: URL, source: Path) -> None:
     """Restores a dump in one transaction; raises StoreUnavailable."""
-    do = "install PostgreSQL's client programs of the server's version or later on this machine"
+    remedy = "install PostgreSQL's client programs of the server's version or later on this machine"
     options = ["--clean", "--if-exists", "--no-owner", "--single-transaction", "--exit-on-error"]
-    name = f"--dbname={_variables(address).get('PGDATABASE', '')}"
-    _run(["pg_restore", *options, name, str(source)], address, "restored", do)
+    name = f"--dbname={_build_environment(address).get('PGDATABASE', '')}"
+    _run_program(["pg_restore", *options, name, str(source)], address, "restored", remedy)
 
 
-def _run(command: list[str], address: URL, done: str, do: str) -> None:
+def _run_program(command: list[str], address: URL, action: str, remedy: str) -> None:
     if (program := shutil.which(command[0])) is None:
         raise StoreUnavailable(
-            f"{command[0]} is not installed", means=f"the database was not {done}", do=do
+            f"{command[0]} is not installed", means=f"the database was not {action}", do=remedy
         )
-    ended = subprocess.run(  # noqa: S603 - no shell, and no argument is user input
+    process = subprocess.run(  # noqa: S603 - no shell, and no argument is user input
         [program, *command[1:]],
-        env={**os.environ, **_variables(address)},
+        env={**os.environ, **_build_environment(address)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
     )
-    if ended.returncode:
-        said = ended.stderr.decode(errors="replace").strip().splitlines()
+    if process.returncode:
+        error_lines = process.stderr.decode(errors="replace").strip().splitlines()
         raise StoreUnavailable(
-            f"{command[0]} failed ({' '.join(said[-1:])})",
-            means=f"the database at {shown(address)} was not {done}",
-            do=do,
+            f"{command[0]} failed ({' '.join(error_lines[-1:])})",
+            means=f"the database at {shown(address)} was not {action}",
+            do=remedy,
         )
 
 
-def _variables(address: URL) -> dict[str, str]:
-    given: dict[str, object] = {
-        **{name: value for name, value in address.query.items() if name in _PARAMETERS},
+def _build_environment(address: URL) -> dict[str, str]:
+    parameters: dict[str, object] = {
+        **{name: value for name, value in address.query.items() if name in _ENVIRONMENT_VARIABLES},
         **({"host": address.host} if address.host else {}),
         **({"port": address.port} if address.port else {}),
         **({"user": address.username} if address.username else {}),
         **({"dbname": address.database} if address.database else {}),
     }
-    named = {_PARAMETERS[name]: str(value) for name, value in given.items()}
-    return named | ({"PGPASSWORD": str(address.password)} if address.password else {})
+    variables = {_ENVIRONMENT_VARIABLES[name]: str(value) for name, value in parameters.items()}
+    return variables | ({"PGPASSWORD": str(address.password)} if address.password else {})
 
 
-async def revision(address: URL) -> str | None:
+async def load_revision(address: URL) -> str | None:
     """Loads the schema revision of a database; None if it has no tables. Raises StoreUnavailable."""
     try:
         connection = await asyncpg.connect(address.render_as_string(hide_password=False), timeout=5)
         try:
-            there = await connection.fetchval("SELECT to_regclass('alembic_version') IS NOT NULL")
-            if not there:
+            has_table = await connection.fetchval(
+                "SELECT to_regclass('alembic_version') IS NOT NULL"
+            )
+            if not has_table:
                 return None
             return str(await connection.fetchval("SELECT version_num FROM alembic_version"))
         finally:
             await connection.close()
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
         raise StoreUnavailable(
-            f"the database at {shown(address)} cannot be used ({reason(error)})",
+            f"the database at {shown(address)} cannot be used ({describe_database_error(error)})",
             means="nothing was restored",
             do="check that it runs and is reachable",
         ) from None

@@ -11,18 +11,18 @@ from gateway.storage.errors import StoreUnavailable
 
 
 @contextmanager
-def alone_with(file: Path) -> Iterator[None]:
+def hold_process_lock(state_file: Path) -> Iterator[None]:
     """Holds the lock of an SQLite file; raises StoreUnavailable if another process has it.
 
     The operating system releases it when the process ends, even by a crash. Commands do not take it.
     """
-    lock = file.with_name(f"{file.name}.lock")
-    with lock.open("w") as held:
+    lock_path = state_file.with_name(f"{state_file.name}.lock")
+    with lock_path.open("w") as lock_file:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreUnavailable(
-                f"another gateway serves the database {file}",
+                f"another gateway serves the database {state_file}",
                 means="two gateways on one SQLite file would execute requests twice",
                 do="stop the other one first, or use PostgreSQL for several instances",
             ) from None

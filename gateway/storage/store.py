@@ -14,13 +14,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.config.settings import State
 from gateway.storage import engine as engines
 from gateway.storage.drivers import Drivers, drivers_of
-from gateway.storage.encryption import EncryptionKeys, Place
-from gateway.storage.errors import StoreUnavailable, telling, unwritable
+from gateway.storage.encryption import EncryptionContext, EncryptionKeys
+from gateway.storage.errors import (
+    StoreUnavailable,
+    build_unwritable_error,
+    translate_database_errors,
+)
 from gateway.storage.group_commit import GroupCommit
-from gateway.storage.keyfile import make_key_file, missing, read_key_file
+from gateway.storage.key_file import build_missing_error, create_key_file, read_key_file
 from gateway.storage.migrate import migrate
 from gateway.storage.on_postgresql import LOCKS
-from gateway.storage.process_lock import alone_with
+from gateway.storage.process_lock import hold_process_lock
 from gateway.storage.statements import Made, Transaction
 from gateway.storage.tables import encryption_keys
 
@@ -63,7 +67,7 @@ class Store:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         """A transaction that reads; StoreUnavailable."""
-        with telling(self.where):
+        with translate_database_errors(self.where):
             async with self.engine.connect() as connection, connection.begin():
                 yield connection
 
@@ -75,14 +79,14 @@ class Store:
         is one at a time.
         """
         async with self._turn:
-            with telling(self.where, self._was_not_written):
+            with translate_database_errors(self.where, self._was_not_written):
                 async with self.engine.connect() as plain:
                     connection = await plain.execution_options(**{engines.WRITES: True})
                     async with connection.begin():
                         yield connection
 
     def _was_not_written(self, why: str) -> None:
-        self.unwritten = unwritable(self.where, why)
+        self.unwritten = build_unwritable_error(self.where, why)
 
     def wrote(self) -> None:
         """Told by whoever has changed something for certain: to commit nothing takes no room."""
@@ -140,7 +144,7 @@ async def open_store(
         engine = engines.postgresql_engine(address)
     store = Store(engine, engines.shown(address), clock, drivers_of(address))
     try:
-        with alone_with(file) if serves and file else nullcontext():
+        with hold_process_lock(file) if serves and file else nullcontext():
             if not as_it_is:
                 await _make_ready(store, state.encryption_key_file, makes_key=file is not None)
             yield store
@@ -163,10 +167,10 @@ async def _fitting_keys(
     keys = read_key_file(key_file)
     # Never for a state that was used before: a new key would hide that the old one is lost.
     if keys is None and makes_key and not checks:
-        make_key_file(key_file)
+        create_key_file(key_file)
         keys = read_key_file(key_file)
     if keys is None:
-        raise missing(key_file)
+        raise build_missing_error(key_file)
     if lost := sorted(set(checks) - set(keys.ids)):
         raise _misfit(key_file, store.where, f"has no key {', '.join(lost)}")
     for key_id, check in checks.items():
@@ -184,7 +188,7 @@ def _checks(keys: EncryptionKeys, ids: list[str], now: datetime) -> list[dict[st
     return [
         {
             "id": key_id,
-            "check_value": keys.seal("", _check_place(key_id), key_id=key_id),
+            "check_value": keys.encrypt("", _check_place(key_id), key_id=key_id),
             "created_at": now,
         }
         for key_id in ids
@@ -193,13 +197,13 @@ def _checks(keys: EncryptionKeys, ids: list[str], now: datetime) -> list[dict[st
 
 def _check(keys: EncryptionKeys, key_id: str, check: str, key_file: Path, where: str) -> None:
     try:
-        keys.unseal(check, _check_place(key_id))
+        keys.decrypt(check, _check_place(key_id))
     except StoreUnavailable:
         raise _misfit(key_file, where, f"has another key under the id {key_id}") from None
 
 
-def _check_place(key_id: str) -> Place:
-    return Place("encryption_keys", key_id, "", "check_value")
+def _check_place(key_id: str) -> EncryptionContext:
+    return EncryptionContext("encryption_keys", key_id, "", "check_value")
 
 
 def _misfit(key_file: Path, where: str, what: str) -> StoreUnavailable:

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator
 
-from gateway.storage.durations import PARTS, columns_of
+from gateway.storage.durations import PARTS, list_columns
 
 metadata = MetaData(
     naming_convention={
@@ -65,15 +65,15 @@ class UTCDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        return _written if dialect.name == "sqlite" else super().bind_processor(dialect)
+        return _format_moment if dialect.name == "sqlite" else super().bind_processor(dialect)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
         if dialect.name == "sqlite":
-            return _read
+            return _parse_moment
         return super().result_processor(dialect, coltype)
 
 
-def _written(value: datetime | None) -> str | None:
+def _format_moment(value: datetime | None) -> str | None:
     """Formats a time as SQLAlchemy does on SQLite, in a fraction of the time."""
     if value is None:
         return None
@@ -84,18 +84,18 @@ def _written(value: datetime | None) -> str | None:
     return value.isoformat(" ", "microseconds").removesuffix("+00:00")
 
 
-def _read(text: str | None) -> datetime | None:
+def _parse_moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def _owner() -> list[Column[Any]]:
+def _build_tenant_columns() -> list[Column[Any]]:
     return [
         Column("merchant", Text, nullable=False),
         Column("environment", Text, nullable=False),
     ]
 
 
-_ENVIRONMENTS = "environment in ('live', 'sandbox')"
+_IS_ENVIRONMENT = "environment in ('live', 'sandbox')"
 
 encryption_keys = Table(
     # One row for each key that this database was ever used with, so that a wrong key file is
@@ -121,11 +121,11 @@ pairs = Table(
     "pairs",
     metadata,
     Column("id", Text, primary_key=True),
-    *_owner(),
+    *_build_tenant_columns(),
     Column("access_key", Text, nullable=False),
     Column("secret", Text, nullable=False),  # encrypted, see encryption.py
     Column("created_at", UTCDateTime, nullable=False),
-    CheckConstraint(_ENVIRONMENTS, name="environment"),
+    CheckConstraint(_IS_ENVIRONMENT, name="environment"),
     UniqueConstraint("merchant", "environment"),
     # One access key under two merchants would let one pay from the other's account.
     UniqueConstraint("environment", "access_key"),
@@ -136,7 +136,7 @@ keys = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
-    *_owner(),
+    *_build_tenant_columns(),
     Column("key_hash", Text, nullable=False),
     Column("hash_key_id", Text, ForeignKey("encryption_keys.id"), nullable=False),
     Column("prefix", Text, nullable=False),
@@ -146,7 +146,7 @@ keys = Table(
     Column("created_at", UTCDateTime, nullable=False),
     Column("revoked_at", UTCDateTime),
     Column("changed", BigInteger, nullable=False),  # the count in ``counters`` at the last change
-    CheckConstraint(_ENVIRONMENTS, name="environment"),
+    CheckConstraint(_IS_ENVIRONMENT, name="environment"),
     UniqueConstraint("key_hash", "hash_key_id"),
     Index(None, "changed"),
     Index(None, "pair_id"),
@@ -155,7 +155,7 @@ keys = Table(
 remembered = Table(
     "remembered",
     metadata,
-    *_owner(),
+    *_build_tenant_columns(),
     Column("kind", Text, nullable=False),
     Column("id", Text, nullable=False),
     Column("facts", Text, nullable=False),  # a JSON object with exact decimals
@@ -163,9 +163,9 @@ remembered = Table(
     PrimaryKeyConstraint("merchant", "environment", "kind", "id"),
     Index(None, "kind", "updated_at"),
 )
-_TELLS = """facts LIKE '%"abandoned"_true%'"""
+_HAS_ABANDONED_FACT = """facts LIKE '%"abandoned"_true%'"""
 """Matches the JSON as it is stored. ``_`` stands for the colon, which would start a parameter."""
-IS_ABANDONED = f"kind = 'alias' AND {_TELLS}"
+IS_ABANDONED = f"kind = 'alias' AND {_HAS_ABANDONED_FACT}"
 """A superseded batch: its id is an alias of the replacement."""
 Index(
     "ix_remembered_abandoned",
@@ -173,8 +173,8 @@ Index(
     remembered.c.merchant,
     remembered.c.environment,
     # Without the kind: SQLite would plan every lookup by kind again to see if the index applies.
-    sqlite_where=text(_TELLS),
-    postgresql_where=text(_TELLS),
+    sqlite_where=text(_HAS_ABANDONED_FACT),
+    postgresql_where=text(_HAS_ABANDONED_FACT),
 )
 
 learned = Table(
@@ -192,7 +192,7 @@ ids = Table(
     # object may have two: an alias, and one that was imported later.
     "ids",
     metadata,
-    *_owner(),
+    *_build_tenant_columns(),
     Column("legacy_id", Text, nullable=False),
     Column("current_id", Text, nullable=False),
     Column("imported", Boolean, nullable=False),
@@ -210,7 +210,7 @@ journal = Table(
     "journal",
     metadata,
     Column("id", Text, primary_key=True),
-    *_owner(),
+    *_build_tenant_columns(),
     Column("key_id", Text, nullable=False),
     Column("key_name", Text, nullable=False),
     Column("operation", Text, nullable=False),
@@ -247,13 +247,13 @@ Index(
     sqlite_where=text("idempotency IS NOT NULL"),
     postgresql_where=text("idempotency IS NOT NULL"),
 )
-IS_KEPT_BRIEFLY = "answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
+UNREAD_ANSWER_CONDITION = "answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
 Index(
     # Responses that are kept in case their connection is reset.
     "ix_journal_answered",
     journal.c.ended_at,
-    sqlite_where=text(IS_KEPT_BRIEFLY),
-    postgresql_where=text(IS_KEPT_BRIEFLY),
+    sqlite_where=text(UNREAD_ANSWER_CONDITION),
+    postgresql_where=text(UNREAD_ANSWER_CONDITION),
 )
 
 journal_subjects = Table(
@@ -261,7 +261,7 @@ journal_subjects = Table(
     # and `trace` finds operations by them.
     "journal_subjects",
     metadata,
-    *_owner(),
+    *_build_tenant_columns(),
     Column("object", Text, nullable=False),
     Column("undertaking", Text, nullable=False),
     PrimaryKeyConstraint("merchant", "environment", "object", "undertaking"),
@@ -296,7 +296,7 @@ writes = Table(
     metadata,
     Column("undertaking", Text, nullable=False),
     Column("number", Integer, nullable=False),  # of the step
-    *_owner(),
+    *_build_tenant_columns(),
     Column("method", Text, nullable=False),
     Column("path", Text, nullable=False),
     Column("alike", Text, nullable=False),  # keyed digest of method, path and body
@@ -319,13 +319,13 @@ Index(
     postgresql_where=text(IS_SENT),
 )
 
-IS_UNSEEN = "state = 'may exist'"
+UNSEEN_BATCH_CONDITION = "state = 'may exist'"
 Index(
     # Batches that the service may have created and does not list.
     "ix_writes_may_exist",
     writes.c.entered_at,
-    sqlite_where=text(IS_UNSEEN),
-    postgresql_where=text(IS_UNSEEN),
+    sqlite_where=text(UNSEEN_BATCH_CONDITION),
+    postgresql_where=text(UNSEEN_BATCH_CONDITION),
 )
 
 acts = Table(
@@ -336,7 +336,7 @@ acts = Table(
     Column("at", UTCDateTime, nullable=False),
     Column("what", Text, nullable=False),
     Column("by", Text, nullable=False),  # user of the operating system
-    *_owner(),
+    *_build_tenant_columns(),
     Column("about", Text),  # id of an operation
     Index(None, "at"),
 )
@@ -345,7 +345,7 @@ freezes = Table(
     # Stops of writes; an empty merchant or environment stands for all.
     "freezes",
     metadata,
-    *_owner(),
+    *_build_tenant_columns(),
     Column("since", UTCDateTime, nullable=False),
     PrimaryKeyConstraint("merchant", "environment"),
 )
@@ -363,7 +363,7 @@ instances = Table(
 usage = Table(
     "usage",
     metadata,
-    *_owner(),
+    *_build_tenant_columns(),
     Column("key", Text, nullable=False),  # its name
     Column("operation", Text, nullable=False),
     Column("day", Date, nullable=False),
@@ -382,7 +382,7 @@ traffic = Table(
     "traffic",
     metadata,
     Column("began_at", UTCDateTime, nullable=False),  # of the span
-    *_owner(),
+    *_build_tenant_columns(),
     Column("operation", Text, nullable=False),
     Column("requests", BigInteger, nullable=False),
     Column("refused", BigInteger, nullable=False),
@@ -393,7 +393,7 @@ traffic = Table(
     *(
         Column(name, BigInteger, nullable=False, server_default="0")
         for part in PARTS
-        for name in columns_of(part)
+        for name in list_columns(part)
     ),
     # Time first: rows are read and deleted by time.
     PrimaryKeyConstraint("began_at", "merchant", "environment", "operation"),
@@ -419,7 +419,7 @@ brownout_hits = Table(
     "brownout_hits",
     metadata,
     Column("brownout", Text, nullable=False),
-    *_owner(),
+    *_build_tenant_columns(),
     Column("key", Text, nullable=False),
     Column("operation", Text, nullable=False),
     Column("requests", BigInteger, nullable=False),
@@ -431,7 +431,7 @@ modes = Table(
     # tenant without a row of its own.
     "modes",
     metadata,
-    *_owner(),
+    *_build_tenant_columns(),
     Column("key", Text, nullable=False),  # its name
     Column("part", Text, nullable=False),  # a group of operations
     Column("mode", Text, nullable=False),
@@ -443,7 +443,7 @@ comparisons = Table(
     # Counters of answers that were compared with those of the other service.
     "comparisons",
     metadata,
-    *_owner(),
+    *_build_tenant_columns(),
     Column("key", Text, nullable=False),
     Column("operation", Text, nullable=False),
     Column("compared", BigInteger, nullable=False),
@@ -459,7 +459,7 @@ found_differences = Table(
     # Where the answers of the two services differ, and in how many; without values.
     "found_differences",
     metadata,
-    *_owner(),
+    *_build_tenant_columns(),
     Column("key", Text, nullable=False),
     Column("operation", Text, nullable=False),
     Column("kind", Text, nullable=False),

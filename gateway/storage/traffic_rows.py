@@ -15,18 +15,18 @@ from typing import Any, Protocol
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects import postgresql
 
-from gateway.storage.durations import PARTS, Durations, Part, columns_of
+from gateway.storage.durations import PARTS, Durations, Part, list_columns
 from gateway.storage.statements import Statement, Steps
 from gateway.storage.store import Store
 from gateway.storage.tables import traffic
 
-SPAN = timedelta(minutes=5)
+SPAN_LENGTH = timedelta(minutes=5)
 
-KEPT = timedelta(hours=48)
+RETENTION = timedelta(hours=48)
 
 _SUMS = ("requests", "refused", "failed", "ms", "service_ms")
 
-_DURATIONS = [name for part in PARTS for name in columns_of(part)]
+_DURATION_COLUMNS = [name for part in PARTS for name in list_columns(part)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Span:
     operation: str
 
 
-class Measured(Protocol):
+class TrafficCounts(Protocol):
     """Counters that can be added to ``Traffic``."""
 
     requests: int
@@ -70,7 +70,7 @@ class Traffic:
     gateway: Durations = field(default_factory=Durations)
     service: Durations = field(default_factory=Durations)
 
-    def add(self, other: Measured) -> None:
+    def add(self, other: TrafficCounts) -> None:
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.slowest_ms = max(self.slowest_ms, other.slowest_ms)
@@ -78,15 +78,15 @@ class Traffic:
         self.service.add(other.service)
 
     @property
-    def answered(self) -> int:
+    def successful(self) -> int:
         return self.requests - self.refused - self.failed
 
     def percentile(self, part: Part, percent: float) -> float | None:
         """The percentile in milliseconds, limited to the slowest request; None without requests."""
         durations = self.gateway if part == "gateway" else self.service
-        found = durations.percentile(percent)
+        percentile = durations.percentile(percent)
         # A slowest request of 0 ms was rounded down from less than half a millisecond.
-        return None if found is None else min(found, max(self.slowest_ms, 1.0))
+        return None if percentile is None else min(percentile, max(self.slowest_ms, 1.0))
 
     @property
     def mean_service_ms(self) -> float:
@@ -98,94 +98,97 @@ class Traffic:
         return max(self.ms - self.service_ms, 0) / self.requests if self.requests else 0.0
 
 
-def span_of(moment: datetime) -> datetime:
+def find_span_start(moment: datetime) -> datetime:
     """The start of the span that contains a moment."""
-    seconds = SPAN.total_seconds()
+    seconds = SPAN_LENGTH.total_seconds()
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
 
 
-def adding_traffic(carried: Mapping[Span, Traffic]) -> Steps[None]:
+def add_traffic_steps(traffic_by_span: Mapping[Span, Traffic]) -> Steps[None]:
     """Adds to the stored counters, as part of a transaction."""
     # Always in the same order: two instances that update the same rows must not deadlock.
     rows = sorted(
-        (_row(span, its) for span, its in carried.items()),
-        key=lambda row: [row[name] for name in _KEYS],
+        (_build_row(span, counts) for span, counts in traffic_by_span.items()),
+        key=lambda row: [row[name] for name in _KEY_COLUMNS],
     )
     if rows:
-        yield _ADD.of(*rows)
+        yield _UPSERT.of(*rows)
 
 
-def _adding(kind: ModuleType) -> Any:
+def _build_upsert(kind: ModuleType) -> Any:
     new = kind.insert(traffic)
-    most = func.greatest if kind is postgresql else func.max
-    added = (*_SUMS, *_DURATIONS)
-    sums: dict[str, Any] = {name: traffic.c[name] + new.excluded[name] for name in added}
-    sums["slowest_ms"] = most(traffic.c.slowest_ms, new.excluded.slowest_ms)
-    return new.on_conflict_do_update(index_elements=_KEYS, set_=sums)
+    greatest = func.greatest if kind is postgresql else func.max
+    summed_columns = (*_SUMS, *_DURATION_COLUMNS)
+    sums: dict[str, Any] = {name: traffic.c[name] + new.excluded[name] for name in summed_columns}
+    sums["slowest_ms"] = greatest(traffic.c.slowest_ms, new.excluded.slowest_ms)
+    return new.on_conflict_do_update(index_elements=_KEY_COLUMNS, set_=sums)
 
 
-_KEYS = [column.name for column in traffic.primary_key]
+_KEY_COLUMNS = [column.name for column in traffic.primary_key]
 
-_ADD = Statement(_adding, [column.name for column in traffic.c])
+_UPSERT = Statement(_build_upsert, [column.name for column in traffic.c])
 
 
-def _row(span: Span, its: Traffic) -> dict[str, Any]:
-    row = {name: getattr(span, name) for name in _KEYS}
-    row |= {name: getattr(its, name) for name in (*_SUMS, "slowest_ms")}
+def _build_row(span: Span, counts: Traffic) -> dict[str, Any]:
+    row = {name: getattr(span, name) for name in _KEY_COLUMNS}
+    row |= {name: getattr(counts, name) for name in (*_SUMS, "slowest_ms")}
     for part in PARTS:
-        row |= zip(columns_of(part), getattr(its, part).counts, strict=True)
+        row |= zip(list_columns(part), getattr(counts, part).counts, strict=True)
     return row
 
 
-async def traffic_by(
+async def load_traffic(
     store: Store,
     since: datetime,
-    *names: str,
-    only: Mapping[str, str] | None = None,
-    durations: bool = False,
+    *column_names: str,
+    required_values: Mapping[str, str] | None = None,
+    has_durations: bool = False,
 ) -> dict[tuple[Any, ...], Traffic]:
     """Sums the spans since a time, grouped by columns; raises StoreUnavailable.
 
     ``required_values`` filters by columns. The database adds them up, so that the process stays free
     for payments. ``has_durations`` loads the histograms too, which takes three times as long.
     """
-    columns = [traffic.c[name] for name in names]
-    added = (*_SUMS, *_DURATIONS) if durations else _SUMS
-    sums = [func.sum(traffic.c[name]).label(name) for name in added]
+    columns = [traffic.c[name] for name in column_names]
+    summed_columns = (*_SUMS, *_DURATION_COLUMNS) if has_durations else _SUMS
+    sums = [func.sum(traffic.c[name]).label(name) for name in summed_columns]
     slowest = func.max(traffic.c.slowest_ms).label("slowest_ms")
-    those = select(*columns, *sums, slowest).where(traffic.c.began_at >= since)
-    for name, value in (only or {}).items():
-        those = those.where(traffic.c[name] == value)
+    query = select(*columns, *sums, slowest).where(traffic.c.began_at >= since)
+    for name, value in (required_values or {}).items():
+        query = query.where(traffic.c[name] == value)
     if columns:
-        those = those.group_by(*columns).order_by(*columns)
+        query = query.group_by(*columns).order_by(*columns)
     async with store.read() as connection:
-        rows = await connection.execute(those)
-        return {tuple(row[: len(names)]): _traffic(row, durations=durations) for row in rows}
+        rows = await connection.execute(query)
+        return {
+            tuple(row[: len(column_names)]): _parse_traffic(row, has_durations=has_durations)
+            for row in rows
+        }
 
 
-def _traffic(row: Any, *, durations: bool) -> Traffic:
-    def number(name: str) -> int:
+def _parse_traffic(row: Any, *, has_durations: bool) -> Traffic:
+    def read_number(name: str) -> int:
         return int(getattr(row, name) or 0)
 
-    found = Traffic()
+    counts = Traffic()
     for name in (*_SUMS, "slowest_ms"):
-        setattr(found, name, number(name))
-    if durations:
-        found.gateway, found.service = (
-            Durations([number(name) for name in columns_of(part)]) for part in PARTS
+        setattr(counts, name, read_number(name))
+    if has_durations:
+        counts.gateway, counts.service = (
+            Durations([read_number(name) for name in list_columns(part)]) for part in PARTS
         )
-    return found
+    return counts
 
 
-def summed(those: Iterable[Traffic]) -> Traffic:
-    whole = Traffic()
-    for one in those:
-        whole.add(one)
-    return whole
+def sum_traffic(counts: Iterable[Traffic]) -> Traffic:
+    total = Traffic()
+    for count in counts:
+        total.add(count)
+    return total
 
 
-async def forget_traffic(store: Store) -> None:
+async def delete_old_traffic(store: Store) -> None:
     """Deletes rows older than ``RETENTION``."""
     async with store.write() as connection:
-        old = traffic.c.began_at < store.clock() - KEPT
-        await connection.execute(delete(traffic).where(old))
+        is_old = traffic.c.began_at < store.clock() - RETENTION
+        await connection.execute(delete(traffic).where(is_old))

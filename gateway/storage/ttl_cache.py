@@ -10,38 +10,38 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-Name = TypeVar("Name", bound=Hashable)
-Fact = TypeVar("Fact")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
-class TtlCache(Generic[Name, Fact]):
+class TtlCache(Generic[Key, Value]):
     """At most ``max_entries``, each for ``seconds``; the oldest is evicted first."""
 
     def __init__(
-        self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic
+        self, max_entries: int, seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most = most
+        self._max_entries = max_entries
         self._seconds = seconds
         self._clock = clock
-        self._known: dict[Name, tuple[float, Fact]] = {}
+        self._entries: dict[Key, tuple[float, Value]] = {}
 
-    def get(self, name: Name) -> Fact | None:
+    def get(self, key: Key) -> Value | None:
         """Returns None if the key is not cached, or its entry has expired."""
-        found = self._known.get(name)
-        return found[1] if found is not None and self._clock() < found[0] else None
+        entry = self._entries.get(key)
+        return entry[1] if entry is not None and self._clock() < entry[0] else None
 
-    def put(self, name: Name, fact: Fact) -> None:
+    def put(self, key: Key, value: Value) -> None:
         now = self._clock()
-        self._known.pop(name, None)
-        self._known[name] = (now + self._seconds, fact)
-        self._forget(now)
+        self._entries.pop(key, None)
+        self._entries[key] = (now + self._seconds, value)
+        self._evict(now)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._entries)
 
-    def _forget(self, now: float) -> None:
+    def _evict(self, now: float) -> None:
         while True:
-            oldest = next(iter(self._known))
-            if len(self._known) <= self._most and now < self._known[oldest][0]:
+            oldest = next(iter(self._entries))
+            if len(self._entries) <= self._max_entries and now < self._entries[oldest][0]:
                 return
-            del self._known[oldest]
+            del self._entries[oldest]

@@ -14,11 +14,11 @@ from sqlalchemy.dialects import postgresql
 from gateway.storage.statements import Statement, Steps, Transaction
 from gateway.storage.store import Store
 from gateway.storage.tables import usage
-from gateway.storage.traffic_rows import Span, Traffic, adding_traffic
+from gateway.storage.traffic_rows import Span, Traffic, add_traffic_steps
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class UsageKey:
     """What usage is counted by.
 
     ``key`` is the name of the API key, empty for requests without a known one; ``operation`` is empty
@@ -33,7 +33,7 @@ class Use:
 
 
 @dataclass(slots=True)
-class Count:
+class UsageCounts:
     """Requests, those answered 4xx (``refused``) and 5xx (``failed``), and their time in milliseconds."""
 
     requests: int = 0
@@ -49,45 +49,47 @@ _SUMS = ("requests", "refused", "failed", "ms", "service_ms")
 
 
 async def add_usage(
-    store: Store, counts: Mapping[Use, Count], carried: Mapping[Span, Traffic] | None = None
+    store: Store,
+    counts: Mapping[UsageKey, UsageCounts],
+    traffic_by_span: Mapping[Span, Traffic] | None = None,
 ) -> None:
     """Adds usage and traffic to the stored counters in one transaction; raises StoreUnavailable."""
     if not counts:
         return
     # Always in the same order: two instances that update the same rows must not deadlock.
-    rows = sorted((_row(use, count) for use, count in counts.items()), key=_keys)
+    rows = sorted((_build_row(use, count) for use, count in counts.items()), key=_list_keys)
 
-    def steps() -> Steps[None]:
-        yield from adding_traffic(carried or {})
-        yield _ADD.of(*rows)
+    def run_steps() -> Steps[None]:
+        yield from add_traffic_steps(traffic_by_span or {})
+        yield _UPSERT.of(*rows)
 
-    await store.carried_out(Transaction(steps))
+    await store.carried_out(Transaction(run_steps))
 
 
-def _adding(kind: ModuleType) -> Any:
-    least, most = (func.least, func.greatest) if kind is postgresql else (func.min, func.max)
+def _build_upsert(kind: ModuleType) -> Any:
+    minimum, maximum = (func.least, func.greatest) if kind is postgresql else (func.min, func.max)
     new = kind.insert(usage)
     sums: dict[str, Any] = {name: usage.c[name] + new.excluded[name] for name in _SUMS}
-    sums["first_at"] = least(usage.c.first_at, new.excluded.first_at)
-    sums["last_at"] = most(usage.c.last_at, new.excluded.last_at)
+    sums["first_at"] = minimum(usage.c.first_at, new.excluded.first_at)
+    sums["last_at"] = maximum(usage.c.last_at, new.excluded.last_at)
     keys = [column.name for column in usage.primary_key]
     return new.on_conflict_do_update(index_elements=keys, set_=sums)
 
 
-_ADD = Statement(_adding, [column.name for column in usage.c])
+_UPSERT = Statement(_build_upsert, [column.name for column in usage.c])
 
 
-def _row(use: Use, count: Count) -> dict[str, Any]:
-    counted = {name: getattr(count, name) for name in (*_SUMS, "first_at", "last_at")}
-    return {**{name: getattr(use, name) for name in Use.__dataclass_fields__}, **counted}
+def _build_row(use: UsageKey, count: UsageCounts) -> dict[str, Any]:
+    values = {name: getattr(count, name) for name in (*_SUMS, "first_at", "last_at")}
+    return {**{name: getattr(use, name) for name in UsageKey.__dataclass_fields__}, **values}
 
 
-def _keys(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in Use.__dataclass_fields__)
+def _list_keys(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in UsageKey.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class UsageSummary:
     """Usage of an operation by a key; ``refused`` were answered 4xx, ``failed`` 5xx."""
 
     merchant: str
@@ -106,28 +108,28 @@ class Used:
         return round((self.refused + self.failed) / self.requests, 4)
 
 
-async def used_since(store: Store, since: date | None = None) -> list[Used]:
+async def load_usage(store: Store, since: date | None = None) -> list[UsageSummary]:
     """Loads usage by merchant, environment, key and operation; raises StoreUnavailable."""
-    named = (usage.c.merchant, usage.c.environment, usage.c.key, usage.c.operation)
+    columns = (usage.c.merchant, usage.c.environment, usage.c.key, usage.c.operation)
     sums = [func.sum(usage.c[name]).label(name) for name in ("requests", "refused", "failed")]
     first = func.min(usage.c.first_at, type_=usage.c.first_at.type).label("first_at")
     last = func.max(usage.c.last_at, type_=usage.c.last_at.type).label("last_at")
-    asked = select(*named, *sums, first, last).group_by(*named).order_by(*named)
+    query = select(*columns, *sums, first, last).group_by(*columns).order_by(*columns)
     if since:
-        asked = asked.where(usage.c.day >= since)
+        query = query.where(usage.c.day >= since)
     async with store.read() as connection:
-        return [_used(row) for row in await connection.execute(asked)]
+        return [_parse_summary(row) for row in await connection.execute(query)]
 
 
-def _used(row: Any) -> Used:
+def _parse_summary(row: Any) -> UsageSummary:
     values = dict(row._mapping)  # noqa: SLF001 - a public name
-    return Used(
+    return UsageSummary(
         **{**values, **{name: int(values[name]) for name in ("requests", "refused", "failed")}}
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
+class DailyUsage:
     """Requests of an operation on one day, and the number of keys that sent them."""
 
     day: date
@@ -136,16 +138,18 @@ class Day:
     keys: int
 
 
-async def used_by_day(store: Store, since: date) -> list[Day]:
+async def load_daily_usage(store: Store, since: date) -> list[DailyUsage]:
     """Loads usage by day and operation, of requests with a known merchant; raises StoreUnavailable."""
     requests = func.sum(usage.c.requests).label("requests")
     keys = func.count(usage.c.key.distinct()).label("keys")
-    asked = (
+    query = (
         select(usage.c.day, usage.c.operation, requests, keys)
         .where(usage.c.day >= since, usage.c.merchant != "")
         .group_by(usage.c.day, usage.c.operation)
         .order_by(usage.c.day, usage.c.operation)
     )
     async with store.read() as connection:
-        rows = await connection.execute(asked)
-        return [Day(row.day, row.operation, int(row.requests), int(row.keys)) for row in rows]
+        rows = await connection.execute(query)
+        return [
+            DailyUsage(row.day, row.operation, int(row.requests), int(row.keys)) for row in rows
+        ]

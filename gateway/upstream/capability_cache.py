@@ -32,12 +32,14 @@ class CapabilityCache:
         self._values[environment, name] = value
         # The stored time follows with the next reload.
         self._found_at.pop((environment, name), None)
-        await self._object_state.learn(environment, name, value)
+        await self._object_state.save_capability(environment, name, value)
 
     async def reload(self) -> None:
         """Loads what other processes and commands have found; raises StoreUnavailable."""
         for environment in self._environments:
-            for name, (value, found_at) in (await self._object_state.learned(environment)).items():
+            for name, (value, found_at) in (
+                await self._object_state.load_capabilities(environment)
+            ).items():
                 self._values[environment, name] = value
                 self._found_at[environment, name] = found_at
 

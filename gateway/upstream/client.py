@@ -172,7 +172,7 @@ class UpstreamClient:
         egress = EgressConfig(settings)
         self._origins = {
             name: Origin(session, URL(environment.base_url), egress.build_request_options(name))
-            for name, environment in settings.environments.configured().items()
+            for name, environment in settings.environments.select_configured().items()
         }
         self.signed_target = SignedTargetForms(settings.upstream, self._origins, capabilities)
 
@@ -357,11 +357,11 @@ class UpstreamClient:
 
 def _is_signature_refusal(body: bytes | CompressedBuffer) -> bool:
     """Whether a 401 body is an error of the service itself (current interface, section 7)."""
-    if len(body) > json_codec.LARGE:
+    if len(body) > json_codec.LARGE_BYTES:
         return False
     try:
-        parsed_body = json_codec.read(bytes(body))
-    except json_codec.Unreadable:
+        parsed_body = json_codec.loads(bytes(body))
+    except json_codec.JsonError:
         return False
     errors = parsed_body.get("errors") if isinstance(parsed_body, dict) else None
     return isinstance(errors, list) and any(
@@ -401,5 +401,5 @@ async def open_upstream(
 
 def create_breakers(settings: Settings) -> CircuitBreakers:
     upstream = settings.upstream
-    environments = settings.environments.configured()
+    environments = settings.environments.select_configured()
     return CircuitBreakers(environments, upstream.breaker_failures, upstream.breaker_seconds)

@@ -18,7 +18,7 @@ class EgressConfig:
     """
 
     def __init__(self, settings: Settings, origins: Mapping[str, str] | None = None) -> None:
-        upstream, environments = settings.upstream, settings.environments.configured()
+        upstream, environments = settings.upstream, settings.environments.select_configured()
         origins = origins or {
             name: environment.base_url for name, environment in environments.items()
         }

@@ -23,7 +23,7 @@ class CallRecorder:
 
     def __init__(
         self,
-        span_context: AbstractContextManager[traces.Calling],
+        span_context: AbstractContextManager[traces.CallSpan],
         count_outcome: Callable[[str], None],
     ) -> None:
         self._span_context = span_context
@@ -50,7 +50,7 @@ class CallRecorder:
         # CancelledError is no Exception, so a cancelled call keeps the outcome "cancelled".
         elif isinstance(error, Exception):
             self.outcome = "failed"
-        self._span.ended(self.outcome, self.status)
+        self._span.record_outcome(self.outcome, self.status)
         self._count_outcome(self.outcome)
         self._span_context.__exit__(kind, error, trace)
 
@@ -58,7 +58,7 @@ class CallRecorder:
 def instrument_call(environment: str, method: str, path: str) -> CallRecorder:
     """Instruments a call; ``path`` is the endpoint's template, empty for an unknown endpoint."""
     span = traces.start_call_span(method, path, environment)
-    return CallRecorder(span, partial(metrics.count_call, environment, method, path))
+    return CallRecorder(span, partial(metrics.count_upstream_call, environment, method, path))
 
 
 def instrument_legacy_call(environment: str, operation: Operation) -> CallRecorder:

@@ -191,15 +191,15 @@ async def _read_body(
         size = 0
         while part := await content.readany():
             on_bytes_received(len(part))
-            await whole.add(part)
+            await whole.append_in_thread(part)
             if (size := size + len(part)) > max_bytes:
                 break
-            if size > json_codec.LARGE or declared > json_codec.LARGE:
+            if size > json_codec.LARGE_BYTES or declared > json_codec.LARGE_BYTES:
                 progress.record_progress("receiving_response", size, declared)
     if size > max_bytes:
         raise ResponseLost(f"an answer of more than {max_bytes} bytes")
     encoding = headers.get("Content-Encoding", "identity")
-    if len(whole) > json_codec.LARGE and _is_identity_encoding(encoding):
+    if len(whole) > json_codec.LARGE_BYTES and _is_identity_encoding(encoding):
         return whole
     return await _decode_body(bytes(whole), encoding, max_bytes)
 

@@ -16,7 +16,7 @@ from yarl import URL
 
 from gateway.http import progress
 from gateway.http.header_block import encode_header_block
-from gateway.payloads.compressed_buffer import WINDOW, CompressedBuffer, iter_windows
+from gateway.payloads.compressed_buffer import WINDOW_BYTES, CompressedBuffer, iter_windows
 from gateway.upstream.send_attempt import (
     SignedAttempt,
     UnusableConnection,
@@ -107,7 +107,7 @@ class Origin:
             f"{attempt.method} {attempt.path} HTTP/1.1", self._host_header, headers
         )
         # One write for head and body: one packet, and no task.
-        if len(attempt.body) <= WINDOW:
+        if len(attempt.body) <= WINDOW_BYTES:
             transport.write(head + bytes(attempt.body))
             return await _read_answer(protocol, attempt, max_bytes)
         transport.write(head)

@@ -24,108 +24,138 @@ from mappings.batch_locks import build_batch_condition
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 
-BEGUN = "begun"
-LEGACY: Mapping[str, Any] = {"at": "legacy"}
+BACKEND_KIND = "begun"
+LEGACY_MARK: Mapping[str, Any] = {"at": "legacy"}
 """The facts of a mark."""
-NOWHERE: Mapping[str, Any] = {"at": None, "by": None}
+NO_MARK: Mapping[str, Any] = {"at": None, "by": None}
 """Deletes a mark as new facts, and matches a missing mark as expected facts."""
 
-Side = Literal["legacy", "current"]
+Backend = Literal["legacy", "current"]
 
 
-class DecidedOtherwise(Exception):
+class BatchRoutedElsewhereError(Exception):
     """The other service owns the batch since a moment ago; nothing of this request was executed."""
 
 
 class BatchRouting:
-    def __init__(self, ledger: Ledger, ids: Ids) -> None:
-        self._ledger = ledger
-        self._ids = ids
+    def __init__(self, object_state: Ledger, alias_ids: Ids) -> None:
+        self._object_state = object_state
+        self._alias_ids = alias_ids
 
-    async def marks(self, owner: Tenant, batches: Iterable[str], by: str) -> list[CompareAndSet]:
+    async def build_marks(
+        self, tenant: Tenant, batch_ids: Iterable[str], operation_id: str
+    ) -> list[CompareAndSet]:
         """Builds the changes that mark batches as the legacy service's, if they are unchanged here.
 
         Save them with the first write of the operation that goes to the legacy service. Raises
         BatchRoutedElsewhereError.
         """
         marks = []
-        for one in batches:
-            there = await self._ledger.recall(owner, BEGUN, one)
-            if not there:
-                marks.append(await self._mark(owner, one, by))
-            elif first := there.get("by"):  # used by two operations now: no longer reverted
-                marks.append(CompareAndSet(BEGUN, one, {"by": None}, expected={"by": first}))
+        for batch_id in batch_ids:
+            mark = await self._object_state.load(tenant, BACKEND_KIND, batch_id)
+            if not mark:
+                marks.append(await self._build_mark(tenant, batch_id, operation_id))
+            elif only_operation_id := mark.get(
+                "by"
+            ):  # used by two operations now: no longer reverted
+                marks.append(
+                    CompareAndSet(
+                        BACKEND_KIND, batch_id, {"by": None}, expected={"by": only_operation_id}
+                    )
+                )
         return marks
 
-    async def _mark(self, owner: Tenant, batch: str, by: str) -> CompareAndSet:
-        mark = {**LEGACY, "by": by}
-        current = await self._current(owner, batch)
-        facts = await self._ledger.recall(owner, "batch", current)
-        match await self.side(owner, batch):
+    async def _build_mark(self, tenant: Tenant, batch_id: str, operation_id: str) -> CompareAndSet:
+        mark = {**LEGACY_MARK, "by": operation_id}
+        current_id = await self._resolve_current_id(tenant, batch_id)
+        facts = await self._object_state.load(tenant, "batch", current_id)
+        match await self.find_backend(tenant, batch_id):
             case "legacy":  # marked under its other id
-                return CompareAndSet(BEGUN, batch, mark, expected=NOWHERE)
+                return CompareAndSet(BACKEND_KIND, batch_id, mark, expected=NO_MARK)
             case "current":
-                raise DecidedOtherwise
-        untouched = CompareAndSet("batch", current, {}, expected=build_batch_condition(facts))
-        return CompareAndSet(BEGUN, batch, mark, expected=NOWHERE, linked=(untouched,))
+                raise BatchRoutedElsewhereError
+        untouched = CompareAndSet("batch", current_id, {}, expected=build_batch_condition(facts))
+        return CompareAndSet(BACKEND_KIND, batch_id, mark, expected=NO_MARK, linked=(untouched,))
 
-    async def nowhere(self, owner: Tenant, batches: Iterable[str]) -> Sequence[CompareAndSet]:
+    async def build_unmarked_checks(
+        self, tenant: Tenant, batch_ids: Iterable[str]
+    ) -> Sequence[CompareAndSet]:
         """Builds checks that batches have no mark under any of their ids; they change nothing.
 
         Save them with the first change that is made through the current service.
         """
-        names: dict[str, None] = {}
-        for one in batches:
-            current = await self._current(owner, one)
-            name = await self._name(owner, current) or current
-            names |= dict.fromkeys((one, current, name))
-        return [CompareAndSet(BEGUN, name, {}, expected=NOWHERE) for name in names]
+        ids: dict[str, None] = {}
+        for batch_id in batch_ids:
+            current_id = await self._resolve_current_id(tenant, batch_id)
+            legacy_id = await self._find_legacy_id(tenant, current_id) or current_id
+            ids |= dict.fromkeys((batch_id, current_id, legacy_id))
+        return [CompareAndSet(BACKEND_KIND, legacy_id, {}, expected=NO_MARK) for legacy_id in ids]
 
-    async def take_back(self, owner: Tenant, batches: Iterable[str], by: str) -> None:
-        await take_back(self._ledger, owner, batches, by)
+    async def revert_marks(
+        self, tenant: Tenant, batch_ids: Iterable[str], operation_id: str
+    ) -> None:
+        await revert_marks(self._object_state, tenant, batch_ids, operation_id)
 
-    async def unmark(self, owner: Tenant, batches: Iterable[str]) -> None:
+    async def delete_marks(self, tenant: Tenant, batch_ids: Iterable[str]) -> None:
         """Deletes the marks of batches that do not exist at the legacy service."""
-        old = [one for one in batches if await self._ledger.recall(owner, BEGUN, one)]
-        if old:
-            await self._ledger.record_all(
-                owner, [CompareAndSet(BEGUN, one, NOWHERE) for one in old]
+        marked_ids = [
+            batch_id
+            for batch_id in batch_ids
+            if await self._object_state.load(tenant, BACKEND_KIND, batch_id)
+        ]
+        if marked_ids:
+            await self._object_state.compare_and_set_all(
+                tenant, [CompareAndSet(BACKEND_KIND, batch_id, NO_MARK) for batch_id in marked_ids]
             )
 
-    async def side(self, owner: Tenant, batch: str) -> Side | None:
+    async def find_backend(self, tenant: Tenant, batch_id: str) -> Backend | None:
         """The service that owns a batch, by any of its legacy ids; None if neither has changed it."""
-        if await self._ledger.recall(owner, BEGUN, batch):
+        if await self._object_state.load(tenant, BACKEND_KIND, batch_id):
             return "legacy"
-        current = await self._current(owner, batch)
+        current_id = await self._resolve_current_id(tenant, batch_id)
         # The mark may be under an id that was imported since. It is read before the facts, which a
         # change that was in flight here meanwhile may have created.
-        name = await self._name(owner, current)
-        if name and name != batch and await self._ledger.recall(owner, BEGUN, name):
+        legacy_id = await self._find_legacy_id(tenant, current_id)
+        if (
+            legacy_id
+            and legacy_id != batch_id
+            and await self._object_state.load(tenant, BACKEND_KIND, legacy_id)
+        ):
             return "legacy"
-        facts = await self._ledger.recall(owner, "batch", current)
+        facts = await self._object_state.load(tenant, "batch", current_id)
         if not facts:
-            alias = await self._ledger.recall(owner, "alias", current)
-            facts = await self._ledger.recall(owner, "batch", str(alias.get("id") or current))
+            alias = await self._object_state.load(tenant, "alias", current_id)
+            facts = await self._object_state.load(
+                tenant, "batch", str(alias.get("id") or current_id)
+            )
             if alias.get("abandoned"):
                 return "current"
-        return "current" if facts and not is_as_imported(facts) else None
+        return "current" if facts and not is_unchanged_import(facts) else None
 
-    async def _current(self, owner: Tenant, batch: str) -> str:
-        return (await self._ids.current(owner, [batch])).get(batch, batch)
+    async def _resolve_current_id(self, tenant: Tenant, batch_id: str) -> str:
+        return (await self._alias_ids.resolve_current_ids(tenant, [batch_id])).get(
+            batch_id, batch_id
+        )
 
-    async def _name(self, owner: Tenant, current: str) -> str | None:
+    async def _find_legacy_id(self, tenant: Tenant, current_id: str) -> str | None:
         """The legacy id of a batch, if it differs from its current id."""
-        return (await self._ids.known(owner, {current})).get(current)
+        return (await self._alias_ids.load_existing_legacy_ids(tenant, {current_id})).get(
+            current_id
+        )
 
 
-async def take_back(ledger: Ledger, owner: Tenant, batches: Iterable[str], by: str) -> None:
+async def revert_marks(
+    object_state: Ledger, tenant: Tenant, batch_ids: Iterable[str], operation_id: str
+) -> None:
     """Deletes the marks that only this operation set, once it is known not to have been executed."""
-    for one in batches:
+    for batch_id in batch_ids:
         with suppress(Conflict):
-            await ledger.record(owner, BEGUN, one, NOWHERE, find={"by": by})
+            await object_state.compare_and_set(
+                tenant, BACKEND_KIND, batch_id, NO_MARK, find={"by": operation_id}
+            )
 
 
-def is_as_imported(facts: Mapping[str, Any]) -> bool:
+def is_unchanged_import(facts: Mapping[str, Any]) -> bool:
     """Whether a batch has not been changed since its import: every change increments its version."""
     imported = facts.get("imported")
     return imported is not None and (imported, "sent") == (facts.get("version"), facts.get("phase"))

@@ -20,35 +20,35 @@ from typing import Any, TypeGuard
 from gateway.auth.keys import ApiKey
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.compressed_buffer import CompressedBuffer
-from gateway.payloads.stored_json import Text
+from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import Ledger, Store, StoreUnavailable
 from gateway.storage.keyed_hmac import KeyedHmac
-from gateway.storage.ledger import has_find
-from gateway.storage.undertakings import (
+from gateway.storage.object_state import has_expectation
+from gateway.storage.operations import (
+    ABSENT,
     ANSWERED,
-    DID_NOT,
+    CONFIRMED,
     DONE,
-    HAPPENED,
+    IN_DOUBT,
     MAY_EXIST,
-    NO_PATH,
+    NO_ENDPOINT,
     REFUSED,
     SENT,
     UNDONE,
     UNSENT,
-    UNSETTLED,
-    AlreadyClaimed,
-    BeingChecked,
-    Frozen,
+    AlreadyClaimedError,
+    Checkpoint,
     OperationRecord,
     OperationRepository,
-    Point,
+    RestoreUncheckedError,
     Write,
+    WritesFrozenError,
 )
 from gateway.upstream.clock import ServiceClock
-from gateway.writes import steps
-from gateway.writes.batch_routing import BEGUN, DecidedOtherwise
-from gateway.writes.instances import GONE_SECONDS
+from gateway.writes import step_records
+from gateway.writes.batch_routing import BACKEND_KIND, BatchRoutedElsewhereError
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from mappings import errors
 from mappings.current import ID_PATTERN
 from mappings.effects import (
@@ -75,11 +75,11 @@ from mappings.failures import (
 )
 from mappings.ids import replace_ids
 
-START_WITHIN = 25.0
+START_DEADLINE_SECONDS = 25.0
 """Seconds after its request was received within which a start is sent (contract, section 7)."""
 
 
-ACKNOWLEDGED_WITHIN = 0.25
+ACKNOWLEDGEMENT_SECONDS = 0.25
 """Seconds to wait for a TCP acknowledgement, which Linux delays by 40 to 200 ms."""
 
 
@@ -96,223 +96,242 @@ class Journal:
     def __init__(
         self,
         store: Store,
-        ledger: Ledger,
-        clock: ServiceClock,
-        gone_seconds: float = GONE_SECONDS,
+        object_state: Ledger,
+        service_clock: ServiceClock,
+        lease_ttl_seconds: float = LEASE_TTL_SECONDS,
         new_id: Callable[[], str] = _new_id,
     ) -> None:
-        self.ledger = ledger
-        self.rows = OperationRepository(store, ledger, self._may_be_sending)
+        self.object_state = object_state
+        self.operations = OperationRepository(store, object_state, self._may_be_sending)
         self.new_id = new_id
         self.instance = new_id()
-        self.under_way: dict[str, OperationExecution] = {}
+        self.executions: dict[str, OperationExecution] = {}
         """By operation id, the executions that run or are about to; nothing else here takes these over."""
-        self.delivering: dict[str, OperationExecution] = {}
+        self.deliveries: dict[str, OperationExecution] = {}
         """By operation id, the executions whose responses are being sent to their clients."""
-        self.unsaved: dict[str, OperationExecution] = {}
+        self.unsaved_executions: dict[str, OperationExecution] = {}
         """Executions that could not save their last outcome, which only this process knows."""
-        self.unbegun: dict[str, bool] = {}
+        self.failed_starts: dict[str, bool] = {}
         """Operations whose start failed with a database error and may be saved all the same; nothing
         of them was sent. The value says whether one was once seen not to be open, which may have
         been before its commit."""
-        self.late_after = gone_seconds / 2
+        self.fence_after_seconds = lease_ttl_seconds / 2
         """Seconds after the last fence check for which a write may be sent without another check."""
         self.clock = store.clock
-        self._stamps = clock
-        self.monotonic = clock.monotonic
-        self.looks: dict[str, tuple[Callable[[], bool], float]] = {}
+        self._service_clock = service_clock
+        self.monotonic = service_clock.monotonic
+        self.delivery_checks: dict[str, tuple[Callable[[], bool], float]] = {}
         """By operation id, a check whether the response was acknowledged, and when it was written."""
-        self.delivered: dict[str, None] = {}
+        self.delivered_ids: dict[str, None] = {}
         """Operations whose clients have the response, until that is saved."""
-        self.deserted: dict[str, None] = {}
+        self.disconnected_ids: dict[str, None] = {}
         """Operations whose clients have disconnected, until that is saved: other instances wait for it."""
-        self.delivery = asyncio.Event()
-        self._keyed = KeyedHmac(store.encryption.lasting("journal"))
+        self.delivery_event = asyncio.Event()
+        self._hmac = KeyedHmac(store.encryption.derive_lasting_key("journal"))
 
-    def undertaking(
+    def build_record(
         self,
         key: ApiKey,
         operation: Operation,
-        asked: Request,
+        request: Request,
         request_id: str,
-        idempotency: str | None = None,
+        idempotency_key: str | None = None,
     ) -> OperationRecord:
         """Builds the record that a request gets if it is not a retry; nothing is saved yet.
 
         ``request_id`` is the one in the log and in the response; ``request.seed`` is secret.
         """
-        ids, body = asked.ids, asked.body
-        about = [*ids.values(), *_named_in(body)]
+        ids, body = request.ids, request.body
+        object_ids = [*ids.values(), *_list_body_ids(body)]
         fingerprint = self._digest([operation.name, dict(ids), body])
-        unimported = fingerprint
-        if names := asked.imported_ids:
-            ids = {name: names.get(id_, id_) for name, id_ in ids.items()}
-            body = replace_ids(operation.body_shape, body, names)
-            about += [*ids.values(), *_named_in(body)]
-            unimported = self._digest([operation.name, ids, body])
+        fingerprint_before_import = fingerprint
+        if imported_ids := request.imported_ids:
+            ids = {name: imported_ids.get(id_, id_) for name, id_ in ids.items()}
+            body = replace_ids(operation.body_shape, body, imported_ids)
+            object_ids += [*ids.values(), *_list_body_ids(body)]
+            fingerprint_before_import = self._digest([operation.name, ids, body])
         return OperationRecord(
             id=self.new_id(),
-            owner=key.tenant,
+            tenant=key.tenant,
             key_id=key.id,
             key_name=key.name,
             operation=operation.name,
             request_id=request_id,
             fingerprint=fingerprint,
-            unimported=unimported,
-            began_at=asked.now,
-            idempotency=self.name(idempotency),
+            fingerprint_before_import=fingerprint_before_import,
+            began_at=request.now,
+            idempotency=self.digest_key(idempotency_key),
             instance=self.instance,
-            subjects=tuple(dict.fromkeys(filter(_may_be_id, about))),
+            object_ids=tuple(dict.fromkeys(filter(_is_valid_id, object_ids))),
         )
 
-    def name(self, idempotency: str | None) -> str | None:
+    def digest_key(self, idempotency_key: str | None) -> str | None:
         """The keyed digest under which an Idempotency-Key is stored."""
-        return None if idempotency is None else self._digest(["key", idempotency])
+        return None if idempotency_key is None else self._digest(["key", idempotency_key])
 
-    def course(
-        self, one: OperationRecord, operation: Operation, asked: Request
+    def start_execution(
+        self, record: OperationRecord, operation: Operation, request: Request
     ) -> OperationExecution:
         """Starts the execution of a new operation."""
-        course = OperationExecution(self, one, operation, asked, came_at=self.clocks())
-        self.under_way[one.id] = course
-        return course
+        execution = OperationExecution(
+            self, record, operation, request, received_at=self.read_clocks()
+        )
+        self.executions[record.id] = execution
+        return execution
 
-    async def take(self, one: OperationRecord, operation: Operation) -> OperationExecution | None:
+    async def take_over(
+        self, record: OperationRecord, operation: Operation
+    ) -> OperationExecution | None:
         """Takes over an interrupted operation; None if another request or process has it."""
-        if one.id in self.under_way:
+        if record.id in self.executions:
             return None
-        unread = Request(one.began_at, "")
-        course = OperationExecution(self, one, operation, unread, begun=True, resumed=True)
+        placeholder = Request(record.began_at, "")
+        execution = OperationExecution(
+            self, record, operation, placeholder, is_saved=True, is_resumed=True
+        )
         # Registered before the first await: two requests here must not take it from each other.
-        self.under_way[one.id] = course
-        taken: OperationRecord | None = None
+        self.executions[record.id] = execution
+        owned_record: OperationRecord | None = None
         try:
-            if asked := await self.rows.asked_of(one):
-                course.request = await run_in_thread_if(stored_json.is_long(asked), _request, asked)
-                course.has_pieces = isinstance(asked, CompressedBuffer)
-                taken = await self.rows.take(one, self.instance)
-            if taken is not None:
-                course.one = taken
-                await self._recall(course, one.turn)
+            if stored_request := await self.operations.load_request(record):
+                execution.request = await run_in_thread_if(
+                    stored_json.is_large(stored_request), _decode_request, stored_request
+                )
+                execution.has_chunks = isinstance(stored_request, CompressedBuffer)
+                owned_record = await self.operations.take_over(record, self.instance)
+            if owned_record is not None:
+                execution.operation_record = owned_record
+                await self._load_history(execution, record.turn)
         except BaseException:
-            self.leave(course)
+            self.release(execution)
             raise
-        if taken is None:
-            self.leave(course)
+        if owned_record is None:
+            self.release(execution)
             return None
-        return course
+        return execution
 
-    def leave(self, course: OperationExecution) -> None:
+    def release(self, execution: OperationExecution) -> None:
         """Ends an execution in this process."""
-        if self.under_way.get(course.one.id) is course:
-            del self.under_way[course.one.id]
-        course.ended.set()
+        if self.executions.get(execution.operation_record.id) is execution:
+            del self.executions[execution.operation_record.id]
+        execution.ended.set()
 
-    async def _recall(self, course: OperationExecution, turn: int) -> None:
+    async def _load_history(self, execution: OperationExecution, fence: int) -> None:
         """Loads the step results and the writes of an operation."""
-        for text in await self.rows.given(course.one):
-            course.recorded += await run_in_thread_if(stored_json.is_long(text), steps.read, text)
-            course.has_pieces = course.has_pieces or isinstance(text, CompressedBuffer)
-        course.keep_recorded()
-        its = (await self.rows.writes_of(course.one.id))[course.one.id]
-        course.writes = {write.number: write for write in its}
-        if (before := self.unsaved.pop(course.one.id, None)) and before.one.turn == turn:
-            await run_in_thread_if(before.is_long, course.go_on_from, before)
+        for text in await self.operations.load_step_results(execution.operation_record):
+            execution.recorded_steps += await run_in_thread_if(
+                stored_json.is_large(text), step_records.decode_steps, text
+            )
+            execution.has_chunks = execution.has_chunks or isinstance(text, CompressedBuffer)
+        execution.mark_steps_saved()
+        writes = (await self.operations.load_writes(execution.operation_record.id))[
+            execution.operation_record.id
+        ]
+        execution.writes = {write.number: write for write in writes}
+        if (
+            unsaved := self.unsaved_executions.pop(execution.operation_record.id, None)
+        ) and unsaved.operation_record.turn == fence:
+            await run_in_thread_if(unsaved.is_long, execution.restore_unsaved, unsaved)
 
-    def _may_be_sending(self, undertaking: str, instance: str) -> bool:
+    def _may_be_sending(self, operation_id: str, instance: str) -> bool:
         """Whether a write may be in flight; true for every running operation of another instance."""
         if instance != self.instance:
             return True
-        course = self.under_way.get(undertaking)
-        return course is not None and course.is_sending
+        execution = self.executions.get(operation_id)
+        return execution is not None and execution.is_sending
 
-    def is_away(self, one: OperationRecord) -> bool:
+    def is_client_disconnected(self, record: OperationRecord) -> bool:
         """Whether the client is known to have disconnected."""
-        course = self.under_way.get(one.id) or self.delivering.get(one.id)
-        return one.deserted or (course is not None and course.deserted)
+        execution = self.executions.get(record.id) or self.deliveries.get(record.id)
+        return record.deserted or (execution is not None and execution.is_client_disconnected)
 
-    def is_known(self, one: OperationRecord) -> bool:
+    def is_handled_here(self, record: OperationRecord) -> bool:
         """Whether this process executes the operation, or has delivered or is delivering its response."""
-        return any(one.id in those for those in (self.under_way, self.delivering, self.delivered))
+        return any(
+            record.id in ids for ids in (self.executions, self.deliveries, self.delivered_ids)
+        )
 
-    def stamp(self, environment: str) -> datetime:
+    def service_time(self, environment: str) -> datetime:
         """The current time by the service's clock, with which a call that leaves now is stamped."""
-        return datetime.fromtimestamp(self._stamps.wall() + self._stamps.offset(environment), UTC)
+        return datetime.fromtimestamp(
+            self._service_clock.wall() + self._service_clock.offset(environment), UTC
+        )
 
-    def clocks(self) -> tuple[float, float]:
+    def read_clocks(self) -> tuple[float, float]:
         """The monotonic clock and the wall clock of this machine, in seconds."""
-        return self.monotonic(), self._stamps.wall()
+        return self.monotonic(), self._service_clock.wall()
 
-    def forget(self, left: set[str]) -> None:
+    def forget(self, open_ids: set[str]) -> None:
         """Drops the entries of operations that are no longer open."""
-        for id_ in self.unsaved.keys() - left:
-            del self.unsaved[id_]
-        self.unbegun = {
-            id_: id_ not in left
-            for id_, was_gone in self.unbegun.items()
-            if id_ in left or not was_gone
+        for id_ in self.unsaved_executions.keys() - open_ids:
+            del self.unsaved_executions[id_]
+        self.failed_starts = {
+            id_: id_ not in open_ids
+            for id_, was_closed in self.failed_starts.items()
+            if id_ in open_ids or not was_closed
         }
 
-    def unseen(
-        self, one: OperationRecord, rows: Sequence[OperationRecord]
+    def list_unseen(
+        self, record: OperationRecord, rows: Sequence[OperationRecord]
     ) -> list[OperationRecord]:
         """Identical requests that run in this process and are not among the rows, because they were
         not saved yet when the rows were read.
         """
-        seen = {row.id for row in rows}
+        seen_ids = {row.id for row in rows}
         return [
-            course.one
-            for course in self.under_way.values()
-            if course.one.id not in seen and one.asks_for_the_same(course.one)
+            execution.operation_record
+            for execution in self.executions.values()
+            if execution.operation_record.id not in seen_ids
+            and record.has_same_request(execution.operation_record)
         ]
 
-    def is_delivered(self, one: OperationRecord) -> bool:
+    def is_delivered(self, record: OperationRecord) -> bool:
         """Whether the client has the response, also if the delivery is not recorded yet."""
-        if one.id in self.delivered:
+        if record.id in self.delivered_ids:
             return True
-        look, _ = self.looks.get(one.id, (None, 0.0))
-        return look is not None and look()
+        is_acknowledged, _ = self.delivery_checks.get(record.id, (None, 0.0))
+        return is_acknowledged is not None and is_acknowledged()
 
-    def is_being_acknowledged(self, one: OperationRecord) -> bool:
+    def is_being_acknowledged(self, record: OperationRecord) -> bool:
         """Whether the response was written so recently that its acknowledgement may be delayed."""
-        _, written_at = self.looks.get(one.id, (None, -math.inf))
-        return self.monotonic() - written_at < ACKNOWLEDGED_WITHIN
+        _, written_at = self.delivery_checks.get(record.id, (None, -math.inf))
+        return self.monotonic() - written_at < ACKNOWLEDGEMENT_SECONDS
 
-    def deliver(self, one: OperationRecord) -> None:
+    def record_delivery(self, record: OperationRecord) -> None:
         """Notes that the client has the response; it is saved soon after."""
-        self.delivered[one.id] = None
-        self.delivery.set()
+        self.delivered_ids[record.id] = None
+        self.delivery_event.set()
 
-    async def note_delivered(self) -> None:
-        self.delivery.clear()
-        while ids := list(self.delivered):
-            await self.rows.answered(ids)
+    async def save_deliveries(self) -> None:
+        self.delivery_event.clear()
+        while ids := list(self.delivered_ids):
+            await self.operations.mark_answered(ids)
             for id_ in ids:
-                self.delivered.pop(id_, None)
+                self.delivered_ids.pop(id_, None)
 
-    async def reopen(self, one: OperationRecord) -> None:
+    async def reopen(self, record: OperationRecord) -> None:
         """Reopens an operation: the reset of the connection says that the client has not read the response."""
-        self.delivered.pop(one.id, None)
-        await self.rows.reopen(one.id)
+        self.delivered_ids.pop(record.id, None)
+        await self.operations.reopen(record.id)
 
-    async def desert(self, course: OperationExecution) -> None:
+    async def record_disconnect(self, execution: OperationExecution) -> None:
         """Notes that the client disconnected: an identical request is then a retry."""
-        course.deserted = True
-        if course.begun:
-            self.deserted[course.one.id] = None
-            await self.note_deserted()
+        execution.is_client_disconnected = True
+        if execution.is_saved:
+            self.disconnected_ids[execution.operation_record.id] = None
+            await self.save_disconnects()
 
-    async def note_deserted(self) -> None:
-        for id_ in list(self.deserted):
-            await self.rows.desert(id_)
-            self.deserted.pop(id_, None)
+    async def save_disconnects(self) -> None:
+        for id_ in list(self.disconnected_ids):
+            await self.operations.mark_client_disconnected(id_)
+            self.disconnected_ids.pop(id_, None)
 
-    def alike(self, call: Call) -> str:
-        known_by = call.body if call.match_fields is None else call.match_fields
-        return self._digest([call.method, call.path, known_by])
+    def digest_call(self, call: Call) -> str:
+        identity = call.body if call.match_fields is None else call.match_fields
+        return self._digest([call.method, call.path, identity])
 
-    def _digest(self, what: JSON) -> str:
-        return self._keyed.hexdigest_of(json_codec.iterdumps_canonical(what))
+    def _digest(self, value: JSON) -> str:
+        return self._hmac.hexdigest_parts(json_codec.iterdumps_canonical(value))
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -320,126 +339,145 @@ class OperationExecution:
     """An operation that this process executes, with its unsaved steps, changes and outcomes."""
 
     journal: Journal
-    one: OperationRecord
+    operation_record: OperationRecord
     operation: Operation
     request: Request
-    begun: bool = False
+    is_saved: bool = False
     """Whether the operation is in the database; it is inserted with its first change."""
-    attended: bool = True
+    is_client_waiting: bool = True
     """Whether a client is waiting for the response."""
-    recorded: list[tuple[str, steps.Outcome]] = field(default_factory=list)
+    recorded_steps: list[tuple[str, step_records.Outcome]] = field(default_factory=list)
     writes: dict[int, Write] = field(default_factory=dict)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    resumed: bool = False
-    not_first: frozenset[str] | None = None
+    is_resumed: bool = False
+    unrelated_ids: frozenset[str] | None = None
     """Open operations of which this is known not to be a retry; any other identical one takes precedence."""
-    came_at: tuple[float, float] = (0.0, 0.0)
+    received_at: tuple[float, float] = (0.0, 0.0)
     """When the waiting request was received, by the monotonic and the wall clock."""
-    deserted: bool = False
+    is_client_disconnected: bool = False
     """Whether an identical request is a retry: the client disconnected, or this is a retry itself."""
     is_sending: bool = False
     """Whether a write is in flight, or its outcome is not saved yet."""
     fenced_at: tuple[float, float] = (0.0, 0.0)
     """When the fence was last known to be held, by both clocks; never later than it really was."""
-    in_doubt: CompareAndSet | None = None
+    in_doubt_change: CompareAndSet | None = None
     """The object state to set while the last write is in doubt."""
-    unread: list[Failure] = field(default_factory=list)
+    failed_reads: list[Failure] = field(default_factory=list)
     """Reads since the last checkpoint that failed and may succeed later."""
-    placing: Sequence[CompareAndSet] = ()
+    routing_changes: Sequence[CompareAndSet] = ()
     """Marks and checks of the service that owns its batches, saved with its first change; a conflict
     raises BatchRoutedElsewhereError."""
-    names: dict[str, str] = field(default_factory=dict)
+    new_aliases: dict[str, str] = field(default_factory=dict)
     """New aliases in the response, legacy id to current id; saved when the operation is finished."""
-    has_pieces: bool = False
+    has_chunks: bool = False
     """Whether any of its stored texts may be in chunks."""
-    _waiting: list[CompareAndSet] = field(default_factory=list)
+    _pending_changes: list[CompareAndSet] = field(default_factory=list)
     """Changes of object state to save with the next checkpoint."""
     _position: int = 0
-    _kept: int = 0
+    _saved_step_count: int = 0
     """Number of saved steps."""
-    _change: int = 0
+    _unsaved_change_end: int = 0
     """Number of unsaved steps up to the last that changed something."""
-    _since: list[tuple[Step | str, steps.Outcome]] = field(default_factory=list)
+    _unsaved_steps: list[tuple[Step | str, step_records.Outcome]] = field(default_factory=list)
     """Steps since the last checkpoint; their fingerprints are computed when they are saved."""
-    _settled: list[Write] = field(default_factory=list)
+    _unsaved_outcomes: list[Write] = field(default_factory=list)
 
     # Steps
 
     @property
-    def replays(self) -> bool:
-        return self._position < len(self.recorded)
+    def is_replaying(self) -> bool:
+        return self._position < len(self.recorded_steps)
 
-    def replayed(self, step: Step) -> steps.Outcome:
+    def replay_step(self, step: Step) -> step_records.Outcome:
         """The recorded result of the step; raises Unknown if another step was recorded."""
-        its, outcome = self.recorded[self._position]
-        if its != steps.mark(step):
+        fingerprint, outcome = self.recorded_steps[self._position]
+        if fingerprint != step_records.fingerprint_step(step):
             raise Unknown("the program has changed since: it would go on differently")
         self._position += 1
         return outcome
 
-    def note(self, step: Step, outcome: steps.Outcome) -> None:
+    def record_step(self, step: Step, outcome: step_records.Outcome) -> None:
         # The fingerprint replaces a query for very many recipients, whose ids would fill memory.
-        noted = steps.mark(step) if isinstance(step, LoadFacts) and step.ids else step
-        self._since.append((noted, outcome))
+        recorded = (
+            step_records.fingerprint_step(step)
+            if isinstance(step, LoadFacts) and step.ids
+            else step
+        )
+        self._unsaved_steps.append((recorded, outcome))
         self._position += 1
 
     @property
     def is_long(self) -> bool:
         """Whether a checkpoint takes so long that it is encoded in a worker thread."""
         return json_codec.has_rows(self.request.body) or any(
-            json_codec.has_rows(outcome) or steps.is_long(step) for step, outcome in self._since
+            json_codec.has_rows(outcome) or step_records.is_long(step)
+            for step, outcome in self._unsaved_steps
         )
 
     @property
-    def entered(self) -> Write | None:
+    def entered_write(self) -> Write | None:
         """The recorded write at the current step, if there is one."""
         return self.writes.get(self._position)
 
     @property
-    def unanswered(self) -> Write | None:
+    def unanswered_write(self) -> Write | None:
         """The write in doubt: at most one, the last."""
         return next((write for write in self.writes.values() if write.state == SENT), None)
 
     @property
-    def is_untouched(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether the operation has changed nothing yet; only then can it still be refused."""
-        return not (self.writes or self.resumed or self._kept)
+        return not (self.writes or self.is_resumed or self._saved_step_count)
 
-    def keep_recorded(self) -> None:
-        self._kept = len(self.recorded)
+    def mark_steps_saved(self) -> None:
+        self._saved_step_count = len(self.recorded_steps)
 
-    def go_on_from(self, before: OperationExecution) -> None:
+    def restore_unsaved(self, previous: OperationExecution) -> None:
         """Takes over the steps that an earlier execution in this process could not save."""
-        if before._kept != self._kept:  # they were saved despite the error
+        if (
+            previous._saved_step_count != self._saved_step_count
+        ):  # they were saved despite the error
             return
-        self._since, self._settled = before._since, before._settled
-        self._change, self._waiting = before._change, before._waiting
-        if self._settled and self._settled[-1].state == HAPPENED:
+        self._unsaved_steps, self._unsaved_outcomes = (
+            previous._unsaved_steps,
+            previous._unsaved_outcomes,
+        )
+        self._unsaved_change_end, self._pending_changes = (
+            previous._unsaved_change_end,
+            previous._pending_changes,
+        )
+        if self._unsaved_outcomes and self._unsaved_outcomes[-1].state == CONFIRMED:
             # That outcome comes from reads, so it is read again: another write may have claimed
             # the object since.
-            self._settled.pop()
-            self._since.pop()
-            self._change = min(self._change, len(self._since))
-        self.recorded += steps.marked(self._since)
-        self.writes |= {write.number: write for write in self._settled}
+            self._unsaved_outcomes.pop()
+            self._unsaved_steps.pop()
+            self._unsaved_change_end = min(self._unsaved_change_end, len(self._unsaved_steps))
+        self.recorded_steps += step_records.fingerprint_steps(self._unsaved_steps)
+        self.writes |= {write.number: write for write in self._unsaved_outcomes}
 
-    def is_unread(self, failure: Failure) -> bool:
+    def is_failed_read(self, failure: Failure) -> bool:
         """Whether the failure comes from a read that may succeed later."""
-        return any(failure is one for one in self.unread)
+        return any(failure is read_failure for read_failure in self.failed_reads)
 
     # Checkpoints
 
-    async def enter(self, call: Call, stamped: datetime | None = None) -> None:
+    async def save_write(self, call: Call, stamped_at: datetime | None = None) -> None:
         """Saves a write before it leaves. The timestamp of a signed request may be ahead of our clock."""
         journal = self.journal
-        alike = await run_in_thread_if(self.is_long or steps.is_long(call), journal.alike, call)
-        now = self.journal.stamp(self.one.owner.environment)
-        now = max(now, stamped or now)
-        write = Write(self._position, call.method, call.path, alike, now)
+        call_digest = await run_in_thread_if(
+            self.is_long or step_records.is_long(call), journal.digest_call, call
+        )
+        now = self.journal.service_time(self.operation_record.tenant.environment)
+        now = max(now, stamped_at or now)
+        write = Write(self._position, call.method, call.path, call_digest, now)
         self.is_sending = True
         # A write that needs its client counts as a first change, even if it is a later step.
-        minds = self._minds(call.only_while_client_waits or not self.writes)
-        await self._keep(enters=write, records=[*self._places, *_guard(call)], **minds)
+        checks = self._build_checks(call.only_while_client_waits or not self.writes)
+        await self._save_checkpoint(
+            new_write=write,
+            object_changes=[*self._first_changes, *_build_superseded_check(call)],
+            **checks,
+        )
         self.writes[write.number] = write
 
     @property
@@ -448,14 +486,16 @@ class OperationExecution:
 
         By both clocks: while a machine is suspended, one of them usually stops.
         """
-        both = zip(self.journal.clocks(), self.fenced_at, strict=True)
-        return all(abs(now - then) < self.journal.late_after for now, then in both)
+        readings = zip(self.journal.read_clocks(), self.fenced_at, strict=True)
+        return all(
+            abs(now - earlier) < self.journal.fence_after_seconds for now, earlier in readings
+        )
 
     @property
-    def is_in_time(self) -> bool:
+    def is_start_in_time(self) -> bool:
         """Whether a start may still be sent, which is for ``START_DEADLINE_SECONDS`` after its request."""
-        both = zip(self.journal.clocks(), self.came_at, strict=True)
-        return all(abs(now - then) < START_WITHIN for now, then in both)
+        readings = zip(self.journal.read_clocks(), self.received_at, strict=True)
+        return all(abs(now - earlier) < START_DEADLINE_SECONDS for now, earlier in readings)
 
     async def fence(self) -> None:
         """Checks before a write leaves that this process still owns it; raises OwnershipLostError.
@@ -463,104 +503,109 @@ class OperationExecution:
         If the process was paused after it had recorded the write, another may have taken the
         operation over and concluded that the write was not executed.
         """
-        await self._keep(sends=True)
+        await self._save_checkpoint(is_sending=True)
 
-    async def record(self, step: CompareAndSet) -> None:
+    async def compare_and_set(self, step: CompareAndSet) -> None:
         """Changes object state, and records the step in the same commit.
 
         A change that cannot conflict and follows a write needs no commit of its own: it is saved with
         the next checkpoint, before any further step and before the response.
         """
-        if self.begun and not (self.is_untouched or has_find(step)):
-            self._waiting.append(step)
-            self._changed(step, None)
+        if self.is_saved and not (self.is_unchanged or has_expectation(step)):
+            self._pending_changes.append(step)
+            self._record_change(step, None)
             return
-        self._since.append((step, None))
-        minds = self.operation.method != "GET" and self.is_untouched
+        self._unsaved_steps.append((step, None))
+        has_checks = self.operation.method != "GET" and self.is_unchanged
         try:
-            await self._keep(records=[*self._places, step], **self._minds(minds))
+            await self._save_checkpoint(
+                object_changes=[*self._first_changes, step], **self._build_checks(has_checks)
+            )
         except (Conflict, Halted) as failure:
-            self._since[-1] = (step, failure)
+            self._unsaved_steps[-1] = (step, failure)
             self._position += 1
             raise
         except BaseException:
-            self._since.pop()
+            self._unsaved_steps.pop()
             raise
         self._position += 1
 
-    async def catch_up(self) -> None:
+    async def save_pending_changes(self) -> None:
         """Saves pending changes, before a step that must see them."""
-        if self._waiting:
-            await self._keep()
+        if self._pending_changes:
+            await self._save_checkpoint()
 
     @property
-    def _places(self) -> Sequence[CompareAndSet]:
-        return self.placing if self.is_untouched else ()
+    def _first_changes(self) -> Sequence[CompareAndSet]:
+        return self.routing_changes if self.is_unchanged else ()
 
-    def _minds(self, begins: bool) -> dict[str, Any]:
+    def _build_checks(self, is_first_change: bool) -> dict[str, Any]:
         """The checks that can refuse a first change; later changes are never refused, so that an
         operation in progress can be completed.
         """
         return {
-            "minds_freezes": begins,
-            "minds_restores": begins and self.operation.path.endswith("/start-processing"),
+            "refuses_if_frozen": is_first_change,
+            "refuses_if_restored": is_first_change
+            and self.operation.path.endswith("/start-processing"),
         }
 
-    def told(self, call: Call, outcome: steps.Outcome) -> None:
+    def record_response(self, call: Call, outcome: step_records.Outcome) -> None:
         """Records the response to the last write."""
         if isinstance(outcome, Refused):
-            self._settle(REFUSED, outcome.status)
+            self._resolve_write(REFUSED, outcome.status)
         elif isinstance(outcome, NoSuchOperation):
-            self._settle(NO_PATH)
+            self._resolve_write(NO_ENDPOINT)
         elif isinstance(outcome, Failure):
-            self._settle(UNSENT)
+            self._resolve_write(UNSENT)
         else:
-            self._settle(ANSWERED, made=_made(call, outcome))
-        self._changed(call, outcome)
+            self._resolve_write(ANSWERED, object_id=_find_created_id(call, outcome))
+        self._record_change(call, outcome)
 
-    async def found(self, call: Call, verdict: Confirmed | Absent) -> None:
+    async def record_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
         """Records and saves the outcome of a write that had no response, so that others see it at once."""
-        write, change = self.writes[self._position], self._change
-        if isinstance(verdict, Confirmed):
-            self._settle(HAPPENED, made=verdict.object_id)
-            self._changed(call, verdict.body)
+        write, change_end = self.writes[self._position], self._unsaved_change_end
+        if isinstance(outcome, Confirmed):
+            self._resolve_write(CONFIRMED, object_id=outcome.object_id)
+            self._record_change(call, outcome.body)
         else:
-            self._settle(MAY_EXIST if isinstance(verdict, MayExist) else DID_NOT)
-            self._changed(call, Unreachable("it was sent, and did not happen"))
+            self._resolve_write(MAY_EXIST if isinstance(outcome, MayExist) else ABSENT)
+            self._record_change(call, Unreachable("it was sent, and did not happen"))
         try:
-            await self._keep()
-        except AlreadyClaimed:
+            await self._save_checkpoint()
+        except AlreadyClaimedError:
             self._position -= 1
-            self._change = change
+            self._unsaved_change_end = change_end
             self.writes[self._position] = write
-            self._since.pop()
-            self._settled.pop()
+            self._unsaved_steps.pop()
+            self._unsaved_outcomes.pop()
             raise Unknown("what was seen is another's", retry_after=1) from None
 
-    def _settle(self, state: str, status: int | None = None, made: str | None = None) -> None:
+    def _resolve_write(
+        self, state: str, status: int | None = None, object_id: str | None = None
+    ) -> None:
         now = self.journal.clock()
         write = self.writes[self._position]
-        entered = (write.number, write.method, write.path, write.alike, write.entered_at)
-        settled = Write(*entered, state, status, made, write.told, now)
-        self.writes[self._position] = settled
-        self._settled.append(settled)
+        entry = (write.number, write.method, write.path, write.alike, write.entered_at)
+        resolved = Write(*entry, state, status, object_id, write.told, now)
+        self.writes[self._position] = resolved
+        self._unsaved_outcomes.append(resolved)
 
-    def _changed(self, step: Step, outcome: steps.Outcome) -> None:
-        self.note(step, outcome)
-        self._change = len(self._since)
+    def _record_change(self, step: Step, outcome: step_records.Outcome) -> None:
+        self.record_step(step, outcome)
+        self._unsaved_change_end = len(self._unsaved_steps)
 
     @property
-    def has_happened(self) -> bool:
+    def has_executed_write(self) -> bool:
         """Whether any of its writes was executed."""
-        return any(write.state in (ANSWERED, HAPPENED) for write in self.writes.values())
+        return any(write.state in (ANSWERED, CONFIRMED) for write in self.writes.values())
 
     # Ends
 
-    async def begin(self) -> None:
+    async def save_start(self) -> None:
         """Saves the operation before its first step, so that other processes see that it runs."""
-        await self._keep()
+        await self._save_checkpoint()
 
-    async def finish(self, answer: Text | None = None, idempotency: str | None = None) -> None:
+    async def finish(self, answer: StoredText | None = None, key_digest: str | None = None) -> None:
         """Marks the operation as done, before its response is sent.
 
         It is never replayed if the answer is stored, or if it is a read for its client, who can
@@ -568,127 +613,148 @@ class OperationExecution:
         as a replay repeats them. ``key_digest`` is the Idempotency-Key of a retry, if the first
         attempt had none.
         """
-        if self.begun:
-            del self._since[self._change :]
+        if self.is_saved:
+            del self._unsaved_steps[self._unsaved_change_end :]
             changes: dict[str, Any] = {"state": DONE, "why": None, "answer": answer}
-            if idempotency is not None:
-                changes["idempotency"] = idempotency
-            if not self.attended:  # the response goes to a retry, which may come to another process
+            if key_digest is not None:
+                changes["idempotency"] = key_digest
+            if (
+                not self.is_client_waiting
+            ):  # the response goes to a retry, which may come to another process
                 changes["deserted"] = True
             drops = answer is not None or self.operation.method == "GET"
-            await self._keep(changes=changes, drops=drops, names=self.names)
+            await self._save_checkpoint(
+                column_values=changes, drops_payload=drops, new_aliases=self.new_aliases
+            )
 
-    async def close(self, state: str = ANSWERED, answer: Text | None = None) -> None:
+    async def close(self, state: str = ANSWERED, answer: StoredText | None = None) -> None:
         """Closes the operation in an end state, and deletes its stored request."""
-        if self.begun:
+        if self.is_saved:
             changes: dict[str, Any] = {"state": state, "why": None, "answer": answer}
             if state == UNDONE:
                 changes["idempotency"] = None
-            await self._keep(changes=changes, drops=True)
+            await self._save_checkpoint(column_values=changes, drops_payload=True)
 
-    async def leave(self, why: str) -> None:
+    async def leave_in_doubt(self, reason: str) -> None:
         """Marks the operation as in doubt, to be replayed: a write is in doubt, or a later read failed."""
-        if self.begun:
-            if self.unread:
-                del self._since[self._change :]
-            changes = {"state": UNSETTLED, "why": why}
+        if self.is_saved:
+            if self.failed_reads:
+                del self._unsaved_steps[self._unsaved_change_end :]
+            changes = {"state": IN_DOUBT, "why": reason}
             try:
-                await self._keep(changes=changes, records=[self.in_doubt] if self.in_doubt else ())
+                await self._save_checkpoint(
+                    column_values=changes,
+                    object_changes=[self.in_doubt_change] if self.in_doubt_change else (),
+                )
             except Conflict:  # it was recorded before
-                await self._keep(changes=changes)
+                await self._save_checkpoint(column_values=changes)
 
-    async def _keep(
+    async def _save_checkpoint(
         self,
         *,
-        sends: bool = False,
-        records: Sequence[CompareAndSet] = (),
-        drops: bool = False,
+        is_sending: bool = False,
+        object_changes: Sequence[CompareAndSet] = (),
+        drops_payload: bool = False,
         **parts: Any,
     ) -> None:
-        begun_at = self.journal.clocks()
-        taken, settled, begins = self._since[:], self._settled[:], not self.begun
-        waiting = self._waiting[:]
+        started_at = self.journal.read_clocks()
+        saved_steps, outcomes, is_first = (
+            self._unsaved_steps[:],
+            self._unsaved_outcomes[:],
+            not self.is_saved,
+        )
+        pending_changes = self._pending_changes[:]
         is_long = self.is_long
-        kept = None
-        if taken and not drops:
-            given = await run_in_thread(steps.written, taken) if is_long else steps.written(taken)
-            kept = self._kept + len(taken) - 1, given
-            self.has_pieces = self.has_pieces or isinstance(given, CompressedBuffer)
-        made = [write.made for write in settled if write.made]
-        one = self.one
-        if begins:
-            asked = await run_in_thread(_asked, self.request) if is_long else _asked(self.request)
-            one = replace(one, asked=asked, deserted=self.deserted)
-            self.has_pieces = self.has_pieces or isinstance(asked, CompressedBuffer)
-        point = Point(
-            begins,
-            steps=kept,
-            settled=settled,
-            made=made,
-            records=[*waiting, *records],
-            drops=drops,
-            has_pieces=self.has_pieces,
-            not_first=self.not_first,
+        step_results = None
+        if saved_steps and not drops_payload:
+            encoded = (
+                await run_in_thread(step_records.encode_steps, saved_steps)
+                if is_long
+                else step_records.encode_steps(saved_steps)
+            )
+            step_results = self._saved_step_count + len(saved_steps) - 1, encoded
+            self.has_chunks = self.has_chunks or isinstance(encoded, CompressedBuffer)
+        object_ids = [write.made for write in outcomes if write.made]
+        record = self.operation_record
+        if is_first:
+            encoded_request = (
+                await run_in_thread(_encode_request, self.request)
+                if is_long
+                else _encode_request(self.request)
+            )
+            record = replace(record, asked=encoded_request, deserted=self.is_client_disconnected)
+            self.has_chunks = self.has_chunks or isinstance(encoded_request, CompressedBuffer)
+        checkpoint = Checkpoint(
+            is_first,
+            step_results=step_results,
+            resolved_writes=outcomes,
+            object_ids=object_ids,
+            object_changes=[*pending_changes, *object_changes],
+            drops_payload=drops_payload,
+            has_chunks=self.has_chunks,
+            unrelated_ids=self.unrelated_ids,
             **parts,
         )
         try:
-            await self.journal.rows.keep(one, point)
-        except Frozen:
+            await self.journal.operations.save_checkpoint(record, checkpoint)
+        except WritesFrozenError:
             raise Halted(
                 errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS
             ) from None
-        except BeingChecked:
+        except RestoreUncheckedError:
             raise Halted(errors.RESTORE_CHECK_PENDING) from None
         except Conflict as conflict:
-            if str(conflict) == BEGUN:
-                raise DecidedOtherwise from None
+            if str(conflict) == BACKEND_KIND:
+                raise BatchRoutedElsewhereError from None
             raise
         except StoreUnavailable:
-            if self.begun and self._settled:
-                self.journal.unsaved[one.id] = self
+            if self.is_saved and self._unsaved_outcomes:
+                self.journal.unsaved_executions[record.id] = self
             raise
-        self.begun = True
-        self.fenced_at = begun_at
-        self.is_sending = sends or point.enters is not None
-        self.unread.clear()
-        self._kept += len(taken)
-        self._change = 0
-        del self._since[: len(taken)]
-        del self._settled[: len(settled)]
-        del self._waiting[: len(waiting)]
-        if begins and self.deserted and not one.deserted:  # meanwhile
+        self.is_saved = True
+        self.fenced_at = started_at
+        self.is_sending = is_sending or checkpoint.new_write is not None
+        self.failed_reads.clear()
+        self._saved_step_count += len(saved_steps)
+        self._unsaved_change_end = 0
+        del self._unsaved_steps[: len(saved_steps)]
+        del self._unsaved_outcomes[: len(outcomes)]
+        del self._pending_changes[: len(pending_changes)]
+        if is_first and self.is_client_disconnected and not record.deserted:  # meanwhile
             with suppress(StoreUnavailable):
-                await self.journal.desert(self)
+                await self.journal.record_disconnect(self)
 
 
-_OF_A_BATCH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
+_BATCH_PATH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
 
 
-def _guard(call: Call) -> list[CompareAndSet]:
+def _build_superseded_check(call: Call) -> list[CompareAndSet]:
     """A check that the batch in the path of a write is not superseded (contract, section 7)."""
-    named = _OF_A_BATCH.match(call.path)
-    return [CompareAndSet("alias", named[1], {}, expected={"abandoned": None})] if named else []
+    match = _BATCH_PATH.match(call.path)
+    return [CompareAndSet("alias", match[1], {}, expected={"abandoned": None})] if match else []
 
 
-def _named_in(body: JSON) -> list[JSON]:
+def _list_body_ids(body: JSON) -> list[JSON]:
     """The ids in a bulk delete. The body is not validated yet."""
     ids = body.get("ids") if isinstance(body, dict) else None
     return ids if isinstance(ids, list) else []
 
 
-def _may_be_id(named: JSON) -> TypeGuard[str]:
+def _is_valid_id(value: JSON) -> TypeGuard[str]:
     """Whether a value can be an id. Other text is hostile input that a database may not even accept."""
-    return isinstance(named, str) and len(named) <= _LONGEST_ID and bool(_ID.fullmatch(named))
+    return (
+        isinstance(value, str) and len(value) <= _MAX_ID_LENGTH and bool(_ID_REGEX.fullmatch(value))
+    )
 
 
-_LONGEST_ID = 255
-_ID = re.compile(ID_PATTERN)
+_MAX_ID_LENGTH = 255
+_ID_REGEX = re.compile(ID_PATTERN)
 
 
-_MADE = ("recipient", "batch", "payment")
+_CREATED_FIELDS = ("recipient", "batch", "payment")
 
 
-def _made(call: Call, outcome: steps.Outcome) -> str | None:
+def _find_created_id(call: Call, outcome: step_records.Outcome) -> str | None:
     """The id of the object that a create returned."""
     if call.method != "POST" or not isinstance(outcome, dict):
         return None
@@ -696,36 +762,36 @@ def _made(call: Call, outcome: steps.Outcome) -> str | None:
         return None
     account = outcome.get("account")
     if isinstance(account, dict):
-        made = account.get("recipientAccountId")
+        object_id = account.get("recipientAccountId")
     else:
-        within = (outcome[name] for name in _MADE if isinstance(outcome.get(name), dict))
-        made = next(within, outcome).get("id")
-    return made if isinstance(made, str) else None
+        created = (outcome[name] for name in _CREATED_FIELDS if isinstance(outcome.get(name), dict))
+        object_id = next(created, outcome).get("id")
+    return object_id if isinstance(object_id, str) else None
 
 
 # A request as text
 
 
-def _asked(request: Request) -> Text:
-    manners = {name: getattr(request.options, name) for name in LegacyOptions.__dataclass_fields__}
-    told = {
+def _encode_request(request: Request) -> StoredText:
+    options = {name: getattr(request.options, name) for name in LegacyOptions.__dataclass_fields__}
+    encoded = {
         "now": request.now.isoformat(),
         "seed": request.seed,
         "ids": dict(request.ids),
         "query": dict(request.query),
         "body": request.body,
-        "manners": manners,
+        "manners": options,
     }
-    return stored_json.encode_stored(told)
+    return stored_json.encode_value(encoded)
 
 
-def _request(text: Text) -> Request:
-    told = stored_json.value(text)
+def _decode_request(text: StoredText) -> Request:
+    encoded = stored_json.decode_value(text)
     return Request(
-        now=datetime.fromisoformat(told["now"]),
-        seed=told["seed"],
-        ids=told["ids"],
-        query=told["query"],
-        body=told["body"],
-        options=LegacyOptions(**told["manners"]),
+        now=datetime.fromisoformat(encoded["now"]),
+        seed=encoded["seed"],
+        ids=encoded["ids"],
+        query=encoded["query"],
+        body=encoded["body"],
+        options=LegacyOptions(**encoded["manners"]),
     )

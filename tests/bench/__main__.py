@@ -17,55 +17,55 @@ from typing import Any
 import uvloop
 
 from tests.bench import (
-    big,
-    big_batch,
-    comparing,
-    lists,
+    contestant_processes,
+    large_batch,
+    large_batch_bodies,
+    list_queries,
     load,
+    logging_cost,
     machine,
     report,
     scaling,
-    starting,
-    telling,
+    shadow_traffic,
 )
-from tests.bench.figures import DIRECT, Measured, Round, part_of
-from tests.bench.starting import Contestant
-from tests.bench.work import WORKS, Work
+from tests.bench.contestant_processes import Contestant
+from tests.bench.figures import DIRECT, Measured, Round, compute_percentile
+from tests.bench.workloads import WORKLOADS, Workload
 
-LEAST = 4
+MIN_REQUESTS = 4
 """Least number of requests of a round."""
 
-ALONE = 0.4
+SINGLE_CLIENT_SHARE = 0.4
 """Share of a round in which a single client sends requests."""
 
-OWN = frozenset({"id"})
+VARYING_FIELDS = frozenset({"id"})
 """Fields whose values differ between gateways."""
 
 
-async def measure(one: Contestant, work: Work, seconds: float) -> Round:
-    alone = await load.ask(one.port, work, 1, seconds * ALONE)
-    before = machine.cpu_seconds(one.pid)
-    heard = await load.ask(one.port, work, work.clients, seconds, LEAST)
-    used = machine.cpu_seconds(one.pid) - before
+async def measure(one: Contestant, work: Workload, seconds: float) -> Round:
+    alone = await load.run_clients(one.port, work, 1, seconds * SINGLE_CLIENT_SHARE)
+    before = machine.read_cpu_seconds(one.pid)
+    heard = await load.run_clients(one.port, work, work.clients, seconds, MIN_REQUESTS)
+    used = machine.read_cpu_seconds(one.pid) - before
     count = len(heard.took)
     return Round(
-        alone_p50=part_of(alone.took, 50),
+        alone_p50=compute_percentile(alone.took, 50),
         cpu=1e6 * used / count,
         per_second=count / heard.seconds,
-        p50=part_of(heard.took, 50),
-        p99=part_of(heard.took, 99),
+        p50=compute_percentile(heard.took, 50),
+        p99=compute_percentile(heard.took, 99),
     )
 
 
-async def direct(port: int, work: Work, seconds: float) -> Round:
-    heard = await load.ask(port, work, 1, seconds * ALONE)
-    return Round(alone_p50=part_of(heard.took, 50))
+async def measure_service(port: int, work: Workload, seconds: float) -> Round:
+    heard = await load.run_clients(port, work, 1, seconds * SINGLE_CLIENT_SHARE)
+    return Round(alone_p50=compute_percentile(heard.took, 50))
 
 
-async def rounds(
+async def run_rounds(
     contestants: Sequence[Contestant],
     service_port: int,
-    works: Sequence[Work],
+    works: Sequence[Workload],
     options: argparse.Namespace,
 ) -> Measured:
     names = [DIRECT, *(one.name for one in contestants)]
@@ -75,7 +75,7 @@ async def rounds(
     for number in range(1, options.rounds + 1):
         for work in works:
             print(f"round {number} of {options.rounds}: {work.name}", flush=True)
-            found = await direct(service_port, work, options.seconds)
+            found = await measure_service(service_port, work, options.seconds)
             measured[work.name, DIRECT].append(found)
             for one in contestants:
                 found = await measure(one, work, options.seconds)
@@ -83,64 +83,73 @@ async def rounds(
     return measured
 
 
-async def warm(contestants: Sequence[Contestant], works: Sequence[Work]) -> None:
+async def warm_up(contestants: Sequence[Contestant], works: Sequence[Workload]) -> None:
     for one in contestants:
         print(f"warming up {one.name}", flush=True)
         for work in works:
             least = 2 * work.among if work.among < 1000 else 1
-            await load.ask(one.port, work, work.clients, 0.6 if work.clients > 2 else 0, least)
+            await load.run_clients(
+                one.port, work, work.clients, 0.6 if work.clients > 2 else 0, least
+            )
 
 
-async def same_job(contestants: Sequence[Contestant], works: Sequence[Work]) -> None:
+async def check_same_answers(contestants: Sequence[Contestant], works: Sequence[Workload]) -> None:
     """Checks that all translating contestants answer alike, or the comparison means nothing."""
     for work in works:
         answers = {
-            one.name: _comparable(json.loads(await load.one(one.port, work)))
+            one.name: _remove_varying(json.loads(await load.fetch_once(one.port, work)))
             for one in contestants
-            if one.name != starting.PASSING
+            if one.name != contestant_processes.PASSING
         }
-        expected = answers[starting.GATEWAY]
+        expected = answers[contestant_processes.GATEWAY]
         for name, answer in answers.items():
             if answer != expected:
                 raise SystemExit(f"{name} answers {work.name} with\n{answer}\nand not\n{expected}")
 
 
-def _comparable(value: Any) -> Any:
+def _remove_varying(value: Any) -> Any:
     """Drops ids and request numbers, which differ."""
     if isinstance(value, dict):
-        return {name: _comparable(one) for name, one in value.items() if name not in OWN}
+        return {
+            name: _remove_varying(one) for name, one in value.items() if name not in VARYING_FIELDS
+        }
     if isinstance(value, list):
-        return [_comparable(one) for one in value]
+        return [_remove_varying(one) for one in value]
     return value if not isinstance(value, str) else value.rstrip("0123456789")
 
 
-async def bench(options: argparse.Namespace) -> None:
-    _server, beside = machine.cores()
+async def run_bench(options: argparse.Namespace) -> None:
+    _server, beside = machine.select_cores()
     where = "pinned: servers on one core, load and service on another"
     print(where if machine.is_pinned() else "not pinned: everything shares what there is")
     print(f"load before: {os.getloadavg()[0]:.2f}", flush=True)
-    with tempfile.TemporaryDirectory() as name, machine.on(beside):
+    with tempfile.TemporaryDirectory() as name, machine.pin_to_cores(beside):
         async with (
-            starting.service() as port,
-            starting.all_of_them(Path(name), port, options.postgres) as (contestants, missing),
+            contestant_processes.start_service() as port,
+            contestant_processes.start_contestants(Path(name), port, options.postgres) as (
+                contestants,
+                missing,
+            ),
         ):
-            works = [work for work in WORKS if work.name in (options.only or work.name)]
-            await same_job(contestants, works)
-            await warm(contestants, works)
-            measured = await rounds(contestants, port, works, options)
-            goals = [await telling.share(Path(name) / "telling", port, options.rounds)]
-        scaled = f"left out: several workers: {missing.get(starting.ON_POSTGRES)}"
+            works = [work for work in WORKLOADS if work.name in (options.only or work.name)]
+            await check_same_answers(contestants, works)
+            await warm_up(contestants, works)
+            measured = await run_rounds(contestants, port, works, options)
+            goals = [await logging_cost.measure_share(Path(name) / "telling", port, options.rounds)]
+        scaled = f"left out: several workers: {missing.get(contestant_processes.ON_POSTGRES)}"
         if options.postgres:
-            folder = Path(name) / starting.ON_POSTGRES
-            scaled = await scaling.bench(folder, options.rounds, options.seconds, options.redis)
-    print(f"\n{report.table(measured, missing, goals)}")
+            folder = Path(name) / contestant_processes.ON_POSTGRES
+            scaled = await scaling.run_bench(folder, options.rounds, options.seconds, options.redis)
+    print(f"\n{report.format_table(measured, missing, goals)}")
     print(f"\n{scaled}")
     told = {"rounds": options.rounds, "seconds": options.seconds}
-    report.write(options.output, measured, report.document(measured, missing, told, goals))
+    report.write_report(
+        options.output, measured, report.build_document(measured, missing, told, goals)
+    )
     print(f"\n{options.output}/bench.json and bench.svg have it too")
 
 
-def made_folder(name: str) -> Path:
+def create_folder(name: str) -> Path:
     """Creates the output first, so that a path that cannot be written fails at once."""
     folder = Path(name)
     try:
@@ -157,7 +166,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=[work.name for work in WORKS],
+        choices=[work.name for work in WORKLOADS],
         help="this work alone; may be given again for more",
     )
     parser.add_argument("--postgres", help="URL of an empty database, to be measured too")
@@ -170,22 +179,24 @@ def main() -> None:
     parser.add_argument(
         "--comparing", action="store_true", help="instead: what a live comparison adds to an answer"
     )
-    parser.add_argument("--payments", type=int, default=big_batch.COUNT, help="of --big")
+    parser.add_argument("--payments", type=int, default=large_batch_bodies.COUNT, help="of --big")
     parser.add_argument(
         "--lists", action="store_true", help="instead: lists over ever more recipients"
     )
-    parser.add_argument("--recipients", type=int, nargs="+", default=lists.SIZES, help="of --lists")
-    parser.add_argument("--output", type=made_folder, default=starting.INSTALLED)
+    parser.add_argument(
+        "--recipients", type=int, nargs="+", default=list_queries.SIZES, help="of --lists"
+    )
+    parser.add_argument("--output", type=create_folder, default=contestant_processes.INSTALLED)
     options = parser.parse_args()
-    starting.INSTALLED.mkdir(exist_ok=True)
+    contestant_processes.INSTALLED.mkdir(exist_ok=True)
     if options.big:
-        uvloop.run(big.bench(options.payments))
+        uvloop.run(large_batch.run_bench(options.payments))
     elif options.comparing:
-        uvloop.run(comparing.bench(options.rounds, options.seconds))
+        uvloop.run(shadow_traffic.run_bench(options.rounds, options.seconds))
     elif options.lists:
-        uvloop.run(lists.bench(options.recipients))
+        uvloop.run(list_queries.run_bench(options.recipients))
     else:
-        uvloop.run(bench(options))
+        uvloop.run(run_bench(options))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tests.bench.starting import FASTAPI, GATEWAY, NODE, ON_POSTGRES, PASSING
-from tests.bench.work import WORKS, Work
+from tests.bench.contestant_processes import FASTAPI, GATEWAY, NODE, ON_POSTGRES, PASSING
+from tests.bench.workloads import WORKLOADS, Workload
 
 DIRECT = "the service itself"
 """Direct requests to the service: only their latency is measured."""
@@ -30,18 +30,18 @@ Measured = Mapping[tuple[str, str], Sequence[Round]]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Distribution:
     median: float
     least: float
     most: float
 
 
-def spread(rounds: Sequence[Round], what: str) -> Spread:
+def summarize(rounds: Sequence[Round], what: str) -> Distribution:
     values = [getattr(one, what) for one in rounds]
-    return Spread(median(values), min(values), max(values))
+    return Distribution(median(values), min(values), max(values))
 
 
-def part_of(took: Sequence[float], of_hundred: int) -> float:
+def compute_percentile(took: Sequence[float], of_hundred: int) -> float:
     """A percentile, in milliseconds."""
     ordered = sorted(took)
     return 1000 * ordered[min(len(ordered) - 1, len(ordered) * of_hundred // 100)]
@@ -60,39 +60,39 @@ class Goal:
         return self.measured <= self.goal if self.at_most else self.measured >= self.goal
 
 
-def goals(measured: Measured) -> list[Goal]:
+def list_goals(measured: Measured) -> list[Goal]:
     held: list[Goal] = []
-    for work in WORKS:
+    for work in WORKLOADS:
         for other, at_least in ((PASSING, 0.5 if work.enters else 0.8), (FASTAPI, 10), (NODE, 0.5)):
             if (work.name, other) in measured:
-                ratio = _cpu(measured, work, other) / _cpu(measured, work, GATEWAY)
+                ratio = _compute_cpu(measured, work, other) / _compute_cpu(measured, work, GATEWAY)
                 what = f"{work.name}: requests per CPU second, against {other}"
                 held.append(Goal(what, ratio, at_least))
-    return [*held, *_added(measured)]
+    return [*held, *_compute_added_latency(measured)]
 
 
-def _cpu(measured: Measured, work: Work, name: str) -> float:
-    return spread(measured[work.name, name], "cpu").median
+def _compute_cpu(measured: Measured, work: Workload, name: str) -> float:
+    return summarize(measured[work.name, name], "cpu").median
 
 
-def _added(measured: Measured) -> Iterable[Goal]:
+def _compute_added_latency(measured: Measured) -> Iterable[Goal]:
     """For reads only: a write waits for the disk."""
-    for work in WORKS:
+    for work in WORKLOADS:
         if work.enters or (work.name, DIRECT) not in measured:
             continue
         direct, passing, own = (
-            spread(measured[work.name, name], "alone_p50").median
+            summarize(measured[work.name, name], "alone_p50").median
             for name in (DIRECT, PASSING, GATEWAY)
         )
         what = f"{work.name}: p50 added to a client alone, against {PASSING}"
         yield Goal(what, (own - direct) / (passing - direct), 1.3, at_most=True)
 
 
-def durable(measured: Measured) -> dict[str, float]:
+def compute_durable_writes(measured: Measured) -> dict[str, float]:
     """Writes per second, each with a commit before it is sent and after its response."""
     found = {}
-    for work in WORKS:
+    for work in WORKLOADS:
         for name in (GATEWAY, ON_POSTGRES):
             if work.enters and (rounds := measured.get((work.name, name))):
-                found[f"{work.name}, {name}"] = spread(rounds, "per_second").median
+                found[f"{work.name}, {name}"] = summarize(rounds, "per_second").median
     return found

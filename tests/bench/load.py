@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import cast
 
-from tests.bench.work import Work, numbered
+from tests.bench.workloads import Workload, insert_number
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 ANSWER_SECONDS = 60
@@ -18,23 +18,23 @@ _numbers = itertools.count(int(time.time()) % 10**4 * 10**4)
 """Never repeats a number within a run: see ``work``."""
 
 
-class Broken(Exception):
+class ContestantBroken(Exception):
     """The contestant answers wrongly, so that there is nothing to measure."""
 
 
 @dataclass(slots=True)
-class Heard:
+class LoadResult:
     """Seconds of each response, and of the whole run."""
 
     took: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
 
-class Client(asyncio.Protocol):
+class LoadClient(asyncio.Protocol):
     """One connection; it sends the next request after each response, or one ``every`` so many seconds."""
 
     def __init__(
-        self, work: Work, heard: Heard, until: float, least: int, every: float = 0.0
+        self, work: Workload, heard: LoadResult, until: float, least: int, every: float = 0.0
     ) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.last = b""
@@ -52,21 +52,21 @@ class Client(asyncio.Protocol):
         self._transport = cast(
             "asyncio.Transport", transport
         )  # uvloop's transport is not a subclass
-        self._ask()
+        self._send_next()
 
-    def _ask(self) -> None:
-        data = numbered(self._template, next(_numbers) % self._among)
+    def _send_next(self) -> None:
+        data = insert_number(self._template, next(_numbers) % self._among)
         self._sent_at = time.perf_counter()
         self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         self._answer += data
         if self._whole < 0 and (end := self._answer.find(b"\r\n\r\n")) >= 0:
-            self._head(bytes(self._answer[:end]), end + 4)
+            self._parse_head(bytes(self._answer[:end]), end + 4)
         if 0 <= self._whole <= len(self._answer):
-            self._answered()
+            self._count_response()
 
-    def _head(self, head: bytes, begins: int) -> None:
+    def _parse_head(self, head: bytes, begins: int) -> None:
         length = _LENGTH.search(head)
         if length is None:
             self._fail(f"an answer without a length: {head[:80]!r}")
@@ -75,67 +75,67 @@ class Client(asyncio.Protocol):
         else:
             self._whole = begins + int(length[1])
 
-    def _answered(self) -> None:
+    def _count_response(self) -> None:
         now = time.perf_counter()
         self._heard.took.append(now - self._sent_at)
         self.last, self._whole = bytes(self._answer), -1
         self._answer.clear()
         if now >= self._until and len(self._heard.took) >= self._least:
             self._transport.close()
-            self._over(None)
+            self._finish(None)
         elif self._every:
             rest = max(0.0, self._sent_at + self._every - now)
-            asyncio.get_running_loop().call_later(rest, self._ask)
+            asyncio.get_running_loop().call_later(rest, self._send_next)
         else:
-            self._ask()
+            self._send_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(f"the connection ended ({type(exc).__name__})")
 
     def _fail(self, why: str) -> None:
-        self._over(Broken(why))
+        self._finish(ContestantBroken(why))
 
-    def _over(self, failure: Exception | None) -> None:
+    def _finish(self, failure: Exception | None) -> None:
         if not self.done.done() and failure:
             self.done.set_exception(failure)
         elif not self.done.done():
             self.done.set_result(None)
 
 
-async def ask(
+async def run_clients(
     port: int,
-    work: Work,
+    work: Workload,
     clients: int,
     seconds: float,
     least: int = 1,
     *,
     every: float = 0.0,
-    heard: Heard | None = None,
-) -> Heard:
+    heard: LoadResult | None = None,
+) -> LoadResult:
     """Runs clients for some time and at least some requests; raises Broken.
 
     Each waits for its answer, and where ``every`` is given until so many seconds have gone. What is
     heard is added to ``heard`` meanwhile.
     """
-    heard = heard or Heard()
+    heard = heard or LoadResult()
     began = time.perf_counter()
-    await _asked([(port, work, heard, began + seconds, least, every)] * clients, seconds)
+    await _wait_for_clients([(port, work, heard, began + seconds, least, every)] * clients, seconds)
     heard.seconds = time.perf_counter() - began
     return heard
 
 
-async def one(port: int, work: Work) -> bytes:
+async def fetch_once(port: int, work: Workload) -> bytes:
     """The body of one response."""
-    (client,) = await _asked([(port, work, Heard(), 0.0, 1, 0.0)], 0)
+    (client,) = await _wait_for_clients([(port, work, LoadResult(), 0.0, 1, 0.0)], 0)
     return client.last.partition(b"\r\n\r\n")[2]
 
 
-async def _asked(
-    asking: list[tuple[int, Work, Heard, float, int, float]], seconds: float
-) -> list[Client]:
+async def _wait_for_clients(
+    asking: list[tuple[int, Workload, LoadResult, float, int, float]], seconds: float
+) -> list[LoadClient]:
     loop, clients = asyncio.get_running_loop(), []
     for port, *rest in asking:
-        made = Client(*rest)  # type: ignore[arg-type]
+        made = LoadClient(*rest)  # type: ignore[arg-type]
         await loop.create_connection(lambda made=made: made, "127.0.0.1", port)  # type: ignore[misc]
         clients.append(made)
     async with asyncio.timeout(seconds + ANSWER_SECONDS):

@@ -10,28 +10,28 @@ from pathlib import Path
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
-def cpu_seconds(pid: int) -> float:
+def read_cpu_seconds(pid: int) -> float:
     """User and system time of a process, its threads and its children, including ended ones."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     fields = stat.rpartition(")")[2].split()
     own = sum(map(int, fields[11:15])) / _TICK
-    return own + sum(map(cpu_seconds, _children(pid)))
+    return own + sum(map(read_cpu_seconds, _list_children(pid)))
 
 
-def cpu_exactly(pid: int) -> float:
+def read_precise_cpu_seconds(pid: int) -> float:
     """The same for running threads, more precise than ticks of 10 ms: for short measurements."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
 
 
-def _children(pid: int) -> list[int]:
+def _list_children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         found += map(int, (task / "children").read_text().split())
     return found
 
 
-def cores() -> tuple[set[int], set[int]]:
+def select_cores() -> tuple[set[int], set[int]]:
     """Cores for the server, and for load and service; the same core if there is only one."""
     if not hasattr(os, "sched_getaffinity"):
         return set(), set()
@@ -40,7 +40,7 @@ def cores() -> tuple[set[int], set[int]]:
 
 
 @contextmanager
-def on(where: set[int]) -> Iterator[None]:
+def pin_to_cores(where: set[int]) -> Iterator[None]:
     """Pins processes that start within the context to these cores."""
     if not where:
         yield
@@ -54,5 +54,5 @@ def on(where: set[int]) -> Iterator[None]:
 
 
 def is_pinned() -> bool:
-    server, load = cores()
+    server, load = select_cores()
     return bool(server) and server != load

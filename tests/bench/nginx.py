@@ -13,12 +13,12 @@ MODULES = ("ndk_http_module.so", "ngx_http_lua_module.so")
 FOLDERS = ("/usr/lib/nginx/modules", "/usr/lib64/nginx/modules", "/etc/nginx/modules")
 
 
-def prepared(folder: Path, port: int, service_port: int) -> list[str] | str:
+def prepare_nginx(folder: Path, port: int, service_port: int) -> list[str] | str:
     """The command that starts it with a configuration in ``folder``, or the reason why it cannot start."""
     binary = shutil.which("openresty") or shutil.which("nginx")
     if binary is None:
         return "it is not installed"
-    modules = _modules(binary)
+    modules = _find_modules(binary)
     if modules is None:
         return "it has no Lua module; Debian has it in libnginx-mod-http-lua"
     folder.mkdir()
@@ -43,7 +43,7 @@ def prepared(folder: Path, port: int, service_port: int) -> list[str] | str:
     return words
 
 
-def _modules(binary: str) -> list[Path] | None:
+def _find_modules(binary: str) -> list[Path] | None:
     """The modules to load for Lua, empty if built in; None if Lua is missing."""
     told = subprocess.run([binary, "-V"], capture_output=True, text=True, check=False).stderr
     if "ngx_lua" in told or "lua-nginx-module" in told:

@@ -14,7 +14,14 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from tests.bench import machine
-from tests.bench.figures import DIRECT, Goal, Measured, durable, goals, spread
+from tests.bench.figures import (
+    DIRECT,
+    Goal,
+    Measured,
+    compute_durable_writes,
+    list_goals,
+    summarize,
+)
 
 COLUMNS = ("cpu", "per_second", "p50", "p99", "alone_p50")
 HEAD = (
@@ -22,14 +29,14 @@ HEAD = (
 )
 
 
-def table(measured: Measured, missing: Mapping[str, str], more: Sequence[Goal]) -> str:
+def format_table(measured: Measured, missing: Mapping[str, str], more: Sequence[Goal]) -> str:
     """Medians, and the range of the CPU time."""
     lines, work = [HEAD], ""
     for (of_work, name), rounds in measured.items():
         if of_work != work:
             lines += ["", of_work]
             work = of_work
-        found = {what: spread(rounds, what) for what in COLUMNS}
+        found = {what: summarize(rounds, what) for what in COLUMNS}
         alone = f"{found['alone_p50'].median:>11.2f}"
         if name == DIRECT:
             lines.append(f"  {name:<26}{'':>58}{alone}")
@@ -40,11 +47,16 @@ def table(measured: Measured, missing: Mapping[str, str], more: Sequence[Goal]) 
             f"  {name:<26}{told:>28}{found['per_second'].median:>12,.1f}"
             f"{found['p50'].median:>9.2f}{found['p99'].median:>9.2f}{alone}"
         )
-    lines += ["", *_goals([*goals(measured), *more]), "", *_durable(measured)]
+    lines += [
+        "",
+        *_format_goals([*list_goals(measured), *more]),
+        "",
+        *_format_durable_writes(measured),
+    ]
     return "\n".join([*lines, *(f"left out: {name}: {why}" for name, why in missing.items())])
 
 
-def _goals(held: Sequence[Goal]) -> list[str]:
+def _format_goals(held: Sequence[Goal]) -> list[str]:
     lines = [f"{'goal':<72}{'measured':>10}{'goal':>10}"]
     for one in held:
         bound = f"{'≤' if one.at_most else '≥'} {one.goal:g}"
@@ -53,11 +65,14 @@ def _goals(held: Sequence[Goal]) -> list[str]:
     return lines
 
 
-def _durable(measured: Measured) -> list[str]:
-    return [f"{what:<72}{per:>10,.1f} a second" for what, per in durable(measured).items()]
+def _format_durable_writes(measured: Measured) -> list[str]:
+    return [
+        f"{what:<72}{per:>10,.1f} a second"
+        for what, per in compute_durable_writes(measured).items()
+    ]
 
 
-def document(
+def build_document(
     measured: Measured,
     missing: Mapping[str, str],
     options: Mapping[str, Any],
@@ -67,7 +82,7 @@ def document(
         {
             "work": work,
             "contestant": name,
-            **{what: asdict(spread(rounds, what)) for what in COLUMNS},
+            **{what: asdict(summarize(rounds, what)) for what in COLUMNS},
             "rounds": [asdict(one) for one in rounds],
         }
         for (work, name), rounds in measured.items()
@@ -85,8 +100,8 @@ def document(
         "options": dict(options),
         "left_out": dict(missing),
         "measured": rows,
-        "goals": [{**asdict(one), "met": one.is_met} for one in [*goals(measured), *more]],
-        "durable_writes_per_second": durable(measured),
+        "goals": [{**asdict(one), "met": one.is_met} for one in [*list_goals(measured), *more]],
+        "durable_writes_per_second": compute_durable_writes(measured),
     }
     return json.dumps(told, indent=1)
 
@@ -95,9 +110,9 @@ ROW, LEFT, WIDE = 18, 250, 420
 COLOURS = ("#8a8f98", "#c2702e", "#3c8a4e", "#a3872a", "#2b5fb0", "#7a4fb0")
 
 
-def picture(measured: Measured) -> str:
+def render_chart(measured: Measured) -> str:
     """A bar chart of CPU time per request on a logarithmic scale; shorter is better."""
-    shown = {key: spread(rounds, "cpu") for key, rounds in measured.items() if key[1] != DIRECT}
+    shown = {key: summarize(rounds, "cpu") for key, rounds in measured.items() if key[1] != DIRECT}
     names = list(dict.fromkeys(name for _, name in shown))
     top = max(one.most for one in shown.values())
     parts, y, work = [], 34, ""
@@ -122,6 +137,6 @@ def picture(measured: Measured) -> str:
     )
 
 
-def write(folder: Path, measured: Measured, document_: str) -> None:
+def write_report(folder: Path, measured: Measured, document_: str) -> None:
     (folder / "bench.json").write_text(document_ + "\n", "utf-8")
-    (folder / "bench.svg").write_text(picture(measured), "utf-8")
+    (folder / "bench.svg").write_text(render_chart(measured), "utf-8")

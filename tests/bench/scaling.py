@@ -16,11 +16,11 @@ from statistics import median
 from redis import Redis
 from redis.exceptions import RedisError
 
-from tests.bench import load, machine, starting
-from tests.bench.work import WORKS
+from tests.bench import contestant_processes, load, machine
+from tests.bench.workloads import WORKLOADS
 from tests.processes import serving
 
-READ = WORKS[0]
+READ = WORKLOADS[0]
 CLIENTS = 32
 WORKERS = (1, 2)
 ENOUGH = 4
@@ -33,14 +33,14 @@ requests_per_hour = 1_000_000_000
 
 
 @dataclass(slots=True)
-class Found:
+class WorkerResult:
     """Per round: requests per second, and CPU microseconds per request."""
 
     per_second: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
 
-def _cores() -> tuple[set[int], set[int]]:
+def _select_cores() -> tuple[set[int], set[int]]:
     """Cores for workers, and for load and service; None if there are too few to separate them."""
     if not hasattr(os, "sched_getaffinity"):
         return set(), set()
@@ -48,7 +48,7 @@ def _cores() -> tuple[set[int], set[int]]:
     return (set(there[:2]), set(there[2:])) if len(there) >= ENOUGH else (set(), set())
 
 
-def _answers(redis: str) -> bool:
+def _is_redis_available(redis: str) -> bool:
     try:
         return bool(Redis.from_url(redis).ping())
     except RedisError:
@@ -56,50 +56,52 @@ def _answers(redis: str) -> bool:
 
 
 @asynccontextmanager
-async def _gateway(folder: Path, made: str, workers: int) -> AsyncIterator[tuple[int, int]]:
+async def _start_gateway(folder: Path, made: str, workers: int) -> AsyncIterator[tuple[int, int]]:
     """Port and process of a gateway with some workers, on the database in another gateway's ``folder``."""
     (folder / "gateway.toml").write_text(made.replace("[server]", f"[server]\nworkers = {workers}"))
-    async with serving(folder, seconds=starting.START_SECONDS) as running:
-        yield running.port, running.running.pid
+    async with serving(folder, seconds=contestant_processes.START_SECONDS) as running:
+        yield running.port, running.process.pid
 
 
-async def bench(folder: Path, rounds: int, seconds: float, redis: str) -> str:
+async def run_bench(folder: Path, rounds: int, seconds: float, redis: str) -> str:
     """Lines for the report; ``folder`` belongs to a gateway on PostgreSQL that has ended."""
-    if not _answers(redis):
+    if not _is_redis_available(redis):
         return f"left out: several workers: there is no Redis at {redis}; --redis names another"
-    server, beside = _cores()
+    server, beside = _select_cores()
     made = (folder / "gateway.toml").read_text().partition("[limits]")[0] + MORE.format(redis=redis)
-    found = {workers: Found() for workers in WORKERS}
-    with machine.on(beside):
+    found = {workers: WorkerResult() for workers in WORKERS}
+    with machine.pin_to_cores(beside):
         async with AsyncExitStack() as stack:
-            service_port = await stack.enter_async_context(starting.service())
-            made = starting.before(service_port, made)
+            service_port = await stack.enter_async_context(contestant_processes.start_service())
+            made = contestant_processes.point_at_service(service_port, made)
             gateways = {}
             for workers in WORKERS:
-                with machine.on(server):
-                    opening = _gateway(folder, made, workers)
+                with machine.pin_to_cores(server):
+                    opening = _start_gateway(folder, made, workers)
                     gateways[workers] = await stack.enter_async_context(opening)
             for port, _pid in gateways.values():
-                await load.ask(port, READ, CLIENTS, 1, least=2 * READ.among)
+                await load.run_clients(port, READ, CLIENTS, 1, least=2 * READ.among)
             for number in range(1, rounds + 1):
                 print(f"round {number} of {rounds}: workers", flush=True)
                 for workers, (port, pid) in gateways.items():
-                    before = machine.cpu_seconds(pid)
-                    heard = await load.ask(port, READ, CLIENTS, seconds)
-                    used = machine.cpu_seconds(pid) - before
+                    before = machine.read_cpu_seconds(pid)
+                    heard = await load.run_clients(port, READ, CLIENTS, seconds)
+                    used = machine.read_cpu_seconds(pid) - before
                     found[workers].per_second.append(len(heard.took) / heard.seconds)
                     found[workers].cpu.append(1e6 * used / len(heard.took))
-    return table(found, is_apart=bool(server))
+    return format_table(found, is_apart=bool(server))
 
 
-def table(found: dict[int, Found], *, is_apart: bool) -> str:
+def format_table(found: dict[int, WorkerResult], *, is_apart: bool) -> str:
     one = found[WORKERS[0]]
     title = f"{READ.name}, PostgreSQL"
     lines = [f"{title:<28}{'requests/s':>24}{'':9}{'CPU µs/request':>22}"]
     for workers, its in found.items():
         name = f"{workers} worker{'s' if workers > 1 else ''}"
         times = median(its.per_second) / median(one.per_second)
-        lines.append(f"  {name:<26}{_told(its.per_second):>24}{times:>8.2f}×{_told(its.cpu):>22}")
+        lines.append(
+            f"  {name:<26}{_format_result(its.per_second):>24}{times:>8.2f}×{_format_result(its.cpu):>22}"
+        )
     if not is_apart:
         lines.append(
             f"  {os.cpu_count()} cores, which workers, load and service share: a second worker can "
@@ -108,5 +110,5 @@ def table(found: dict[int, Found], *, is_apart: bool) -> str:
     return "\n".join(lines)
 
 
-def _told(found: Sequence[float]) -> str:
+def _format_result(found: Sequence[float]) -> str:
     return f"{median(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"

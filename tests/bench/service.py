@@ -17,13 +17,13 @@ from typing import cast
 
 import uvloop
 
-from tests.bench.work import (
+from tests.bench.workloads import (
     ACCOUNT_ANSWER,
     BATCH_ANSWERS,
     LIST_ANSWER,
     NEW_ANSWER,
     RECIPIENT_ANSWER,
-    numbered,
+    insert_number,
 )
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -36,24 +36,24 @@ _numbers = itertools.count(1)
 
 
 @lru_cache(maxsize=1)
-def _date(second: int) -> bytes:
+def _format_date(second: int) -> bytes:
     return formatdate(second, usegmt=True).encode()
 
 
-def answer(head: bytes, body: bytes) -> bytes:
+def build_response(head: bytes, body: bytes) -> bytes:
     line = head.partition(b"\r\n")[0]
     if line.startswith(b"POST /v1/batches"):
-        return numbered(BATCH_ANSWERS[body.count(b'"recipient"')], next(_numbers))
+        return insert_number(BATCH_ANSWERS[body.count(b'"recipient"')], next(_numbers))
     found = _RECIPIENT.search(line)
     if found is None:
         return LIST_ANSWER
     if line.startswith(b"POST"):
         return ACCOUNT_ANSWER
     recipient = NEW_ANSWER if b"NEW" in line else RECIPIENT_ANSWER
-    return numbered(recipient, int(found[1]))
+    return insert_number(recipient, int(found[1]))
 
 
-class Connection(asyncio.Protocol):
+class ServiceConnection(asyncio.Protocol):
     def __init__(self, late: float = 0.0) -> None:
         self._late = late
         self._transport: asyncio.Transport
@@ -66,22 +66,22 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data += data
-        while self._has_one():
+        while self._has_complete_request():
             said = self.answer(self._head, bytes(self._data[: self._rest]))
             del self._data[: self._rest]
             self._head = b""
-            self._say(_HEAD % (_date(int(time.time())), len(said)) + said)
+            self._send(_HEAD % (_format_date(int(time.time())), len(said)) + said)
 
-    def _say(self, answered: bytes) -> None:
+    def _send(self, answered: bytes) -> None:
         if self._late:
             asyncio.get_running_loop().call_later(self._late, self._transport.write, answered)
         else:
             self._transport.write(answered)
 
     def answer(self, head: bytes, body: bytes) -> bytes:
-        return answer(head, body)
+        return build_response(head, body)
 
-    def _has_one(self) -> bool:
+    def _has_complete_request(self) -> bool:
         if not self._head:
             end = self._data.find(b"\r\n\r\n")
             if end < 0:
@@ -95,7 +95,9 @@ class Connection(asyncio.Protocol):
 
 async def serve(port: int, late: float = 0.0) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(late), "127.0.0.1", port, backlog=512)
+    server = await loop.create_server(
+        lambda: ServiceConnection(late), "127.0.0.1", port, backlog=512
+    )
     await server.serve_forever()
 
 

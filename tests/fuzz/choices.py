@@ -15,14 +15,14 @@ class Choices:
         self._data = data
         self._place = 0
 
-    def number(self, below: int) -> int:
+    def choose_number(self, below: int) -> int:
         size = 1 if below <= 256 else 2
         taken = self._data[self._place : self._place + size]
         self._place += size
         return int.from_bytes(taken, "big") % below
 
-    def one_of(self, those: Sequence[One]) -> One:
-        return those[self.number(len(those))]
+    def choose(self, options: Sequence[One]) -> One:
+        return options[self.choose_number(len(options))]
 
-    def rest(self) -> bytes:
+    def take_rest(self) -> bytes:
         return self._data[self._place :]

@@ -40,7 +40,7 @@ from mappings.failures import (
     Unknown,
     Unreachable,
 )
-from tests import odd
+from tests import malformed_values
 from tests.fuzz.choices import Choices
 
 MOST_STEPS = 400
@@ -97,81 +97,91 @@ STATES: tuple[Mapping[tuple[str, str], Mapping[str, Any]], ...] = (
 
 def check(data: bytes) -> None:
     choices = Choices(data)
-    operation = choices.one_of(ALL)
+    operation = choices.choose(ALL)
     try:
-        body, problems = _body(operation, choices)
+        body, problems = _choose_body(operation, choices)
     except Invalid as invalid:
         _assert_legacy(invalid)
         return
     request = Request(
         now=datetime(2026, 1, 1, tzinfo=UTC),
         seed="fuzz",
-        ids={"id": _id(operation), "payment": "P-EXAMPLE0", "code": "CA"},
-        query=_query(operation, choices),
+        ids={"id": _build_id(operation), "payment": "P-EXAMPLE0", "code": "CA"},
+        query=_choose_query(operation, choices),
         body=body,
         options=LegacyOptions(
-            government_ids=choices.one_of(("keep", "replace")),
-            holdup=choices.one_of(("remember", "refuse")),
-            primary_currency=choices.one_of(("both", "flat", "nested")),
-            account_number_from_iban=choices.one_of(("auto", "always", "never")),
-            verify_before_start=choices.one_of(("warn", "refuse", "off")),
+            government_ids=choices.choose(("keep", "replace")),
+            holdup=choices.choose(("remember", "refuse")),
+            primary_currency=choices.choose(("both", "flat", "nested")),
+            account_number_from_iban=choices.choose(("auto", "always", "never")),
+            verify_before_start=choices.choose(("warn", "refuse", "off")),
         ),
         problems=problems,
     )
     try:
-        answer = _played(operation.flow(request), request, choices)
+        answer = _play_flow(operation.flow(request), request, choices)
     except Failure as failure:
         _assert_legacy(failure)
     else:
         json_codec.dumps(dict(answer.body))
 
 
-def _id(operation: Operation) -> str:
+def _build_id(operation: Operation) -> str:
     return {"recipients": "R-EXAMPLE", "batches": "B-EXAMPLE"}.get(
         operation.path.split("/")[1], "P-EXAMPLE0"
     )
 
 
-def _body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Problem, ...]]:
+def _choose_body(operation: Operation, choices: Choices) -> tuple[Any, tuple[Problem, ...]]:
     if operation.body_shape is None:
         return None, ()
-    if choices.number(4) == 0:
+    if choices.choose_number(4) == 0:
         try:
-            return field_types.parse_body(operation.body_shape, json_codec.read(choices.rest()))
-        except json_codec.Unreadable:
+            return field_types.parse_body(
+                operation.body_shape, json_codec.loads(choices.take_rest())
+            )
+        except json_codec.JsonError:
             raise Invalid(Problem("invalid_field", "no JSON")) from None
-    whole = [body for method, path, body in odd.OPERATIONS if _is(operation, method, path)]
-    body = choices.one_of(whole)
-    for _ in range(choices.number(4)):
-        place = choices.one_of(list(odd.places(body)))
-        body = odd.spoiled(body, place, choices.one_of(odd.ODD))
-    text = odd.written(body)
+    whole = [
+        body
+        for method, path, body in malformed_values.OPERATIONS
+        if _is_call(operation, method, path)
+    ]
+    body = choices.choose(whole)
+    for _ in range(choices.choose_number(4)):
+        place = choices.choose(list(malformed_values.iterate_paths(body)))
+        body = malformed_values.replace_at(
+            body, place, choices.choose(malformed_values.MALFORMED_VALUES)
+        )
+    text = malformed_values.dump_json(body)
     for name, id_ in NAMES.items():
         text = text.replace(f"{{{name}}}", id_)
     try:
-        return field_types.parse_body(operation.body_shape, json_codec.read(text.encode()))
-    except json_codec.Unreadable:
+        return field_types.parse_body(operation.body_shape, json_codec.loads(text.encode()))
+    except json_codec.JsonError:
         raise Invalid(Problem("invalid_field", "no JSON")) from None
 
 
-def _is(operation: Operation, method: str, path: str) -> bool:
+def _is_call(operation: Operation, method: str, path: str) -> bool:
     shape = re.sub(r"\{\w+\}", "*", operation.path)
     return operation.method == method and shape == re.sub(r"\{\w+\}", "*", path)
 
 
-def _query(operation: Operation, choices: Choices) -> dict[str, str]:
+def _choose_query(operation: Operation, choices: Choices) -> dict[str, str]:
     names = list(getattr(operation.query_shape, "__annotations__", {}))
-    texts = [one for one in odd.ODD if isinstance(one, str) and one.strip()]
+    texts = [
+        one for one in malformed_values.MALFORMED_VALUES if isinstance(one, str) and one.strip()
+    ]
     return (
-        {choices.one_of(names): choices.one_of(texts) for _ in range(choices.number(4))}
+        {choices.choose(names): choices.choose(texts) for _ in range(choices.choose_number(4))}
         if names
         else {}
     )
 
 
-def _played(flow: Flow, request: Request, choices: Choices) -> Answer:
+def _play_flow(flow: Flow, request: Request, choices: Choices) -> Answer:
     imagined, given, failure = ExampleService(request.body), None, None
-    ledger = Memory(choices.one_of(STATES))
+    ledger = ObjectStates(choices.choose(STATES))
     for _ in range(MOST_STEPS):
         try:
             step = flow.throw(failure) if failure else flow.send(given)
@@ -182,12 +192,12 @@ def _played(flow: Flow, request: Request, choices: Choices) -> Answer:
         if request.problems and isinstance(step, Call) and not step.is_read:
             raise Invalid(*request.problems)
         _assert_may_be_made(step, request)
-        failure = _failure(step, choices)
-        given = None if failure else _given(step, imagined, ledger, choices)
+        failure = _choose_failure(step, choices)
+        given = None if failure else _choose_result(step, imagined, ledger, choices)
     raise AssertionError("a flow that does not end")
 
 
-class Memory:
+class ObjectStates:
     """The object state of one flow."""
 
     def __init__(self, facts: Mapping[tuple[str, str], Mapping[str, Any]]) -> None:
@@ -211,24 +221,28 @@ class Memory:
             }
 
 
-def _failure(step: Step, choices: Choices) -> Failure | None:
-    if isinstance(step, CompareAndSet) and step.expected and choices.number(8) == 1:
+def _choose_failure(step: Step, choices: Choices) -> Failure | None:
+    if isinstance(step, CompareAndSet) and step.expected and choices.choose_number(8) == 1:
         return Conflict(step.kind)
-    if not isinstance(step, Call) or choices.number(6) != 1:
+    if not isinstance(step, Call) or choices.choose_number(6) != 1:
         return None
-    if step.probe_ids is not None and choices.number(2) == 1:
+    if step.probe_ids is not None and choices.choose_number(2) == 1:
         return NoSuchOperation(step.path)
-    return choices.one_of(FAILURES)()
+    return choices.choose(FAILURES)()
 
 
-def _given(step: Step, imagined: ExampleService, ledger: Memory, choices: Choices) -> Any:
+def _choose_result(
+    step: Step, imagined: ExampleService, ledger: ObjectStates, choices: Choices
+) -> Any:
     if isinstance(step, LoadFacts):
         return {} if step.kind == "legacy id" else ledger.recall(step)
     if isinstance(step, CompareAndSet):
         return ledger.record(step)
     given = imagined.answer_step(step)
     if isinstance(step, Parallel):
-        return [choices.one_of(FAILURES)() if choices.number(12) == 1 else one for one in given]
+        return [
+            choices.choose(FAILURES)() if choices.choose_number(12) == 1 else one for one in given
+        ]
     return given
 
 
@@ -243,13 +257,13 @@ def _assert_may_be_made(step: Step, request: Request) -> None:
         assert TARGET_PATTERN.fullmatch(TARGETS.build(call, endpoint)), call.path
         assert call.is_read or isinstance(step, Call), "writes are made one after the other"
         if call.body is not None:
-            assert json_codec.read(json_codec.dumps(call.body)) == call.body
+            assert json_codec.loads(json_codec.dumps(call.body)) == call.body
             _assert_exact_and_unmasked(call, request)
 
 
 def _assert_exact_and_unmasked(call: Call, request: Request) -> None:
-    sent = {value for name, value in _leaves(request.body) if name in AMOUNTS}
-    for name, value in _leaves(call.body):
+    sent = {value for name, value in _iterate_leaves(request.body) if name in AMOUNTS}
+    for name, value in _iterate_leaves(call.body):
         if name in AMOUNTS:
             assert isinstance(value, str), "an amount travels as text"
             assert value in sent or value == "100.00", "no amount that the client did not write"
@@ -257,13 +271,13 @@ def _assert_exact_and_unmasked(call: Call, request: Request) -> None:
             assert "*" not in str(value), name
 
 
-def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, one in value.items():
-            yield from _leaves(one, key)
+            yield from _iterate_leaves(one, key)
     elif isinstance(value, list):
         for one in value:
-            yield from _leaves(one, name)
+            yield from _iterate_leaves(one, name)
     else:
         yield name, value
 

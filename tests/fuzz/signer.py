@@ -16,25 +16,25 @@ from gateway.auth.signing import (
     format_signed_target,
 )
 from gateway.config.settings import CurrentWords
-from gateway.simulator.refusals import Refusal
-from gateway.simulator.signature import caller, signed_part
-from gateway.simulator.switches import Key, Switches, Words
+from gateway.simulator.errors import ApiError
+from gateway.simulator.options import ServiceCredentials, Switches, Vocabulary
+from gateway.simulator.signature import authenticate_request, select_signed_target
 from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.upstream.client import TARGET_PATTERN
 from tests.fuzz.choices import Choices
 
-PAIR = Credentials("ACCESS", "secret-\u00fc")
-KEYS = {"ACCESS": Key(PAIR.access_key, PAIR.secret_key)}
+CREDENTIALS = Credentials("ACCESS", "secret-\u00fc")
+KEYS = {"ACCESS": ServiceCredentials(CREDENTIALS.access_key, CREDENTIALS.secret_key)}
 STAMP = 1_700_000_000
 ORIGIN = "http://service.example/prefix"
 
 
 def check(data: bytes) -> None:
     choices = Choices(data)
-    method = choices.one_of(("GET", "POST", "PATCH", "DELETE", "put"))
-    form = choices.one_of(("path", "path-and-query"))
-    length = choices.number(64)
-    rest = choices.rest()
+    method = choices.choose(("GET", "POST", "PATCH", "DELETE", "put"))
+    form = choices.choose(("path", "path-and-query"))
+    length = choices.choose_number(64)
+    rest = choices.take_rest()
     visible = bytes(0x21 + one % 94 for one in rest[:length])
     target, body = f"/v1/{visible.decode()}", rest[length:]
     if not TARGET_PATTERN.fullmatch(target):
@@ -44,27 +44,29 @@ def check(data: bytes) -> None:
         return  # never sent: ``Attempt.sign`` refuses what would be sent otherwise than it is signed
     signed = format_signed_target(form, target.removesuffix("?"))
     headers = build_signature_headers(
-        PAIR, CurrentWords(), stamp=STAMP, method=method, target=signed, body=body
+        CREDENTIALS, CurrentWords(), stamp=STAMP, method=method, target=signed, body=body
     )
     assert build_string_to_sign(STAMP, method, signed, body) == (
         b"%d\n%s\n%s\n%s\n" % (STAMP, method.upper().encode(), signed.encode(), body)
     )
     on_the_wire = sent.removeprefix("/prefix")
-    assert _accepted(headers, method, on_the_wire, body, form)
+    assert _is_accepted(headers, method, on_the_wire, body, form)
     changed = bytes([*body[:-1], body[-1] ^ 1]) if body else b"\0"
-    assert not _accepted(headers, method, on_the_wire, changed, form)
+    assert not _is_accepted(headers, method, on_the_wire, changed, form)
     assert (
         compute_signature(KeyedHmac(b"secret-u"), STAMP, method, signed, body)
         not in headers["Authorization"]
     )
 
 
-def _accepted(headers: dict[str, str], method: str, target: str, body: bytes, form: str) -> bool:
-    part = signed_part(
+def _is_accepted(headers: dict[str, str], method: str, target: str, body: bytes, form: str) -> bool:
+    part = select_signed_target(
         target, Switches(signed_target="path" if form == "path" else "path-and-query")
     )
     try:
-        caller(KEYS, Words(), headers, now=STAMP, method=method, target=part, body=body)
-    except Refusal:
+        authenticate_request(
+            KEYS, Vocabulary(), headers, now=STAMP, method=method, target=part, body=body
+        )
+    except ApiError:
         return False
     return True

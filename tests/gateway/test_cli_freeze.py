@@ -13,10 +13,10 @@ import pytest
 from gateway.simulator import Service, start
 from gateway.storage import Ledger
 from gateway.storage.audit_log import operator
-from tests.house import ENVIRONMENT, KEY, import_lines, settings_for
-from tests.operating import LOST, Post, post
-from tests.payday import done, make_batch, make_recipient, payment_ids
+from tests.operator_commands import LOST, Post, post
+from tests.payouts import done, make_batch, make_recipient, payment_ids
 from tests.processes import command, configuration, serving
+from tests.running_gateway import ENVIRONMENT, KEY, import_lines, settings_for
 from tests.sockets import until
 from tests.state import TENANT
 
@@ -24,23 +24,23 @@ ADA = {"type": "individual", "firstName": "Ada", "lastName": "Byron", "email": "
 FROZEN = (500, "internal_server_error")
 
 
-async def create(here: Post, **more: Any) -> tuple[int, str | None]:
-    got = await here.house.ask("POST", "/v1/recipients", ADA, **more)
-    return got.status, None if got.status == 200 else got.body["errors"][0]["code"]
+async def create(operated: Post, **more: Any) -> tuple[int, str | None]:
+    response = await operated.gateway.request("POST", "/v1/recipients", ADA, **more)
+    return response.status, None if response.status == 200 else response.body["errors"][0]["code"]
 
 
-async def drafted(here: Post) -> str:
+async def drafted(operated: Post) -> str:
     """Create a draft: an edited batch at a service that has no edits."""
-    batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
-    (payment,) = await payment_ids(here.house, batch)
+    batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    (payment,) = await payment_ids(operated.gateway, batch)
     change = {"sourceAmount": "6.00"}
-    await done(here.house, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+    await done(operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
     return batch
 
 
-async def begin(here: Post, batch: str) -> tuple[int, str | None]:
-    got = await here.house.ask("POST", f"/v1/batches/{batch}/start-processing")
-    return got.status, None if got.status == 200 else got.body["errors"][0]["code"]
+async def begin(operated: Post, batch: str) -> tuple[int, str | None]:
+    response = await operated.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+    return response.status, None if response.status == 200 else response.body["errors"][0]["code"]
 
 
 SCOPES = {
@@ -55,18 +55,18 @@ SCOPES = {
 async def test_writes_stop_at_once_reads_go_on_and_writes_begin_again(
     scope: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with post(tmp_path) as here:
-        assert await create(here) == (200, None)
-        calls = here.sent("POST", "*")
-        told = await here.told("freeze", *scope)
-        assert (told["changed"], len(told["frozen"])) == (True, 1)
-        assert await create(here) == FROZEN
-        assert here.sent("POST", "*") == calls
-        listed = await here.house.ask("GET", "/v1/recipients")
+    async with post(tmp_path) as operated:
+        assert await create(operated) == (200, None)
+        calls = operated.count_calls("POST", "*")
+        report = await operated.run_json_command("freeze", *scope)
+        assert (report["changed"], len(report["frozen"])) == (True, 1)
+        assert await create(operated) == FROZEN
+        assert operated.count_calls("POST", "*") == calls
+        listed = await operated.gateway.request("GET", "/v1/recipients")
         assert (listed.status, listed.body["meta"]["records"]) == (200, 1)
-        told = await here.told("unfreeze", *scope)
-        assert (told["changed"], told["frozen"]) == (True, [])
-        assert await create(here) == (200, None)
+        report = await operated.run_json_command("unfreeze", *scope)
+        assert (report["changed"], report["frozen"]) == (True, [])
+        assert await create(operated) == (200, None)
 
 
 @pytest.mark.parametrize(
@@ -79,61 +79,65 @@ async def test_writes_stop_at_once_reads_go_on_and_writes_begin_again(
     ids=str,
 )
 async def test_others_are_not_frozen(scope: tuple[str, ...], tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        await here.house.import_key(merchant="other", api_key="another-api-key", access_key="AK2")
-        await here.told("freeze", *scope)
-        assert await create(here) == (200, None)
+    async with post(tmp_path) as operated:
+        await operated.gateway.import_key(
+            merchant="other", api_key="another-api-key", access_key="AK2"
+        )
+        await operated.run_json_command("freeze", *scope)
+        assert await create(operated) == (200, None)
 
 
 async def test_a_client_is_told_in_the_legacy_shape_that_nothing_was_changed(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path) as here:
-        await here.says("freeze", "--all")
-        got = await here.house.ask("POST", "/v1/recipients", ADA)
-        assert got.text.startswith('{"ok":false,"errors":[{"code":"internal_server_error"')
-        assert "nothing was done" in got.body["errors"][0]["message"]
+    async with post(tmp_path) as operated:
+        await operated.run_command("freeze", "--all")
+        response = await operated.gateway.request("POST", "/v1/recipients", ADA)
+        assert response.text.startswith('{"ok":false,"errors":[{"code":"internal_server_error"')
+        assert "nothing was done" in response.body["errors"][0]["message"]
 
 
 async def test_doing_it_twice_changes_nothing_and_keeps_since_when(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        first = await here.told("freeze", "--all")
-        again = await here.told("freeze", "--all")
+    async with post(tmp_path) as operated:
+        first = await operated.run_json_command("freeze", "--all")
+        again = await operated.run_json_command("freeze", "--all")
         assert (first["changed"], again["changed"]) == (True, False)
         assert first["frozen"] == again["frozen"]
-        assert "already frozen" in (await here.says("freeze", "--all")).stdout
-        assert (await here.told("unfreeze", "--all"))["changed"] is True
-        assert (await here.told("unfreeze", "--all"))["changed"] is False
+        assert "already frozen" in (await operated.run_command("freeze", "--all")).stdout
+        assert (await operated.run_json_command("unfreeze", "--all"))["changed"] is True
+        assert (await operated.run_json_command("unfreeze", "--all"))["changed"] is False
 
 
 async def test_a_freeze_ends_with_the_words_that_it_began_with(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        await here.told("freeze", "--merchant", "demo")
-        await here.told("freeze", "--all")
-        left = (await here.told("unfreeze", "--all"))["frozen"]
+    async with post(tmp_path) as operated:
+        await operated.run_json_command("freeze", "--merchant", "demo")
+        await operated.run_json_command("freeze", "--all")
+        left = (await operated.run_json_command("unfreeze", "--all"))["frozen"]
         assert [(one["merchant"], one["environment"]) for one in left] == [("demo", None)]
-        assert await create(here) == FROZEN
-        await here.told("unfreeze", "--merchant", "demo")
-        assert await create(here) == (200, None)
+        assert await create(operated) == FROZEN
+        await operated.run_json_command("unfreeze", "--merchant", "demo")
+        assert await create(operated) == (200, None)
 
 
 async def test_who_froze_what_and_when_is_kept(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        recipient = await make_recipient(here.house)
-        await here.says("freeze", "--all")
-        await here.says("unfreeze", "--all")
-        told = await here.told("freeze", "--list")
-        assert [(act["what"], act["by"]) for act in told["acts"]] == [
+    async with post(tmp_path) as operated:
+        recipient = await make_recipient(operated.gateway)
+        await operated.run_command("freeze", "--all")
+        await operated.run_command("unfreeze", "--all")
+        report = await operated.run_json_command("freeze", "--list")
+        assert [(act["what"], act["by"]) for act in report["acts"]] == [
             ("froze", operator()),
             ("unfroze", operator()),
         ]
-        assert [act["what"] for act in (await here.told("trace", recipient))["acts"]] == [
+        assert [
+            act["what"] for act in (await operated.run_json_command("trace", recipient))["acts"]
+        ] == [
             "froze",
             "unfroze",
         ]
-        said = (await here.says("freeze", "--list")).stdout
-        assert "Nothing is frozen." in said
-        assert operator() in said
+        output = (await operated.run_command("freeze", "--list")).stdout
+        assert "Nothing is frozen." in output
+        assert operator() in output
 
 
 MISTAKES = {
@@ -148,82 +152,90 @@ MISTAKES = {
 
 @pytest.mark.parametrize("words", MISTAKES.values(), ids=MISTAKES)
 async def test_what_freezes_nobody_is_a_mistake(words: list[str], tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        assert (await here.says(*words, code=2)).stdout == ""
-        assert (await here.told("freeze", "--list"))["frozen"] == []
+    async with post(tmp_path) as operated:
+        assert (await operated.run_command(*words, code=2)).stdout == ""
+        assert (await operated.run_json_command("freeze", "--list"))["frozen"] == []
 
 
 # Operations that have begun, and reads that need a write.
 
 
 async def test_what_has_begun_with_several_calls_is_finished(tmp_path: Path) -> None:
-    async with post(tmp_path, seconds=5) as here:
-        here.breaks("POST", "/v1/recipients", answer_delay=1.5)
-        making = asyncio.ensure_future(make_recipient(here.house))
-        await until(lambda: here.service.created["recipient"] == 1)
-        await here.says("freeze", "--all")
+    async with post(tmp_path, seconds=5) as operated:
+        operated.add_fault("POST", "/v1/recipients", answer_delay=1.5)
+        making = asyncio.ensure_future(make_recipient(operated.gateway))
+        await until(lambda: operated.service.created_counts["recipient"] == 1)
+        await operated.run_command("freeze", "--all")
         await making
-        assert here.service.created["account"] == 1
+        assert operated.service.created_counts["account"] == 1
 
 
 async def test_a_draft_is_not_made_real_for_a_read_while_it_is_frozen(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        batch = await drafted(here)
-        await here.says("freeze", "--all")
-        calls = here.sent("POST", "*")
-        refused = await here.house.ask("GET", f"/v1/batches/{batch}/summary")
+    async with post(tmp_path, inferred=False) as operated:
+        batch = await drafted(operated)
+        await operated.run_command("freeze", "--all")
+        calls = operated.count_calls("POST", "*")
+        refused = await operated.gateway.request("GET", f"/v1/batches/{batch}/summary")
         assert (refused.status, refused.body["errors"][0]["code"]) == FROZEN
-        assert here.sent("POST", "*") == calls
-        assert (await done(here.house, "GET", f"/batches/{batch}"))["batch"]["amount"] == "6.00"
-        await here.says("unfreeze", "--all")
-        shown = await done(here.house, "GET", f"/batches/{batch}/summary")
+        assert operated.count_calls("POST", "*") == calls
+        assert (await done(operated.gateway, "GET", f"/batches/{batch}"))["batch"][
+            "amount"
+        ] == "6.00"
+        await operated.run_command("unfreeze", "--all")
+        shown = await done(operated.gateway, "GET", f"/batches/{batch}/summary")
         assert shown["batchSummary"]["total"]["value"] == 6
-        (current,) = list(here.service.world().batches)[1:]
-        async with here.store() as store:
-            facts = await Ledger(store).recall_all(TENANT, "batch")
+        (current,) = list(operated.service.find_or_create_tenant().batches)[1:]
+        async with operated.open_store() as store:
+            facts = await Ledger(store).load_all(TENANT, "batch")
         assert [one["upstream"] for one in facts.values()] == [current]
 
 
 async def test_a_draft_that_is_being_made_real_is_not_started_any_more(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        batch = await drafted(here)
-        here.breaks("POST", "/v1/batches", answer_delay=1.5)
-        starting = asyncio.ensure_future(begin(here, batch))
-        await until(lambda: len(here.service.world().batches) == 2)
-        await here.says("freeze", "--all")
+    async with post(tmp_path, inferred=False) as operated:
+        batch = await drafted(operated)
+        operated.add_fault("POST", "/v1/batches", answer_delay=1.5)
+        starting = asyncio.ensure_future(begin(operated, batch))
+        await until(lambda: len(operated.service.find_or_create_tenant().batches) == 2)
+        await operated.run_command("freeze", "--all")
         assert await starting == FROZEN
-        assert here.service.starts == []
-        await here.says("unfreeze", "--all")
-        assert await begin(here, batch) == (200, None)
-        assert (here.sent("POST", "/v1/batches"), len(here.service.starts)) == (2, 1)
+        assert operated.service.batch_starts == []
+        await operated.run_command("unfreeze", "--all")
+        assert await begin(operated, batch) == (200, None)
+        assert (
+            operated.count_calls("POST", "/v1/batches"),
+            len(operated.service.batch_starts),
+        ) == (2, 1)
 
 
 async def test_a_start_is_not_gone_on_with_for_who_asks_again_while_it_is_frozen(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        batch = await drafted(here)
-        here.breaks("POST", "/v1/batches", **LOST)
-        assert await begin(here, batch) == (500, "internal_server_error")
-        await here.says("freeze", "--all")
-        (left,) = (await here.told("writes", "unsettled"))["writes"]
-        made = list(here.service.world().batches)[1]
-        await here.says("writes", "settle", left["write"], "--made", made, "--yes")
-        assert await begin(here, batch) == FROZEN
-        assert here.service.starts == []
-        await here.says("unfreeze", "--all")
-        assert await begin(here, batch) == (200, None)
-        assert (here.sent("POST", "/v1/batches"), len(here.service.starts)) == (2, 1)
+    async with post(tmp_path, inferred=False) as operated:
+        batch = await drafted(operated)
+        operated.add_fault("POST", "/v1/batches", **LOST)
+        assert await begin(operated, batch) == (500, "internal_server_error")
+        await operated.run_command("freeze", "--all")
+        (left,) = (await operated.run_json_command("writes", "unsettled"))["writes"]
+        made = list(operated.service.find_or_create_tenant().batches)[1]
+        await operated.run_command("writes", "settle", left["write"], "--made", made, "--yes")
+        assert await begin(operated, batch) == FROZEN
+        assert operated.service.batch_starts == []
+        await operated.run_command("unfreeze", "--all")
+        assert await begin(operated, batch) == (200, None)
+        assert (
+            operated.count_calls("POST", "/v1/batches"),
+            len(operated.service.batch_starts),
+        ) == (2, 1)
 
 
 async def test_a_freeze_is_not_what_an_idempotency_key_gives_again(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
+    async with post(tmp_path) as operated:
         key = {"headers": {"Idempotency-Key": "payday-1"}}
-        await here.says("freeze", "--all")
-        assert await create(here, **key) == FROZEN
-        await here.says("unfreeze", "--all")
-        assert await create(here, **key) == (200, None)
-        assert here.service.created["recipient"] == 1
+        await operated.run_command("freeze", "--all")
+        assert await create(operated, **key) == FROZEN
+        await operated.run_command("unfreeze", "--all")
+        assert await create(operated, **key) == (200, None)
+        assert operated.service.created_counts["recipient"] == 1
 
 
 # The installed commands.
@@ -254,9 +266,9 @@ async def test_a_running_gateway_is_frozen_by_a_command_beside_it(tmp_path: Path
             await told("unfreeze", "--merchant", "demo", "--environment", ENVIRONMENT)
             assert await asked("POST", ADA) == 200
             lines = [
-                line for line in gateway.lines() if line.get("http.response.status_code") == 500
+                line for line in gateway.parse_log() if line.get("http.response.status_code") == 500
             ]
             assert "stopped" in lines[0]["reason"]
-            assert await gateway.ends() == 0
+            assert await gateway.stop() == 0
     finally:
         await simulator.stop()

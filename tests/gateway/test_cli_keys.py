@@ -17,15 +17,15 @@ from aiohttp.test_utils import TestServer
 from click.testing import CliRunner, Result
 
 from gateway.cli.keys import keys
-from tests.operating import says
+from tests.operator_commands import run_command
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 SECRETS = (API_KEY, "secret-of-acme", "secret-of-bolt", "hunter2")
 COMMAND = [sys.executable, "-c", "from gateway.cli import main; main()", "keys"]
-Run = Callable[..., Result]
+CommandRunner = Callable[..., Result]
 
 
-def line(merchant: str = "acme", **more: Any) -> str:
+def build_key_line(merchant: str = "acme", **more: Any) -> str:
     key = {
         "merchant": merchant,
         "environment": "live",
@@ -37,7 +37,7 @@ def line(merchant: str = "acme", **more: Any) -> str:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
+def config_file(tmp_path: Path) -> Path:
     path = tmp_path / "gateway.toml"
     path.write_text(
         "[environments.live]\n"
@@ -50,17 +50,17 @@ def config(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(config: Path) -> Run:
+def run_keys_command(config_file: Path) -> CommandRunner:
     def run(*words: str, stdin: str = "", code: int = 0) -> Result:
-        done = CliRunner().invoke(keys, [*words, "--config", str(config)], input=stdin)
-        assert done.exit_code == code, done.output
+        result = CliRunner().invoke(keys, [*words, "--config", str(config_file)], input=stdin)
+        assert result.exit_code == code, result.output
         for secret in SECRETS:
-            assert secret not in done.output
+            assert secret not in result.output
         if code == 2:
-            assert done.stdout == ""
-            assert done.stderr.startswith("Error: ")
-            assert done.stderr.count("\n") == 1
-        return done
+            assert result.stdout == ""
+            assert result.stderr.startswith("Error: ")
+            assert result.stderr.count("\n") == 1
+        return result
 
     return run
 
@@ -68,50 +68,59 @@ def run(config: Path) -> Run:
 # import
 
 
-def test_import_says_how_many_keys_and_for_whom(run: Run) -> None:
-    second = line(api_key="another-of-acme-0123456789abcdef")
-    done = run("import", "-", stdin="\n".join([line(), second, line("bolt")]))
+def test_import_reports_count_and_tenants(run_keys_command: CommandRunner) -> None:
+    second = build_key_line(api_key="another-of-acme-0123456789abcdef")
+    result = run_keys_command(
+        "import", "-", stdin="\n".join([build_key_line(), second, build_key_line("bolt")])
+    )
     assert (
-        done.stdout
+        result.stdout
         == "Imported 3 keys (3 new, 0 changed, 0 unchanged): 2 of acme live, 1 of bolt live\n"
     )
-    again = run("import", "-", stdin=line())
+    again = run_keys_command("import", "-", stdin=build_key_line())
     assert again.stdout == "Imported 1 key (0 new, 0 changed, 1 unchanged): 1 of acme live\n"
 
 
-def test_import_reads_a_file(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "keys.jsonl").write_text(line())
-    assert "Imported 1 key" in run("import", str(tmp_path / "keys.jsonl")).stdout
+def test_import_reads_a_file(run_keys_command: CommandRunner, tmp_path: Path) -> None:
+    (tmp_path / "keys.jsonl").write_text(build_key_line())
+    assert "Imported 1 key" in run_keys_command("import", str(tmp_path / "keys.jsonl")).stdout
 
 
-def test_import_of_a_wrong_line_names_it_and_imports_nothing(run: Run) -> None:
-    wrong = line("bolt", requests_per_hour="hunter2")
-    done = run("import", "-", stdin=f"{line()}\n\n{wrong}\n", code=2)
-    assert "line 3: requests_per_hour: " in done.stderr
-    assert "nothing was imported" in done.stderr
-    run("import", "-", stdin=line())
-    assert len(json.loads(run("list", "--json").stdout)["keys"]) == 1
+def test_import_of_invalid_line_names_it_and_imports_nothing(
+    run_keys_command: CommandRunner,
+) -> None:
+    wrong = build_key_line("bolt", requests_per_hour="hunter2")
+    result = run_keys_command("import", "-", stdin=f"{build_key_line()}\n\n{wrong}\n", code=2)
+    assert "line 3: requests_per_hour: " in result.stderr
+    assert "nothing was imported" in result.stderr
+    run_keys_command("import", "-", stdin=build_key_line())
+    assert len(json.loads(run_keys_command("list", "--json").stdout)["keys"]) == 1
 
 
-def test_import_for_an_environment_that_is_not_configured_warns(run: Run) -> None:
-    done = run("import", "-", stdin=line(environment="sandbox"))
-    assert "[environments.sandbox] is not configured" in done.stderr
+def test_import_for_unconfigured_environment_warns(run_keys_command: CommandRunner) -> None:
+    result = run_keys_command("import", "-", stdin=build_key_line(environment="sandbox"))
+    assert "[environments.sandbox] is not configured" in result.stderr
 
 
-def test_a_revoked_key_is_imported_again_only_with_reactivate(run: Run) -> None:
-    run("import", "-", stdin=line())
-    run("revoke", "acme-live")
-    assert "--reactivate" in run("import", "-", stdin=line(), code=2).stderr
-    assert "1 changed" in run("import", "-", "--reactivate", stdin=line()).stdout
+def test_revoked_key_is_imported_again_only_with_reactivate(
+    run_keys_command: CommandRunner,
+) -> None:
+    run_keys_command("import", "-", stdin=build_key_line())
+    run_keys_command("revoke", "acme-live")
+    assert "--reactivate" in run_keys_command("import", "-", stdin=build_key_line(), code=2).stderr
+    assert (
+        "1 changed"
+        in run_keys_command("import", "-", "--reactivate", stdin=build_key_line()).stdout
+    )
 
 
 # list
 
 
-def test_list_as_json_is_one_document_with_everything_but_secrets(run: Run) -> None:
+def test_json_list_is_one_document_without_secrets(run_keys_command: CommandRunner) -> None:
     more = {"name": "main", "requests_per_hour": 50, "allowed_ips": ["10.0.0.1", "2001:db8::/32"]}
-    run("import", "-", stdin=line(**more))
-    (key,) = json.loads(run("list", "--json").stdout)["keys"]
+    run_keys_command("import", "-", stdin=build_key_line(**more))
+    (key,) = json.loads(run_keys_command("list", "--json").stdout)["keys"]
     assert key.pop("created_at").endswith("Z")
     assert key == {
         "name": "main",
@@ -125,10 +134,14 @@ def test_list_as_json_is_one_document_with_everything_but_secrets(run: Run) -> N
     }
 
 
-def test_list_in_a_pipe_is_aligned_text(run: Run) -> None:
-    run("import", "-", stdin=f"{line()}\n{line('bolt', name='a [red]long[/red] name')}")
-    run("revoke", "acme-live")
-    heads, acme, bolt = run("list").stdout.splitlines()
+def test_piped_list_is_aligned_text(run_keys_command: CommandRunner) -> None:
+    run_keys_command(
+        "import",
+        "-",
+        stdin=f"{build_key_line()}\n{build_key_line('bolt', name='a [red]long[/red] name')}",
+    )
+    run_keys_command("revoke", "acme-live")
+    heads, acme, bolt = run_keys_command("list").stdout.splitlines()
     assert heads.split()[:4] == ["name", "key", "merchant", "environment"]
     place = heads.index("merchant")
     assert acme[place:].startswith("acme ")
@@ -139,10 +152,10 @@ def test_list_in_a_pipe_is_aligned_text(run: Run) -> None:
     assert bolt.endswith("-")
 
 
-def test_list_on_a_terminal_is_a_table(run: Run, config: Path) -> None:
-    run("import", "-", stdin=line(name="[red]x"))
+def test_list_on_terminal_is_a_table(run_keys_command: CommandRunner, config_file: Path) -> None:
+    run_keys_command("import", "-", stdin=build_key_line(name="[red]x"))
     ours, theirs = pty.openpty()
-    command = [*COMMAND, "list", "--config", str(config)]
+    command = [*COMMAND, "list", "--config", str(config_file)]
     subprocess.run(
         command, stdout=theirs, stderr=theirs, check=True, env={**os.environ, "COLUMNS": "200"}
     )
@@ -153,51 +166,53 @@ def test_list_on_a_terminal_is_a_table(run: Run, config: Path) -> None:
     assert "[red]x" in shown
 
 
-def test_no_keys_is_an_empty_list(run: Run) -> None:
-    run("import", "-", stdin="\n", code=2)
-    run("import", "-", stdin=line())
-    assert run("list").stdout.count("\n") == 2
+def test_empty_list_is_a_list(run_keys_command: CommandRunner) -> None:
+    run_keys_command("import", "-", stdin="\n", code=2)
+    run_keys_command("import", "-", stdin=build_key_line())
+    assert run_keys_command("list").stdout.count("\n") == 2
 
 
-def test_commands_in_the_wrong_folder_make_no_database(run: Run, tmp_path: Path) -> None:
+def test_commands_in_wrong_folder_create_no_database(
+    run_keys_command: CommandRunner, tmp_path: Path
+) -> None:
     for words in (["list"], ["revoke", "x"], ["rotate-secret", "x"], ["verify"]):
-        assert "--config" in run(*words, code=2).stderr
+        assert "--config" in run_keys_command(*words, code=2).stderr
     assert [path.name for path in tmp_path.iterdir()] == ["gateway.toml"]
 
 
 # revoke
 
 
-def test_revoke_takes_a_name_or_a_beginning_and_may_be_repeated(run: Run) -> None:
-    run("import", "-", stdin=f"{line()}\n{line('bolt')}")
-    assert run("revoke", "acme-live").stdout == "Revoked acme-live (acme live)\n"
-    assert "already" in run("revoke", "acme-live").stdout
-    assert run("revoke", "key-of-b").stdout == "Revoked bolt-live (bolt live)\n"
+def test_revoke_accepts_name_or_prefix_and_is_idempotent(run_keys_command: CommandRunner) -> None:
+    run_keys_command("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
+    assert run_keys_command("revoke", "acme-live").stdout == "Revoked acme-live (acme live)\n"
+    assert "already" in run_keys_command("revoke", "acme-live").stdout
+    assert run_keys_command("revoke", "key-of-b").stdout == "Revoked bolt-live (bolt live)\n"
 
 
-def test_an_ambiguous_beginning_lists_the_names_and_revokes_nothing(run: Run) -> None:
-    run("import", "-", stdin=f"{line()}\n{line('bolt')}")
-    assert "acme-live, bolt-live" in run("revoke", "key-of", code=2).stderr
-    listed = json.loads(run("list", "--json").stdout)["keys"]
-    assert [key["revoked_at"] for key in listed] == [None, None]
+def test_ambiguous_prefix_lists_names_and_revokes_nothing(run_keys_command: CommandRunner) -> None:
+    run_keys_command("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
+    assert "acme-live, bolt-live" in run_keys_command("revoke", "key-of", code=2).stderr
+    keys_listed = json.loads(run_keys_command("list", "--json").stdout)["keys"]
+    assert [key["revoked_at"] for key in keys_listed] == [None, None]
 
 
 @pytest.mark.parametrize("word", ["another-key-than-those-0123456789", "nobody", ""])
-def test_what_means_no_key_is_not_repeated_because_it_might_be_one(run: Run, word: str) -> None:
-    run("import", "-", stdin=line())
-    assert "no key has this name" in run("revoke", word, code=2).stderr
+def test_revoke_of_unknown_name_is_refused(run_keys_command: CommandRunner, word: str) -> None:
+    run_keys_command("import", "-", stdin=build_key_line())
+    assert "no key has this name" in run_keys_command("revoke", word, code=2).stderr
 
 
 # the service
 
 
-class Service:
+class RecipientListService:
     """Lists the recipients configured for an access key; 401 for an unknown one."""
 
     def __init__(self) -> None:
         self.accounts: dict[str, list[str]] = {}
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.Request) -> web.Response:
         assert request.method == "GET"
         access_key = request.headers["Authorization"].split()[1].partition(":")[0]
         if access_key not in self.accounts:
@@ -206,100 +221,110 @@ class Service:
         return web.json_response({"ok": True, "recipients": found})
 
 
-def point_at(config: Path, port: int | None) -> None:
+def set_service_port(config: Path, port: int | None) -> None:
     config.write_text(config.read_text().replace("127.0.0.1:1", f"127.0.0.1:{port}"))
 
 
 @pytest.fixture
-async def service(config: Path) -> Any:
-    service = Service()
+async def service(config_file: Path) -> Any:
+    service = RecipientListService()
     app = web.Application()
-    app.router.add_route("*", "/v1/recipients", service.answer)
+    app.router.add_route("*", "/v1/recipients", service.handle)
     async with TestServer(app) as server:
-        point_at(config, server.port)
+        set_service_port(config_file, server.port)
         yield service
 
 
 @pytest.fixture
-def aside(run: Run) -> Callable[..., Any]:
+def run_in_thread(run_keys_command: CommandRunner) -> Callable[..., Any]:
     """Run a command in a thread, so that the service can answer it."""
-    return lambda *words, **more: asyncio.to_thread(run, *words, **more)
+    return lambda *words, **more: asyncio.to_thread(run_keys_command, *words, **more)
 
 
-NEW = json.dumps({"access_key": "new-access-key-1", "secret_key": "hunter2"})
+NEW_CREDENTIALS_LINE = json.dumps({"access_key": "new-access-key-1", "secret_key": "hunter2"})
 
 
-async def test_verify_of_good_pairs_ends_well(service: Service, aside: Any) -> None:
+async def test_verify_of_valid_credentials_succeeds(
+    service: RecipientListService, run_in_thread: Any
+) -> None:
     service.accounts = {"acme-access-key-1": ["R-1"], "bolt-access-key-1": []}
-    await aside("import", "-", stdin=f"{line()}\n{line('bolt')}")
-    done = await aside("verify")
-    assert done.stderr == ""
-    heads, acme, bolt = done.stdout.splitlines()
+    await run_in_thread("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
+    result = await run_in_thread("verify")
+    assert result.stderr == ""
+    heads, acme, bolt = result.stdout.splitlines()
     assert heads.split() == ["merchant", "environment", "access", "key", "result"]
     assert acme.split() == ["acme", "live", "acme…", "accepted"]
     assert bolt.endswith("accepted; the account has no recipients, so it cannot be identified")
 
 
-async def test_verify_finds_one_account_under_two_names_and_wrong_pairs(
-    service: Service, aside: Any
+async def test_verify_finds_shared_account_and_wrong_credentials(
+    service: RecipientListService, run_in_thread: Any
 ) -> None:
     service.accounts = {"acme-access-key-1": ["R-1", "R-2"], "bolt-access-key-1": ["R-2"]}
-    await aside("import", "-", stdin="\n".join([line(), line("bolt"), line("core")]))
-    done = json.loads((await aside("verify", "--json", code=1)).stdout)
-    assert done["ok"] is False
-    assert [pair["result"] for pair in done["pairs"]] == ["accepted", "accepted", "refused"]
-    assert done["pairs"][0]["keys"] == ["acme-live"]
-    assert done["findings"] == [
+    await run_in_thread(
+        "import",
+        "-",
+        stdin="\n".join([build_key_line(), build_key_line("bolt"), build_key_line("core")]),
+    )
+    result = json.loads((await run_in_thread("verify", "--json", code=1)).stdout)
+    assert result["ok"] is False
+    assert [pair["result"] for pair in result["pairs"]] == ["accepted", "accepted", "refused"]
+    assert result["pairs"][0]["keys"] == ["acme-live"]
+    assert result["findings"] == [
         "core live: refused, the service answered 401: wrong credentials, base_url, clock or vocabulary",
         "same account under two merchant names: acme live and bolt live",
     ]
-    assert (await aside("verify", "acme-live", "key-of-a")).exit_code == 0
-    assert "Finding: core live" in (await aside("verify", "core-live", code=1)).stdout
+    assert (await run_in_thread("verify", "acme-live", "key-of-a")).exit_code == 0
+    assert "Finding: core live" in (await run_in_thread("verify", "core-live", code=1)).stdout
 
 
-async def test_swapped_pair_never_shows_its_secret(
-    service: Service, aside: Any, config: Path
+async def test_swapped_credentials_never_show_the_secret(
+    service: RecipientListService, run_in_thread: Any, config_file: Path
 ) -> None:
     secret = "a-secret-in-the-wrong-place-0001"
     swapped = {"access_key": secret, "secret_key": "acme-access-key-1"}
     service.accounts = {"acme-access-key-1": ["R-1"]}
-    said = [
-        await aside("import", "-", stdin=line(**swapped)),
-        await aside("list"),
-        await aside("list", "--json"),
-        await aside("verify", code=1),
-        await aside("verify", "--json", code=1),
-        await aside("import", "-", stdin=line("bolt", **swapped), code=2),
-        await aside("import", "-", stdin=line(access_key=secret, secret_key="x"), code=2),
-        await aside("rotate-secret", "acme-live", stdin=json.dumps(swapped), code=1),
-        await aside("rotate-secret", "acme-live", "--no-verify", stdin=json.dumps(swapped)),
-        await says(config.parent, "doctor", code=1),
-        await says(config.parent, "doctor", "--json", code=1),
+    result = [
+        await run_in_thread("import", "-", stdin=build_key_line(**swapped)),
+        await run_in_thread("list"),
+        await run_in_thread("list", "--json"),
+        await run_in_thread("verify", code=1),
+        await run_in_thread("verify", "--json", code=1),
+        await run_in_thread("import", "-", stdin=build_key_line("bolt", **swapped), code=2),
+        await run_in_thread(
+            "import", "-", stdin=build_key_line(access_key=secret, secret_key="x"), code=2
+        ),
+        await run_in_thread("rotate-secret", "acme-live", stdin=json.dumps(swapped), code=1),
+        await run_in_thread("rotate-secret", "acme-live", "--no-verify", stdin=json.dumps(swapped)),
+        await run_command(config_file.parent, "doctor", code=1),
+        await run_command(config_file.parent, "doctor", "--json", code=1),
     ]
-    for one in said:
+    for one in result:
         assert "secret-in-the-wrong" not in one.output
-    assert "not swapped" in said[-2].output
+    assert "not swapped" in result[-2].output
 
 
-def test_verify_of_a_service_that_cannot_be_reached_is_a_finding(run: Run) -> None:
-    run("import", "-", stdin=line())
-    assert "Finding: acme live: unreachable" in run("verify", code=1).stdout
+def test_verify_reports_unreachable_service(run_keys_command: CommandRunner) -> None:
+    run_keys_command("import", "-", stdin=build_key_line())
+    assert "Finding: acme live: unreachable" in run_keys_command("verify", code=1).stdout
 
 
-def test_verify_leaves_revoked_keys_out(run: Run) -> None:
-    run("import", "-", stdin=line())
-    run("revoke", "acme-live")
-    assert json.loads(run("verify", "--json").stdout)["pairs"] == []
+def test_verify_skips_revoked_keys(run_keys_command: CommandRunner) -> None:
+    run_keys_command("import", "-", stdin=build_key_line())
+    run_keys_command("revoke", "acme-live")
+    assert json.loads(run_keys_command("verify", "--json").stdout)["pairs"] == []
 
 
-async def test_rotation_to_a_pair_of_the_same_account(service: Service, aside: Any) -> None:
+async def test_rotation_to_credentials_of_same_account_succeeds(
+    service: RecipientListService, run_in_thread: Any
+) -> None:
     service.accounts = {"acme-access-key-1": ["R-1"], "new-access-key-1": ["R-1", "R-2"]}
-    await aside("import", "-", stdin=line())
-    done = await aside("rotate-secret", "acme-live", stdin=NEW)
-    assert done.stdout == ("Replaced the credentials of acme live; the new access key is new-…\n")
-    assert done.stderr == ""
-    listed = json.loads((await aside("list", "--json")).stdout)["keys"]
-    assert [key["access_key_prefix"] for key in listed] == ["new-"]
+    await run_in_thread("import", "-", stdin=build_key_line())
+    result = await run_in_thread("rotate-secret", "acme-live", stdin=NEW_CREDENTIALS_LINE)
+    assert result.stdout == ("Replaced the credentials of acme live; the new access key is new-…\n")
+    assert result.stderr == ""
+    keys_listed = json.loads((await run_in_thread("list", "--json")).stdout)["keys"]
+    assert [key["access_key_prefix"] for key in keys_listed] == ["new-"]
 
 
 @pytest.mark.parametrize(
@@ -310,24 +335,29 @@ async def test_rotation_to_a_pair_of_the_same_account(service: Service, aside: A
         ({"new-access-key-1": ["R-1"]}, "refuses the stored credentials"),
     ],
 )
-async def test_rotation_that_cannot_be_right_replaces_nothing_unless_told(
-    service: Service, aside: Any, accounts: dict[str, list[str]], why: str
+async def test_unverified_rotation_requires_no_verify_option(
+    service: RecipientListService, run_in_thread: Any, accounts: dict[str, list[str]], why: str
 ) -> None:
     service.accounts = accounts
-    await aside("import", "-", stdin=line())
-    assert why in (await aside("rotate-secret", "acme-live", stdin=NEW, code=1)).stderr
-    listed = json.loads((await aside("list", "--json")).stdout)["keys"]
-    assert [key["access_key_prefix"] for key in listed] == ["acme"]
-    await aside("rotate-secret", "acme-live", "--no-verify", stdin=NEW)
-    listed = json.loads((await aside("list", "--json")).stdout)["keys"]
-    assert [key["access_key_prefix"] for key in listed] == ["new-"]
+    await run_in_thread("import", "-", stdin=build_key_line())
+    assert (
+        why
+        in (
+            await run_in_thread("rotate-secret", "acme-live", stdin=NEW_CREDENTIALS_LINE, code=1)
+        ).stderr
+    )
+    keys_listed = json.loads((await run_in_thread("list", "--json")).stdout)["keys"]
+    assert [key["access_key_prefix"] for key in keys_listed] == ["acme"]
+    await run_in_thread("rotate-secret", "acme-live", "--no-verify", stdin=NEW_CREDENTIALS_LINE)
+    keys_listed = json.loads((await run_in_thread("list", "--json")).stdout)["keys"]
+    assert [key["access_key_prefix"] for key in keys_listed] == ["new-"]
 
 
-async def test_the_whole_command_ends_with_1_on_findings_and_2_on_mistakes(
-    service: Service, aside: Any, config: Path
+async def test_keys_commands_exit_with_1_on_findings_and_2_on_usage_errors(
+    service: RecipientListService, run_in_thread: Any, config_file: Path
 ) -> None:
     service.accounts = {"acme-access-key-1": ["R-1"], "new-access-key-1": ["R-2"]}
-    await aside("import", "-", stdin=f"{line()}\n{line('bolt')}")
+    await run_in_thread("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
     for words, code in (
         (["verify", "acme-live"], 0),
         (["verify"], 1),
@@ -339,22 +369,24 @@ async def test_the_whole_command_ends_with_1_on_findings_and_2_on_mistakes(
             *COMMAND,
             *words,
             "--config",
-            str(config),
+            str(config_file),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        _, errors = await process.communicate(NEW.encode())
+        _, errors = await process.communicate(NEW_CREDENTIALS_LINE.encode())
         assert process.returncode == code, errors
         assert errors.count(b"\n") == (0 if "verify" in words else 1)
 
 
-def test_rotation_with_a_service_out_of_reach_replaces_nothing(run: Run) -> None:
-    run("import", "-", stdin=line())
-    done = run("rotate-secret", "key-of-a", stdin=NEW, code=1)
-    assert "unreachable" in done.stderr
-    assert "nothing was replaced" in done.stderr
-    run("rotate-secret", "key-of-a", "--no-verify", stdin=NEW)
+def test_rotation_without_reachable_service_replaces_nothing(
+    run_keys_command: CommandRunner,
+) -> None:
+    run_keys_command("import", "-", stdin=build_key_line())
+    result = run_keys_command("rotate-secret", "key-of-a", stdin=NEW_CREDENTIALS_LINE, code=1)
+    assert "unreachable" in result.stderr
+    assert "nothing was replaced" in result.stderr
+    run_keys_command("rotate-secret", "key-of-a", "--no-verify", stdin=NEW_CREDENTIALS_LINE)
 
 
 @pytest.mark.parametrize(
@@ -367,23 +399,29 @@ def test_rotation_with_a_service_out_of_reach_replaces_nothing(run: Run) -> None
         ('{"access_key": "a", "secret_key": "b", "more": "hunter2"}', "more: unknown field"),
     ],
 )
-def test_rotation_to_what_is_no_pair_is_refused(run: Run, stdin: str, expected_text: str) -> None:
-    run("import", "-", stdin=line())
-    assert expected_text in run("rotate-secret", "acme-live", stdin=stdin, code=2).stderr
+def test_rotation_to_malformed_credentials_is_refused(
+    run_keys_command: CommandRunner, stdin: str, expected_text: str
+) -> None:
+    run_keys_command("import", "-", stdin=build_key_line())
+    assert (
+        expected_text in run_keys_command("rotate-secret", "acme-live", stdin=stdin, code=2).stderr
+    )
 
 
-def test_rotation_to_another_merchants_access_key_is_refused(run: Run) -> None:
-    run("import", "-", stdin=f"{line()}\n{line('bolt')}")
+def test_rotation_to_access_key_of_another_merchant_is_refused(
+    run_keys_command: CommandRunner,
+) -> None:
+    run_keys_command("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
     taken = json.dumps({"access_key": "bolt-access-key-1", "secret_key": "hunter2"})
     words = ("rotate-secret", "acme-live", "--no-verify")
-    assert "another merchant" in run(*words, stdin=taken, code=2).stderr
+    assert "another merchant" in run_keys_command(*words, stdin=taken, code=2).stderr
 
 
-def test_a_terminal_is_asked_for_the_pair_and_does_not_show_the_secret(
-    run: Run, config: Path
+def test_rotation_prompt_hides_the_secret(
+    run_keys_command: CommandRunner, config_file: Path
 ) -> None:
-    run("import", "-", stdin=line())
-    words = ["rotate-secret", "acme-live", "--no-verify", "--config", str(config)]
+    run_keys_command("import", "-", stdin=build_key_line())
+    words = ["rotate-secret", "acme-live", "--no-verify", "--config", str(config_file)]
     process, terminal = pty.fork()
     if process == 0:
         os.execv(sys.executable, [*COMMAND, *words])
@@ -406,41 +444,50 @@ def test_a_terminal_is_asked_for_the_pair_and_does_not_show_the_secret(
 # new-encryption-key and the configuration
 
 
-def test_a_new_encryption_key_is_made_once_and_added_on_purpose(run: Run, tmp_path: Path) -> None:
+def test_new_encryption_key_creates_file_once_and_adds_on_request(
+    run_keys_command: CommandRunner, tmp_path: Path
+) -> None:
     file = tmp_path / "gateway.key"
-    assert run("new-encryption-key").stdout == f"Made {file}\n"
+    assert run_keys_command("new-encryption-key").stdout == f"Made {file}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert "--add" in run("new-encryption-key", code=2).stderr
-    run("import", "-", stdin=line())
+    assert "--add" in run_keys_command("new-encryption-key", code=2).stderr
+    run_keys_command("import", "-", stdin=build_key_line())
     before = file.read_text()
-    added = run("new-encryption-key", "--add").output
+    added = run_keys_command("new-encryption-key", "--add").output
     assert before.split()[1] not in added
     assert "restart every gateway that uses this state" in added
     assert file.read_text().startswith(before)
-    assert "acme-live" in run("list").stdout
+    assert "acme-live" in run_keys_command("list").stdout
 
 
-def test_adding_a_key_to_no_file_is_a_mistake(run: Run) -> None:
-    assert "there is no key file" in run("new-encryption-key", "--add", code=2).stderr
+def test_adding_encryption_key_without_file_is_an_error(run_keys_command: CommandRunner) -> None:
+    assert "there is no key file" in run_keys_command("new-encryption-key", "--add", code=2).stderr
 
 
-def test_a_wrong_configuration_is_one_line(run: Run, config: Path) -> None:
-    config.write_text("[stat]\nx = 1\n")
-    assert "stat: unknown key" in run("list", code=2).stderr
-
-
-def test_a_lost_key_file_is_one_line(run: Run, tmp_path: Path) -> None:
-    run("import", "-", stdin=line())
-    (tmp_path / "gateway.key").unlink()
-    assert "there is no key file" in run("list", code=2).stderr
-
-
-def test_without_config_gateway_toml_is_read_and_else_the_environment(
-    config: Path, monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path
+def test_invalid_configuration_is_reported_in_one_line(
+    run_keys_command: CommandRunner, config_file: Path
 ) -> None:
-    run("import", "-", stdin=line())
+    config_file.write_text("[stat]\nx = 1\n")
+    assert "stat: unknown key" in run_keys_command("list", code=2).stderr
+
+
+def test_missing_key_file_is_reported_in_one_line(
+    run_keys_command: CommandRunner, tmp_path: Path
+) -> None:
+    run_keys_command("import", "-", stdin=build_key_line())
+    (tmp_path / "gateway.key").unlink()
+    assert "there is no key file" in run_keys_command("list", code=2).stderr
+
+
+def test_default_configuration_is_gateway_toml_or_environment(
+    config_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    run_keys_command: CommandRunner,
+    tmp_path: Path,
+) -> None:
+    run_keys_command("import", "-", stdin=build_key_line())
     monkeypatch.chdir(tmp_path)
     assert "acme-live" in CliRunner().invoke(keys, ["list"]).stdout
-    config.unlink()
+    config_file.unlink()
     monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL", "sqlite:///gateway.db")
     assert "acme-live" in CliRunner().invoke(keys, ["list"]).stdout

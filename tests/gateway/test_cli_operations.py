@@ -13,13 +13,13 @@ from gateway.cli.batches import batches
 from gateway.cli.operations import operations
 from gateway.simulator import Service, Switches
 from mappings import OPERATIONS, UNLISTED
-from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
 
 NAMES = {one.name for one in (*OPERATIONS, *UNLISTED)}
 """As the log, `report usage`, `brownout schedule` and `[recording]` call them."""
 
 
-def configured(folder: Path) -> list[str]:
+def write_configuration(folder: Path) -> list[str]:
     path = folder / "gateway.toml"
     path.write_text(
         '[environments.sandbox]\nbase_url = "http://127.0.0.1:1"\n[state]\n'
@@ -29,12 +29,12 @@ def configured(folder: Path) -> list[str]:
     return ["--config", str(path)]
 
 
-def test_every_operation_is_listed_with_its_calls_and_reasons() -> None:
-    done = CliRunner().invoke(operations, ["--json"])
-    told = json.loads(done.stdout)
-    assert (len(told["operations"]), len(told["unlisted"])) == (29, len(UNLISTED))
-    assert told["inferred"] == {}
-    for one in [*told["operations"], *told["unlisted"]]:
+def test_every_operation_is_listed_with_calls_and_reasons() -> None:
+    result = CliRunner().invoke(operations, ["--json"])
+    report = json.loads(result.stdout)
+    assert (len(report["operations"]), len(report["unlisted"])) == (29, len(UNLISTED))
+    assert report["inferred"] == {}
+    for one in [*report["operations"], *report["unlisted"]]:
         assert one["name"] in NAMES, one
         assert one["becomes"], one
         assert one["because"], one
@@ -42,30 +42,30 @@ def test_every_operation_is_listed_with_its_calls_and_reasons() -> None:
         assert one["rests_on"] or one["exactness"] != "inferred", one
 
 
-def test_in_words_it_says_the_same() -> None:
-    said = CliRunner().invoke(operations, []).stdout
-    for one in (*OPERATIONS, *UNLISTED):
-        assert f"because: {one.exactness_reason}" in said
-    assert "PATCH /v1/batches/{id}  (update_batch, section 4.3, inferred)" in said
-    assert "to refresh the cached list: the total, the recipients changed since" in said
-    assert "    POST /batches/:id/start-processing  once\n" in said
+def test_text_output_matches_json_output() -> None:
+    output = CliRunner().invoke(operations, []).stdout
+    for operation in (*OPERATIONS, *UNLISTED):
+        assert f"because: {operation.exactness_reason}" in output
+    assert "PATCH /v1/batches/{id}  (update_batch, section 4.3, inferred)" in output
+    assert "to refresh the cached list: the total, the recipients changed since" in output
+    assert "    POST /batches/:id/start-processing  once\n" in output
 
 
-def test_without_a_state_the_table_is_shown_all_the_same(tmp_path: Path) -> None:
-    done = CliRunner().invoke(operations, ["--json", *configured(tmp_path)])
-    assert (done.exit_code, len(json.loads(done.stdout)["operations"])) == (0, 29)
-    assert "Warning: " in done.stderr
+def test_table_is_shown_without_a_state(tmp_path: Path) -> None:
+    result = CliRunner().invoke(operations, ["--json", *write_configuration(tmp_path)])
+    assert (result.exit_code, len(json.loads(result.stdout)["operations"])) == (0, 29)
+    assert "Warning: " in result.stderr
     assert not (tmp_path / "gateway.db").exists()
 
 
-async def test_what_was_found_at_each_service_is_told(tmp_path: Path) -> None:
-    service = Service(seed=1, switches=Switches(inferred=False))
-    async with open_town(tmp_path, service) as (house, _simulator):
-        batch = await make_batch(house, await make_recipient(house), "5.00")
-        await done(house, "DELETE", f"/batches/{batch}")
-    words = configured(tmp_path)
-    said = await asyncio.to_thread(CliRunner().invoke, operations, ["--json", *words])
-    found = json.loads(said.stdout)["inferred"]["sandbox"]
+async def test_probed_capabilities_of_each_service_are_shown(tmp_path: Path) -> None:
+    service = Service(seed=1, options=Switches(inferred=False))
+    async with open_town(tmp_path, service) as (gateway, _simulator):
+        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+        await done(gateway, "DELETE", f"/batches/{batch}")
+    words = write_configuration(tmp_path)
+    result = await asyncio.to_thread(CliRunner().invoke, operations, ["--json", *words])
+    found = json.loads(result.stdout)["inferred"]["sandbox"]
     by_name = {one["operation"]: one for one in found}
     assert by_name["DELETE /batches/{id}"]["found"] == "absent"
     assert by_name["DELETE /batches/{id}"]["at"].endswith("Z")
@@ -81,40 +81,40 @@ async def test_what_was_found_at_each_service_is_told(tmp_path: Path) -> None:
 # batches abandoned
 
 
-async def abandoned(folder: Path, *words: str) -> Any:
-    all_words = ["abandoned", *words, *configured(folder)]
-    done = await asyncio.to_thread(CliRunner().invoke, batches, all_words)
-    assert (done.exit_code, done.stderr) == (0, "")
-    return json.loads(done.stdout)["batches"] if "--json" in words else done.stdout
+async def list_superseded_batches(folder: Path, *words: str) -> Any:
+    all_words = ["abandoned", *words, *write_configuration(folder)]
+    result = await asyncio.to_thread(CliRunner().invoke, batches, all_words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout)["batches"] if "--json" in words else result.stdout
 
 
-async def test_abandoned_batches_are_listed_by_both_ids_with_what_to_do(tmp_path: Path) -> None:
-    service = Service(seed=1, switches=Switches(inferred=False))
-    async with open_town(tmp_path, service) as (house, _simulator):
-        recipient = await make_recipient(house)
-        changed = await make_batch(house, recipient, "5.00")
-        (payment,) = await payment_ids(house, changed)
+async def test_superseded_batches_are_listed_with_both_ids_and_advice(tmp_path: Path) -> None:
+    service = Service(seed=1, options=Switches(inferred=False))
+    async with open_town(tmp_path, service) as (gateway, _simulator):
+        recipient = await make_recipient(gateway)
+        changed = await make_batch(gateway, recipient, "5.00")
+        (payment,) = await payment_ids(gateway, changed)
         for amount in ("6.00", "7.00"):
             path = f"/batches/{changed}/payments/{payment}"
-            await done(house, "PATCH", path, {"sourceAmount": amount})
-            await done(house, "POST", f"/batches/{changed}/generate-quote")
-        deleted = await make_batch(house, recipient, "5.00")
-        await done(house, "DELETE", f"/batches/{deleted}")
-        await make_batch(house, recipient, "5.00")
-        first, second, _third, fourth, _fifth = service.world().batches
-    found = await abandoned(tmp_path, "--json")
-    shown = [(one["batch"], one["abandoned"], one["deleted"]) for one in found]
+            await done(gateway, "PATCH", path, {"sourceAmount": amount})
+            await done(gateway, "POST", f"/batches/{changed}/generate-quote")
+        deleted = await make_batch(gateway, recipient, "5.00")
+        await done(gateway, "DELETE", f"/batches/{deleted}")
+        await make_batch(gateway, recipient, "5.00")
+        first, second, _third, fourth, _fifth = service.find_or_create_tenant().batches
+    batches_listed = await list_superseded_batches(tmp_path, "--json")
+    shown = [(one["batch"], one["abandoned"], one["deleted"]) for one in batches_listed]
     assert shown == [(changed, first, False), (changed, second, False), (deleted, fourth, True)]
-    for one in found:
+    for one in batches_listed:
         assert (one["merchant"], one["environment"]) == ("demo", "sandbox")
         assert one["since"].endswith("Z")
         assert "never start it" in one["what_to_do"]
-    text = await abandoned(tmp_path)
+    text = await list_superseded_batches(tmp_path)
     assert all(id_ in text for id_ in (changed, first, second, deleted, fourth))
 
 
-async def test_where_none_is_abandoned_it_says_so(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
-        await make_batch(house, await make_recipient(house), "5.00")
-    assert await abandoned(tmp_path, "--json") == []
-    assert await abandoned(tmp_path) == "There are no superseded batches.\n"
+async def test_empty_list_of_superseded_batches_says_so(tmp_path: Path) -> None:
+    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        await make_batch(gateway, await make_recipient(gateway), "5.00")
+    assert await list_superseded_batches(tmp_path, "--json") == []
+    assert await list_superseded_batches(tmp_path) == "There are no superseded batches.\n"

@@ -13,37 +13,37 @@ import pytest
 
 from gateway.simulator import Fault, processing
 from gateway.storage import Ledger
-from tests.operating import Post, eventually, logged, lose_a_batch, post
-from tests.payday import done, make_batch, make_recipient, payment_ids
+from tests.operator_commands import Post, eventually, lose_batch_create, post, read_log
+from tests.payouts import done, make_batch, make_recipient, payment_ids
 from tests.state import TENANT
 
 
-def start_elsewhere(here: Post, batch_id: str) -> None:
+def start_elsewhere(operated: Post, batch_id: str) -> None:
     """Start a batch as a person would in the service's dashboard."""
-    world = here.service.world()
-    processing.start(world, world.batches[batch_id])
+    world = operated.service.find_or_create_tenant()
+    processing.start_batch(world, world.batches[batch_id])
 
 
-def kinds(told: Any) -> list[str]:
-    return [one["kind"] for one in told["findings"]]
+def list_finding_kinds(report: Any) -> list[str]:
+    return [finding["kind"] for finding in report["findings"]]
 
 
-async def facts(here: Post, kind: str) -> dict[str, Any]:
-    async with here.store() as store:
-        return await Ledger(store).recall_all(TENANT, kind)
+async def load_object_states(operated: Post, kind: str) -> dict[str, Any]:
+    async with operated.open_store() as store:
+        return await Ledger(store).load_all(TENANT, kind)
 
 
-async def test_what_agrees_is_no_finding(tmp_path: Path) -> None:
-    async with post(tmp_path, processing_seconds=60) as here:
-        recipient = await make_recipient(here.house)
-        started = await make_batch(here.house, recipient, "5.00")
-        await done(here.house, "POST", f"/batches/{started}/start-processing")
-        await make_batch(here.house, recipient, "6.00")
-        gone = await make_batch(here.house, recipient, "7.00")
-        await done(here.house, "DELETE", f"/batches/{gone}")
-        await done(here.house, "DELETE", f"/recipients/{recipient}")
-        told = await here.told("reconcile")
-        assert told == {
+async def test_consistent_objects_are_no_finding(tmp_path: Path) -> None:
+    async with post(tmp_path, processing_seconds=60) as operated:
+        recipient = await make_recipient(operated.gateway)
+        started = await make_batch(operated.gateway, recipient, "5.00")
+        await done(operated.gateway, "POST", f"/batches/{started}/start-processing")
+        await make_batch(operated.gateway, recipient, "6.00")
+        gone = await make_batch(operated.gateway, recipient, "7.00")
+        await done(operated.gateway, "DELETE", f"/batches/{gone}")
+        await done(operated.gateway, "DELETE", f"/recipients/{recipient}")
+        report = await operated.run_json_command("reconcile")
+        assert report == {
             "ok": True,
             "complete": True,
             "restored": False,
@@ -57,95 +57,99 @@ async def test_what_agrees_is_no_finding(tmp_path: Path) -> None:
             "not_listed": [],
             "left_out": [],
         }
-        said = (await here.says("reconcile")).stdout
-        assert said == "Compared. Batches: 3, deleted recipients: 1.\n"
+        output = (await operated.run_command("reconcile")).stdout
+        assert output == "Compared. Batches: 3, deleted recipients: 1.\n"
 
 
-async def test_a_ledger_without_a_batch_says_that_there_was_none_to_compare(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        said = (await here.says("reconcile")).stdout
-        assert said.splitlines()[-1] == ("There was no batch and no deleted recipient to compare.")
+async def test_empty_ledger_is_reported_as_nothing_to_compare(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        output = (await operated.run_command("reconcile")).stdout
+        assert output.splitlines()[-1] == (
+            "There was no batch and no deleted recipient to compare."
+        )
 
 
-async def test_it_only_reads(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        recipient = await make_recipient(here.house)
-        batch = await make_batch(here.house, recipient, "5.00")
-        await done(here.house, "DELETE", f"/batches/{batch}")
-        await make_batch(here.house, recipient, "5.00")
-        here.service.requests.clear()
-        await here.says("reconcile")
-        assert {seen.method for seen in here.service.requests} == {"GET"}
+async def test_reconcile_sends_only_reads(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        recipient = await make_recipient(operated.gateway)
+        batch = await make_batch(operated.gateway, recipient, "5.00")
+        await done(operated.gateway, "DELETE", f"/batches/{batch}")
+        await make_batch(operated.gateway, recipient, "5.00")
+        operated.service.requests.clear()
+        await operated.run_command("reconcile")
+        assert {seen.method for seen in operated.service.requests} == {"GET"}
 
 
-async def test_an_abandoned_batch_that_was_started_elsewhere_is_an_alert(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (upstream,) = here.service.world().batches
-        await done(here.house, "DELETE", f"/batches/{batch}")
-        assert (await here.told("reconcile"))["findings"] == []
-        start_elsewhere(here, upstream)
-        (found,) = (await here.told("reconcile", code=1))["findings"]
+async def test_superseded_batch_started_elsewhere_is_an_alert(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        (upstream,) = operated.service.find_or_create_tenant().batches
+        await done(operated.gateway, "DELETE", f"/batches/{batch}")
+        assert (await operated.run_json_command("reconcile"))["findings"] == []
+        start_elsewhere(operated, upstream)
+        (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
         assert (found["kind"], found["alert"]) == ("abandoned_started", True)
         assert (found["id"], found["upstream"]) == (batch, upstream)
-        assert (await facts(here, "alias"))[upstream]["started"]
-        (again,) = (await here.told("reconcile", code=1))["findings"]
+        assert (await load_object_states(operated, "alias"))[upstream]["started"]
+        (again,) = (await operated.run_json_command("reconcile", code=1))["findings"]
         assert (again["alert"], again["recorded"]) == (True, False)
-        assert (await here.says("reconcile", code=1)).stdout.startswith("ALERT: demo sandbox: ")
+        assert (await operated.run_command("reconcile", code=1)).stdout.startswith(
+            "ALERT: demo sandbox: "
+        )
 
 
-async def test_a_running_gateway_notices_it_too(tmp_path: Path) -> None:
+async def test_running_gateway_detects_superseded_batch_started_elsewhere(tmp_path: Path) -> None:
     often = {"upstream": {"abandoned_check_seconds": 0.2}}
-    async with post(tmp_path, inferred=False, sections=often) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (upstream,) = here.service.world().batches
-        await done(here.house, "DELETE", f"/batches/{batch}")
-        assert "abandoned_batch_started" not in logged(tmp_path)
-        start_elsewhere(here, upstream)
+    async with post(tmp_path, inferred=False, sections=often) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        (upstream,) = operated.service.find_or_create_tenant().batches
+        await done(operated.gateway, "DELETE", f"/batches/{batch}")
+        assert "abandoned_batch_started" not in read_log(tmp_path)
+        start_elsewhere(operated, upstream)
 
         async def is_logged() -> bool:
-            return "abandoned_batch_started" in logged(tmp_path)
+            return "abandoned_batch_started" in read_log(tmp_path)
 
         await eventually(is_logged)
 
 
-async def test_it_is_not_looked_for_where_an_operator_does_not_want_it(tmp_path: Path) -> None:
+async def test_superseded_batch_check_can_be_disabled(tmp_path: Path) -> None:
     never = {"upstream": {"abandoned_check_seconds": 0}}
-    async with post(tmp_path, inferred=False, sections=never) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
-        await done(here.house, "DELETE", f"/batches/{batch}")
-        here.service.requests.clear()
+    async with post(tmp_path, inferred=False, sections=never) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        await done(operated.gateway, "DELETE", f"/batches/{batch}")
+        operated.service.requests.clear()
         await asyncio.sleep(0.5)
-        assert here.service.calls("GET", "/v1/batch/*/summary") == []
+        assert operated.service.list_requests("GET", "/v1/batch/*/summary") == []
 
 
-async def test_a_batch_that_was_started_elsewhere_is_told_once_and_known_from_then_on(
+async def test_batch_started_elsewhere_is_reported_once_and_recorded(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, processing_seconds=60) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (upstream,) = here.service.world().batches
-        start_elsewhere(here, upstream)
-        (found,) = (await here.told("reconcile", code=1))["findings"]
+    async with post(tmp_path, processing_seconds=60) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        (upstream,) = operated.service.find_or_create_tenant().batches
+        start_elsewhere(operated, upstream)
+        (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
         assert (found["kind"], found["id"]) == ("started_elsewhere", batch)
         assert (found["recorded"], found["alert"]) == (True, False)
-        assert (await facts(here, "batch"))[upstream]["started"]
-        assert (await here.told("reconcile"))["findings"] == []
+        assert (await load_object_states(operated, "batch"))[upstream]["started"]
+        assert (await operated.run_json_command("reconcile"))["findings"] == []
 
 
-def _deleted(here: Post, upstream: str) -> None:
-    del here.service.world().batches[upstream]
+def delete_batch_at_service(operated: Post, upstream: str) -> None:
+    del operated.service.find_or_create_tenant().batches[upstream]
 
 
-def _paid_more(here: Post, upstream: str) -> None:
-    (payment,) = here.service.world().batches[upstream].payments.values()
+def change_amount_at_service(operated: Post, upstream: str) -> None:
+    (payment,) = operated.service.find_or_create_tenant().batches[upstream].payments.values()
     payment.terms = replace(payment.terms, source=Decimal("99.00"))
 
 
 DIFFERENCES: dict[str, tuple[Callable[[Post, str], None], str, str]] = {
-    "deleted there": (_deleted, "missing", "the service does not have it"),
+    "deleted there": (delete_batch_at_service, "missing", "the service does not have it"),
     "changed there": (
-        _paid_more,
+        change_amount_at_service,
         "payments",
         "it pays 1 payment of 99.00 USD, but 1 payment of 5.00 USD was requested",
     ),
@@ -153,154 +157,162 @@ DIFFERENCES: dict[str, tuple[Callable[[Post, str], None], str, str]] = {
 
 
 @pytest.mark.parametrize("case", DIFFERENCES.values(), ids=DIFFERENCES)
-async def test_what_is_different_there_is_a_finding(
+async def test_difference_at_the_service_is_a_finding(
     case: tuple[Callable[[Post, str], None], str, str], tmp_path: Path
 ) -> None:
     change, kind, says = case
-    async with post(tmp_path) as here:
-        await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (upstream,) = here.service.world().batches
-        change(here, upstream)
-        (found,) = (await here.told("reconcile", code=1))["findings"]
+    async with post(tmp_path) as operated:
+        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        (upstream,) = operated.service.find_or_create_tenant().batches
+        change(operated, upstream)
+        (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
         assert found["kind"] == kind
         assert says in found["says"]
         assert found["what_to_do"]
 
 
-async def test_a_start_that_the_service_knows_nothing_of_is_a_finding(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (upstream,) = here.service.world().batches
-        async with here.store() as store:
-            await Ledger(store).record(
+async def test_start_unknown_to_the_service_is_a_finding(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        (upstream,) = operated.service.find_or_create_tenant().batches
+        async with operated.open_store() as store:
+            await Ledger(store).compare_and_set(
                 TENANT, "batch", upstream, {"started": "2026-01-01T00:00:00Z"}
             )
-        assert kinds(await here.told("reconcile", code=1)) == ["not_started"]
+        assert list_finding_kinds(await operated.run_json_command("reconcile", code=1)) == [
+            "not_started"
+        ]
 
 
-async def test_a_change_that_nobody_carries_on_is_a_finding(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (upstream,) = here.service.world().batches
-        async with here.store() as store:
-            await Ledger(store).record(TENANT, "batch", upstream, {"phase": "editing"})
-        assert kinds(await here.told("reconcile", code=1)) == ["stuck"]
+async def test_stuck_change_is_a_finding(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        (upstream,) = operated.service.find_or_create_tenant().batches
+        async with operated.open_store() as store:
+            await Ledger(store).compare_and_set(TENANT, "batch", upstream, {"phase": "editing"})
+        assert list_finding_kinds(await operated.run_json_command("reconcile", code=1)) == ["stuck"]
 
 
-async def test_a_change_that_is_under_way_is_no_finding(tmp_path: Path) -> None:
-    async with post(tmp_path, seconds=30) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
-        here.breaks("POST", "/v1/batches/*/start-processing", delay=6)
+async def test_running_change_is_no_finding(tmp_path: Path) -> None:
+    async with post(tmp_path, seconds=30) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        operated.add_fault("POST", "/v1/batches/*/start-processing", delay=6)
         path = f"/v1/batches/{batch}/start-processing"
-        starting = asyncio.ensure_future(here.house.ask("POST", path))
+        starting = asyncio.ensure_future(operated.gateway.request("POST", path))
 
         async def is_starting() -> bool:
-            return [one["phase"] for one in (await facts(here, "batch")).values()] == ["starting"]
+            return [
+                one["phase"] for one in (await load_object_states(operated, "batch")).values()
+            ] == ["starting"]
 
         await eventually(is_starting)
-        assert (await here.told("reconcile"))["findings"] == []
+        assert (await operated.run_json_command("reconcile"))["findings"] == []
         assert not starting.done()
         assert (await starting).status == 200
 
 
-async def test_batches_that_the_ledger_does_not_know_are_information(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        recipient = await make_recipient(here.house)
-        await make_batch(here.house, recipient, "5.00")
-        (upstream,) = here.service.world().batches
-        async with here.store() as store:
-            await Ledger(store).record(
+async def test_batches_unknown_to_the_ledger_are_information(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        recipient = await make_recipient(operated.gateway)
+        await make_batch(operated.gateway, recipient, "5.00")
+        (upstream,) = operated.service.find_or_create_tenant().batches
+        async with operated.open_store() as store:
+            await Ledger(store).compare_and_set(
                 TENANT,
                 "batch",
                 upstream,
-                dict.fromkeys((await facts(here, "batch"))[upstream]),
+                dict.fromkeys((await load_object_states(operated, "batch"))[upstream]),
             )
-        told = await here.told("reconcile")
-        assert [one["id"] for one in told["unknown"]] == [upstream]
-        assert told["findings"] == []
-        assert "For information: demo sandbox: B-" in (await here.says("reconcile")).stdout
+        report = await operated.run_json_command("reconcile")
+        assert [one["id"] for one in report["unknown"]] == [upstream]
+        assert report["findings"] == []
+        assert (
+            "For information: demo sandbox: B-" in (await operated.run_command("reconcile")).stdout
+        )
 
 
-async def test_that_a_service_lists_no_batches_is_said(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        await make_batch(here.house, await make_recipient(here.house), "5.00")
-        told = await here.told("reconcile")
-        assert told["not_listed"] == [{"merchant": "demo", "environment": "sandbox"}]
-        said = (await here.says("reconcile")).stdout
-        assert "batches: the service does not list batches" in said
-        assert "cannot be found; nothing can be done here\n" in said
+async def test_service_without_batch_list_is_reported(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        report = await operated.run_json_command("reconcile")
+        assert report["not_listed"] == [{"merchant": "demo", "environment": "sandbox"}]
+        output = (await operated.run_command("reconcile")).stdout
+        assert "batches: the service does not list batches" in output
+        assert "cannot be found; nothing can be done here\n" in output
 
 
-async def test_a_recipient_that_clients_deleted_and_that_is_active_again_is_a_finding(
+async def test_deleted_recipient_that_is_active_again_is_a_finding(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path) as here:
-        recipient = await make_recipient(here.house)
-        await done(here.house, "DELETE", f"/recipients/{recipient}")
-        here.service.recipient(recipient).status = "active"
-        (found,) = (await here.told("reconcile", code=1))["findings"]
+    async with post(tmp_path) as operated:
+        recipient = await make_recipient(operated.gateway)
+        await done(operated.gateway, "DELETE", f"/recipients/{recipient}")
+        operated.service.require_recipient(recipient).status = "active"
+        (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
         assert (found["kind"], found["id"]) == ("active_again", recipient)
 
 
-async def test_unsettled_writes_are_findings(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        await lose_a_batch(here)
-        told = await here.told("reconcile", code=1)
-        assert (told["ok"], len(told["unsettled"])) == (False, 1)
-        assert "dashboard" in told["unsettled"][0]["what_to_do"]
+async def test_writes_in_doubt_are_findings(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        await lose_batch_create(operated)
+        report = await operated.run_json_command("reconcile", code=1)
+        assert (report["ok"], len(report["unsettled"])) == (False, 1)
+        assert "dashboard" in report["unsettled"][0]["what_to_do"]
 
 
-async def test_a_draft_is_compared_with_nothing(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "5.00")
-        (payment,) = await payment_ids(here.house, batch)
+async def test_draft_is_not_compared(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        (payment,) = await payment_ids(operated.gateway, batch)
         change = {"sourceAmount": "6.00"}
-        await done(here.house, "PATCH", f"/batches/{batch}/payments/{payment}", change)
-        assert (await here.told("reconcile"))["findings"] == []
-        await done(here.house, "GET", f"/batches/{batch}/summary")
-        assert (await here.told("reconcile"))["findings"] == []
+        await done(operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+        assert (await operated.run_json_command("reconcile"))["findings"] == []
+        await done(operated.gateway, "GET", f"/batches/{batch}/summary")
+        assert (await operated.run_json_command("reconcile"))["findings"] == []
 
 
 # Objects that could not be read.
 
 
-async def test_what_could_not_be_read_is_told_and_the_rest_is_compared(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        recipient = await make_recipient(here.house)
+async def test_unreadable_object_is_reported_and_rest_is_compared(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        recipient = await make_recipient(operated.gateway)
         for amount in ("5.00", "6.00"):
-            await make_batch(here.house, recipient, amount)
-        here.breaks("GET", "/v1/batch/*/summary", status=500)
-        told = await here.told("reconcile", code=2)
-        assert (told["complete"], len(told["unreadable"])) == (False, 1)
-        assert told["compared"]["batches"] == 1
-        assert "(refused, status 500)" in told["unreadable"][0]["says"]
+            await make_batch(operated.gateway, recipient, amount)
+        operated.add_fault("GET", "/v1/batch/*/summary", status=500)
+        report = await operated.run_json_command("reconcile", code=2)
+        assert (report["complete"], len(report["unreadable"])) == (False, 1)
+        assert report["compared"]["batches"] == 1
+        assert "(refused, status 500)" in report["unreadable"][0]["says"]
 
 
-async def test_of_a_pair_that_is_refused_it_is_not_said_that_the_service_cannot_be_reached(
+async def test_refused_credentials_are_not_reported_as_unreachable_service(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path) as here:
-        await make_batch(here.house, await make_recipient(here.house), "5.00")
-        here.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=401, times=9))
-        (one,) = (await here.told("reconcile", code=2))["unreadable"]
+    async with post(tmp_path) as operated:
+        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        operated.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=401, times=9))
+        (one,) = (await operated.run_json_command("reconcile", code=2))["unreadable"]
         assert "(refused, status 401)" in one["says"]
         assert one["what_to_do"].startswith("run `payout-gateway keys verify`")
 
 
-async def test_a_service_that_is_asked_too_often_is_asked_again(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        await make_batch(here.house, await make_recipient(here.house), "5.00")
-        here.service.faults.append(
+async def test_rate_limited_read_is_retried(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        operated.service.faults.append(
             Fault("GET", "/v1/batch/*/summary", status=429, headers={"Retry-After": "1"})
         )
-        assert (await here.told("reconcile"))["unreadable"] == []
+        assert (await operated.run_json_command("reconcile"))["unreadable"] == []
 
 
-async def test_only_whom_is_asked_for_is_compared(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        await make_batch(here.house, await make_recipient(here.house), "5.00")
-        told = await here.told("reconcile", "--merchant", "demo", "--environment", "sandbox")
-        assert told["compared"] == {"batches": 1, "lists": 1}
-        refused = await here.says("reconcile", "--merchant", "domo", code=2)
+async def test_only_requested_tenant_is_compared(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        report = await operated.run_json_command(
+            "reconcile", "--merchant", "demo", "--environment", "sandbox"
+        )
+        assert report["compared"] == {"batches": 1, "lists": 1}
+        refused = await operated.run_command("reconcile", "--merchant", "domo", code=2)
         assert "no key has this merchant" in refused.stderr
         assert refused.stdout == ""

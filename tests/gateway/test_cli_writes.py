@@ -20,283 +20,316 @@ from gateway.payloads import stored_json
 from gateway.simulator import Fault, Service, Switches, start
 from gateway.storage import Ledger
 from gateway.storage.audit_log import operator
+from gateway.storage.operations import OperationRepository, _build_context
 from gateway.storage.tables import journal_steps
-from gateway.storage.undertakings import OperationRepository, _place
-from gateway.writes import settling
+from gateway.writes import reconciler
 from mappings.current import ENDPOINTS
-from tests.house import KEY, import_lines, settings_for
-from tests.operating import LOST, Post, eventually, lose_a_batch, post
-from tests.payday import WALLET, make_batch, make_recipient
+from tests.operator_commands import LOST, Post, eventually, lose_batch_create, post
+from tests.payouts import WALLET, make_batch, make_recipient
 from tests.processes import command, configuration, serving
+from tests.running_gateway import KEY, import_lines, settings_for
 from tests.sockets import until
 
-SETTLE = ("writes", "settle")
-ADA = {"type": "individual", "firstName": "Ada", "lastName": "Byron", "email": "byron@example.com"}
+SETTLE_COMMAND = ("writes", "settle")
+RECIPIENT_BODY = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Byron",
+    "email": "byron@example.com",
+}
 
 
-async def those(here: Post) -> list[dict[str, Any]]:
-    return (await here.told("writes", "unsettled"))["writes"]
+async def list_in_doubt_writes(operated: Post) -> list[dict[str, Any]]:
+    return (await operated.run_json_command("writes", "unsettled"))["writes"]
 
 
-async def only(here: Post) -> dict[str, Any]:
-    (one,) = await those(here)
-    return one
+async def load_only_in_doubt_write(operated: Post) -> dict[str, Any]:
+    (write,) = await list_in_doubt_writes(operated)
+    return write
 
 
-async def is_settled(here: Post) -> bool:
-    return not await those(here)
+async def has_no_write_in_doubt(operated: Post) -> bool:
+    return not await list_in_doubt_writes(operated)
 
 
-async def says_why(here: Post, words: str) -> bool:
-    return any(words in one["why"] for one in await those(here))
+async def has_reason(operated: Post, words: str) -> bool:
+    return any(words in write["why"] for write in await list_in_doubt_writes(operated))
 
 
-async def is_sent(here: Post) -> bool:
-    async with here.store() as store:
+async def has_sent_write(operated: Post) -> bool:
+    async with operated.open_store() as store:
         rows = OperationRepository(store, Ledger(store))
-        its = await rows.writes_of(*(one.id for one in await rows.unfinished()))
-    return any(write.state == "sent" for some in its.values() for write in some)
+        writes_by_operation = await rows.load_writes(
+            *(operation.id for operation in await rows.list_unfinished())
+        )
+    return any(write.state == "sent" for some in writes_by_operation.values() for write in some)
 
 
 # Listing.
 
 
-async def test_nothing_is_unsettled_at_first(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        assert await here.told("writes", "unsettled") == {"writes": []}
-        assert (await here.says("writes", "unsettled")).stdout == "No write is in doubt.\n"
+async def test_no_write_is_in_doubt_at_first(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        assert await operated.run_json_command("writes", "unsettled") == {"writes": []}
+        assert (
+            await operated.run_command("writes", "unsettled")
+        ).stdout == "No write is in doubt.\n"
 
 
-async def test_a_lost_create_is_listed_with_all_that_is_known_and_what_to_do(
+async def test_lost_create_is_listed_with_details_and_advice(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        await lose_a_batch(here)
-        await eventually(lambda: says_why(here, "the service lists no batches"))
-        one = await only(here)
-        assert re.fullmatch(r"[0-9a-f]{12}\.\d+", one["write"])
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", one["since"])
-        assert (one["merchant"], one["environment"]) == ("demo", "sandbox")
-        assert (one["operation"], one["key"]) == ("create_batch", "demo-sandbox")
-        assert (one["method"], one["path"], one["object"]) == ("POST", "/batches", None)
-        assert (one["state"], one["told"]) == ("sent", None)
-        assert f"writes settle {one['write']} --made B-…" in one["what_to_do"]
-        assert "a batch of 1 payment that was created at about" in one["what_to_do"]
-        said = (await here.says("writes", "unsettled")).stdout
-        for word in (one["write"], "POST /batches", "demo sandbox", "dashboard"):
-            assert word in said
+    async with post(tmp_path, inferred=False) as operated:
+        await lose_batch_create(operated)
+        await eventually(lambda: has_reason(operated, "the service lists no batches"))
+        write = await load_only_in_doubt_write(operated)
+        assert re.fullmatch(r"[0-9a-f]{12}\.\d+", write["write"])
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", write["since"])
+        assert (write["merchant"], write["environment"]) == ("demo", "sandbox")
+        assert (write["operation"], write["key"]) == ("create_batch", "demo-sandbox")
+        assert (write["method"], write["path"], write["object"]) == ("POST", "/batches", None)
+        assert (write["state"], write["told"]) == ("sent", None)
+        assert f"writes settle {write['write']} --made B-…" in write["what_to_do"]
+        assert "a batch of 1 payment that was created at about" in write["what_to_do"]
+        output = (await operated.run_command("writes", "unsettled")).stdout
+        for word in (write["write"], "POST /batches", "demo sandbox", "dashboard"):
+            assert word in output
 
 
-async def test_a_write_is_listed_by_the_id_that_clients_know_its_object_by(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "10.00")
-        here.breaks("POST", "/v1/batches/*/start-processing", close="before")
-        await here.house.ask("POST", f"/v1/batches/{batch}/start-processing")
-        one = await only(here)
-        assert one["object"] == batch
-        assert one["path"] != f"/batches/{batch}/start-processing", "the service's id is longer"
-        assert "--happened`" in one["what_to_do"]
+async def test_write_is_listed_by_client_id_of_its_object(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "10.00")
+        operated.add_fault("POST", "/v1/batches/*/start-processing", close="before")
+        await operated.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+        write = await load_only_in_doubt_write(operated)
+        assert write["object"] == batch
+        assert write["path"] != f"/batches/{batch}/start-processing", "the service's id is longer"
+        assert "--happened`" in write["what_to_do"]
 
 
-async def test_what_is_being_carried_out_at_this_moment_is_not_listed(tmp_path: Path) -> None:
-    async with post(tmp_path, seconds=30) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "10.00")
-        here.breaks("POST", "/v1/batches/*/start-processing", delay=15)
+async def test_running_write_is_not_listed(tmp_path: Path) -> None:
+    async with post(tmp_path, seconds=30) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "10.00")
+        operated.add_fault("POST", "/v1/batches/*/start-processing", delay=15)
         path = f"/v1/batches/{batch}/start-processing"
-        starting = asyncio.ensure_future(here.house.ask("POST", path))
-        await eventually(lambda: is_sent(here))
-        assert await those(here) == []
+        starting = asyncio.ensure_future(operated.gateway.request("POST", path))
+        await eventually(lambda: has_sent_write(operated))
+        assert await list_in_doubt_writes(operated) == []
         starting.cancel()
 
 
-def test_every_write_of_the_current_interface_has_words_for_an_operator() -> None:
+def test_every_write_of_current_interface_has_advice() -> None:
     known = {f"POST {path}" for path in CREATED_OBJECTS} | CHANGE_DESCRIPTIONS.keys()
-    assert known == {f"{one.method} {one.path}" for one in ENDPOINTS if one.method != "GET"}
+    assert known == {
+        f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.method != "GET"
+    }
 
 
 # Outcomes entered by an operator.
 
 
-async def test_what_it_made_is_adopted_and_the_retry_gets_the_answer_of_the_first_try(
+async def test_confirmed_create_is_adopted_and_retry_gets_first_answer(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        body = await lose_a_batch(here)
-        write = (await only(here))["write"]
-        (made,) = here.service.world().batches
-        told = await here.told(*SETTLE, write, "--made", made, "--yes")
-        assert told == {"write": write, "told": made}
-        await eventually(lambda: is_settled(here))
-        again = await here.house.ask("POST", "/v1/batches", body)
+    async with post(tmp_path, inferred=False) as operated:
+        body = await lose_batch_create(operated)
+        write = (await load_only_in_doubt_write(operated))["write"]
+        (created,) = operated.service.find_or_create_tenant().batches
+        report = await operated.run_json_command(*SETTLE_COMMAND, write, "--made", created, "--yes")
+        assert report == {"write": write, "told": created}
+        await eventually(lambda: has_no_write_in_doubt(operated))
+        again = await operated.gateway.request("POST", "/v1/batches", body)
         assert again.status == 200, again.text
         assert (again.body["batch"]["amount"], again.body["batch"]["totalPayments"]) == ("10.00", 1)
-        assert here.service.created["batch"] == here.sent("POST", "/v1/batches") == 1
-        refused = await here.says(*SETTLE, write, "--made", made, "--yes", code=2)
+        assert (
+            operated.service.created_counts["batch"]
+            == operated.count_calls("POST", "/v1/batches")
+            == 1
+        )
+        refused = await operated.run_command(
+            *SETTLE_COMMAND, write, "--made", created, "--yes", code=2
+        )
         assert "is already known: happened" in refused.stderr
 
 
-async def test_what_was_told_is_taken_into_account_however_long_the_pause_has_become(
+async def test_operator_outcome_takes_effect_despite_long_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for_minutes = SimpleNamespace(uniform=lambda _least, _most: 300)
-    monkeypatch.setattr(settling, "random", for_minutes)
-    async with post(tmp_path, inferred=False) as here:
-        await lose_a_batch(here)
-        await eventually(lambda: says_why(here, "the service lists no batches"))
-        write = (await only(here))["write"]
-        (made,) = here.service.world().batches
-        await here.says(*SETTLE, write, "--made", made, "--yes")
-        await eventually(lambda: is_settled(here), 15)
+    monkeypatch.setattr(reconciler, "random", for_minutes)
+    async with post(tmp_path, inferred=False) as operated:
+        await lose_batch_create(operated)
+        await eventually(lambda: has_reason(operated, "the service lists no batches"))
+        write = (await load_only_in_doubt_write(operated))["write"]
+        (created,) = operated.service.find_or_create_tenant().batches
+        await operated.run_command(*SETTLE_COMMAND, write, "--made", created, "--yes")
+        await eventually(lambda: has_no_write_in_doubt(operated), 15)
 
 
-async def test_what_did_not_happen_is_sent_again_when_its_client_asks_again(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        payment = {"recipient": {"id": await make_recipient(here.house)}, "sourceAmount": "10.00"}
+async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        payment = {
+            "recipient": {"id": await make_recipient(operated.gateway)},
+            "sourceAmount": "10.00",
+        }
         body = {"sourceCurrency": "USD", "payments": [payment]}
-        here.breaks("POST", "/v1/batches", close="before")
-        assert (await here.house.ask("POST", "/v1/batches", body)).status == 500
-        write = (await only(here))["write"]
-        early = await here.says(*SETTLE, write, "--did-not-happen", "--yes", code=2)
+        operated.add_fault("POST", "/v1/batches", close="before")
+        assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 500
+        write = (await load_only_in_doubt_write(operated))["write"]
+        early = await operated.run_command(
+            *SETTLE_COMMAND, write, "--did-not-happen", "--yes", code=2
+        )
         assert "may still be carried out; check again in" in early.stderr
-        await here.lapse()
-        await here.says(*SETTLE, write, "--did-not-happen", "--yes")
-        await eventually(lambda: is_settled(here))
-        traced = (await here.says("trace", write)).stdout
+        await operated.age_sent_writes()
+        await operated.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        await eventually(lambda: has_no_write_in_doubt(operated))
+        traced = (await operated.run_command("trace", write)).stdout
         assert f"POST /batches  did not happen (recorded by {operator()})" in traced
         assert ", did not happen\n" in traced, "of the request"
         assert f"{operator()} told of {write}: did not happen: " in traced
-        assert (await here.house.ask("POST", "/v1/batches", body)).status == 200
-        assert here.service.created["batch"] == 1
+        assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 200
+        assert operated.service.created_counts["batch"] == 1
 
 
-async def test_what_can_be_seen_to_have_happened_counts_whatever_was_told(tmp_path: Path) -> None:
-    async with post(tmp_path, processing_seconds=600) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "10.00")
+async def test_visible_outcome_overrides_operator_outcome(tmp_path: Path) -> None:
+    async with post(tmp_path, processing_seconds=600) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "10.00")
         path = f"/v1/batches/{batch}/start-processing"
-        here.breaks("POST", "/v1/batches/*/start-processing", **LOST)
-        here.breaks("GET", "/v1/batch/*/summary")  # the start's own read is answered
-        here.breaks("GET", "/v1/batch/*/summary", status=503, times=1000)
-        assert (await here.house.ask("POST", path)).status == 500
-        await eventually(lambda: says_why(here, "could not be read (status 503)"))
-        write = (await only(here))["write"]
-        await here.lapse()
-        here.service.faults.clear()
-        await here.says(*SETTLE, write, "--did-not-happen", "--yes")
-        await eventually(lambda: is_settled(here))
-        again = await here.house.ask("POST", path)
+        operated.add_fault("POST", "/v1/batches/*/start-processing", **LOST)
+        operated.add_fault("GET", "/v1/batch/*/summary")  # the start's own read is answered
+        operated.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
+        assert (await operated.gateway.request("POST", path)).status == 500
+        await eventually(lambda: has_reason(operated, "could not be read (status 503)"))
+        write = (await load_only_in_doubt_write(operated))["write"]
+        await operated.age_sent_writes()
+        operated.service.faults.clear()
+        await operated.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        await eventually(lambda: has_no_write_in_doubt(operated))
+        again = await operated.gateway.request("POST", path)
         assert again.body["batch"]["status"] == "processing", again.text
-        assert len(here.service.starts) == 1
+        assert len(operated.service.batch_starts) == 1
 
 
-async def test_a_change_that_was_told_to_have_happened_lets_its_flow_go_on(tmp_path: Path) -> None:
+async def test_confirmed_change_lets_its_flow_continue(tmp_path: Path) -> None:
     """The flow needs the recipient that the lost answer contained."""
-    async with post(tmp_path) as here:
-        here.breaks("PATCH", "/v1/recipients/*", **LOST)
-        here.breaks("GET", "/v1/recipients/*", status=503, times=1000)
-        body = {**ADA, "language": "en", "payout": WALLET}
-        assert (await here.house.ask("POST", "/v1/recipients", body)).status == 500
-        await eventually(lambda: says_why(here, "could not be read"))
-        write = (await only(here))["write"]
-        await here.says(*SETTLE, write, "--happened", "--yes")
+    async with post(tmp_path) as operated:
+        operated.add_fault("PATCH", "/v1/recipients/*", **LOST)
+        operated.add_fault("GET", "/v1/recipients/*", status=503, times=1000)
+        body = {**RECIPIENT_BODY, "language": "en", "payout": WALLET}
+        assert (await operated.gateway.request("POST", "/v1/recipients", body)).status == 500
+        await eventually(lambda: has_reason(operated, "could not be read"))
+        write = (await load_only_in_doubt_write(operated))["write"]
+        await operated.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
         await asyncio.sleep(2)
-        assert not await is_settled(here), "without the recipient it cannot continue"
-        said = (await here.says("writes", "unsettled")).stdout
-        assert "recorded:    happened" in said
-        assert "what to do:  nothing: a running gateway continues" in said
-        here.service.faults.clear()
-        await eventually(lambda: is_settled(here))
-        again = await here.house.ask("POST", "/v1/recipients", body)
+        assert not await has_no_write_in_doubt(operated), "without the recipient it cannot continue"
+        output = (await operated.run_command("writes", "unsettled")).stdout
+        assert "recorded:    happened" in output
+        assert "what to do:  nothing: a running gateway continues" in output
+        operated.service.faults.clear()
+        await eventually(lambda: has_no_write_in_doubt(operated))
+        again = await operated.gateway.request("POST", "/v1/recipients", body)
         assert again.status == 200, again.text
         assert again.body["recipient"]["payout"]["accounts"]["wallet"]["address"]
-        assert here.service.created["recipient"] == here.service.created["account"] == 1
+        assert (
+            operated.service.created_counts["recipient"]
+            == operated.service.created_counts["account"]
+            == 1
+        )
 
 
-LOSSES = {
-    "a recipient": ("POST", "/v1/recipients", ADA, "recipients"),
-    "an account": ("POST", "/v1/recipients/*/accounts", {**ADA, "payout": WALLET}, "accounts"),
+LOST_WRITES = {
+    "a recipient": ("POST", "/v1/recipients", RECIPIENT_BODY, "recipients"),
+    "an account": (
+        "POST",
+        "/v1/recipients/*/accounts",
+        {**RECIPIENT_BODY, "payout": WALLET},
+        "accounts",
+    ),
 }
 
 
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-async def test_what_a_lost_create_of_a_recipient_made_can_be_told(
+@pytest.mark.parametrize("loss", LOST_WRITES.values(), ids=LOST_WRITES)
+async def test_object_of_lost_recipient_write_can_be_named(
     loss: tuple[str, str, dict[str, Any], str], tmp_path: Path
 ) -> None:
     method, path, body, what = loss
-    async with post(tmp_path) as here:
-        here.breaks(method, path, **LOST)
-        here.breaks("GET", "/v1/recipients", status=503, times=1000)
-        here.breaks("GET", "/v1/recipients/*", status=503, times=1000)
-        assert (await here.house.ask("POST", "/v1/recipients", body)).status == 500
-        await eventually(lambda: says_why(here, "could not be read"))
-        write = (await only(here))["write"]
-        (recipient,) = here.service.world().recipients.values()
+    async with post(tmp_path) as operated:
+        operated.add_fault(method, path, **LOST)
+        operated.add_fault("GET", "/v1/recipients", status=503, times=1000)
+        operated.add_fault("GET", "/v1/recipients/*", status=503, times=1000)
+        assert (await operated.gateway.request("POST", "/v1/recipients", body)).status == 500
+        await eventually(lambda: has_reason(operated, "could not be read"))
+        write = (await load_only_in_doubt_write(operated))["write"]
+        (recipient,) = operated.service.find_or_create_tenant().recipients.values()
         made = recipient.id if what == "recipients" else recipient.accounts[0].id
-        await here.says(*SETTLE, write, "--made", made, "--yes")
-        here.service.faults.clear()
-        await eventually(lambda: is_settled(here))
-        again = await here.house.ask("POST", "/v1/recipients", body)
+        await operated.run_command(*SETTLE_COMMAND, write, "--made", made, "--yes")
+        operated.service.faults.clear()
+        await eventually(lambda: has_no_write_in_doubt(operated))
+        again = await operated.gateway.request("POST", "/v1/recipients", body)
         assert again.body["recipient"]["id"], again.text
-        assert here.service.created["recipient"] == 1
-        assert here.service.created["account"] == (what == "accounts")
+        assert operated.service.created_counts["recipient"] == 1
+        assert operated.service.created_counts["account"] == (what == "accounts")
 
 
-async def test_a_payment_that_was_told_to_be_the_one_is_shown(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        recipient = await make_recipient(here.house)
-        batch = await make_batch(here.house, recipient, "10.00")
-        here.breaks("POST", "/v1/batches/*/payments", **LOST)
-        here.breaks("GET", "/v1/batch/*/summary")
-        here.breaks("GET", "/v1/batch/*/summary", status=503, times=1000)
+async def test_payment_named_by_operator_is_shown(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        recipient = await make_recipient(operated.gateway)
+        batch = await make_batch(operated.gateway, recipient, "10.00")
+        operated.add_fault("POST", "/v1/batches/*/payments", **LOST)
+        operated.add_fault("GET", "/v1/batch/*/summary")
+        operated.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
         body = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
-        assert (await here.house.ask("POST", f"/v1/batches/{batch}/payments", body)).status == 500
-        await eventually(lambda: says_why(here, "could not be read"))
-        write = (await only(here))["write"]
-        (held,) = here.service.world().batches.values()
+        assert (
+            await operated.gateway.request("POST", f"/v1/batches/{batch}/payments", body)
+        ).status == 500
+        await eventually(lambda: has_reason(operated, "could not be read"))
+        write = (await load_only_in_doubt_write(operated))["write"]
+        (held,) = operated.service.find_or_create_tenant().batches.values()
         first, new = held.payments
-        here.service.faults.clear()
-        await here.says(*SETTLE, write, "--made", new, "--yes")
-        await eventually(lambda: is_settled(here))
-        again = await here.house.ask("POST", f"/v1/batches/{batch}/payments", body)
+        operated.service.faults.clear()
+        await operated.run_command(*SETTLE_COMMAND, write, "--made", new, "--yes")
+        await eventually(lambda: has_no_write_in_doubt(operated))
+        again = await operated.gateway.request("POST", f"/v1/batches/{batch}/payments", body)
         assert (again.status, again.body["payment"]["sourceAmount"]) == (200, "7.00")
         assert first != new
-        assert here.service.created["payment"] == 2
+        assert operated.service.created_counts["payment"] == 2
 
 
 # Rejected outcomes.
 
 
-async def test_what_was_mistyped_is_not_believed(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        recipient = await make_recipient(here.house)
-        other = await make_batch(here.house, recipient, "99.00")
-        (known_already,) = here.service.world().batches
-        body = await lose_a_batch(here, recipient)
-        write = (await only(here))["write"]
-        known = await here.says(*SETTLE, write, "--made", other, "--yes", code=2)
+async def test_wrong_object_id_is_refused(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        recipient = await make_recipient(operated.gateway)
+        other = await make_batch(operated.gateway, recipient, "99.00")
+        (known_already,) = operated.service.find_or_create_tenant().batches
+        body = await lose_batch_create(operated, recipient)
+        write = (await load_only_in_doubt_write(operated))["write"]
+        known = await operated.run_command(*SETTLE_COMMAND, write, "--made", other, "--yes", code=2)
         assert "was created by another write" in known.stderr
         nobody = "B-0000000000000000000000"
-        await here.says(*SETTLE, write, "--made", nobody, "--yes")
-        await eventually(lambda: says_why(here, f"no batch {nobody}, named by the operator"))
-        to_do = (await only(here))["what_to_do"]
+        await operated.run_command(*SETTLE_COMMAND, write, "--made", nobody, "--yes")
+        await eventually(lambda: has_reason(operated, f"no batch {nobody}, named by the operator"))
+        to_do = (await load_only_in_doubt_write(operated))["what_to_do"]
         assert to_do.startswith(
             "the recorded outcome cannot be right: look in the service's dashboard"
         )
         assert f"writes settle {write} --made B-…" in to_do
-        batches = here.service.world().batches
+        batches = operated.service.find_or_create_tenant().batches
         odd = next(one for id_, one in batches.items() if id_ != known_already)
         payments = dict(odd.payments)
         odd.payments.clear()
-        await here.says(*SETTLE, write, "--made", odd.id, "--yes")
-        await eventually(lambda: says_why(here, "pays something else"))
+        await operated.run_command(*SETTLE_COMMAND, write, "--made", odd.id, "--yes")
+        await eventually(lambda: has_reason(operated, "pays something else"))
         odd.payments.update(payments)
-        await here.says(*SETTLE, write, "--made", odd.id, "--yes")
-        assert (await here.house.ask("POST", "/v1/batches", body)).status == 200
+        await operated.run_command(*SETTLE_COMMAND, write, "--made", odd.id, "--yes")
+        assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 200
 
 
-async def test_what_cannot_be_said_of_a_write_is_refused_in_one_line(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        await lose_a_batch(here)
-        write = (await only(here))["write"]
+async def test_impossible_outcome_is_refused_in_one_line(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        await lose_batch_create(operated)
+        write = (await load_only_in_doubt_write(operated))["write"]
         refused = {
             "give its id with --made B-…": (write, "--happened"),
             "must be B-": (write, "--made", "R-0123456789"),
@@ -307,26 +340,26 @@ async def test_what_cannot_be_said_of_a_write_is_refused_in_one_line(tmp_path: P
             "one of --happened": (write, "--happened", "--did-not-happen"),
         }
         for said, words in refused.items():
-            done = await here.says(*SETTLE, *words, "--yes", code=2)
-            assert said in done.stderr
-            assert done.stdout == ""
-        unasked = await here.says(*SETTLE, write, "--made", "B-1", code=2)
+            result = await operated.run_command(*SETTLE_COMMAND, *words, "--yes", code=2)
+            assert said in result.stderr
+            assert result.stdout == ""
+        unasked = await operated.run_command(*SETTLE_COMMAND, write, "--made", "B-1", code=2)
         assert "not confirmed: no answer was given" in unasked.stderr
-        assert (await only(here))["told"] is None
+        assert (await load_only_in_doubt_write(operated))["told"] is None
 
 
-async def test_who_said_what_of_a_write_is_kept(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        await lose_a_batch(here)
-        write = (await only(here))["write"]
-        (made,) = here.service.world().batches
-        await here.says(*SETTLE, write, "--made", made, "--yes")
-        await eventually(lambda: is_settled(here))
-        acts = (await here.told("trace", made))["acts"]
-        said = f"happened (recorded by {operator()}), made {made}"
-        assert said in (await here.says("trace", made)).stdout
+async def test_operator_outcomes_are_audited(tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        await lose_batch_create(operated)
+        write = (await load_only_in_doubt_write(operated))["write"]
+        (created,) = operated.service.find_or_create_tenant().batches
+        await operated.run_command(*SETTLE_COMMAND, write, "--made", created, "--yes")
+        await eventually(lambda: has_no_write_in_doubt(operated))
+        acts = (await operated.run_json_command("trace", created))["acts"]
+        said = f"happened (recorded by {operator()}), made {created}"
+        assert said in (await operated.run_command("trace", created)).stdout
         assert [(act["what"], act["by"]) for act in acts] == [
-            (f"told of {write}: {made}", operator())
+            (f"told of {write}: {created}", operator())
         ]
         assert acts[0]["undertaking"].startswith(write.partition(".")[0])
 
@@ -334,10 +367,10 @@ async def test_who_said_what_of_a_write_is_kept(tmp_path: Path) -> None:
 # Writes of a killed process.
 
 
-async def test_what_a_killed_process_had_sent_is_listed_and_settled_by_the_next_one(
+async def test_next_process_lists_and_settles_write_of_killed_process(
     tmp_path: Path,
 ) -> None:
-    service = Service(seed=1, switches=Switches(processing_seconds=60))
+    service = Service(seed=1, options=Switches(processing_seconds=60))
     simulator = await start(service=service)
     (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
     await import_lines(settings_for(tmp_path, simulator.url), [KEY])
@@ -355,21 +388,21 @@ async def test_what_a_killed_process_had_sent_is_listed_and_settled_by_the_next_
         headers = {"X-API-Key": KEY["api_key"]}
         async with aiohttp.ClientSession(headers=headers) as session:
             async with serving(tmp_path) as serves:
-                body = {**ADA, "payout": WALLET}
+                body = {**RECIPIENT_BODY, "payout": WALLET}
                 service.faults.append(Fault("POST", "/v1/recipients", answer_delay=30))
                 asking = asyncio.ensure_future(
                     session.post(f"{serves.url}/v1/recipients", json=body)
                 )
-                await until(lambda: service.created["recipient"] == 1)
-                serves.running.kill()
+                await until(lambda: service.created_counts["recipient"] == 1)
+                serves.process.kill()
                 await asyncio.gather(asking, return_exceptions=True)
-            (one,) = await listed()
-            assert (one["state"], one["path"]) == ("sent", "/recipients")
-            assert one["why"] == "the process that sent it ended before the answer came"
+            (write,) = await listed()
+            assert (write["state"], write["path"]) == ("sent", "/recipients")
+            assert write["why"] == "the process that sent it ended before the answer came"
             async with serving(tmp_path) as serves:
                 await eventually(all_are_settled, 20)
-                assert service.created["recipient"] == service.created["account"] == 1
-                assert await serves.ends() == 0
+                assert service.created_counts["recipient"] == service.created_counts["account"] == 1
+                assert await serves.stop() == 0
     finally:
         await simulator.stop()
 
@@ -377,88 +410,102 @@ async def test_what_a_killed_process_had_sent_is_listed_and_settled_by_the_next_
 # Operations that cannot be continued.
 
 
-async def as_by_another_version(here: Post) -> None:
+async def change_recorded_steps(operated: Post) -> None:
     """Change the recorded steps, as if another version with another flow had written them."""
-    async with here.store() as store:
+    async with operated.open_store() as store:
         rows = OperationRepository(store, Ledger(store))
-        (one,) = await rows.unfinished()
-        for number, text in enumerate(await rows.given(one)):
-            odd = [["0" * 16, outcome] for _mark, outcome in json.loads(stored_json.plain(text))]
-            sealed = store.encryption.seal(json.dumps(odd), _place(one, "given"))
-            those = select(journal_steps.c.number).where(journal_steps.c.undertaking == one.id)
+        (operation,) = await rows.list_unfinished()
+        for number, text in enumerate(await rows.load_step_results(operation)):
+            odd = [
+                ["0" * 16, outcome]
+                for _mark, outcome in json.loads(stored_json.decompress_text(text))
+            ]
+            sealed = store.encryption.encrypt(json.dumps(odd), _build_context(operation, "given"))
+            those = select(journal_steps.c.number).where(
+                journal_steps.c.undertaking == operation.id
+            )
             async with store.write() as connection:
                 numbers = sorted(await connection.scalars(those))
                 that = (
-                    journal_steps.c.undertaking == one.id,
+                    journal_steps.c.undertaking == operation.id,
                     journal_steps.c.number == numbers[number],
                 )
                 await connection.execute(update(journal_steps).where(*that).values(given=sealed))
 
 
-async def test_what_another_version_began_can_be_given_up_once_its_writes_are_known(
+async def test_operation_of_another_version_can_be_closed_once_its_writes_are_settled(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "10.00")
-        here.breaks("POST", "/v1/batches/*/start-processing", close="before")
+    async with post(tmp_path) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "10.00")
+        operated.add_fault("POST", "/v1/batches/*/start-processing", close="before")
         path = f"/v1/batches/{batch}/start-processing"
-        assert (await here.house.ask("POST", path)).status == 500
-        await as_by_another_version(here)
-        await here.lapse()
-        await eventually(lambda: says_why(here, "the program has changed since"))
-        write = (await only(here))["write"]
-        refused = await here.says("writes", "close", write, "--yes", code=2)
+        assert (await operated.gateway.request("POST", path)).status == 500
+        await change_recorded_steps(operated)
+        await operated.age_sent_writes()
+        await eventually(lambda: has_reason(operated, "the program has changed since"))
+        write = (await load_only_in_doubt_write(operated))["write"]
+        refused = await operated.run_command("writes", "close", write, "--yes", code=2)
         assert "it is not known whether" in refused.stderr
-        await here.says(*SETTLE, write, "--did-not-happen", "--yes")
+        await operated.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         await asyncio.sleep(2)
-        assert not await is_settled(here), "it cannot be continued"
-        assert (await here.house.ask("DELETE", f"/v1/batches/{batch}")).status == 500
-        await here.says("writes", "close", write, "--yes")
-        assert await is_settled(here)
-        assert (await here.told("reconcile"))["findings"] == []
-        assert (await here.house.ask("POST", path)).status == 200
-        assert len(here.service.starts) == 1
-        again = await here.says("writes", "close", write, "--yes", code=2)
+        assert not await has_no_write_in_doubt(operated), "it cannot be continued"
+        assert (await operated.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 500
+        await operated.run_command("writes", "close", write, "--yes")
+        assert await has_no_write_in_doubt(operated)
+        assert (await operated.run_json_command("reconcile"))["findings"] == []
+        assert (await operated.gateway.request("POST", path)).status == 200
+        assert len(operated.service.batch_starts) == 1
+        again = await operated.run_command("writes", "close", write, "--yes", code=2)
         assert "it does not need to be closed" in again.stderr
 
 
-async def test_a_start_that_is_given_up_and_happened_is_known_to_have_been_made(
+async def test_closed_start_that_happened_is_recorded(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, processing_seconds=60) as here:
-        batch = await make_batch(here.house, await make_recipient(here.house), "10.00")
-        here.breaks("POST", "/v1/batches/*/start-processing", **LOST)
-        here.breaks("GET", "/v1/batch/*/summary")
-        here.breaks("GET", "/v1/batch/*/summary", status=503, times=1000)
+    async with post(tmp_path, processing_seconds=60) as operated:
+        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "10.00")
+        operated.add_fault("POST", "/v1/batches/*/start-processing", **LOST)
+        operated.add_fault("GET", "/v1/batch/*/summary")
+        operated.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
         path = f"/v1/batches/{batch}/start-processing"
-        assert (await here.house.ask("POST", path)).status == 500
-        await as_by_another_version(here)
-        await eventually(lambda: says_why(here, "the program has changed since"))
-        here.service.faults.clear()
-        write = (await only(here))["write"]
-        await here.says(*SETTLE, write, "--happened", "--yes")
-        await eventually(lambda: was_closed(here, write))
-        assert (await here.told("reconcile"))["findings"] == []
-        facts = (await here.told("trace", batch))["facts"]
+        assert (await operated.gateway.request("POST", path)).status == 500
+        await change_recorded_steps(operated)
+        await eventually(lambda: has_reason(operated, "the program has changed since"))
+        operated.service.faults.clear()
+        write = (await load_only_in_doubt_write(operated))["write"]
+        await operated.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
+        await eventually(lambda: close_operation(operated, write))
+        assert (await operated.run_json_command("reconcile"))["findings"] == []
+        facts = (await operated.run_json_command("trace", batch))["facts"]
         assert [known["phase"] for name, known in facts.items() if "started" in known] == ["sent"]
 
 
-async def was_closed(here: Post, write: str) -> bool:
+async def close_operation(operated: Post, write: str) -> bool:
     """Close the operation; False if the gateway is probing it at this moment."""
-    ended = await asyncio.to_thread(command, "writes", "close", write, "--yes", folder=here.folder)
+    ended = await asyncio.to_thread(
+        command, "writes", "close", write, "--yes", folder=operated.folder
+    )
     return ended.returncode == 0
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
-async def test_it_is_asked_first(answer: str, code: int, tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as here:
-        await lose_a_batch(here)
-        write = (await only(here))["write"]
-        (made,) = here.service.world().batches
-        words = [*SETTLE, write, "--made", made, "--config", str(tmp_path / "gateway.toml")]
+async def test_settle_asks_for_confirmation(answer: str, code: int, tmp_path: Path) -> None:
+    async with post(tmp_path, inferred=False) as operated:
+        await lose_batch_create(operated)
+        write = (await load_only_in_doubt_write(operated))["write"]
+        (created,) = operated.service.find_or_create_tenant().batches
+        words = [
+            *SETTLE_COMMAND,
+            write,
+            "--made",
+            created,
+            "--config",
+            str(tmp_path / "gateway.toml"),
+        ]
         asked = await asyncio.to_thread(CliRunner().invoke, gateway, words, input=answer)
         assert asked.exit_code == code
         assert "POST /batches of demo sandbox" in asked.stderr
-        assert f"made {made}?" in asked.stderr
+        assert f"made {created}?" in asked.stderr
         await asyncio.sleep(2)
-        assert await is_settled(here) is (code == 0)
+        assert await has_no_write_in_doubt(operated) is (code == 0)

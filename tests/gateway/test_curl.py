@@ -6,74 +6,99 @@ import pytest
 
 from gateway.docgen.curl import InvalidCurlCommand, parse_curl, split_curl_options
 
-URL = "https://legacy.example/v1/recipients"
-KEY = "X-API-Key: never-shown"
-LIST = ("GET", "/v1/recipients", b"")
-CREATE = ("POST", "/v1/recipients", b'{"a":1}')
+LEGACY_URL = "https://legacy.example/v1/recipients"
+KEY_HEADER = "X-API-Key: never-shown"
+LIST_REQUEST = ("GET", "/v1/recipients", b"")
+CREATE_REQUEST = ("POST", "/v1/recipients", b'{"a":1}')
 FILES = {"body.json": b'{"a":1}'}
-contents = FILES.__getitem__
+read_file = FILES.__getitem__
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["-X", "POST", "/v1/recipients", "-d", '{"a":1}'], CREATE),
-        (["curl", "--request", "POST", "--url", URL, "--header", KEY, "--data", '{"a":1}'], CREATE),
-        (["curl", "--location", URL, "-H", KEY, "--data-raw", '{"a":1}'], CREATE),
-        (["curl", URL, '-d{"a":1}'], CREATE),
-        (["curl", URL, "--json", '{"a":1}'], CREATE),
-        (["curl", URL, "-d", "@body.json"], CREATE),
-        (["curl", URL, "--data-raw", "@x"], ("POST", "/v1/recipients", b"@x")),
-        (["curl", "-sXPOST", URL, "-d", '{"a":1}'], CREATE),
-        ([f"curl -X POST '{URL}' \\\n  -H '{KEY}' \\\n  -d '{{\"a\":1}}'"], CREATE),
-        (["POST", "/v1/recipients", "-d", '{"a":1}'], CREATE),
-        (["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", URL], LIST),
-        (["curl", "--connect-timeout", "5", "--retry", "3", URL], LIST),
-        (["curl", "--cacert", "/etc/ca.pem", "--user-agent", "x/1", URL], LIST),
-        (["curl", "--an-option-of-later", "/some/value", URL], LIST),
-        (["curl", "-e", "https://other.example/v1/batches", URL], LIST),
-        (["curl", "legacy.example:8080/v1/recipients"], LIST),
-        (["curl", "https://name:word@legacy.example/base/v1/recipients#top"], LIST),
+        (["-X", "POST", "/v1/recipients", "-d", '{"a":1}'], CREATE_REQUEST),
         (
-            ["curl", "-G", "-d", "page=2", "--data-urlencode", "search=a b", URL],
+            [
+                "curl",
+                "--request",
+                "POST",
+                "--url",
+                LEGACY_URL,
+                "--header",
+                KEY_HEADER,
+                "--data",
+                '{"a":1}',
+            ],
+            CREATE_REQUEST,
+        ),
+        (
+            ["curl", "--location", LEGACY_URL, "-H", KEY_HEADER, "--data-raw", '{"a":1}'],
+            CREATE_REQUEST,
+        ),
+        (["curl", LEGACY_URL, '-d{"a":1}'], CREATE_REQUEST),
+        (["curl", LEGACY_URL, "--json", '{"a":1}'], CREATE_REQUEST),
+        (["curl", LEGACY_URL, "-d", "@body.json"], CREATE_REQUEST),
+        (["curl", LEGACY_URL, "--data-raw", "@x"], ("POST", "/v1/recipients", b"@x")),
+        (["curl", "-sXPOST", LEGACY_URL, "-d", '{"a":1}'], CREATE_REQUEST),
+        (
+            [f"curl -X POST '{LEGACY_URL}' \\\n  -H '{KEY_HEADER}' \\\n  -d '{{\"a\":1}}'"],
+            CREATE_REQUEST,
+        ),
+        (["POST", "/v1/recipients", "-d", '{"a":1}'], CREATE_REQUEST),
+        (["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", LEGACY_URL], LIST_REQUEST),
+        (["curl", "--connect-timeout", "5", "--retry", "3", LEGACY_URL], LIST_REQUEST),
+        (["curl", "--cacert", "/etc/ca.pem", "--user-agent", "x/1", LEGACY_URL], LIST_REQUEST),
+        (["curl", "--an-option-of-later", "/some/value", LEGACY_URL], LIST_REQUEST),
+        (["curl", "-e", "https://other.example/v1/batches", LEGACY_URL], LIST_REQUEST),
+        (["curl", "legacy.example:8080/v1/recipients"], LIST_REQUEST),
+        (["curl", "https://name:word@legacy.example/base/v1/recipients#top"], LIST_REQUEST),
+        (
+            ["curl", "-G", "-d", "page=2", "--data-urlencode", "search=a b", LEGACY_URL],
             ("GET", "/v1/recipients?page=2&search=a%20b", b""),
         ),
-        (["curl", f"{URL}/?&search=&page=1"], ("GET", "/v1/recipients/?&search=&page=1", b"")),
-        (["curl", "-X", "delete", f"{URL}/R-1"], ("DELETE", "/v1/recipients/R-1", b"")),
+        (
+            ["curl", f"{LEGACY_URL}/?&search=&page=1"],
+            ("GET", "/v1/recipients/?&search=&page=1", b""),
+        ),
+        (["curl", "-X", "delete", f"{LEGACY_URL}/R-1"], ("DELETE", "/v1/recipients/R-1", b"")),
         (["curl", "https://legacy.example/v2/x"], ("GET", "/v2/x", b"")),
     ],
     ids=str,
 )
-def test_a_request_is_read(words: list[str], expected: tuple[str, str, bytes]) -> None:
-    assert parse_curl(words, contents) == expected
+def test_curl_command_is_parsed(words: list[str], expected: tuple[str, str, bytes]) -> None:
+    assert parse_curl(words, read_file) == expected
 
 
 @pytest.mark.parametrize(
     ("words", "expected_text"),
     [
-        (["curl", "-H", KEY], "no address was given"),
-        ([f"curl -H '{KEY}"], "not closed"),
-        ([f"wget --header '{KEY}'"], "no address was given"),
-        (["curl", URL, "-d"], "-d needs a value"),
+        (["curl", "-H", KEY_HEADER], "no address was given"),
+        ([f"curl -H '{KEY_HEADER}"], "not closed"),
+        ([f"wget --header '{KEY_HEADER}'"], "no address was given"),
+        (["curl", LEGACY_URL, "-d"], "-d needs a value"),
     ],
     ids=str,
 )
-def test_what_cannot_be_read_is_told_without_what_was_pasted(
+def test_invalid_command_is_reported_without_quoting_it(
     words: list[str], expected_text: str
 ) -> None:
     with pytest.raises(InvalidCurlCommand, match=expected_text) as raised:
-        parse_curl(words, contents)
+        parse_curl(words, read_file)
     assert "never-shown" not in str(raised.value)
 
 
-def test_our_options_are_told_from_those_of_curl() -> None:
-    assert split_curl_options(["--json", "curl", URL], ["--config"]) == (["--json"], ["curl", URL])
-    assert split_curl_options([URL, "--json"], ["--config"]) == (["--json"], [URL])
-    both = ["--json", '{"a":1}', URL, "--json", "--config", "x.toml"]
-    pasted = ["--json", '{"a":1}', URL]
-    assert split_curl_options(both, ["--config"]) == (["--json", "--config", "x.toml"], pasted)
+def test_own_options_are_distinguished_from_curl_options() -> None:
+    assert split_curl_options(["--json", "curl", LEGACY_URL], ["--config"]) == (
+        ["--json"],
+        ["curl", LEGACY_URL],
+    )
+    assert split_curl_options([LEGACY_URL, "--json"], ["--config"]) == (["--json"], [LEGACY_URL])
+    arguments = ["--json", '{"a":1}', LEGACY_URL, "--json", "--config", "x.toml"]
+    pasted = ["--json", '{"a":1}', LEGACY_URL]
+    assert split_curl_options(arguments, ["--config"]) == (["--json", "--config", "x.toml"], pasted)
     assert split_curl_options(["--config=x.toml", "--", "--json"], ["--config"]) == (
         ["--config=x.toml"],
         ["--json"],
     )
-    assert split_curl_options(["-d", "--json", URL], ["--config"])[0] == ["--json"]
+    assert split_curl_options(["-d", "--json", LEGACY_URL], ["--config"])[0] == ["--json"]

@@ -16,27 +16,33 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gateway.admission.limits.in_redis import InRedis
+from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
-from gateway.simulator import Fault, Key, Service, Simulator, Switches, start
+from gateway.simulator import Fault, Service, ServiceCredentials, Simulator, Switches, start
 from gateway.storage import Ledger, Tenant, open_store
-from gateway.storage.keyfile import make_key_file
+from gateway.storage.key_file import create_key_file
 from gateway.storage.mode_rows import set_mode
 from mappings.current import ENDPOINTS
 from tests.certificates import Authority
-from tests.gateway.store.conftest import administer, made_database
-from tests.house import KEY, import_lines, settings_for
-from tests.operating import configure, says
-from tests.processes import command, configuration, free_port
-from tests.test_state_faults import full
+from tests.gateway.storage.conftest import create_temporary_database, run_statements
+from tests.operator_commands import run_command, write_configuration
+from tests.processes import command, configuration, find_free_port
+from tests.running_gateway import KEY, import_lines, settings_for
+from tests.test_database_faults import fill_disk
 
-LIVE = {**KEY, "environment": "live", "api_key": "a-live-key", "access_key": "LIVE", "name": "l"}
-LIVE_PAIR = Key("LIVE", LIVE["secret_key"], environment="live")
+LIVE_KEY = {
+    **KEY,
+    "environment": "live",
+    "api_key": "a-live-key",
+    "access_key": "LIVE",
+    "name": "l",
+}
+LIVE_CREDENTIALS = ServiceCredentials("LIVE", LIVE_KEY["secret_key"], environment="live")
 
 
 @asynccontextmanager
-async def service(**given: Any) -> AsyncIterator[Simulator]:
+async def open_simulator(**given: Any) -> AsyncIterator[Simulator]:
     legacy_port = given.pop("legacy_port", None)
     simulator = await start(service=Service(seed=1, **given), legacy_port=legacy_port)
     try:
@@ -46,13 +52,13 @@ async def service(**given: Any) -> AsyncIterator[Simulator]:
 
 
 @asynccontextmanager
-async def elsewhere(answer: web.Response) -> AsyncIterator[str]:
+async def open_other_server(answer: web.Response) -> AsyncIterator[str]:
     """Serve one fixed answer, as a server that is not a payout service."""
 
-    async def same(_request: web.BaseRequest) -> web.Response:
+    async def respond(_request: web.BaseRequest) -> web.Response:
         return web.Response(status=answer.status, headers=answer.headers, text=answer.text)
 
-    runner = web.ServerRunner(web.Server(same))
+    runner = web.ServerRunner(web.Server(respond))
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
@@ -62,7 +68,7 @@ async def elsewhere(answer: web.Response) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def examined(
+async def examine(
     folder: Path, base_url: str, *more: Mapping[str, Any], **sections: Mapping[str, Any]
 ) -> list[Finding]:
     settings = settings_for(folder, base_url, **sections)
@@ -70,25 +76,25 @@ async def examined(
     return await run_doctor(settings)
 
 
-def wrong(found: list[Finding]) -> Finding:
+def require_only_error(findings: list[Finding]) -> Finding:
     """Return the only error, after checking that it has advice."""
-    (one,) = [each for each in found if each.state == "error"]
-    assert one.do, one
-    return one
+    (finding,) = [each for each in findings if each.state == "error"]
+    assert finding.do, finding
+    return finding
 
 
-def of(found: list[Finding], looked_at: str) -> Finding:
-    (one,) = [each for each in found if each.looked_at == looked_at]
-    return one
+def require_finding(findings: list[Finding], looked_at: str) -> Finding:
+    (finding,) = [each for each in findings if each.looked_at == looked_at]
+    return finding
 
 
-async def test_where_nothing_is_wrong_nothing_is_said_to_be(tmp_path: Path) -> None:
-    async with service() as here:
-        found = await examined(tmp_path, here.url)
-    assert not [each for each in found if each.state == "error"]
-    assert all(each.do for each in found if each.state in ("skipped", "warning"))
+async def test_healthy_setup_has_no_error(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        findings = await examine(tmp_path, simulator.url)
+    assert not [finding for finding in findings if finding.state == "error"]
+    assert all(finding.do for finding in findings if finding.state in ("skipped", "warning"))
     for looked_at in ("program", "configuration", "state", "reachable", "credentials", "clock"):
-        assert of(found, looked_at).state == "ok"
+        assert require_finding(findings, looked_at).state == "ok"
 
 
 # 1. The base URL
@@ -106,71 +112,69 @@ async def test_where_nothing_is_wrong_nothing_is_said_to_be(tmp_path: Path) -> N
     ],
     ids=["a page", "not found", "sent elsewhere"],
 )
-async def test_an_address_of_something_else(
+async def test_base_url_of_another_server_is_reported(
     answer: web.Response, expected_text: str, tmp_path: Path
 ) -> None:
-    async with elsewhere(answer) as url:
-        told = wrong(await examined(tmp_path, url))
-    assert told.looked_at == "base_url"
-    assert expected_text in told.said
-    assert "y=1" not in told.said
-    assert url in told.do
+    async with open_other_server(answer) as url:
+        finding = require_only_error(await examine(tmp_path, url))
+    assert finding.looked_at == "base_url"
+    assert expected_text in finding.said
+    assert "y=1" not in finding.said
+    assert url in finding.do
 
 
-async def test_the_legacy_service_s_address_in_the_place_of_the_current_one_s(
+async def test_base_url_of_legacy_service_is_reported(
     tmp_path: Path,
 ) -> None:
-    async with service(legacy_port=0) as here:
-        assert here.legacy is not None
-        told = wrong(await examined(tmp_path, here.legacy.url))
-    assert told.looked_at == "base_url"
-    assert "legacy interface answers" in told.said
-    assert "legacy_base_url" in told.do
+    async with open_simulator(legacy_port=0) as simulator:
+        assert simulator.legacy is not None
+        finding = require_only_error(await examine(tmp_path, simulator.legacy.url))
+    assert finding.looked_at == "base_url"
+    assert "legacy interface answers" in finding.said
+    assert "legacy_base_url" in finding.do
 
 
-async def test_an_address_where_nobody_listens(tmp_path: Path) -> None:
-    port = free_port()
-    told = wrong(await examined(tmp_path, f"http://127.0.0.1:{port}"))
-    assert told.looked_at == "reachable"
-    assert told.said == f"cannot connect to 127.0.0.1:{port}: connection refused"
-    assert "upstream.proxy" in told.do
+async def test_refused_connection_is_reported(tmp_path: Path) -> None:
+    port = find_free_port()
+    finding = require_only_error(await examine(tmp_path, f"http://127.0.0.1:{port}"))
+    assert finding.looked_at == "reachable"
+    assert finding.said == f"cannot connect to 127.0.0.1:{port}: connection refused"
+    assert "upstream.proxy" in finding.do
 
 
 # 2. The credentials
 
 
-async def test_the_pair_of_the_other_environment(tmp_path: Path) -> None:
-    async with service() as sandbox, service(keys=[LIVE_PAIR]) as live:
-        both = {"sandbox": {"base_url": sandbox.url}, "live": {"base_url": live.url}}
+async def test_credentials_of_other_environment_are_reported(tmp_path: Path) -> None:
+    async with open_simulator() as sandbox, open_simulator(credentials=[LIVE_CREDENTIALS]) as live:
+        environments = {"sandbox": {"base_url": sandbox.url}, "live": {"base_url": live.url}}
         mixed_up = {**KEY, "environment": "live", "api_key": "another-key", "name": "mixed"}
-        found = await examined(tmp_path, sandbox.url, mixed_up, environments=both)
-    told = wrong(found)
-    assert (told.environment, told.looked_at) == ("live", "credentials")
-    assert "accepted by sandbox" in told.said
-    assert '"environment": "sandbox"' in told.do
-    assert "`payout-gateway keys rotate-secret mixed --no-verify`" in told.do
-    assert "same merchant" in told.do
+        findings = await examine(tmp_path, sandbox.url, mixed_up, environments=environments)
+    finding = require_only_error(findings)
+    assert (finding.environment, finding.looked_at) == ("live", "credentials")
+    assert "accepted by sandbox" in finding.said
+    assert '"environment": "sandbox"' in finding.do
+    assert "`payout-gateway keys rotate-secret mixed --no-verify`" in finding.do
+    assert "same merchant" in finding.do
 
 
-async def test_a_pair_that_nobody_knows(tmp_path: Path) -> None:
-    async with service(keys=[LIVE_PAIR]) as here:
-        told = wrong(await examined(tmp_path, here.url))
-    assert told.looked_at == "credentials"
-    assert "keys rotate-secret " in told.do
-    assert " --no-verify`" in told.do
-    assert "timestamp_header" in told.do
-    assert "path" not in told.do, "its base_url has no path"
-    assert KEY["secret_key"] not in str(told)
+async def test_unknown_credentials_are_reported(tmp_path: Path) -> None:
+    async with open_simulator(credentials=[LIVE_CREDENTIALS]) as simulator:
+        finding = require_only_error(await examine(tmp_path, simulator.url))
+    assert finding.looked_at == "credentials"
+    assert "keys rotate-secret " in finding.do
+    assert " --no-verify`" in finding.do
+    assert "timestamp_header" in finding.do
+    assert "path" not in finding.do, "its base_url has no path"
+    assert KEY["secret_key"] not in str(finding)
 
 
 @pytest.mark.parametrize("status", [401, 404])
-async def test_a_path_of_the_address_is_told_where_nothing_is_found_there(
-    status: int, tmp_path: Path
-) -> None:
+async def test_base_url_with_wrong_path_is_reported(status: int, tmp_path: Path) -> None:
     refusal = '{"ok":false,"errors":[{"code":"not_authorized","message":"no"}]}'
-    async with elsewhere(web.Response(status=status, text=refusal)) as url:
-        told = wrong(await examined(tmp_path, f"{url}/api"))
-    assert "remove the path /api from base_url" in told.do
+    async with open_other_server(web.Response(status=status, text=refusal)) as url:
+        finding = require_only_error(await examine(tmp_path, f"{url}/api"))
+    assert "remove the path /api from base_url" in finding.do
 
 
 # 3. The signature scope
@@ -179,37 +183,39 @@ async def test_a_path_of_the_address_is_told_where_nothing_is_found_there(
 @pytest.mark.parametrize(
     ("form", "configured_form"), [("path", "path-and-query"), ("path-and-query", "path")]
 )
-async def test_signatures_of_the_form_that_the_service_does_not_take(
+async def test_unaccepted_signature_scope_is_reported(
     form: Any, configured_form: str, tmp_path: Path
 ) -> None:
-    async with service(switches=Switches(signed_target=form)) as here:
-        found = await examined(tmp_path, here.url, upstream={"signed_target": configured_form})
-    told = wrong(found)
-    assert told.looked_at == "signature scope"
-    assert configured_form in told.said
-    assert '"auto"' in told.do
-    assert of(found, "credentials").state == "ok", "if there is no query to sign"
+    async with open_simulator(options=Switches(signed_target=form)) as simulator:
+        findings = await examine(
+            tmp_path, simulator.url, upstream={"signed_target": configured_form}
+        )
+    finding = require_only_error(findings)
+    assert finding.looked_at == "signature scope"
+    assert configured_form in finding.said
+    assert '"auto"' in finding.do
+    assert require_finding(findings, "credentials").state == "ok", "if there is no query to sign"
 
 
 # 4. The clock
 
 
 @pytest.mark.parametrize("seconds", [-300, -10, 10, 300])
-async def test_a_clock_that_is_off(seconds: int, tmp_path: Path) -> None:
-    async with service(clock=lambda: time.time() + seconds) as here:
-        told = wrong(await examined(tmp_path, here.url))
-    assert told.looked_at == "clock"
-    assert ("s behind the service" if seconds > 0 else "s ahead of the service") in told.said
-    assert "NTP" in told.do
+async def test_clock_skew_is_reported(seconds: int, tmp_path: Path) -> None:
+    async with open_simulator(clock=lambda: time.time() + seconds) as simulator:
+        finding = require_only_error(await examine(tmp_path, simulator.url))
+    assert finding.looked_at == "clock"
+    assert ("s behind the service" if seconds > 0 else "s ahead of the service") in finding.said
+    assert "NTP" in finding.do
 
 
 # 5. TLS
 
 
 @asynccontextmanager
-async def tls(authority: Authority) -> AsyncIterator[int]:
+async def open_tls_port(authority: Authority) -> AsyncIterator[int]:
     """A port that presents a certificate and then closes the connection."""
-    context = authority.pair("service").serving()
+    context = authority.issue("service").build_server_context()
     server = await asyncio.start_server(
         lambda _r, writer: writer.close(), "127.0.0.1", 0, ssl=context
     )
@@ -217,12 +223,12 @@ async def tls(authority: Authority) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def test_a_certificate_of_an_authority_that_is_not_believed(tmp_path: Path) -> None:
-    async with tls(Authority(tmp_path)) as port:
-        told = wrong(await examined(tmp_path, f"https://127.0.0.1:{port}"))
-    assert told.looked_at == "reachable"
-    assert "ca_file" in told.do
-    assert f"openssl s_client -showcerts -connect 127.0.0.1:{port}" in told.do
+async def test_untrusted_certificate_authority_is_reported(tmp_path: Path) -> None:
+    async with open_tls_port(Authority(tmp_path)) as port:
+        finding = require_only_error(await examine(tmp_path, f"https://127.0.0.1:{port}"))
+    assert finding.looked_at == "reachable"
+    assert "ca_file" in finding.do
+    assert f"openssl s_client -showcerts -connect 127.0.0.1:{port}" in finding.do
 
 
 @pytest.mark.parametrize(
@@ -232,47 +238,51 @@ async def test_a_certificate_of_an_authority_that_is_not_believed(tmp_path: Path
         ("127.0.0.1", {"lasts": -timedelta(days=1)}, "expired"),
     ],
 )
-async def test_a_certificate_that_is_believed_and_no_good(
+async def test_invalid_certificate_of_trusted_authority_is_reported(
     host: str, more: dict[str, Any], expected_text: str, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
-    context = authority.pair("service", **more).serving()
+    context = authority.issue("service", **more).build_server_context()
     server = await asyncio.start_server(lambda _r, writer: writer.close(), host, 0, ssl=context)
     async with server:
         url = f"https://{host}:{server.sockets[0].getsockname()[1]}"
-        told = wrong(await examined(tmp_path, url, upstream={"ca_file": str(authority.file)}))
-    assert expected_text in told.do
+        finding = require_only_error(
+            await examine(tmp_path, url, upstream={"ca_file": str(authority.file)})
+        )
+    assert expected_text in finding.do
 
 
-async def test_the_address_of_the_example(tmp_path: Path) -> None:
-    told = wrong(await examined(tmp_path, "https://service.example"))
-    assert "replace it with the address of your service" in told.do
+async def test_example_base_url_is_reported(tmp_path: Path) -> None:
+    finding = require_only_error(await examine(tmp_path, "https://service.example"))
+    assert "replace it with the address of your service" in finding.do
 
 
-async def test_a_name_that_there_is_not(tmp_path: Path) -> None:
-    told = wrong(await examined(tmp_path, "https://service.invalid"))
-    assert told.said.startswith("cannot connect to service.invalid:443: ")
-    assert "ssl" not in told.said
+async def test_unresolvable_host_is_reported(tmp_path: Path) -> None:
+    finding = require_only_error(await examine(tmp_path, "https://service.invalid"))
+    assert finding.said.startswith("cannot connect to service.invalid:443: ")
+    assert "ssl" not in finding.said
 
 
-async def test_https_where_no_tls_is_spoken(tmp_path: Path) -> None:
-    async with service() as here:
-        told = wrong(await examined(tmp_path, here.url.replace("http://", "https://")))
-    assert "does not use TLS" in told.do
+async def test_missing_tls_is_reported(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        finding = require_only_error(
+            await examine(tmp_path, simulator.url.replace("http://", "https://"))
+        )
+    assert "does not use TLS" in finding.do
 
 
-async def test_the_gateway_s_own_certificate_when_it_is_about_to_end(tmp_path: Path) -> None:
+async def test_expiring_gateway_certificate_is_reported(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     states = {}
-    async with service() as here:
+    async with open_simulator() as simulator:
         for days in (3, 60):
-            pair = authority.pair(f"for-{days}", lasts=timedelta(days=days))
+            pair = authority.issue(f"for-{days}", lasts=timedelta(days=days))
             files = {
                 "tls_certificate_file": str(pair.certificate),
                 "tls_key_file": str(pair.key),
             }
-            found = await examined(tmp_path, here.url, server=files)
-            states[days] = of(found, "certificate for clients")
+            findings = await examine(tmp_path, simulator.url, server=files)
+            states[days] = require_finding(findings, "certificate for clients")
     assert (states[3].state, states[60].state) == ("error", "warning")
     assert "replace it" in states[3].do
     assert "intermediate" in states[60].do
@@ -281,40 +291,43 @@ async def test_the_gateway_s_own_certificate_when_it_is_about_to_end(tmp_path: P
 # 6. The state
 
 
-async def test_a_state_that_has_no_room(tmp_path: Path) -> None:
-    async with service() as here:
-        settings = settings_for(tmp_path, here.url)
+async def test_full_disk_is_reported(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        settings = settings_for(tmp_path, simulator.url)
         await import_lines(settings, [KEY])
-        async with full(tmp_path / "gateway.db"):
-            told = wrong(await run_doctor(settings))
-    assert told.looked_at == "state"
-    assert "room" in told.do or "owner" in told.do
+        async with fill_disk(tmp_path / "gateway.db"):
+            finding = require_only_error(await run_doctor(settings))
+    assert finding.looked_at == "state"
+    assert "room" in finding.do or "owner" in finding.do
 
 
-async def test_a_state_that_nothing_was_written_in_is_not_said_to_have_been_used(
+async def test_new_state_is_reported_as_unused(
     tmp_path: Path,
 ) -> None:
-    async with service() as here:
-        found = await examined(tmp_path, here.url)
-    assert of(found, "state").said == "writable; it is new: nothing was written through it yet"
+    async with open_simulator() as simulator:
+        findings = await examine(tmp_path, simulator.url)
+    assert (
+        require_finding(findings, "state").said
+        == "writable; it is new: nothing was written through it yet"
+    )
 
 
-async def test_a_state_that_is_not_there(tmp_path: Path) -> None:
-    told = wrong(await run_doctor(settings_for(tmp_path, "http://127.0.0.1:9")))
-    assert told.looked_at == "state"
-    assert "--config" in told.do
+async def test_missing_state_is_reported(tmp_path: Path) -> None:
+    finding = require_only_error(await run_doctor(settings_for(tmp_path, "http://127.0.0.1:9")))
+    assert finding.looked_at == "state"
+    assert "--config" in finding.do
 
 
 @pytest.fixture
-def read_only(tmp_path: Path) -> Iterator[dict[str, str]]:
+def read_only_state(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A state in PostgreSQL whose user may read but not write."""
-    for url in made_database():
+    for url in create_temporary_database():
         name = url.rpartition("/")[2]
-        make_key_file(tmp_path / "gateway.key")
+        create_key_file(tmp_path / "gateway.key")
         key_file = str(tmp_path / "gateway.key")
         settings = settings_for(tmp_path, "http://127.0.0.1:9", state={"url": url})
         asyncio.run(import_lines(settings, [KEY]))
-        administer(
+        run_statements(
             url,
             f"CREATE ROLE {name} LOGIN PASSWORD 'made-up'",
             f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}",
@@ -323,25 +336,27 @@ def read_only(tmp_path: Path) -> Iterator[dict[str, str]]:
             own = url.replace("://postgres@", f"://{name}:made-up@")
             yield {"url": own, "encryption_key_file": key_file}
         finally:
-            administer(url, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+            run_statements(url, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
 
-async def test_a_state_that_may_only_be_read(read_only: dict[str, str], tmp_path: Path) -> None:
-    told = wrong(await run_doctor(settings_for(tmp_path, "http://127.0.0.1:9", state=read_only)))
-    assert told.looked_at == "state"
-    assert "permission denied" in told.said
-    assert "GRANT" in told.do
-    assert "made-up" not in str(told)
+async def test_read_only_state_is_reported(read_only_state: dict[str, str], tmp_path: Path) -> None:
+    finding = require_only_error(
+        await run_doctor(settings_for(tmp_path, "http://127.0.0.1:9", state=read_only_state))
+    )
+    assert finding.looked_at == "state"
+    assert "permission denied" in finding.said
+    assert "GRANT" in finding.do
+    assert "made-up" not in str(finding)
 
 
 # 7. Redis
 
 
 @asynccontextmanager
-async def redis_that_forgets() -> AsyncIterator[str]:
+async def open_evicting_redis() -> AsyncIterator[str]:
     if not (program := shutil.which("redis-server")):
         pytest.skip("no redis-server to start")
-    port = free_port()
+    port = find_free_port()
     words = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--maxmemory", "1mb"]
     running = await asyncio.create_subprocess_exec(
         program, *words, "--maxmemory-policy", "allkeys-lru", stdout=asyncio.subprocess.PIPE
@@ -356,14 +371,14 @@ async def redis_that_forgets() -> AsyncIterator[str]:
         await running.communicate()
 
 
-async def test_a_redis_that_may_forget_what_was_counted(tmp_path: Path) -> None:
-    async with service() as here, redis_that_forgets() as url:
-        told = wrong(await examined(tmp_path, here.url, limits={"url": url}))
-    assert told.looked_at == "limits in Redis"
-    assert "noeviction" in told.do
+async def test_evicting_redis_is_reported(tmp_path: Path) -> None:
+    async with open_simulator() as simulator, open_evicting_redis() as url:
+        finding = require_only_error(await examine(tmp_path, simulator.url, limits={"url": url}))
+    assert finding.looked_at == "limits in Redis"
+    assert "noeviction" in finding.do
 
 
-async def test_a_redis_that_refuses_the_password(tmp_path: Path) -> None:
+async def test_wrong_redis_password_is_reported(tmp_path: Path) -> None:
     async def refuses(asked: asyncio.StreamReader, says: asyncio.StreamWriter) -> None:
         while await asked.read(1000):
             says.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n" * 9)
@@ -371,118 +386,124 @@ async def test_a_redis_that_refuses_the_password(tmp_path: Path) -> None:
 
     door = await asyncio.start_server(refuses, "127.0.0.1", 0)
     url = f"redis://:a-wrong-one@127.0.0.1:{door.sockets[0].getsockname()[1]}"
-    async with service() as here, door:
-        found = await examined(tmp_path, here.url, limits={"url": url})
-        async with InRedis(url, b"k", 1) as limits:
-            fault = await limits.fault()
-    told = of(found, "limits in Redis")
-    assert told.said == "Redis refuses the password"
-    assert "a-wrong-one" not in str(told)
-    assert (fault or "").startswith(told.said)
+    async with open_simulator() as simulator, door:
+        findings = await examine(tmp_path, simulator.url, limits={"url": url})
+        async with RedisRateLimiter(url, b"k", 1) as limits:
+            fault = await limits.describe_fault()
+    finding = require_finding(findings, "limits in Redis")
+    assert finding.said == "Redis refuses the password"
+    assert "a-wrong-one" not in str(finding)
+    assert (fault or "").startswith(finding.said)
 
 
 # 8. and 9. The program, and valid settings that cannot run
 
 
-def test_a_program_without_its_c_extensions(tmp_path: Path) -> None:
+def test_missing_c_extensions_are_reported(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
-    done = command("doctor", "--json", folder=tmp_path, AIOHTTP_NO_EXTENSIONS="1")
-    assert done.returncode == 1, done.stderr
-    told = next(one for one in json.loads(done.stdout)["findings"] if one["state"] == "error")
-    assert told["looked_at"] == "program"
-    assert "binary wheel" in told["do"]
+    result = command("doctor", "--json", folder=tmp_path, AIOHTTP_NO_EXTENSIONS="1")
+    assert result.returncode == 1, result.stderr
+    report = next(
+        finding for finding in json.loads(result.stdout)["findings"] if finding["state"] == "error"
+    )
+    assert report["looked_at"] == "program"
+    assert "binary wheel" in report["do"]
 
 
-async def test_several_workers_on_sqlite_and_what_else_is_told_all_the_same(
+async def test_several_workers_on_sqlite_are_reported_with_other_findings(
     tmp_path: Path,
 ) -> None:
-    async with service() as here:
-        found = await examined(tmp_path, here.url, server={"workers": 2})
-    told = [one for one in found if one.state == "error"]
-    assert {one.looked_at for one in told} == {"configuration"}
+    async with open_simulator() as simulator:
+        findings = await examine(tmp_path, simulator.url, server={"workers": 2})
+    told = [finding for finding in findings if finding.state == "error"]
+    assert {finding.looked_at for finding in told} == {"configuration"}
     assert "postgresql://" in told[0].do
     assert "redis://" in told[1].do
-    assert of(found, "credentials").state == "ok"
+    assert require_finding(findings, "credentials").state == "ok"
 
 
 # 10. Optional endpoints
 
 
-async def test_inferred_operations_that_nobody_has_tried(tmp_path: Path) -> None:
-    async with service() as here:
-        found = await examined(tmp_path, here.url)
-        untried = [one for one in found if one.said == "not tried yet"]
-        assert len(untried) == sum(one.is_optional for one in ENDPOINTS) - 1 > 0
-        assert of(found, "GET /batches").said == "available: tried just now"
+async def test_untried_optional_endpoints_are_listed(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        findings = await examine(tmp_path, simulator.url)
+        untried = [one for one in findings if one.said == "not tried yet"]
+        assert len(untried) == sum(endpoint.is_optional for endpoint in ENDPOINTS) - 1 > 0
+        assert require_finding(findings, "GET /batches").said == "available: tried just now"
         assert all(one.state == "skipped" and one.do.startswith("nothing") for one in untried)
         avoid = {"inferred_operations": "avoid"}
-        found = await examined(tmp_path, here.url, upstream=avoid)
-    assert of(found, "optional endpoints").state == "ok"
+        findings = await examine(tmp_path, simulator.url, upstream=avoid)
+    assert require_finding(findings, "optional endpoints").state == "ok"
 
 
-async def test_a_service_that_lists_no_batches(tmp_path: Path) -> None:
-    async with service(switches=Switches(inferred=False)) as here:
-        found = await examined(tmp_path, here.url)
-    assert of(found, "GET /batches").said.startswith("not available (status 404, just now)")
-    assert of(found, "GET /batches").state == "ok"
+async def test_unsupported_batch_list_is_reported_as_ok(tmp_path: Path) -> None:
+    async with open_simulator(options=Switches(inferred=False)) as simulator:
+        findings = await examine(tmp_path, simulator.url)
+    assert require_finding(findings, "GET /batches").said.startswith(
+        "not available (status 404, just now)"
+    )
+    assert require_finding(findings, "GET /batches").state == "ok"
 
 
-async def test_a_list_that_is_refused_while_documented_reads_fail_is_not_said_to_be_gone(
+async def test_refused_list_is_not_absent_if_documented_reads_fail(
     tmp_path: Path,
 ) -> None:
-    async with service() as here:
-        assert here.service.faults is not None
-        here.service.faults += [
+    async with open_simulator() as simulator:
+        assert simulator.service.faults is not None
+        simulator.service.faults += [
             Fault("GET", "/v1/batches", status=404, body=b"<html>", times=2),
             *[Fault("GET", "/v1/recipients")] * 3,
             Fault("GET", "/v1/recipients", status=404, body=b"<html>"),
         ]
-        found = await examined(tmp_path, here.url)
-        told = of(found, "GET /batches")
-        assert (told.state, "inconclusive" in told.said) == ("warning", True)
-        assert told.do
-        found = await examined(tmp_path, here.url)
-        assert of(found, "GET /batches").said == "available: tried just now"
+        findings = await examine(tmp_path, simulator.url)
+        finding = require_finding(findings, "GET /batches")
+        assert (finding.state, "inconclusive" in finding.said) == ("warning", True)
+        assert finding.do
+        findings = await examine(tmp_path, simulator.url)
+        assert require_finding(findings, "GET /batches").said == "available: tried just now"
 
 
 @pytest.mark.parametrize("is_available", [True, False])
-async def test_inferred_operations_that_are_to_be_used(is_available: bool, tmp_path: Path) -> None:
+async def test_enabled_optional_endpoints_are_probed(is_available: bool, tmp_path: Path) -> None:
     use = {"inferred_operations": "use"}
-    async with service(switches=Switches(inferred=is_available)) as here:
-        found = await examined(tmp_path, here.url, upstream=use)
-    told = of(found, "optional endpoints")
+    async with open_simulator(options=Switches(inferred=is_available)) as simulator:
+        findings = await examine(tmp_path, simulator.url, upstream=use)
+    finding = require_finding(findings, "optional endpoints")
     if is_available:
-        assert (told.state, "GET /batches is available" in told.said) == ("ok", True)
+        assert (finding.state, "GET /batches is available" in finding.said) == ("ok", True)
     else:
-        assert wrong(found) == told
-        assert told.do == 'set upstream.inferred_operations to "auto"'
+        assert require_only_error(findings) == finding
+        assert finding.do == 'set upstream.inferred_operations to "auto"'
 
 
-async def test_whether_what_is_to_be_used_is_there_is_not_known_unasked(tmp_path: Path) -> None:
+async def test_availability_of_enabled_endpoints_is_unknown_without_service(tmp_path: Path) -> None:
     use = {"inferred_operations": "use"}
-    found = await examined(tmp_path, f"http://127.0.0.1:{free_port()}", upstream=use)
-    told = of(found, "optional endpoints")
-    assert told.state == "skipped"
-    assert "the service was not reached" in told.said
+    findings = await examine(tmp_path, f"http://127.0.0.1:{find_free_port()}", upstream=use)
+    finding = require_finding(findings, "optional endpoints")
+    assert finding.state == "skipped"
+    assert "the service was not reached" in finding.said
 
 
 # Skipped checks, and remembered results
 
 
-ROWS = ("reachable", "credentials", "signature scope", "clock")
+SERVICE_ROWS = ("reachable", "credentials", "signature scope", "clock")
 
 
-async def test_what_is_remembered_is_not_said_to_be_tried_now(tmp_path: Path) -> None:
-    async with service() as here:
-        found = await examined(tmp_path, here.url)
-        assert of(found, "signature scope").said == "path: accepted just now"
-        async with open_store(settings_for(tmp_path, here.url).state) as store:
+async def test_remembered_capability_is_not_reported_as_just_tried(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        findings = await examine(tmp_path, simulator.url)
+        assert require_finding(findings, "signature scope").said == "path: accepted just now"
+        async with open_store(settings_for(tmp_path, simulator.url).state) as store:
             seen = {"present": True, "at": 1_790_000_000}
-            await Ledger(store).learn("sandbox", "inferred GET /batches", seen)
-        url = here.url
+            await Ledger(store).save_capability("sandbox", "inferred GET /batches", seen)
+        url = simulator.url
     gone = await run_doctor(settings_for(tmp_path, url))
-    assert wrong(gone).looked_at == "reachable"
-    form, clock, pair = (of(gone, one) for one in ("signature scope", "clock", "credentials"))
+    assert require_only_error(gone).looked_at == "reachable"
+    form, clock, pair = (
+        require_finding(gone, word) for word in ("signature scope", "clock", "credentials")
+    )
     assert (form.state, clock.state, pair.state) == ("skipped", "skipped", "skipped")
     assert re.fullmatch(
         r"path, detected since \d{4}-\d\d-\d\d \d\d:\d\d UTC; skipped: the service was not reached",
@@ -491,137 +512,152 @@ async def test_what_is_remembered_is_not_said_to_be_tried_now(tmp_path: Path) ->
     assert clock.said == "skipped: the service was not reached"
     assert pair.said == "skipped: the service was not reached"
     listing = "there, detected since 2026-09-21 14:13 UTC; not tried now"
-    assert of(gone, "GET /batches").said == listing
+    assert require_finding(gone, "GET /batches").said == listing
 
 
 @pytest.mark.parametrize("form", ["auto", "path"])
 @pytest.mark.parametrize("answer", [200, 401, 403, 404])
-async def test_every_row_is_there_whatever_the_service_says(
+async def test_report_has_every_row_for_any_service_answer(
     answer: int, form: str, tmp_path: Path
 ) -> None:
     refusal = '{"ok":false,"errors":[{"code":"not_authorized","message":"no"}]}'
-    async with elsewhere(web.Response(status=answer, text=refusal if answer > 400 else "")) as url:
-        found = await examined(tmp_path, url, upstream={"signed_target": form})
-    assert wrong(found)
-    for looked_at in ROWS:
-        one = of(found, looked_at)
-        assert one.state == "ok" or one.do, one
-        assert looked_at == "reachable" or one.state != "ok", one
+    async with open_other_server(
+        web.Response(status=answer, text=refusal if answer > 400 else "")
+    ) as url:
+        findings = await examine(tmp_path, url, upstream={"signed_target": form})
+    assert require_only_error(findings)
+    for looked_at in SERVICE_ROWS:
+        finding = require_finding(findings, looked_at)
+        assert finding.state == "ok" or finding.do, finding
+        assert looked_at == "reachable" or finding.state != "ok", finding
 
 
-async def test_an_environment_without_a_key_says_what_was_not_tried(tmp_path: Path) -> None:
-    async with service() as here:
-        both = {"sandbox": {"base_url": here.url}, "live": {"base_url": here.url}}
-        found = await examined(tmp_path, here.url, environments=both)
-    live = {one.looked_at: one for one in found if one.environment == "live"}
+async def test_environment_without_key_lists_skipped_checks(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        environments = {"sandbox": {"base_url": simulator.url}, "live": {"base_url": simulator.url}}
+        findings = await examine(tmp_path, simulator.url, environments=environments)
+    live = {finding.looked_at: finding for finding in findings if finding.environment == "live"}
     assert live["keys"].said == "no key is imported"
-    for looked_at in ROWS:
+    for looked_at in SERVICE_ROWS:
         assert live[looked_at].state == "skipped"
         assert "no key of this environment is imported" in live[looked_at].said
 
 
-async def test_keys_of_an_environment_that_is_not_configured(tmp_path: Path) -> None:
-    async with service() as here:
-        settings = settings_for(tmp_path, here.url)
-        await import_lines(settings, [LIVE])
-        told = wrong(await run_doctor(settings))
-        assert (told.environment, told.looked_at) == ("live", "keys")
-        assert "[environments.live] is not configured" in told.said
-        assert "set environments.live.base_url" in told.do
+async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        settings = settings_for(tmp_path, simulator.url)
+        await import_lines(settings, [LIVE_KEY])
+        finding = require_only_error(await run_doctor(settings))
+        assert (finding.environment, finding.looked_at) == ("live", "keys")
+        assert "[environments.live] is not configured" in finding.said
+        assert "set environments.live.base_url" in finding.do
         await import_lines(settings, [KEY])
-        found = await run_doctor(settings)
-    assert not [one for one in found if one.state == "error"]
-    assert of(found, "keys").state == "warning", "the other endpoints can be used"
+        findings = await run_doctor(settings)
+    assert not [one for one in findings if one.state == "error"]
+    assert require_finding(findings, "keys").state == "warning", "the other endpoints can be used"
 
 
 # The legacy service, if a mode uses it
 
 
-async def switched(folder: Path, base_url: str, legacy: str) -> list[Finding]:
+async def examine_forwarded_key(folder: Path, base_url: str, legacy: str) -> list[Finding]:
     environments = {"sandbox": {"base_url": base_url, "legacy_base_url": legacy}}
     settings: Settings = settings_for(folder, base_url, environments=environments)
     await import_lines(settings, [KEY])
     before = await run_doctor(settings)
-    assert not [one for one in before if one.looked_at == "legacy service"], "no key uses it"
+    assert not [finding for finding in before if finding.looked_at == "legacy service"], (
+        "no key uses it"
+    )
     async with open_store(settings.state) as store:
         await set_mode(store, Tenant(KEY["merchant"], "sandbox"), "", ["balances"], "forward")
     return await run_doctor(settings)
 
 
-async def test_the_legacy_service_is_tried_where_a_key_is_switched_to_it(tmp_path: Path) -> None:
-    async with service(legacy_port=0) as here:
-        assert here.legacy is not None
-        found = await switched(tmp_path, here.url, here.legacy.url)
-    assert of(found, "legacy service").state == "ok"
+async def test_legacy_service_is_checked_if_a_key_is_forwarded(tmp_path: Path) -> None:
+    async with open_simulator(legacy_port=0) as simulator:
+        assert simulator.legacy is not None
+        findings = await examine_forwarded_key(tmp_path, simulator.url, simulator.legacy.url)
+    assert require_finding(findings, "legacy service").state == "ok"
 
 
-async def test_a_key_that_is_switched_to_a_legacy_service_without_an_address(
+async def test_forwarded_key_without_legacy_base_url_is_reported(
     tmp_path: Path,
 ) -> None:
-    async with service() as here:
-        told = wrong(await switched(tmp_path, here.url, ""))
-    assert told.looked_at == "legacy service"
-    assert "environments.sandbox.legacy_base_url" in told.do
+    async with open_simulator() as simulator:
+        finding = require_only_error(await examine_forwarded_key(tmp_path, simulator.url, ""))
+    assert finding.looked_at == "legacy service"
+    assert "environments.sandbox.legacy_base_url" in finding.do
 
 
-async def test_a_legacy_address_that_is_another_s(tmp_path: Path) -> None:
-    async with service() as here, elsewhere(web.Response(status=502, text="bad")) as url:
-        told = wrong(await switched(tmp_path, here.url, url))
-    assert "status 502" in told.said
-    assert url in told.do
+async def test_legacy_base_url_of_another_server_is_reported(tmp_path: Path) -> None:
+    async with (
+        open_simulator() as simulator,
+        open_other_server(web.Response(status=502, text="bad")) as url,
+    ):
+        finding = require_only_error(await examine_forwarded_key(tmp_path, simulator.url, url))
+    assert "status 502" in finding.said
+    assert url in finding.do
 
 
-async def test_a_legacy_address_where_nobody_listens(tmp_path: Path) -> None:
-    async with service() as here:
-        told = wrong(await switched(tmp_path, here.url, f"http://127.0.0.1:{free_port()}"))
-    assert told.looked_at == "legacy service"
+async def test_refused_connection_to_legacy_service_is_reported(tmp_path: Path) -> None:
+    async with open_simulator() as simulator:
+        finding = require_only_error(
+            await examine_forwarded_key(
+                tmp_path, simulator.url, f"http://127.0.0.1:{find_free_port()}"
+            )
+        )
+    assert finding.looked_at == "legacy service"
 
 
-async def test_the_command_says_all_of_it_and_exits_1(tmp_path: Path) -> None:
-    async with service(clock=lambda: time.time() + 300) as here:
-        configure(tmp_path, here.url)
-        await import_lines(settings_for(tmp_path, here.url), [KEY])
-        told = json.loads((await says(tmp_path, "doctor", "--json", code=1)).stdout)
-        assert told["ok"] is False
-        assert [one["looked_at"] for one in told["findings"] if one["state"] == "error"] == [
-            "clock"
-        ]
-        shown = (await says(tmp_path, "doctor", code=1)).stdout
+async def test_doctor_command_prints_all_findings_and_exits_with_1(tmp_path: Path) -> None:
+    async with open_simulator(clock=lambda: time.time() + 300) as simulator:
+        write_configuration(tmp_path, simulator.url)
+        await import_lines(settings_for(tmp_path, simulator.url), [KEY])
+        report = json.loads((await run_command(tmp_path, "doctor", "--json", code=1)).stdout)
+        assert report["ok"] is False
+        assert [
+            finding["looked_at"] for finding in report["findings"] if finding["state"] == "error"
+        ] == ["clock"]
+        shown = (await run_command(tmp_path, "doctor", code=1)).stdout
     assert "synchronize" in shown
 
 
 # Freezes and brownouts
 
 
-async def test_freezes_and_brownouts_that_are_in_force_are_told_and_are_not_wrong(
+async def test_active_freezes_and_brownouts_are_listed_and_no_error(
     tmp_path: Path,
 ) -> None:
-    async with service() as here:
-        configure(tmp_path, here.url)
-        settings = settings_for(tmp_path, here.url)
+    async with open_simulator() as simulator:
+        write_configuration(tmp_path, simulator.url)
+        settings = settings_for(tmp_path, simulator.url)
         await import_lines(settings, [KEY])
-        await says(tmp_path, "freeze", "--merchant", "demo", "--environment", "sandbox")
-        await says(tmp_path, "freeze", "--all")
+        await run_command(tmp_path, "freeze", "--merchant", "demo", "--environment", "sandbox")
+        await run_command(tmp_path, "freeze", "--all")
         for words in (("--key", "demo-sandbox"), ("--from", "2090-01-01T00:00:00Z")):
-            await says(tmp_path, "brownout", "schedule", "--until", "2099-01-01T00:00:00Z", *words)
-        told = await doctored(tmp_path)
-        assert told["ok"] is True
-        frozen = [one for one in told["findings"] if one["looked_at"] == "freeze"]
-        all_, one = sorted(frozen, key=lambda each: each["environment"])
+            await run_command(
+                tmp_path, "brownout", "schedule", "--until", "2099-01-01T00:00:00Z", *words
+            )
+        report = await run_doctor_command(tmp_path)
+        assert report["ok"] is True
+        frozen = [one for one in report["findings"] if one["looked_at"] == "freeze"]
+        all_, one = sorted(frozen, key=lambda finding: finding["environment"])
         assert (all_["state"], all_["environment"]) == ("warning", "all")
         assert "every merchant, live and sandbox" in all_["said"]
         assert "`payout-gateway unfreeze --all`" in all_["do"]
         assert "unfreeze --merchant demo --environment sandbox`" in one["do"]
-        (brownout,) = [one for one in told["findings"] if one["looked_at"] == "brownout"]
+        (brownout,) = [one for one in report["findings"] if one["looked_at"] == "brownout"]
         assert "requests are refused until 2099-01-01 00:00 UTC: demo-sandbox" in brownout["said"]
-        said = (await says(tmp_path, "doctor")).stdout
-        assert "writes have been frozen since" in said
-        assert max(map(len, said.splitlines())) <= 160
-        await says(tmp_path, "unfreeze", "--merchant", "demo", "--environment", "sandbox")
-        await says(tmp_path, "unfreeze", "--all")
-        await says(tmp_path, "brownout", "off")
-        assert "warning" not in {one["state"] for one in (await doctored(tmp_path))["findings"]}
+        output = (await run_command(tmp_path, "doctor")).stdout
+        assert "writes have been frozen since" in output
+        assert max(map(len, output.splitlines())) <= 160
+        await run_command(tmp_path, "unfreeze", "--merchant", "demo", "--environment", "sandbox")
+        await run_command(tmp_path, "unfreeze", "--all")
+        await run_command(tmp_path, "brownout", "off")
+        assert "warning" not in {
+            one["state"] for one in (await run_doctor_command(tmp_path))["findings"]
+        }
 
 
-async def doctored(folder: Path) -> Any:
-    return json.loads((await says(folder, "doctor", "--json")).stdout)
+async def run_doctor_command(folder: Path) -> Any:
+    return json.loads((await run_command(folder, "doctor", "--json")).stdout)

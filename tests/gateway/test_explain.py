@@ -20,7 +20,7 @@ CASES = [
     for path in sorted((Path(__file__).parents[1] / "cases").glob("*/*.json"))
     if '"vocabulary"' not in path.read_text("utf-8")  # those use another service's vocabulary
 ]
-KINGS = {
+BUSINESS_BODY = {
     "type": "business",
     "name": "Kings",
     "email": "kings@example.com",
@@ -34,7 +34,7 @@ KINGS = {
 }
 
 
-def told(method: str, path: str, body: Any = None, **settings: Any) -> Explanation:
+def explain(method: str, path: str, body: Any = None, **settings: Any) -> Explanation:
     data = b"" if body is None else json.dumps(body).encode()
     return explain_request(Settings(**settings), method, path, data)
 
@@ -43,24 +43,24 @@ def told(method: str, path: str, body: Any = None, **settings: Any) -> Explanati
 def test_every_golden_request_can_be_explained(file: Path) -> None:
     """The explanation assumes a plain service, not the one of the case."""
     case = json.loads(file.read_text("utf-8"))
-    asked = case["request"]
+    recorded = case["request"]
     try:
-        found = told(asked["method"], f"/v1{asked['path']}", asked.get("body"))
+        explained = explain(recorded["method"], f"/v1{recorded['path']}", recorded.get("body"))
     except Invalid:
-        assert not isinstance(asked.get("body"), dict)
+        assert not isinstance(recorded.get("body"), dict)
         return
-    assert (found.answer is None) is not (found.refusal is None)
-    for call in found.calls:
+    assert (explained.answer is None) is not (explained.refusal is None)
+    for call in explained.calls:
         assert call.signed.startswith(f"<timestamp>\n{call.method}\n/v1/")
 
 
-def test_each_field_says_where_it_was_sent_and_what_became_of_it() -> None:
-    create, later, account, *_ = told("POST", "/v1/recipients", KINGS).calls
+def test_each_field_shows_its_target_and_rule() -> None:
+    create, later, account, *_ = explain("POST", "/v1/recipients", BUSINESS_BODY).calls
     assert [call.method for call in (create, later, account)] == ["POST", "PATCH", "POST"]
-    fields = {one.field: (one.value, one.sent_in, one.rule) for one in create.fields}
+    fields = {field.field: (field.value, field.sent_in, field.rule) for field in create.fields}
     assert fields["name"] == ("Kings", "name", "same")
     assert fields["governmentIds[0].value"] == ("123456789", "ssn", "renamed")
-    fields = {one.field: (one.value, one.sent_in, one.rule) for one in account.fields}
+    fields = {field.field: (field.value, field.sent_in, field.rule) for field in account.fields}
     routing = ("021000021", "payout.accounts.bank.routing", "renamed")
     assert fields["branchId"] == routing
     assert fields["currency"] == ("USD", "payout.primary.currency", "renamed")
@@ -68,42 +68,44 @@ def test_each_field_says_where_it_was_sent_and_what_became_of_it() -> None:
     assert account.section == "4.2"
 
 
-def test_what_is_not_sent_is_named_with_its_reason() -> None:
-    found = told("POST", "/v1/recipients", KINGS)
-    kept = dict(found.kept)
-    assert "stored" in kept["payout.holdup.limit"]
-    assert "payout.primary.method" not in kept, "it is the type of the account"
-    assert any("holdup" in line for line in found.remembered)
+def test_unsent_field_is_listed_with_reason() -> None:
+    explained = explain("POST", "/v1/recipients", BUSINESS_BODY)
+    unsent = dict(explained.kept)
+    assert "stored" in unsent["payout.holdup.limit"]
+    assert "payout.primary.method" not in unsent, "it is the type of the account"
+    assert any("holdup" in line for line in explained.remembered)
 
 
-def test_parameters_of_a_query_say_where_they_were_sent_too() -> None:
+def test_query_parameters_show_their_targets() -> None:
     asked = "payoutMethod=bank-transfer&payoutCurrency=usd&page=2&status="
-    found = told("GET", f"/v1/recipients?{asked}")
-    fields = {one.field: (one.value, one.sent_in, one.rule) for one in found.calls[0].fields}
+    explained = explain("GET", f"/v1/recipients?{asked}")
+    fields = {
+        field.field: (field.value, field.sent_in, field.rule) for field in explained.calls[0].fields
+    }
     assert fields["page"] == ("2", "page", "same")
     assert fields["pageSize"] == ("10", None, "set by the gateway")
     assert fields["currency"] == ("USD", "payoutCurrency", "translated")
-    assert found.kept == []
-    scan = told("GET", "/v1/recipients?city=Oslo&orderBy=name").calls[0]
-    assert [one.rule for one in scan.fields] == ["set by the gateway"] * 2
-    kept = dict(told("GET", "/v1/recipients?search=lo&startDate=2026-01-01&odd=1").kept)
-    assert kept["search"].startswith("applied by the gateway")
-    assert kept["odd"] == "not a parameter of this request"
-    assert "startDate" not in kept, "it narrows what the service lists"
+    assert explained.kept == []
+    scan = explain("GET", "/v1/recipients?city=Oslo&orderBy=name").calls[0]
+    assert [field.rule for field in scan.fields] == ["set by the gateway"] * 2
+    unsent = dict(explain("GET", "/v1/recipients?search=lo&startDate=2026-01-01&odd=1").kept)
+    assert unsent["search"].startswith("applied by the gateway")
+    assert unsent["odd"] == "not a parameter of this request"
+    assert "startDate" not in unsent, "it narrows what the service lists"
 
 
-def test_a_batch_s_description_is_said_to_be_changed_where_the_path_is_there() -> None:
-    found = told("PATCH", "/v1/batches/B-ABCDEFGH12345678", {"description": "another"})
-    assert [call.method for call in found.calls] == ["GET", "PATCH"]
-    sent = {one.field: one.sent_in for one in found.calls[1].fields}
+def test_batch_description_is_sent_if_endpoint_exists() -> None:
+    explained = explain("PATCH", "/v1/batches/B-ABCDEFGH12345678", {"description": "another"})
+    assert [call.method for call in explained.calls] == ["GET", "PATCH"]
+    sent = {field.field: field.sent_in for field in explained.calls[1].fields}
     assert sent["description"] == "description"
-    assert not found.kept
+    assert not explained.kept
 
 
-def test_a_recipient_that_is_looked_up_says_by_what() -> None:
+def test_recipient_lookup_shows_its_source_field() -> None:
     sent = {"sourceCurrency": "USD", "payments": [{"recipient": {"email": "a@b.c"}}]}
     sent["payments"][0]["sourceAmount"] = "1.00"
-    looked_up, *_ = told("POST", "/v1/batches", sent).calls
+    looked_up, *_ = explain("POST", "/v1/batches", sent).calls
     (email, *_) = looked_up.fields
     assert (email.field, email.sent_in) == ("email", "payments[0].recipient.email")
 
@@ -112,29 +114,29 @@ def test_a_recipient_that_is_looked_up_says_by_what() -> None:
     ("form", "signed"),
     [("path", "/v1/recipients"), ("path-and-query", None), ("auto", "/v1/recipients")],
 )
-def test_the_signed_text_has_the_query_where_that_is_set(form: str, signed: str | None) -> None:
-    (call,) = told("GET", "/v1/recipients?page=2", upstream={"signed_target": form}).calls
+def test_signed_text_includes_query_if_configured(form: str, signed: str | None) -> None:
+    (call,) = explain("GET", "/v1/recipients?page=2", upstream={"signed_target": form}).calls
     assert call.signed == f"<timestamp>\nGET\n{signed or call.target}\n\n"
 
 
-def test_only_fields_that_an_answer_has_are_said_to_come_from_somewhere() -> None:
-    read = told("GET", "/v1/recipients/R-1")
+def test_only_fields_of_answer_have_a_source() -> None:
+    read = explain("GET", "/v1/recipients/R-1")
     fields = {name: (current, rule) for name, current, rule in read.answered}
     assert fields["recipient.address.city"] == ("city", "same")
     assert fields["recipient.payout.accounts.bank.routing"][0] == "branchId"
     assert fields["recipient.payout.accounts.wallet.address"] == ("emailAddress", "renamed")
     assert "recipient.currency" not in fields
-    assert told("PATCH", "/v1/recipients/R-1", {"email": "a@b.c"}).answered == []
+    assert explain("PATCH", "/v1/recipients/R-1", {"email": "a@b.c"}).answered == []
     for path, name in (
         ("batches", "batches[].amount"),
         ("recipients/R-1/payments", "payments[].memo"),
     ):
-        assert name in {one[0] for one in told("GET", f"/v1/{path}").answered}
+        assert name in {one[0] for one in explain("GET", f"/v1/{path}").answered}
 
 
 @pytest.mark.parametrize("path", ["recipients/R-1/payout-methods", "profile/balances/wallet"])
-def test_what_is_asked_about_is_imagined_to_be_there(path: str) -> None:
-    assert told("GET", f"/v1/{path}").refusal is None
+def test_requested_objects_are_assumed_to_exist(path: str) -> None:
+    assert explain("GET", f"/v1/{path}").refusal is None
 
 
 @pytest.mark.parametrize(
@@ -146,54 +148,60 @@ def test_what_is_asked_about_is_imagined_to_be_there(path: str) -> None:
         ("/v1/profile/balances/wallet", "balances{}.amount", "amount"),
     ],
 )
-def test_what_is_reckoned_here_says_so_field_by_field(path: str, field: str, of: str) -> None:
-    found = told("GET", path)
-    assert found.answer
-    (name, inner), *_ = ((name, one) for name, one in found.answer.items() if name != "ok")
+def test_computed_answer_is_explained_field_by_field(path: str, field: str, of: str) -> None:
+    explained = explain("GET", path)
+    assert explained.answer
+    (name, inner), *_ = ((name, one) for name, one in explained.answer.items() if name != "ok")
     fields = inner if name == "batchSummary" else next(iter(inner.values()))
-    assert len(found.answered) == len(fields)
-    assert (field, of) in {(one, current) for one, current, _ in found.answered}
+    assert len(explained.answered) == len(fields)
+    assert (field, of) in {(one, current) for one, current, _ in explained.answered}
 
 
-def test_a_refused_request_shows_its_refusal_and_makes_no_write() -> None:
-    found = told("POST", "/v1/recipients", {"type": "individual"})
-    assert found.refusal is not None
-    assert {one.field for one in found.refusal.problems} == {"firstName", "lastName", "email"}
-    assert [call for call in found.calls if call.method != "GET"] == []
+def test_refused_request_shows_errors_and_makes_no_write() -> None:
+    explained = explain("POST", "/v1/recipients", {"type": "individual"})
+    assert explained.refusal is not None
+    assert {problem.field for problem in explained.refusal.problems} == {
+        "firstName",
+        "lastName",
+        "email",
+    }
+    assert [call for call in explained.calls if call.method != "GET"] == []
 
 
-def test_a_refused_request_says_that_it_is_refused_and_why(tmp_path: Path) -> None:
+def test_explain_command_describes_a_refusal(tmp_path: Path) -> None:
     asked = {
         "type": "individual",
         "email": "a@shop.example",
         "firstName": "Ada",
         "lastName": {"x": 1},
     }
-    found = told("POST", "/v1/recipients", asked)
-    assert found.refusal is not None
-    (problem,) = found.refusal.problems
-    assert dict(found.kept) == {
+    explained = explain("POST", "/v1/recipients", asked)
+    assert explained.refusal is not None
+    (problem,) = explained.refusal.problems
+    assert dict(explained.kept) == {
         "type": "the request is rejected",
         "email": "the request is rejected",
         "firstName": "the request is rejected",
         "lastName.x": f"rejected: {problem.message}",
     }
-    said = command(
+    result = command(
         "explain", "-X", "POST", "/v1/recipients", "-d", json.dumps(asked), folder=tmp_path
     ).stdout
-    assert "The gateway rejects this request with status 406:\n    invalid_field: lastName" in said
-    assert "No call is made." in said
+    assert (
+        "The gateway rejects this request with status 406:\n    invalid_field: lastName" in result
+    )
+    assert "No call is made." in result
 
 
-def test_the_words_are_the_service_s_own() -> None:
+def test_explanation_uses_configured_vocabulary() -> None:
     words = Words(current=CurrentWords(batch_currency="cur", summary_path="/v1/sums/{id}"))
-    found = told("POST", "/v1/batches", {"sourceCurrency": "USD"}, vocabulary=words)
-    assert found.calls[0].body["cur"] == "USD"
-    assert found.calls[-1].target == "/v1/sums/B-EXAMPLE"
+    explained = explain("POST", "/v1/batches", {"sourceCurrency": "USD"}, vocabulary=words)
+    assert explained.calls[0].body["cur"] == "USD"
+    assert explained.calls[-1].target == "/v1/sums/B-EXAMPLE"
 
 
-def test_the_signed_text_is_what_the_signer_signs() -> None:
-    (call, *_) = told("POST", "/v1/recipients", KINGS).calls
+def test_signed_text_equals_text_of_the_signer() -> None:
+    (call, *_) = explain("POST", "/v1/recipients", BUSINESS_BODY).calls
     body = call.signed.split("\n")[3].encode()
     pair, words = Credentials("AK", "secret"), CurrentWords()
     headers = build_signature_headers(
@@ -229,13 +237,13 @@ def test_the_signed_text_is_what_the_signer_signs() -> None:
         ],
     ],
 )
-def test_a_request_is_read_as_curl_writes_it(words: list[str], tmp_path: Path) -> None:
-    done = command("explain", "--json", *words, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["operation"] == "create_batch"
-    assert found["calls"][0]["body"] == {"currency": "USD", "payments": []}
-    assert "never-shown" not in done.stdout
+def test_explain_command_accepts_curl_syntax(words: list[str], tmp_path: Path) -> None:
+    result = command("explain", "--json", *words, folder=tmp_path)
+    assert result.returncode == 0, result.stderr
+    explained = json.loads(result.stdout)
+    assert explained["operation"] == "create_batch"
+    assert explained["calls"][0]["body"] == {"currency": "USD", "payments": []}
+    assert "never-shown" not in result.stdout
     assert "create_batch" in command("explain", *words, folder=tmp_path).stdout
 
 
@@ -254,11 +262,11 @@ def test_a_request_is_read_as_curl_writes_it(words: list[str], tmp_path: Path) -
         (["-X", "POST", "/v1/batches", "-d", "@nowhere.json"], "nowhere.json"),
     ],
 )
-def test_what_cannot_be_explained_is_one_line(
+def test_unexplainable_request_is_reported_in_one_line(
     words: list[str], expected_text: str, tmp_path: Path
 ) -> None:
-    done = command("explain", *words, folder=tmp_path)
-    assert done.returncode == 2
-    assert expected_text in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "never-shown" not in done.stderr
+    result = command("explain", *words, folder=tmp_path)
+    assert result.returncode == 2
+    assert expected_text in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "never-shown" not in result.stderr

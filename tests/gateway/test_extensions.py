@@ -8,30 +8,30 @@ import sys
 
 import pytest
 
-CODE = "import gateway.server.app; from gateway.config.extensions import check_extensions; check_extensions()"
+CHECK_CODE = "import gateway.server.app; from gateway.config.extensions import check_extensions; check_extensions()"
 
 
-def test_with_all_of_them_there_is_nothing_to_say() -> None:
-    assert subprocess.run([sys.executable, "-c", CODE], check=False).returncode == 0
+def test_no_error_with_all_extensions() -> None:
+    assert subprocess.run([sys.executable, "-c", CHECK_CODE], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("library", ["aiohttp", "multidict", "yarl"])
-def test_without_one_it_is_refused(library: str) -> None:
+def test_missing_extension_is_refused(library: str) -> None:
     switch = f"{library.upper()}_NO_EXTENSIONS"
     ended = subprocess.run(
-        [sys.executable, "-c", CODE],
+        [sys.executable, "-c", CHECK_CODE],
         check=False,
         capture_output=True,
         text=True,
         env={**os.environ, switch: "1"},
     )
-    assert f"Misconfigured: {library} runs without its C extensions" in ended.stderr
+    assert f"ConfigurationError: {library} runs without its C extensions" in ended.stderr
     assert switch in ended.stderr
 
 
-def test_without_simplejson_s_it_is_refused() -> None:
+def test_missing_simplejson_extension_is_refused() -> None:
     hidden = "import sys; sys.modules['simplejson._speedups'] = None; "
     ended = subprocess.run(
-        [sys.executable, "-c", hidden + CODE], check=False, capture_output=True, text=True
+        [sys.executable, "-c", hidden + CHECK_CODE], check=False, capture_output=True, text=True
     )
-    assert "Misconfigured: simplejson runs without its C extensions" in ended.stderr
+    assert "ConfigurationError: simplejson runs without its C extensions" in ended.stderr

@@ -28,17 +28,17 @@ from gateway.auth.keys import (
 from gateway.auth.signing import Credentials
 from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
-from gateway.storage.keyfile import add_key
+from gateway.storage.key_file import add_key
 from mappings.failures import Unreachable
-from tests.key_lines import put
+from tests.key_lines import import_keys_into
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
-OTHER = "key-of-bolt-0123456789abcdefghij"
+OTHER_API_KEY = "key-of-bolt-0123456789abcdefghij"
 ACME = Tenant("acme", "live")
-SOON = 0.02
+POLL_SECONDS = 0.02
 
 
-def line(merchant: str = "acme", api_key: str = API_KEY, **more: Any) -> dict[str, Any]:
+def build_key_line(merchant: str = "acme", api_key: str = API_KEY, **more: Any) -> dict[str, Any]:
     pair = {"access_key": f"access-{merchant}", "secret_key": f"secret-of-{merchant}"}
     return {"merchant": merchant, "environment": "live", "api_key": api_key, **pair, **more}
 
@@ -46,41 +46,41 @@ def line(merchant: str = "acme", api_key: str = API_KEY, **more: Any) -> dict[st
 @pytest.fixture
 async def store(state: State) -> AsyncIterator[Store]:
     async with open_store(state) as store:
-        await put(store, line())
+        await import_keys_into(store, build_key_line())
         yield store
 
 
 @pytest.fixture
-async def elsewhere(state: State, store: Store) -> AsyncIterator[Store]:
+async def second_store(state: State, store: Store) -> AsyncIterator[Store]:
     """A second store on the same file, like that of another process."""
     async with open_store(state) as second:
         yield second
 
 
 @asynccontextmanager
-async def counted(store: Store) -> AsyncIterator[list[str]]:
+async def count_queries(store: Store) -> AsyncIterator[list[str]]:
     """Record the statements about keys that reach the database."""
-    asked: list[str] = []
+    queries: list[str] = []
 
     def note(_c: object, _k: object, statement: str, *_: object) -> None:
         if "hash_key_id" in statement:
-            asked.append(statement)
+            queries.append(statement)
 
     event.listen(store.engine.sync_engine, "before_cursor_execute", note)
     try:
-        yield asked
+        yield queries
     finally:
         event.remove(store.engine.sync_engine, "before_cursor_execute", note)
 
 
-async def until(holds: Any, seconds: float = 2) -> None:
+async def wait_until(condition: Any, seconds: float = 2) -> None:
     end = time.monotonic() + seconds
-    while not await holds():
+    while not await condition():
         assert time.monotonic() < end, "not within its time"
         await asyncio.sleep(0.01)
 
 
-def broken(state: State) -> None:
+def break_database(state: State) -> None:
     """Overwrite the database file, so that it cannot be read."""
     Path(state.url.removeprefix("sqlite:///")).write_bytes(b"no database" * 1000)
 
@@ -88,7 +88,7 @@ def broken(state: State) -> None:
 # Keys.
 
 
-def key(*networks: str) -> ApiKey:
+def build_api_key(*networks: str) -> ApiKey:
     return ApiKey(
         id="1",
         name="acme-live",
@@ -101,18 +101,18 @@ def key(*networks: str) -> ApiKey:
     )
 
 
-def test_a_keys_repr_shows_neither_its_pair_nor_its_secret() -> None:
-    assert "hunter2" not in repr(key())
-    assert "access" not in repr(key())
+def test_repr_of_key_hides_credentials() -> None:
+    assert "hunter2" not in repr(build_api_key())
+    assert "access" not in repr(build_api_key())
 
 
-def test_a_key_belongs_to_its_merchant_and_environment() -> None:
-    assert key().tenant == ("acme", "live")
+def test_key_belongs_to_its_merchant_and_environment() -> None:
+    assert build_api_key().tenant == ("acme", "live")
 
 
-def test_a_key_without_networks_admits_any_address() -> None:
-    assert key().admits("192.0.2.1")
-    assert key().admits("a unix socket")
+def test_key_without_networks_admits_any_address() -> None:
+    assert build_api_key().admits("192.0.2.1")
+    assert build_api_key().admits("a unix socket")
 
 
 @pytest.mark.parametrize(
@@ -130,17 +130,22 @@ def test_a_key_without_networks_admits_any_address() -> None:
         ("unknown", False),
     ],
 )
-def test_a_key_with_networks_admits_only_their_addresses(address: Any, admitted: bool) -> None:
-    assert key("10.0.0.0/8", "2001:db8::/32").admits(address) is admitted
+def test_key_with_networks_admits_only_their_addresses(address: Any, admitted: bool) -> None:
+    assert build_api_key("10.0.0.0/8", "2001:db8::/32").admits(address) is admitted
 
 
 # Look-up.
 
 
-async def test_a_key_is_found_with_all_that_it_stands_for(store: Store) -> None:
-    await put(store, line("bolt", OTHER, requests_per_hour=7, allowed_ips=["10.0.0.0/8"], name="b"))
+async def test_key_is_found_with_all_its_settings(store: Store) -> None:
+    await import_keys_into(
+        store,
+        build_key_line(
+            "bolt", OTHER_API_KEY, requests_per_hour=7, allowed_ips=["10.0.0.0/8"], name="b"
+        ),
+    )
     async with ApiKeyStore(store) as keyring:
-        found = await keyring.find(OTHER)
+        found = await keyring.find(OTHER_API_KEY)
     assert found
     assert (found.name, found.prefix, found.tenant) == ("b", "key-of-b", Tenant("bolt", "live"))
     assert found.credentials == Credentials("access-bolt", "secret-of-bolt")
@@ -153,50 +158,50 @@ async def test_a_key_is_found_with_all_that_it_stands_for(store: Store) -> None:
 @pytest.mark.parametrize(
     "api_key", ["", "no such key", "k" * 513, "kéy", "\ud800", "\0", API_KEY[:-1]]
 )
-async def test_what_is_no_key_is_unknown(store: Store, api_key: str) -> None:
+async def test_invalid_key_is_unknown(store: Store, api_key: str) -> None:
     async with ApiKeyStore(store) as keyring:
         assert await keyring.find(api_key) is None
 
 
-async def test_text_that_cannot_be_a_key_costs_no_query(store: Store) -> None:
-    async with ApiKeyStore(store) as keyring, counted(store) as asked:
+async def test_malformed_key_costs_no_query(store: Store) -> None:
+    async with ApiKeyStore(store) as keyring, count_queries(store) as queries:
         for text in ("", "k" * 513, "kéy"):
             assert await keyring.find(text) is None
-    assert asked == []
+    assert queries == []
 
 
-async def test_a_known_key_costs_one_query_however_many_ask_at_once(store: Store) -> None:
-    async with ApiKeyStore(store) as keyring, counted(store) as asked:
+async def test_known_key_costs_one_query_for_any_number_of_callers(store: Store) -> None:
+    async with ApiKeyStore(store) as keyring, count_queries(store) as queries:
         found = await asyncio.gather(*(keyring.find(API_KEY) for _ in range(50)))
         found.append(await keyring.find(API_KEY))
-    assert len(asked) == 1
+    assert len(queries) == 1
     assert all(key == found[0] for key in found)
 
 
-async def test_an_unknown_key_costs_one_query_for_some_seconds(store: Store) -> None:
+async def test_unknown_key_is_cached_for_some_seconds(store: Store) -> None:
     now = 0.0
-    async with ApiKeyStore(store, clock=lambda: now) as keyring, counted(store) as asked:
+    async with ApiKeyStore(store, clock=lambda: now) as keyring, count_queries(store) as queries:
         for _ in range(3):
             assert await keyring.find("guess") is None
-        assert len(asked) == 1
+        assert len(queries) == 1
         now = 6.0
         assert await keyring.find("guess") is None
-        assert len(asked) == 2
+        assert len(queries) == 2
 
 
-async def test_guessing_keys_pushes_no_real_one_out(store: Store) -> None:
+async def test_guessed_keys_do_not_evict_known_keys(store: Store) -> None:
     async with ApiKeyStore(store) as keyring:
         keyring._unknown = type(keyring._unknown)(10, 5)
         assert await keyring.find(API_KEY)
         for number in range(50):
             await keyring.find(f"guess-{number}")
         assert len(keyring._unknown) == 10
-        async with counted(store) as asked:
+        async with count_queries(store) as queries:
             assert await keyring.find(API_KEY)
-    assert asked == []
+    assert queries == []
 
 
-async def test_one_who_stops_waiting_does_not_take_the_answer_from_others(store: Store) -> None:
+async def test_cancelled_caller_does_not_cancel_lookup_for_others(store: Store) -> None:
     async with ApiKeyStore(store) as keyring:
         first = asyncio.create_task(keyring.find(API_KEY))
         second = asyncio.create_task(keyring.find(API_KEY))
@@ -205,18 +210,16 @@ async def test_one_who_stops_waiting_does_not_take_the_answer_from_others(store:
         assert await second
 
 
-async def test_a_keyring_holds_and_shows_no_key(store: Store) -> None:
+async def test_key_cache_holds_and_shows_no_plain_key(store: Store) -> None:
     async with ApiKeyStore(store) as keyring:
         await keyring.find(API_KEY)
         await keyring.find("guess")
-        kept = repr([*keyring._known.items(), *keyring._unknown.items(), keyring])
+        cache_text = repr([*keyring._known.items(), *keyring._unknown.items(), keyring])
     for secret in (API_KEY, "guess", "secret-of-acme"):
-        assert secret not in kept
+        assert secret not in cache_text
 
 
-async def test_a_key_hashed_with_an_earlier_encryption_key_is_found(
-    store: Store, state: State
-) -> None:
+async def test_key_hashed_with_earlier_encryption_key_is_found(store: Store, state: State) -> None:
     add_key(state.encryption_key_file)
     async with open_store(state) as later, ApiKeyStore(later) as keyring:
         assert await keyring.find(API_KEY)
@@ -225,57 +228,59 @@ async def test_a_key_hashed_with_an_earlier_encryption_key_is_found(
 # Changes by another process.
 
 
-async def revoked(store: Store) -> None:
+async def revoke_only_key(store: Store) -> None:
     (held,) = await load_listed_keys(store)
     await revoke_key(store, held.id)
 
 
-async def test_a_key_that_another_process_revokes_is_refused_within_two_seconds(
-    store: Store, elsewhere: Store
+async def test_key_revoked_by_another_process_is_refused_within_two_seconds(
+    store: Store, second_store: Store
 ) -> None:
     async def refused() -> bool:
         return await keyring.find(API_KEY) is None
 
     async with ApiKeyStore(store) as keyring:
         assert await keyring.find(API_KEY)
-        await revoked(elsewhere)
-        await until(refused, 2)
+        await revoke_only_key(second_store)
+        await wait_until(refused, 2)
 
 
-async def test_a_key_that_another_process_imports_is_found_though_it_was_unknown(
-    store: Store, elsewhere: Store
+async def test_unknown_key_imported_by_another_process_is_found(
+    store: Store, second_store: Store
 ) -> None:
     async def found() -> bool:
-        return await keyring.find(OTHER) is not None
+        return await keyring.find(OTHER_API_KEY) is not None
 
-    async with ApiKeyStore(store, poll_seconds=SOON) as keyring:
+    async with ApiKeyStore(store, poll_seconds=POLL_SECONDS) as keyring:
         assert not await found()
-        await put(elsewhere, line("bolt", OTHER))
-        await until(found)
+        await import_keys_into(second_store, build_key_line("bolt", OTHER_API_KEY))
+        await wait_until(found)
 
 
-async def test_a_pair_that_another_process_replaces_is_used_without_a_query_by_a_request(
-    store: Store, elsewhere: Store
+async def test_credentials_replaced_by_another_process_are_used_without_query(
+    store: Store, second_store: Store
 ) -> None:
     new = Credentials("new-access", "new-secret")
 
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         assert await keyring.find(API_KEY)
-        await replace_credentials(elsewhere, ACME, new)
+        await replace_credentials(second_store, ACME, new)
         await keyring.refresh()
-        async with counted(store) as asked:
+        async with count_queries(store) as queries:
             found = await keyring.find(API_KEY)
     assert found
     assert found.credentials == new
-    assert asked == []
+    assert queries == []
 
 
-async def test_a_limit_that_another_process_changes_holds_for_known_keys(
-    store: Store, elsewhere: Store
+async def test_limit_changed_by_another_process_applies_to_cached_keys(
+    store: Store, second_store: Store
 ) -> None:
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         await keyring.find(API_KEY)
-        await put(elsewhere, line(requests_per_hour=3, allowed_ips=["192.0.2.0/24"]))
+        await import_keys_into(
+            second_store, build_key_line(requests_per_hour=3, allowed_ips=["192.0.2.0/24"])
+        )
         await keyring.refresh()
         found = await keyring.find(API_KEY)
     assert found
@@ -283,8 +288,8 @@ async def test_a_limit_that_another_process_changes_holds_for_known_keys(
     assert not found.admits("10.0.0.1")
 
 
-async def test_an_answer_older_than_the_last_poll_is_not_kept(
-    store: Store, elsewhere: Store, monkeypatch: pytest.MonkeyPatch
+async def test_answer_older_than_last_poll_is_not_cached(
+    store: Store, second_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look-up reads a key; before it is cached, the key is revoked and a poll sees that."""
     import gateway.auth.keys
@@ -308,18 +313,16 @@ async def test_an_answer_older_than_the_last_poll_is_not_kept(
         go_on.set()
         await asking
         keyring._change_count -= 1
-        await revoked(elsewhere)
+        await revoke_only_key(second_store)
         assert await keyring.find(API_KEY) is None
 
 
-async def test_a_database_put_back_to_an_earlier_state_is_read_anew(
-    store: Store, elsewhere: Store
-) -> None:
+async def test_restored_database_is_read_again(store: Store, second_store: Store) -> None:
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         await keyring.find(API_KEY)
         keyring._change_count += 5
-        (held,) = await load_listed_keys(elsewhere)
-        await revoke_key(elsewhere, held.id)
+        (held,) = await load_listed_keys(second_store)
+        await revoke_key(second_store, held.id)
         await keyring.refresh()
         assert await keyring.find(API_KEY) is None
 
@@ -327,26 +330,26 @@ async def test_a_database_put_back_to_an_earlier_state_is_read_anew(
 # Outage of the database.
 
 
-async def test_known_keys_go_on_working_and_unknown_ones_are_neither_known_nor_unknown(
+async def test_known_keys_work_during_outage_and_unknown_keys_are_unavailable(
     store: Store, state: State
 ) -> None:
-    async with ApiKeyStore(store, poll_seconds=SOON) as keyring:
+    async with ApiKeyStore(store, poll_seconds=POLL_SECONDS) as keyring:
         assert await keyring.find(API_KEY)
-        broken(state)
-        await asyncio.sleep(5 * SOON)
+        break_database(state)
+        await asyncio.sleep(5 * POLL_SECONDS)
         assert await keyring.find(API_KEY)
         with pytest.raises(StoreUnavailable) as unavailable:
-            await keyring.find(OTHER)
-        assert OTHER not in str(unavailable.value)
+            await keyring.find(OTHER_API_KEY)
+        assert OTHER_API_KEY not in str(unavailable.value)
 
 
-async def test_known_keys_stop_working_ten_minutes_after_the_last_time_it_could_be_read(
+async def test_known_keys_stop_working_ten_minutes_after_last_poll(
     store: Store, state: State
 ) -> None:
     now = 0.0
     async with ApiKeyStore(store, poll_seconds=1000, clock=lambda: now) as keyring:
         assert await keyring.find(API_KEY)
-        broken(state)
+        break_database(state)
         now = 600.0
         assert await keyring.find(API_KEY)
         now = 601.0
@@ -354,13 +357,13 @@ async def test_known_keys_stop_working_ten_minutes_after_the_last_time_it_could_
             await keyring.find(API_KEY)
 
 
-async def test_polling_goes_on_after_the_database_was_locked_by_another(
-    store: Store, elsewhere: Store, state: State
+async def test_polling_resumes_after_database_lock(
+    store: Store, second_store: Store, state: State
 ) -> None:
     async def refused() -> bool:
         return await keyring.find(API_KEY) is None
 
-    async with ApiKeyStore(store, poll_seconds=SOON) as keyring:
+    async with ApiKeyStore(store, poll_seconds=POLL_SECONDS) as keyring:
         assert await keyring.find(API_KEY)
         other = sqlite3.connect(state.url.removeprefix("sqlite:///"), isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
@@ -368,25 +371,25 @@ async def test_polling_goes_on_after_the_database_was_locked_by_another(
         assert await keyring.find(API_KEY)
         other.execute("ROLLBACK")
         other.close()
-        await revoked(elsewhere)
-        await until(refused)
+        await revoke_only_key(second_store)
+        await wait_until(refused)
 
 
 # Accounts behind credentials.
 
 
 @dataclass
-class Reply:
+class PlannedReply:
     status: int
     body: bytes
 
 
-class Service:
+class FakeUpstream:
     """Answers each access key with its configured reply."""
 
-    def __init__(self, **replies: Reply) -> None:
+    def __init__(self, **replies: PlannedReply) -> None:
         self.replies = replies
-        self.asked: list[tuple[str, str, bytes | None, bool]] = []
+        self.calls: list[tuple[str, str, bytes | None, bool]] = []
 
     async def send(
         self,
@@ -398,63 +401,67 @@ class Service:
         *,
         request_id: str,
         write: bool,
-    ) -> Reply:
-        self.asked.append((method, target, body, write))
+    ) -> PlannedReply:
+        self.calls.append((method, target, body, write))
         if pair.access_key not in self.replies:
             raise Unreachable("connection refused")
         return self.replies[pair.access_key]
 
 
-def listing(*ids: str) -> Reply:
-    return Reply(200, json.dumps({"ok": True, "recipients": [{"id": i} for i in ids]}).encode())
+def build_listing(*ids: str) -> PlannedReply:
+    return PlannedReply(
+        200, json.dumps({"ok": True, "recipients": [{"id": i} for i in ids]}).encode()
+    )
 
 
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (listing("R-1"), "accepted"),
-        (listing(), "accepted; the account has no recipients, so it cannot be identified"),
+        (build_listing("R-1"), "accepted"),
+        (build_listing(), "accepted; the account has no recipients, so it cannot be identified"),
         (
-            Reply(401, b""),
+            PlannedReply(401, b""),
             "refused, the service answered 401: wrong credentials, base_url, clock or vocabulary",
         ),
         (
-            Reply(403, b""),
+            PlannedReply(403, b""),
             "refused, the service answered 403: wrong credentials, base_url, clock or vocabulary",
         ),
-        (Reply(503, b""), "unreachable, the service answered 503"),
-        (Reply(200, b"<html>"), "unreachable, the response cannot be parsed"),
-        (Reply(200, b"\xff"), "unreachable, the response cannot be parsed"),
-        (Reply(200, b'{"recipients": [{}]}'), "unreachable, the response cannot be parsed"),
-        (Reply(200, b'{"recipients": null}'), "unreachable, the response cannot be parsed"),
+        (PlannedReply(503, b""), "unreachable, the service answered 503"),
+        (PlannedReply(200, b"<html>"), "unreachable, the response cannot be parsed"),
+        (PlannedReply(200, b"\xff"), "unreachable, the response cannot be parsed"),
+        (PlannedReply(200, b'{"recipients": [{}]}'), "unreachable, the response cannot be parsed"),
+        (PlannedReply(200, b'{"recipients": null}'), "unreachable, the response cannot be parsed"),
     ],
 )
-async def test_what_the_service_says_of_a_pair_is_told(reply: Reply, expected: str) -> None:
-    service = Service(mine=reply)
+async def test_answer_of_service_about_credentials_is_reported(
+    reply: PlannedReply, expected: str
+) -> None:
+    service = FakeUpstream(mine=reply)
     assert (await probe_account(service, "live", Credentials("mine", "s"))).description == expected
     assert (
         await probe_account(service, "live", Credentials("none", "s"))
     ).description == "unreachable, connection refused"
 
 
-async def test_a_pair_is_looked_through_by_one_read() -> None:
-    service = Service(mine=listing("R-1"))
+async def test_credentials_are_checked_by_one_read() -> None:
+    service = FakeUpstream(mine=build_listing("R-1"))
     await probe_account(service, "live", Credentials("mine", "s"))
     target = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
-    assert service.asked == [("GET", target, None, False)]
+    assert service.calls == [("GET", target, None, False)]
 
 
-def sees(*ids: str) -> AccountProbe:
+def build_visible_account(*ids: str) -> AccountProbe:
     return AccountProbe("accepted", ids)
 
 
-def test_merchants_who_see_the_same_recipient_share_an_account() -> None:
+def test_merchants_with_the_same_recipient_share_an_account() -> None:
     bolt, acme_too = Tenant("bolt", "live"), Tenant("acme-too", "live")
     seen = {
-        ACME: sees("R-1", "R-2"),
-        bolt: sees("R-3"),
-        acme_too: sees("R-2", "R-1"),
-        Tenant("acme", "sandbox"): sees("R-1"),
+        ACME: build_visible_account("R-1", "R-2"),
+        bolt: build_visible_account("R-3"),
+        acme_too: build_visible_account("R-2", "R-1"),
+        Tenant("acme", "sandbox"): build_visible_account("R-1"),
     }
     assert find_shared_accounts(seen) == [(ACME, acme_too)]
     checked = [CredentialCheck(owner, "", (), sight) for owner, sight in seen.items()]
@@ -463,11 +470,11 @@ def test_merchants_who_see_the_same_recipient_share_an_account() -> None:
     ]
 
 
-def test_refused_and_unreachable_pairs_are_findings_and_empty_accounts_are_none() -> None:
+def test_refused_and_unreachable_credentials_are_findings_and_empty_accounts_are_not() -> None:
     checked = [
         CredentialCheck(ACME, "", (), AccountProbe("refused", reason="w")),
         CredentialCheck(Tenant("bolt", "live"), "", (), AccountProbe("unreachable", reason="v")),
-        CredentialCheck(Tenant("core", "live"), "", (), sees()),
+        CredentialCheck(Tenant("core", "live"), "", (), build_visible_account()),
     ]
     assert describe_credential_problems(checked) == [
         "acme live: refused, w",
@@ -478,19 +485,19 @@ def test_refused_and_unreachable_pairs_are_findings_and_empty_accounts_are_none(
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (sees("R-1"), sees("R-1"), None),
-        (sees("R-1"), sees("R-1", "R-2"), None),
-        (sees(), sees(), None),
-        (sees("R-1"), AccountProbe("unreachable"), "could not be compared"),
-        (AccountProbe("unreachable"), sees("R-1"), "could not be compared"),
-        (sees("R-1", "R-2"), sees("R-2"), "another account"),
-        (sees("R-1"), sees(), "another account"),
-        (sees(), sees("R-1"), "has none"),
-        (sees("R-1"), AccountProbe("refused"), "refuses the new credentials"),
-        (AccountProbe("refused"), sees("R-1"), "cannot be compared"),
+        (build_visible_account("R-1"), build_visible_account("R-1"), None),
+        (build_visible_account("R-1"), build_visible_account("R-1", "R-2"), None),
+        (build_visible_account(), build_visible_account(), None),
+        (build_visible_account("R-1"), AccountProbe("unreachable"), "could not be compared"),
+        (AccountProbe("unreachable"), build_visible_account("R-1"), "could not be compared"),
+        (build_visible_account("R-1", "R-2"), build_visible_account("R-2"), "another account"),
+        (build_visible_account("R-1"), build_visible_account(), "another account"),
+        (build_visible_account(), build_visible_account("R-1"), "has none"),
+        (build_visible_account("R-1"), AccountProbe("refused"), "refuses the new credentials"),
+        (AccountProbe("refused"), build_visible_account("R-1"), "cannot be compared"),
     ],
 )
-def test_a_new_pair_has_to_open_the_stored_pairs_account(
+def test_new_credentials_must_open_the_same_account(
     old: AccountProbe, new: AccountProbe, why: str | None
 ) -> None:
     said = find_replacement_problem(old, new)

@@ -16,19 +16,19 @@ import pytest
 
 from gateway.docgen.guide.page import LANGUAGES, TEST_VECTOR, escape_markdown, list_error_codes
 from gateway.storage import open_store
-from gateway.storage.usage_rows import Count, Use, add_usage, used_since
+from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage, load_usage
 from mappings import OPERATIONS, UNLISTED
 from tests.canaries import API_KEY, EMAIL, IBAN, PERSON, SECRET_KEY, SSN
-from tests.house import KEY, import_lines, settings_for
-from tests.operating import eventually, post, says
+from tests.operator_commands import eventually, post, run_command
+from tests.running_gateway import KEY, import_lines, settings_for
 
 SIGNATURES = Path(__file__).parents[1] / "signatures"
-RUN = {"python": ["python3", "-"], "js": ["node", "-"], "php": ["php"]}
-ALL = [one.name for one in (*OPERATIONS, *UNLISTED)]
+INTERPRETERS = {"python": ["python3", "-"], "js": ["node", "-"], "php": ["php"]}
+ALL_OPERATIONS = [one.name for one in (*OPERATIONS, *UNLISTED)]
 TODAY = datetime.now(UTC)
 
 
-async def used(folder: Path, *operations: str, more: str = "", **key: Any) -> None:
+async def record_usage(folder: Path, *operations: str, more: str = "", **key: Any) -> None:
     """Write a configuration and a state in which a key used these operations."""
     line = {**KEY, "name": "payroll", **key}
     settings = settings_for(folder, "http://127.0.0.1:1")
@@ -36,7 +36,7 @@ async def used(folder: Path, *operations: str, more: str = "", **key: Any) -> No
     whose = (line["merchant"], line["environment"], line["name"])
     async with open_store(settings.state) as store:
         counts = {
-            Use(*whose, name, TODAY.date()): Count(5, 2, 1, 9, 8, TODAY, TODAY)
+            UsageKey(*whose, name, TODAY.date()): UsageCounts(5, 2, 1, 9, 8, TODAY, TODAY)
             for name in operations
         }
         await add_usage(store, counts)
@@ -47,39 +47,39 @@ async def used(folder: Path, *operations: str, more: str = "", **key: Any) -> No
     )
 
 
-async def guide(folder: Path, key: str = "payroll") -> str:
-    return (await says(folder, "migrate-guide", "--key", key)).stdout
+async def print_guide(folder: Path, key: str = "payroll") -> str:
+    return (await run_command(folder, "migrate-guide", "--key", key)).stdout
 
 
-def printed(program: str) -> str:
+def run_python(program: str) -> str:
     words = [sys.executable, "-c", program]
     return subprocess.run(words, capture_output=True, check=True, text=True).stdout.strip()
 
 
-def block(page: str, language: str) -> str:
+def find_code_block(page: str, language: str) -> str:
     (found,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
     return str(found)
 
 
-async def test_it_tells_of_what_was_really_used_and_of_nothing_else(tmp_path: Path) -> None:
-    async with post(tmp_path) as here:
-        await here.house.import_key(
+async def test_guide_lists_only_used_operations(tmp_path: Path) -> None:
+    async with post(tmp_path) as operated:
+        await operated.gateway.import_key(
             api_key="another-key-for-tests", access_key="ANOTHER", merchant="another", name="theirs"
         )
-        await here.house.import_key(name="payroll")
-        made = await here.house.ask("POST", "/v1/recipients", PERSON)
-        assert made.status == 200
-        await here.house.ask("GET", f"/v1/recipients/{made.body['recipient']['id']}")
-        await here.house.ask("GET", "/v1/nowhere")
+        await operated.gateway.import_key(name="payroll")
+        response = await operated.gateway.request("POST", "/v1/recipients", PERSON)
+        assert response.status == 200
+        await operated.gateway.request("GET", f"/v1/recipients/{response.body['recipient']['id']}")
+        await operated.gateway.request("GET", "/v1/nowhere")
         theirs = {"X-API-Key": "another-key-for-tests"}
-        await here.house.ask("GET", "/v1/batches", headers=theirs)
+        await operated.gateway.request("GET", "/v1/batches", headers=theirs)
 
         async def counted() -> bool:
-            async with here.store() as store:
-                return sum(one.requests for one in await used_since(store)) == 4
+            async with operated.open_store() as store:
+                return sum(one.requests for one in await load_usage(store)) == 4
 
         await eventually(counted)
-        page = await guide(tmp_path)
+        page = await print_guide(tmp_path)
     heads = re.findall(r'<a id="(.*)"></a>', page)
     assert sorted(heads) == ["create_recipient", "read_recipient"]
     assert "| [`POST /v1/recipients`](#create_recipient) | 1 | 0 | 0 |" in page
@@ -87,48 +87,52 @@ async def test_it_tells_of_what_was_really_used_and_of_nothing_else(tmp_path: Pa
         assert canary not in page
 
 
-async def test_before_and_after_are_the_flow_s_own(tmp_path: Path) -> None:
-    await used(tmp_path, "create_payout_method")
-    page = await guide(tmp_path)
+async def test_before_and_after_come_from_the_flow(tmp_path: Path) -> None:
+    await record_usage(tmp_path, "create_payout_method")
+    page = await print_guide(tmp_path)
     assert '"routing": "021000021"' in page
     assert '"branchId": "021000021"' in page
     assert "| `branchId` | `021000021` | `accounts.bank.routing` | renamed |" in page
     assert "POST /v1/recipients/R-91XQ0ZXXXZ8CC0DW/accounts\n" in page
 
 
-async def test_every_operation_has_a_before_and_an_after(tmp_path: Path) -> None:
-    await used(tmp_path, *ALL)
-    page = await guide(tmp_path)
+async def test_every_operation_has_before_and_after(tmp_path: Path) -> None:
+    await record_usage(tmp_path, *ALL_OPERATIONS)
+    page = await print_guide(tmp_path)
     sections = page.split("<a id=")[1:]
-    assert len(sections) == len(ALL)
+    assert len(sections) == len(ALL_OPERATIONS)
     without = [
-        one.split('"')[1] for one in sections if "After:" not in one and "Depending" not in one
+        section.split('"')[1]
+        for section in sections
+        if "After:" not in section and "Depending" not in section
     ]
     assert without == []
-    assert [one.split('"')[1] for one in sections if "After: no call" in one] == ["read_country"]
+    assert [section.split('"')[1] for section in sections if "After: no call" in section] == [
+        "read_country"
+    ]
 
 
-async def test_who_has_moved_is_not_told_to_make_a_batch_twice(tmp_path: Path) -> None:
+async def test_guide_does_not_create_a_batch_twice(tmp_path: Path) -> None:
     """Only the gateway turns drafts into batches; the current interface has no drafts."""
-    await used(tmp_path, "generate_quote", "read_batch_summary", "start_batch")
-    page = await guide(tmp_path)
+    await record_usage(tmp_path, "generate_quote", "read_batch_summary", "start_batch")
+    page = await print_guide(tmp_path)
     calls = page[page.index("## Calls") : page.index("## Errors")]
     assert "POST /batches`" not in calls
     assert "POST /v1/batches\n" not in calls
     assert "- `GET /balance`: if the service gives no status" in calls
 
 
-async def test_the_words_of_a_service_are_its_own(tmp_path: Path) -> None:
+async def test_guide_uses_configured_vocabulary(tmp_path: Path) -> None:
     words = '[vocabulary.legacy]\nwallet = "paypal"\n[vocabulary.current]\nbatch_currency = "cur"\n'
-    await used(tmp_path, "create_batch", "read_wallet_balance", more=words)
-    page = await guide(tmp_path)
+    await record_usage(tmp_path, "create_batch", "read_wallet_balance", more=words)
+    page = await print_guide(tmp_path)
     assert "GET /v1/profile/balances/paypal" in page
     assert "| `cur` | `USD` | `sourceCurrency` | renamed |" in page
 
 
-async def test_a_name_is_no_markup(tmp_path: Path) -> None:
-    await used(tmp_path, "read_balances", name="a|b*c[x](y)")
-    page = await guide(tmp_path, "a|b*c[x](y)")
+async def test_markdown_in_names_is_escaped(tmp_path: Path) -> None:
+    await record_usage(tmp_path, "read_balances", name="a|b*c[x](y)")
+    page = await print_guide(tmp_path, "a|b*c[x](y)")
     assert r"key a\|b\*c\[x\](y)," in page
     assert escape_markdown("<b>\n# x") == r"\<b\> \# x"
 
@@ -136,9 +140,9 @@ async def test_a_name_is_no_markup(tmp_path: Path) -> None:
 # Signing
 
 
-def test_the_vector_is_one_that_openssl_made() -> None:
-    made = json.loads((SIGNATURES / "guide.json").read_text("utf-8"))
-    assert {name: getattr(TEST_VECTOR, name) for name in made} == made
+def test_vector_was_made_by_openssl() -> None:
+    vector = json.loads((SIGNATURES / "guide.json").read_text("utf-8"))
+    assert {name: getattr(TEST_VECTOR, name) for name in vector} == vector
     text = (
         f"{TEST_VECTOR.timestamp}\n{TEST_VECTOR.method}\n{TEST_VECTOR.target}\n{TEST_VECTOR.body}\n"
     )
@@ -151,32 +155,34 @@ def test_the_vector_is_one_that_openssl_made() -> None:
     assert openssl.stdout.split()[-1].decode() == TEST_VECTOR.signature
 
 
-def said(language: str, program: str) -> str:
-    if shutil.which(RUN[language][0]) is None:
-        pytest.skip(f"no {RUN[language][0]} on this machine")
-    done = subprocess.run(
-        RUN[language], input=program.encode(), capture_output=True, check=False, timeout=30
+def run_snippet(language: str, program: str) -> str:
+    if shutil.which(INTERPRETERS[language][0]) is None:
+        pytest.skip(f"no {INTERPRETERS[language][0]} on this machine")
+    result = subprocess.run(
+        INTERPRETERS[language], input=program.encode(), capture_output=True, check=False, timeout=30
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode()
+    assert result.returncode == 0, result.stderr
+    return result.stdout.decode()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-async def test_each_snippet_gives_the_vector_s_signature(language: str, tmp_path: Path) -> None:
-    await used(tmp_path, "read_balances")
-    given = said(language, block(await guide(tmp_path), language))
-    assert f"svcsign {TEST_VECTOR.access_key}:{TEST_VECTOR.signature}" in given
-    assert "X-SVC-Timestamp" in given
-    assert str(TEST_VECTOR.timestamp) in given
+async def test_each_snippet_produces_the_vector_signature(language: str, tmp_path: Path) -> None:
+    await record_usage(tmp_path, "read_balances")
+    printed_headers = run_snippet(language, find_code_block(await print_guide(tmp_path), language))
+    assert f"svcsign {TEST_VECTOR.access_key}:{TEST_VECTOR.signature}" in printed_headers
+    assert "X-SVC-Timestamp" in printed_headers
+    assert str(TEST_VECTOR.timestamp) in printed_headers
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-async def test_no_word_of_a_service_breaks_a_snippet(language: str, tmp_path: Path) -> None:
+async def test_configured_words_do_not_break_snippets(language: str, tmp_path: Path) -> None:
     words = '[vocabulary.current]\nscheme = "it\'s`$a"\ntimestamp_header = "X-\'$b`"\n'
-    await used(tmp_path, "read_balances", more=words)
-    given = said(language, block(await guide(tmp_path), language)).replace("\\'", "'")
-    assert f"it's`$a {TEST_VECTOR.access_key}:{TEST_VECTOR.signature}" in given
-    assert "X-'$b`" in given
+    await record_usage(tmp_path, "read_balances", more=words)
+    printed_headers = run_snippet(
+        language, find_code_block(await print_guide(tmp_path), language)
+    ).replace("\\'", "'")
+    assert f"it's`$a {TEST_VECTOR.access_key}:{TEST_VECTOR.signature}" in printed_headers
+    assert "X-'$b`" in printed_headers
 
 
 @pytest.mark.parametrize(
@@ -187,14 +193,14 @@ async def test_no_word_of_a_service_breaks_a_snippet(language: str, tmp_path: Pa
         ("path-and-query", "Sign the path with its query string"),
     ],
 )
-async def test_it_says_whether_the_query_is_signed(
+async def test_guide_says_whether_query_is_signed(
     setting: str, expected_text: str, tmp_path: Path
 ) -> None:
-    await used(tmp_path, "read_balances", more=f'[upstream]\nsigned_target = "{setting}"\n')
-    page = await guide(tmp_path)
+    await record_usage(tmp_path, "read_balances", more=f'[upstream]\nsigned_target = "{setting}"\n')
+    page = await print_guide(tmp_path)
     assert expected_text in page
     signs = (
-        block(page, "python").partition("body = ")[0]
+        find_code_block(page, "python").partition("body = ")[0]
         + """
 target = "/v1/recipients?page=2"
 print(signed_headers("AK", "secret", "GET", target, b"", 1700000000)["Authorization"])
@@ -202,14 +208,16 @@ print(signed_headers("AK", "secret", "GET", target, b"", 1700000000)["Authorizat
     )
     path = "/v1/recipients?page=2" if setting == "path-and-query" else "/v1/recipients"
     text = f"1700000000\nGET\n{path}\n\n".encode()
-    assert printed(signs).endswith(hmac.new(b"secret", text, "sha256").hexdigest())
+    assert run_python(signs).endswith(hmac.new(b"secret", text, "sha256").hexdigest())
 
 
 # Errors, limits, and usage errors
 
 
-def test_the_errors_are_those_of_both_documents() -> None:
-    found = {one.code: (one.before, one.after) for one in list_error_codes()}
+def test_error_codes_are_those_of_both_documents() -> None:
+    found = {
+        error_code.code: (error_code.before, error_code.after) for error_code in list_error_codes()
+    }
     assert found == {
         "invalid_token": (401, None),
         "invalid_api_key": (403, 401),
@@ -225,27 +233,27 @@ def test_the_errors_are_those_of_both_documents() -> None:
     }
 
 
-async def test_the_limit_is_the_key_s_own(tmp_path: Path) -> None:
-    await used(tmp_path, "read_balances", requests_per_hour=777)
-    page = await guide(tmp_path)
+async def test_rate_limit_is_that_of_the_key(tmp_path: Path) -> None:
+    await record_usage(tmp_path, "read_balances", requests_per_hour=777)
+    page = await print_guide(tmp_path)
     assert "| requests | 777 per hour for this key |" in page
     assert "| `empty_field` | 406 | **400** |" in page
 
 
-async def test_a_key_that_used_nothing_has_a_page_too(tmp_path: Path) -> None:
-    await used(tmp_path)
-    page = await guide(tmp_path)
+async def test_unused_key_has_a_guide(tmp_path: Path) -> None:
+    await record_usage(tmp_path)
+    page = await print_guide(tmp_path)
     assert "| nothing | 0 | 0 | 0 | - |" in page
     assert TEST_VECTOR.signature in page
 
 
-async def test_it_goes_to_a_file_and_mistakes_are_one_line(tmp_path: Path) -> None:
-    await used(tmp_path, "read_balances")
+async def test_guide_is_written_to_file_and_errors_are_one_line(tmp_path: Path) -> None:
+    await record_usage(tmp_path, "read_balances")
     file = tmp_path / "guide.md"
-    done = await says(tmp_path, "migrate-guide", "--key", "payroll", "--output", str(file))
-    assert done.stdout == ""
+    result = await run_command(tmp_path, "migrate-guide", "--key", "payroll", "--output", str(file))
+    assert result.stdout == ""
     assert "read_balances" in file.read_text("utf-8")
-    done = await says(tmp_path, "migrate-guide", "--key", "nobody", code=2)
-    assert "no key has this name" in done.output
-    assert API_KEY not in done.output
-    assert SECRET_KEY not in done.output
+    result = await run_command(tmp_path, "migrate-guide", "--key", "nobody", code=2)
+    assert "no key has this name" in result.output
+    assert API_KEY not in result.output
+    assert SECRET_KEY not in result.output

@@ -24,42 +24,44 @@ from gateway.docgen.openapi.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.simulator import Service
 from mappings import OPERATIONS, UNLISTED, errors, field_types, geography, legacy
 from mappings.effects import Vocabulary
-from tests.house import House
-from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
+from tests.running_gateway import House
 
-OWN = Vocabulary("paypal", "acme", "AcmeTotal", "gravatarUrl")
-MADE = _DocumentBuilder(Vocabulary())
-DESCRIBED = MADE.build(("https://payouts.example.com",))
-OPERATIONS_AND_MORE = {one.name: one for one in (*OPERATIONS, *UNLISTED)}
-SCHEMAS = DESCRIBED["components"]["schemas"]
+CUSTOM_VOCABULARY = Vocabulary("paypal", "acme", "AcmeTotal", "gravatarUrl")
+BUILDER = _DocumentBuilder(Vocabulary())
+DOCUMENT = BUILDER.build(("https://payouts.example.com",))
+OPERATIONS_BY_NAME = {one.name: one for one in (*OPERATIONS, *UNLISTED)}
+SCHEMAS = DOCUMENT["components"]["schemas"]
 
 
-def described() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, operations in DESCRIBED["paths"].items():
+def iter_operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, operations in DOCUMENT["paths"].items():
         for method, operation in operations.items():
             yield method.upper(), path, operation
 
 
-def test_it_is_a_valid_openapi_document_in_any_words() -> None:
-    validate(DESCRIBED)
-    validate(build_openapi_document(OWN, ("https://payouts.example.com",)))
+def test_document_is_valid_openapi_in_any_vocabulary() -> None:
+    validate(DOCUMENT)
+    validate(build_openapi_document(CUSTOM_VOCABULARY, ("https://payouts.example.com",)))
 
 
-def test_every_operation_is_in_it_once_with_its_key() -> None:
-    found = {operation["operationId"]: (method, path) for method, path, operation in described()}
-    assert found.keys() == OPERATIONS_AND_MORE.keys()
-    assert len(list(described())) == 31
+def test_every_operation_is_described_once_with_its_key() -> None:
+    found = {
+        operation["operationId"]: (method, path) for method, path, operation in iter_operations()
+    }
+    assert found.keys() == OPERATIONS_BY_NAME.keys()
+    assert len(list(iter_operations())) == 31
     for name, (method, path) in found.items():
-        one = OPERATIONS_AND_MORE[name]
+        one = OPERATIONS_BY_NAME[name]
         assert (method, path) == (one.method, re.sub("[<>]", "", one.path))
-        keyless = DESCRIBED["paths"][path][method.lower()].get("security") == []
+        keyless = DOCUMENT["paths"][path][method.lower()].get("security") == []
         assert keyless == one.is_keyless
-    assert DESCRIBED["security"] == [{"ApiKey": []}]
-    assert DESCRIBED["components"]["securitySchemes"]["ApiKey"]["name"] == "X-API-Key"
+    assert DOCUMENT["security"] == [{"ApiKey": []}]
+    assert DOCUMENT["components"]["securitySchemes"]["ApiKey"]["name"] == "X-API-Key"
 
 
-def test_every_field_of_the_shapes_is_in_it() -> None:
-    for name, shape in MADE._schemas.shapes.items():
+def test_every_field_of_every_shape_is_described() -> None:
+    for name, shape in BUILDER._schemas.shapes.items():
         fields = set(get_type_hints(shape))
         described = set(SCHEMAS[name]["properties"]) - (
             {"ok"} if name.endswith("Answer") else set()
@@ -67,16 +69,16 @@ def test_every_field_of_the_shapes_is_in_it() -> None:
         assert described == fields, name
 
 
-def test_every_shape_of_the_legacy_document_is_in_it() -> None:
-    shapes = [one for one in vars(legacy).values() if is_typeddict(one)]
+def test_every_legacy_shape_is_described() -> None:
+    shapes = [shape for shape in vars(legacy).values() if is_typeddict(shape)]
     shapes += [geography.Country, geography.Currency]
     queries = {legacy.RecipientsQuery, legacy.SearchQuery, legacy.FilteredQuery, legacy.PageQuery}
-    assert {one.__name__ for one in shapes if one not in queries} <= SCHEMAS.keys()
+    assert {shape.__name__ for shape in shapes if shape not in queries} <= SCHEMAS.keys()
 
 
-def test_every_parameter_is_in_it() -> None:
-    for method, path, operation in described():
-        one = OPERATIONS_AND_MORE[operation["operationId"]]
+def test_every_parameter_is_described() -> None:
+    for method, path, operation in iter_operations():
+        one = OPERATIONS_BY_NAME[operation["operationId"]]
         named = {
             (parameter["in"], parameter["name"]) for parameter in operation.get("parameters", [])
         }
@@ -89,8 +91,8 @@ def test_every_parameter_is_in_it() -> None:
         assert named == query | in_path, (method, path)
 
 
-def test_every_name_in_the_tables_is_a_name_of_the_shapes() -> None:
-    shapes = {**MADE._schemas.shapes, "BatchRecipient": legacy.BatchRecipient}
+def test_every_name_in_description_tables_exists_in_shapes() -> None:
+    shapes = {**BUILDER._schemas.shapes, "BatchRecipient": legacy.BatchRecipient}
     fields = {
         f"{name}.{field}" for name, shape in shapes.items() for field in get_type_hints(shape)
     }
@@ -99,25 +101,25 @@ def test_every_name_in_the_tables_is_a_name_of_the_shapes() -> None:
         assert set(table) <= names, set(table) - names
     queries = {
         name
-        for one in OPERATIONS
-        for name in (get_type_hints(one.query_shape) if one.query_shape else ())
+        for operation in OPERATIONS
+        for name in (get_type_hints(operation.query_shape) if operation.query_shape else ())
     }
     assert set(descriptions.PARAMETERS) == queries
     searched = {
-        one.name
-        for one in OPERATIONS_AND_MORE.values()
-        if one.query_shape and "search" in get_type_hints(one.query_shape)
+        operation.name
+        for operation in OPERATIONS_BY_NAME.values()
+        if operation.query_shape and "search" in get_type_hints(operation.query_shape)
     }
-    assert searched <= set(descriptions.SEARCH_DESCRIPTIONS) <= set(OPERATIONS_AND_MORE)
+    assert searched <= set(descriptions.SEARCH_DESCRIPTIONS) <= set(OPERATIONS_BY_NAME)
     assert set(descriptions.BODY_CONSTRAINTS) | set(descriptions.ADDITIONAL_STATUSES) <= set(
-        OPERATIONS_AND_MORE
+        OPERATIONS_BY_NAME
     )
     assert set(EXAMPLE_BODIES) == {
-        one.name for one in OPERATIONS_AND_MORE.values() if one.body_shape
+        operation.name for operation in OPERATIONS_BY_NAME.values() if operation.body_shape
     }
 
 
-SECTION_4 = {
+DOCUMENTED_STATUSES = {
     "create_recipient": "200, 403, 406, 500",
     "read_recipient": "200, 403, 404, 500",
     "update_recipient": "200, 403, 406, 500",
@@ -151,12 +153,12 @@ SECTION_4 = {
 """The legacy document's status codes; section 4.6 gives none, and its sample has no key."""
 
 
-def test_the_statuses_are_the_documents_and_those_that_it_gives_for_any_request() -> None:
-    for _method, path, operation in described():
+def test_statuses_are_those_of_the_documents() -> None:
+    for _method, path, operation in iter_operations():
         name = operation["operationId"]
         if name in {one.name for one in UNLISTED}:
             continue
-        listed = set(SECTION_4[name].split(", "))
+        listed = set(DOCUMENTED_STATUSES[name].split(", "))
         told = set(operation["responses"])
         assert listed <= told, name
         sent = {"413", "406"} if "requestBody" in operation else set()
@@ -170,36 +172,38 @@ def test_the_statuses_are_the_documents_and_those_that_it_gives_for_any_request(
         }
 
 
-def test_each_status_has_the_codes_that_the_document_gives_it() -> None:
-    for name, response in DESCRIBED["components"]["responses"].items():
+def test_each_status_has_its_documented_codes() -> None:
+    for name, response in DOCUMENT["components"]["responses"].items():
         schema = response["content"]["application/json"]["schema"]
         codes = schema["properties"]["errors"]["items"]["properties"]["code"]["enum"]
         status = int(name.removeprefix("Failure"))
-        expected = [code for code, its in errors.STATUS_BY_CODE.items() if its == status]
+        expected = [
+            code for code, code_status in errors.STATUS_BY_CODE.items() if code_status == status
+        ]
         assert codes == (expected or ["invalid_field"])
 
 
-def contents() -> Iterator[tuple[str, dict[str, Any]]]:
-    for _method, _path, operation in described():
+def iter_contents() -> Iterator[tuple[str, dict[str, Any]]]:
+    for _method, _path, operation in iter_operations():
         if body := operation.get("requestBody"):
             yield f"{operation['operationId']} body", body["content"]["application/json"]
         answer = operation["responses"]["200"]["content"]["application/json"]
         yield f"{operation['operationId']} answer", answer
-    for name, response in DESCRIBED["components"]["responses"].items():
+    for name, response in DOCUMENT["components"]["responses"].items():
         yield name, response["content"]["application/json"]
 
 
-CONTENTS = dict(contents())
+CONTENTS = dict(iter_contents())
 
 
 @pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
-def test_every_example_is_an_example_of_its_schema(content: dict[str, Any]) -> None:
-    schema = {**content["schema"], "components": DESCRIBED["components"]}
+def test_every_example_matches_its_schema(content: dict[str, Any]) -> None:
+    schema = {**content["schema"], "components": DOCUMENT["components"]}
     assert not list(OAS31Validator(schema).iter_errors(content["example"]))
 
 
-def test_it_is_in_the_configured_words_and_no_others() -> None:
-    own = json.dumps(build_openapi_document(OWN, ()))
+def test_document_uses_configured_vocabulary_only() -> None:
+    own = json.dumps(build_openapi_document(CUSTOM_VOCABULARY, ()))
     for word in ("wallet", "service", "ServiceTotal", "avatarUrl"):
         assert f'"{word}"' not in own
         assert f"/balances/{word}" not in own
@@ -211,7 +215,7 @@ def test_it_is_in_the_configured_words_and_no_others() -> None:
 
 @settings(deadline=None)
 @given(st.one_of(st.from_regex("[0-9.]{1,8}", fullmatch=True), st.text(max_size=6)))
-def test_an_amount_is_taken_just_where_its_pattern_says_so(text: str) -> None:
+def test_amount_pattern_agrees_with_validation(text: str) -> None:
     """If they differ, a generated client refuses valid amounts or sends invalid ones."""
     pattern = SCHEMAS["PaymentBody"]["properties"]["sourceAmount"]["pattern"]
     try:
@@ -227,48 +231,48 @@ def test_an_amount_is_taken_just_where_its_pattern_says_so(text: str) -> None:
     [(field_types.Country, "US"), (field_types.ShownCurrency, "USD"), (field_types.Email, "ada@example.com"),
      (field_types.Day, "1990-12-10"), (field_types.Ssn, "900000001"), (field_types.Amount, "100.00")],
 )  # fmt: skip
-def test_the_example_of_every_kind_is_of_that_kind(kind: Any, text: str) -> None:
+def test_example_of_every_field_type_is_valid(kind: Any, text: str) -> None:
     said = next(mark.json_schema for mark in get_args(kind)[1:] if hasattr(mark, "json_schema"))
     assert said["examples"] == [text]
     assert TypeAdapter(kind).validate_python(text) == text
     assert re.search(said.get("pattern", ""), text)
 
 
-async def test_every_example_of_a_body_is_accepted(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
-        for method, path, operation in described():
+async def test_every_example_body_is_accepted(tmp_path: Path) -> None:
+    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        for method, path, operation in iter_operations():
             if body := operation.get("requestBody"):
-                ids = await _made(house)
+                ids = await create_objects(gateway)
                 text = json.dumps(body["content"]["application/json"]["example"])
                 for collection, id_ in ids.items():
                     text = text.replace(EXAMPLE_IDS[collection], id_)
                 named = {"id": ids[path.split("/")[1]], "payment": ids["payments"]}
-                await done(house, method, path.format(**named), json.loads(text))
+                await done(gateway, method, path.format(**named), json.loads(text))
 
 
-async def _made(house: House) -> dict[str, str]:
-    listed = (await done(house, "GET", "/recipients"))["recipients"]
+async def create_objects(gateway: House) -> dict[str, str]:
+    listed = (await done(gateway, "GET", "/recipients"))["recipients"]
     for one in listed:
-        await done(house, "DELETE", f"/recipients/{one['id']}")
-    recipient = await make_recipient(house)
-    batch = await make_batch(house, recipient, "5.00")
-    (payment,) = await payment_ids(house, batch)
+        await done(gateway, "DELETE", f"/recipients/{one['id']}")
+    recipient = await make_recipient(gateway)
+    batch = await make_batch(gateway, recipient, "5.00")
+    (payment,) = await payment_ids(gateway, batch)
     return {"recipients": recipient, "batches": batch, "payments": payment}
 
 
-async def test_a_running_gateway_has_it_on_its_admin_port(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
-        async with house.session.get(f"{house.running.admin_url}/openapi.json") as answer:
+async def test_admin_port_serves_the_document(tmp_path: Path) -> None:
+    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        async with gateway.session.get(f"{gateway.running.admin_url}/openapi.json") as answer:
             told = await answer.json()
-        assert told == build_openapi_document(Vocabulary(), (house.running.url,))
+        assert told == build_openapi_document(Vocabulary(), (gateway.running.url,))
 
 
-def test_the_command_prints_it_with_the_configured_addresses(tmp_path: Path) -> None:
+def test_command_prints_document_with_configured_urls(tmp_path: Path) -> None:
     path = tmp_path / "gateway.toml"
     path.write_text('[server]\npublic_urls = ["https://a.example", "https://b.example/payouts"]\n')
-    told = json.loads(CliRunner().invoke(openapi, ["--config", str(path)]).stdout)
+    report = json.loads(CliRunner().invoke(openapi, ["--config", str(path)]).stdout)
     urls = ["https://a.example/v1", "https://b.example/payouts/v1"]
-    assert [one["url"] for one in told["servers"]] == urls
+    assert [one["url"] for one in report["servers"]] == urls
 
 
 @pytest.mark.parametrize(
@@ -276,10 +280,8 @@ def test_the_command_prints_it_with_the_configured_addresses(tmp_path: Path) -> 
     [("0.0.0.0", "http://localhost:8080/v1"), ("::", "http://localhost:8080/v1"),
      ("::1", "http://[::1]:8080/v1"), ("10.0.0.5", "http://10.0.0.5:8080/v1")],
 )  # fmt: skip
-def test_without_addresses_it_names_where_the_gateway_listens(
-    tmp_path: Path, host: str, url: str
-) -> None:
+def test_default_server_url_is_the_listening_address(tmp_path: Path, host: str, url: str) -> None:
     path = tmp_path / "gateway.toml"
     path.write_text(f'[server]\nhost = "{host}"\n')
-    told = json.loads(CliRunner().invoke(openapi, ["--config", str(path)]).stdout)
-    assert [one["url"] for one in told["servers"]] == [url]
+    report = json.loads(CliRunner().invoke(openapi, ["--config", str(path)]).stdout)
+    assert [one["url"] for one in report["servers"]] == [url]

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 from typing_extensions import is_typeddict
 
-from gateway.config.settings import Settings, load
+from gateway.config.settings import Settings, load_settings
 from gateway.docgen.reference import EXAMPLE_CONFIGURATION, render_reference_pages
 from gateway.docgen.reference.configuration import iter_example_assignments, iter_setting_keys
 from gateway.docgen.reference.operations import (
@@ -23,34 +23,36 @@ from mappings import OPERATIONS, UNLISTED
 from mappings.effects import Operation
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / EXAMPLE_CONFIGURATION).read_text("utf-8")
+EXAMPLE_TEXT = (ROOT / EXAMPLE_CONFIGURATION).read_text("utf-8")
 
 
 @pytest.mark.parametrize("path", render_reference_pages(ROOT), ids=lambda path: path.name)
-def test_a_page_is_what_the_code_says_now(path: Path) -> None:
+def test_reference_page_is_up_to_date(path: Path) -> None:
     assert path.read_text("utf-8") == render_reference_pages(ROOT)[path], "run `make docs`"
 
 
-def test_every_key_stands_in_the_page_with_its_meaning_and_its_variable(
+def test_every_setting_is_documented_with_meaning_and_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = {(one.section, one.name): one for one in iter_setting_keys(TEXT)}
+    found = {(field.section, field.name): field for field in iter_setting_keys(EXAMPLE_TEXT)}
     assert all(one.description for one in found.values())
-    assert {(section, name) for section, name, *_ in iter_example_assignments(TEXT)} <= set(found)
+    assert {(section, name) for section, name, *_ in iter_example_assignments(EXAMPLE_TEXT)} <= set(
+        found
+    )
     port = found["server", "port"]
     assert (port.default, port.type) == ("8080", "integer, 0 to 65535")
     monkeypatch.setenv(port.variable, "9000")
-    assert load(None).server.port == 9000
+    assert load_settings(None).server.port == 9000
 
 
-def test_the_example_sets_every_key_to_its_default() -> None:
-    written = tomllib.loads(TEXT)
+def test_example_sets_every_key_to_its_default() -> None:
+    written = tomllib.loads(EXAMPLE_TEXT)
     del written["environments"]
     assert Settings(**written) == Settings()
 
 
 @pytest.mark.parametrize("operation", [*OPERATIONS, *UNLISTED], ids=lambda one: one.name)
-def test_every_operation_is_told_with_calls_that_its_request_makes(operation: Operation) -> None:
+def test_every_operation_is_documented_with_its_calls(operation: Operation) -> None:
     text = (ROOT / "mappings" / "operations.md").read_text("utf-8")
     _, _, told = text.partition(f"### {format_operation_title(operation)}\n")
     told = told.partition("\n### ")[0]
@@ -61,10 +63,10 @@ def test_every_operation_is_told_with_calls_that_its_request_makes(operation: Op
     assert found.operation is operation
     for call in found.calls:
         assert f"`{call.method} {call.target}`" in told
-        assert all(f"| `{one.field}` |" in told for one in call.fields)
+        assert all(f"| `{field.field}` |" in told for field in call.fields)
 
 
-NOT_SHOWN = {
+UNDOCUMENTED_FIELDS = {
     # An alias of a documented field, or the same field of another country.
     "bankRegion", "branch", "iban", "routing", "swiftBic", "governmentId", "primaryCurrency",
     # Fields of a business, of an update, or of a body that is sent back.
@@ -75,32 +77,32 @@ NOT_SHOWN = {
 @pytest.mark.parametrize(
     "operation", [one for one in OPERATIONS if one.body_shape], ids=lambda one: one.name
 )
-def test_the_request_of_the_page_has_every_field_that_clients_may_send(
+def test_documented_request_has_every_accepted_field(
     operation: Operation,
 ) -> None:
-    there = set(_names(EXAMPLE_REQUESTS[operation.name]))
+    there = set(iter_names(EXAMPLE_REQUESTS[operation.name]))
     if operation.name.startswith("update_pay"):
-        there |= set(_names(EXAMPLE_REQUESTS[operation.name.replace("update", "create")]))
+        there |= set(iter_names(EXAMPLE_REQUESTS[operation.name.replace("update", "create")]))
     if operation.name.startswith(("update_", "create_payment")):
-        there |= set(_names(EXAMPLE_REQUESTS["create_batch"])) | set(
-            _names(EXAMPLE_REQUESTS["create_recipient"])
+        there |= set(iter_names(EXAMPLE_REQUESTS["create_batch"])) | set(
+            iter_names(EXAMPLE_REQUESTS["create_recipient"])
         )
-    assert set(_fields(operation.body_shape)) - NOT_SHOWN <= there
+    assert set(iter_fields(operation.body_shape)) - UNDOCUMENTED_FIELDS <= there
 
 
-def _names(value: Any) -> Iterator[str]:
+def iter_names(value: Any) -> Iterator[str]:
     for inner in value if isinstance(value, list) else []:
-        yield from _names(inner)
+        yield from iter_names(inner)
     for name, inner in value.items() if isinstance(value, Mapping) else []:
         yield name
-        yield from _names(inner)
+        yield from iter_names(inner)
 
 
-def _fields(shape: Any) -> Iterator[str]:
+def iter_fields(shape: Any) -> Iterator[str]:
     if is_typeddict(shape):
         for name, inner in get_type_hints(shape, include_extras=True).items():
             yield name
-            yield from _fields(inner)
+            yield from iter_fields(inner)
     elif get_origin(shape) is not None:
         for part in get_args(shape):
-            yield from _fields(part)
+            yield from iter_fields(part)

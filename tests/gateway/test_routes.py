@@ -12,7 +12,7 @@ from gateway.legacy_api.routes import Routes
 from mappings import OPERATIONS, UNLISTED
 from mappings.effects import Vocabulary
 
-LISTED = {
+LISTED_PATHS = {
     ("POST", "/v1/recipients"): "create_recipient",
     ("GET", "/v1/recipients"): "list_recipients",
     ("DELETE", "/v1/recipients"): "delete_recipients",
@@ -37,15 +37,13 @@ ROUTES = Routes(Vocabulary())
 match = ROUTES.match
 
 
-@pytest.mark.parametrize(("method", "path"), LISTED)
-def test_a_listed_path_is_its_operation_with_and_without_a_trailing_slash(
-    method: str, path: str
-) -> None:
+@pytest.mark.parametrize(("method", "path"), LISTED_PATHS)
+def test_listed_path_matches_with_and_without_trailing_slash(method: str, path: str) -> None:
     for spelled in (path, f"{path}/"):
-        found = match(spelled)
-        assert found is not None
-        assert found.route.operations[method].name == LISTED[method, path]
-        assert found.ids == ({"id": "R-1"} if "R-1" in path else {})
+        matched = match(spelled)
+        assert matched is not None
+        assert matched.route.operations[method].name == LISTED_PATHS[method, path]
+        assert matched.ids == ({"id": "R-1"} if "R-1" in path else {})
 
 
 def test_every_operation_has_exactly_one_route() -> None:
@@ -55,17 +53,17 @@ def test_every_operation_has_exactly_one_route() -> None:
     )
 
 
-@pytest.mark.parametrize(("method", "path"), LISTED)
-def test_no_path_belongs_to_two_routes(method: str, path: str) -> None:
+@pytest.mark.parametrize(("method", "path"), LISTED_PATHS)
+def test_no_path_matches_two_routes(method: str, path: str) -> None:
     assert sum(bool(route.pattern.fullmatch(path)) for route in ROUTES.routes) == 1
 
 
 @pytest.mark.parametrize("length", [1, 16, 64])
-def test_an_id_is_r_and_up_to_64_letters_and_digits(length: int) -> None:
+def test_recipient_id_is_r_and_up_to_64_letters_and_digits(length: int) -> None:
     id_ = "R-" + ("aZ09" * 16)[:length]
-    found = match(f"/v1/recipients/{id_}")
-    assert found is not None
-    assert found.ids == {"id": id_}
+    matched = match(f"/v1/recipients/{id_}")
+    assert matched is not None
+    assert matched.ids == {"id": id_}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,7 @@ def test_an_id_is_r_and_up_to_64_letters_and_digits(length: int) -> None:
     ["", "R-", "R", "r-1", "R_1", "R-1-2", "R-1.", "R-é", "R-\uff11", "R-1\n", "\nR-1", "R-1\0", "R-1%2f", "R-1 ",
      "B-1", "A-1", "RR-1", "..", ".", "*", "R-" + "1" * 65, "%52-1", "R-1?", "R-1#", "R-1;a", "R-1/"],
 )  # fmt: skip
-def test_what_is_no_id_is_no_path(id_: str) -> None:
+def test_path_with_invalid_id_does_not_match(id_: str) -> None:
     assert match(f"/v1/recipients/{id_}/logs") is None
 
 
@@ -85,30 +83,30 @@ def test_what_is_no_id_is_no_path(id_: str) -> None:
      "/v2/recipients", "/recipients", "/v1/recipients/R-1/accounts", "/v1/recipients/R-1/logs/x",
      "/v1/recipients/R-1/payoutmethods", "/x/v1/recipients", "http://gateway/v1/recipients", "/v1.recipients"],
 )  # fmt: skip
-def test_an_unknown_path_is_none(path: str) -> None:
+def test_unknown_path_does_not_match(path: str) -> None:
     assert match(path) is None
 
 
 @given(st.text(max_size=80))
-def test_any_text_below_the_recipients_leads_to_an_id_or_nowhere(text: str) -> None:
-    found = match(f"/v1/recipients/{text}")
-    if found is None:
+def test_any_text_below_recipients_matches_an_id_or_nothing(text: str) -> None:
+    matched = match(f"/v1/recipients/{text}")
+    if matched is None:
         return
     letters = set(string.ascii_letters + string.digits)
-    for id_ in found.ids.values():
+    for id_ in matched.ids.values():
         assert id_.startswith("R-")
         assert set(id_[2:]) <= letters
 
 
 @given(st.lists(st.sampled_from(["v1", "recipients", "R-1", "..", ".", "", "%2e", "logs", "a/b"])))
-def test_no_path_with_dots_or_empty_parts_is_found(parts: list[str]) -> None:
+def test_path_with_dots_or_empty_segments_does_not_match(parts: list[str]) -> None:
     path = "/" + "/".join(parts)
     if match(path):
         assert not {"..", ".", "%2e", "a/b"} & set(parts)
         assert "" not in parts[:-1]
 
 
-def test_the_methods_of_a_path_stand_together() -> None:
-    found = match("/v1/recipients/R-1/payout-methods")
-    assert found is not None
-    assert set(found.route.operations) == {"GET", "POST", "PATCH"}
+def test_methods_of_a_path_are_grouped() -> None:
+    matched = match("/v1/recipients/R-1/payout-methods")
+    assert matched is not None
+    assert set(matched.route.operations) == {"GET", "POST", "PATCH"}

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.settings import Misconfigured, Settings, load
+from gateway.config.settings import ConfigurationError, Settings, load_settings
 from gateway.operator.preflight import check_runnable, list_placeholder_urls
 
-BASE = "[environments.live]\nbase_url = 'https://service.example'\n"
+BASE_TOML = "[environments.live]\nbase_url = 'https://service.example'\n"
 
 
 @pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in os.environ:
         if name.startswith("PAYOUT_GATEWAY"):
             monkeypatch.delenv(name)
@@ -28,63 +28,63 @@ def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[No
     os.umask(before)
 
 
-def test_secret_file_that_everybody_can_read_is_refused() -> None:
+def test_secret_file_readable_by_others_is_refused() -> None:
     Path("token").write_text("a-token-of-some-length\n")
     Path("token").chmod(0o604)
     with pytest.raises(
-        Misconfigured, match=r"server\.admin_token_file: token: every user can read it"
+        ConfigurationError, match=r"server\.admin_token_file: token: every user can read it"
     ):
-        load(written(f"{BASE}[server]\nadmin_token_file = 'token'"))
+        load_settings(write_config(f"{BASE_TOML}[server]\nadmin_token_file = 'token'"))
     Path("token").chmod(0o640)
-    load(written(f"{BASE}[server]\nadmin_token_file = 'token'"))
+    load_settings(write_config(f"{BASE_TOML}[server]\nadmin_token_file = 'token'"))
 
 
 @pytest.mark.parametrize("name", ["base_url", "legacy_base_url"])
-def test_clear_text_to_another_machine_needs_allow_http(name: str) -> None:
+def test_plain_http_to_another_host_requires_allow_http(name: str) -> None:
     other = "base_url = 'https://service.example'\n" if name != "base_url" else ""
     text = f"[environments.live]\n{other}{name} = 'http://service.example'\n"
-    with pytest.raises(Misconfigured, match=f"{name}: .* allow_http"):
-        load(written(text))
-    load(written(f"{text}allow_http = true\n"))
+    with pytest.raises(ConfigurationError, match=f"{name}: .* allow_http"):
+        load_settings(write_config(text))
+    load_settings(write_config(f"{text}allow_http = true\n"))
 
 
 @pytest.mark.parametrize("address", ["https://x:99999", "http://127.0.0.1:port"])
-def test_address_with_a_port_that_is_none_is_a_configuration_error(address: str) -> None:
+def test_invalid_port_is_a_configuration_error(address: str) -> None:
     with pytest.raises(
-        Misconfigured, match=r"gateway\.toml:2: environments\.live\.base_url: .* port"
+        ConfigurationError, match=r"gateway\.toml:2: environments\.live\.base_url: .* port"
     ):
-        load(written(f"[environments.live]\nbase_url = '{address}'"))
+        load_settings(write_config(f"[environments.live]\nbase_url = '{address}'"))
 
 
-def written(text: str) -> Path:
+def write_config(text: str) -> Path:
     path = Path("gateway.toml")
     path.write_text(text, "utf-8")
     return path
 
 
-def problems(text: str) -> list[str]:
-    with pytest.raises(Misconfigured) as refused:
-        load(written(text))
+def load_problems(text: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(write_config(text))
     return refused.value.problems
 
 
-def problem(text: str) -> str:
-    (one,) = problems(text)
+def load_only_problem(text: str) -> str:
+    (one,) = load_problems(text)
     return one
 
 
 # Defaults.
 
 
-def test_without_a_file_everything_has_its_documented_default() -> None:
-    settings = load(None)
+def test_without_file_every_key_has_its_documented_default() -> None:
+    settings = load_settings(None)
     assert (settings.server.host, settings.server.port) == ("127.0.0.1", 8080)
     assert (settings.server.admin_host, settings.server.admin_port) == ("127.0.0.1", 8081)
     assert (settings.server.workers, settings.server.trusted_proxies) == (1, ())
-    assert settings.environments.configured() == {}
+    assert settings.environments.select_configured() == {}
     assert settings.state.url == "sqlite:///gateway.db"
     assert settings.state.encryption_key_file == Path("gateway.key")
-    assert settings.state.mark == Path("gateway.key.mark")
+    assert settings.state.mark_path == Path("gateway.key.mark")
     assert settings.limits.url == "memory://"
     assert (settings.limits.requests_per_hour, settings.limits.body_bytes) == (10_000, 67_108_864)
     assert (settings.upstream.timeout_seconds, settings.upstream.connections) == (25, 100)
@@ -101,22 +101,22 @@ def test_without_a_file_everything_has_its_documented_default() -> None:
     assert settings.vocabulary.current.timestamp_header == "X-SVC-Timestamp"
 
 
-def test_an_empty_file_is_as_good_as_none() -> None:
-    assert load(written("")) == load(None)
+def test_empty_file_equals_no_file() -> None:
+    assert load_settings(write_config("")) == load_settings(None)
 
 
-def test_a_file_says_what_it_says_and_no_more() -> None:
-    settings = load(
-        written(BASE + "[server]\nport = 9000\ntrusted_proxies = ['10.0.0.0/8', '::1']")
+def test_file_sets_only_its_own_keys() -> None:
+    settings = load_settings(
+        write_config(BASE_TOML + "[server]\nport = 9000\ntrusted_proxies = ['10.0.0.0/8', '::1']")
     )
     assert settings.server.port == 9000
     assert settings.server.host == "127.0.0.1"
     assert settings.server.trusted_proxies == ("10.0.0.0/8", "::1")
-    assert list(settings.environments.configured()) == ["live"]
+    assert list(settings.environments.select_configured()) == ["live"]
 
 
-def test_settings_cannot_be_changed_afterwards() -> None:
-    settings = load(None)
+def test_settings_are_immutable() -> None:
+    settings = load_settings(None)
     with pytest.raises(ValueError, match="frozen"):
         settings.server.port = 1
 
@@ -124,24 +124,26 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 # Errors in a file.
 
 
-def test_an_unknown_key_is_named_with_its_line() -> None:
-    text = BASE + "\n[server]\nport = 1\nprot = 2\n"
-    assert problem(text) == "gateway.toml:6: server.prot: unknown key; did you mean port?"
+def test_unknown_key_is_named_with_its_line() -> None:
+    text = BASE_TOML + "\n[server]\nport = 1\nprot = 2\n"
+    assert load_only_problem(text) == "gateway.toml:6: server.prot: unknown key; did you mean port?"
 
 
-def test_an_unknown_section_is_named_with_its_line() -> None:
-    assert problem("[sever]\nport = 1") == (
+def test_unknown_section_is_named_with_its_line() -> None:
+    assert load_only_problem("[sever]\nport = 1") == (
         "gateway.toml:1: sever: unknown key; did you mean server?"
     )
 
 
-def test_an_unknown_environment_is_named_with_its_line() -> None:
-    said = problem("[environments.test]\nbase_url = 'https://service.example'")
-    assert said == "gateway.toml:1: environments.test: unknown key; there is live and sandbox"
+def test_unknown_environment_is_named_with_its_line() -> None:
+    problem_text = load_only_problem("[environments.test]\nbase_url = 'https://service.example'")
+    assert (
+        problem_text == "gateway.toml:1: environments.test: unknown key; there is live and sandbox"
+    )
 
 
-def test_a_key_outside_its_section_is_named_with_its_line() -> None:
-    assert problem("port = 1\n[server]\nport = 2") == "gateway.toml:1: port: unknown key"
+def test_key_outside_its_section_is_named_with_its_line() -> None:
+    assert load_only_problem("port = 1\n[server]\nport = 2") == "gateway.toml:1: port: unknown key"
 
 
 @pytest.mark.parametrize(
@@ -192,31 +194,35 @@ def test_a_key_outside_its_section_is_named_with_its_line() -> None:
         ('[vocabulary.legacy]\nbank_method_display = "a\\nb"', "vocabulary.legacy.bank_method_display"),
     ],
 )  # fmt: skip
-def test_a_bad_value_is_named_with_its_line(line: str, key: str) -> None:
-    said = problem(f"# a comment\n\n{line}")
-    assert said.startswith(f"gateway.toml:4: {key}: ")
-    assert len(said) > len(f"gateway.toml:4: {key}: ")
+def test_invalid_value_is_named_with_its_line(line: str, key: str) -> None:
+    problem_text = load_only_problem(f"# a comment\n\n{line}")
+    assert problem_text.startswith(f"gateway.toml:4: {key}: ")
+    assert len(problem_text) > len(f"gateway.toml:4: {key}: ")
 
 
-def test_a_wallet_that_is_called_as_the_default_of_the_service_is_told() -> None:
+def test_wallet_word_equal_to_service_default_is_reported() -> None:
     """The service's word is a default, so it has no line."""
-    (said,) = problems("[vocabulary.legacy]\nwallet = 'service'")
-    assert said.startswith("gateway.toml:1: vocabulary.legacy.service: is the wallet's word")
+    (problem_text,) = load_problems("[vocabulary.legacy]\nwallet = 'service'")
+    assert problem_text.startswith(
+        "gateway.toml:1: vocabulary.legacy.service: is the wallet's word"
+    )
 
 
-def test_a_bad_entry_of_a_list_is_named_with_the_line_of_the_list() -> None:
-    said = problem("[server]\ntrusted_proxies = ['10.0.0.0/8', '10.0.0.0/99']")
-    assert said.startswith("gateway.toml:2: server.trusted_proxies.1: ")
+def test_invalid_list_item_is_named_with_line_of_the_list() -> None:
+    problem_text = load_only_problem("[server]\ntrusted_proxies = ['10.0.0.0/8', '10.0.0.0/99']")
+    assert problem_text.startswith("gateway.toml:2: server.trusted_proxies.1: ")
 
 
-def test_a_missing_key_is_named_with_the_line_of_its_section() -> None:
-    said = problem("[server]\nport = 1\n[environments.live]\nlegacy_base_url = ''")
-    assert said == "gateway.toml:3: environments.live.base_url: missing"
+def test_missing_key_is_named_with_line_of_its_section() -> None:
+    problem_text = load_only_problem(
+        "[server]\nport = 1\n[environments.live]\nlegacy_base_url = ''"
+    )
+    assert problem_text == "gateway.toml:3: environments.live.base_url: missing"
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
-    said = problems("[server]\nport = 'x'\nhots = 'y'\n[limits]\nbody_bytes = 0")
-    assert [one.split(": ")[0] for one in said] == [
+def test_all_errors_are_reported_at_once() -> None:
+    problem_text = load_problems("[server]\nport = 'x'\nhots = 'y'\n[limits]\nbody_bytes = 0")
+    assert [outcome.split(": ")[0] for outcome in problem_text] == [
         "gateway.toml:2",
         "gateway.toml:3",
         "gateway.toml:5",
@@ -228,52 +234,52 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     ["server.port = 'x'", "server = { port = 'x' }", "[server]\n  port='x'", "[ server ]\nport = 'x'",
      "[server] # here\nport = 'x'", '["server"]\n"port" = "x"'],
 )  # fmt: skip
-def test_a_line_is_found_however_toml_spells_it(spelled: str) -> None:
-    said = problem(spelled)
-    assert said.startswith(f"gateway.toml:{spelled.count(chr(10)) + 1}: server.port: ")
+def test_line_is_found_for_any_toml_spelling(spelled: str) -> None:
+    problem_text = load_only_problem(spelled)
+    assert problem_text.startswith(f"gateway.toml:{spelled.count(chr(10)) + 1}: server.port: ")
 
 
-def test_what_is_no_toml_is_named_with_its_line() -> None:
-    said = problem("[server]\nport = = 1")
-    assert said.startswith("gateway.toml: not TOML: ")
-    assert "line 2" in said
+def test_invalid_toml_is_named_with_its_line() -> None:
+    problem_text = load_only_problem("[server]\nport = = 1")
+    assert problem_text.startswith("gateway.toml: not TOML: ")
+    assert "line 2" in problem_text
 
 
-def test_of_a_mistyped_key_it_is_said_what_may_have_been_meant(
+def test_mistyped_key_gets_a_suggestion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    missing, unknown = problems("[environments.live]\nbase_ulr = 'https://service.example'")
+    missing, unknown = load_problems("[environments.live]\nbase_ulr = 'https://service.example'")
     assert missing == "gateway.toml:1: environments.live.base_url: missing"
     assert unknown.endswith("environments.live.base_ulr: unknown key; did you mean base_url?")
-    assert problem("[server.port]\nx = 1").startswith("gateway.toml:1: server.port: ")
-    assert problem("[limits]\ncolour = 1") == "gateway.toml:2: limits.colour: unknown key"
+    assert load_only_problem("[server.port]\nx = 1").startswith("gateway.toml:1: server.port: ")
+    assert load_only_problem("[limits]\ncolour = 1") == "gateway.toml:2: limits.colour: unknown key"
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PROT", "9000")
     variable = "environment variable PAYOUT_GATEWAY_SERVER__PROT"
-    assert problem("") == f"{variable}: unknown key; did you mean port?"
+    assert load_only_problem("") == f"{variable}: unknown key; did you mean port?"
 
 
 @pytest.mark.parametrize("text", ["[server]\nport = 1\nport = 2", "[server]\n[server]"])
-def test_a_key_twice_is_a_mistake(text: str) -> None:
-    assert "not TOML" in problem(text)
+def test_duplicate_key_is_an_error(text: str) -> None:
+    assert "not TOML" in load_only_problem(text)
 
 
-def test_a_file_that_is_no_text_is_a_mistake() -> None:
+def test_binary_file_is_an_error() -> None:
     Path("gateway.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(Misconfigured, match=r"gateway\.toml: not UTF-8 text"):
-        load(Path("gateway.toml"))
+    with pytest.raises(ConfigurationError, match=r"gateway\.toml: not UTF-8 text"):
+        load_settings(Path("gateway.toml"))
 
 
-def test_a_file_that_cannot_be_read_is_a_mistake() -> None:
-    with pytest.raises(Misconfigured, match=r"other\.toml: there is no such file"):
-        load(Path("other.toml"))
-    with pytest.raises(Misconfigured, match=r"\.: Is a directory"):
-        load(Path())
+def test_unreadable_file_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match=r"other\.toml: there is no such file"):
+        load_settings(Path("other.toml"))
+    with pytest.raises(ConfigurationError, match=r"\.: Is a directory"):
+        load_settings(Path())
 
 
-def test_no_mistake_repeats_a_value_that_may_be_secret() -> None:
+def test_no_error_quotes_a_possible_secret() -> None:
     secret = "mysql://gateway:hush-hush@db/gateway"
-    said = problem(f"[state]\nurl = '{secret}'")
-    assert "hush-hush" not in said
+    problem_text = load_only_problem(f"[state]\nurl = '{secret}'")
+    assert "hush-hush" not in problem_text
 
 
 # Base URLs.
@@ -290,9 +296,9 @@ def test_no_mistake_repeats_a_value_that_may_be_secret() -> None:
         ("https://v1.example", "https://v1.example"),
     ],
 )
-def test_a_base_url_is_kept_without_its_last_slash(address: str, expected: str) -> None:
-    settings = load(written(f"[environments.sandbox]\nbase_url = '{address}'"))
-    assert settings.environments.configured()["sandbox"].base_url == expected
+def test_base_url_loses_its_trailing_slash(address: str, expected: str) -> None:
+    settings = load_settings(write_config(f"[environments.sandbox]\nbase_url = '{address}'"))
+    assert settings.environments.select_configured()["sandbox"].base_url == expected
 
 
 @pytest.mark.parametrize(
@@ -302,35 +308,38 @@ def test_a_base_url_is_kept_without_its_last_slash(address: str, expected: str) 
      "https://service.example?x=1", "https://service.example#x", "https://me:hush@service.example"],
 )  # fmt: skip
 @pytest.mark.parametrize("key", ["base_url", "legacy_base_url"])
-def test_a_base_url_that_would_not_work_is_refused(key: str, address: str) -> None:
+def test_unusable_base_url_is_refused(key: str, address: str) -> None:
     other = "base_url = 'https://service.example'\n" if key == "legacy_base_url" else ""
     if key == "legacy_base_url" and not address:
-        assert load(written(f"[environments.live]\n{other}{key} = ''"))
+        assert load_settings(write_config(f"[environments.live]\n{other}{key} = ''"))
         return
     text = f"[environments.live]\n{other}{key} = '{address}'"
-    for said in problems(text):
+    for said in load_problems(text):
         assert said.startswith(f"gateway.toml:{text.count(chr(10)) + 1}: environments.live.{key}")
         assert "hush" not in said
 
 
-def test_a_base_url_that_ends_in_v1_is_told_what_to_leave_out() -> None:
-    said = problem("[environments.live]\nbase_url = 'https://service.example/v1'")
-    assert said.startswith("gateway.toml:2: environments.live.base_url: ")
-    assert "without /v1" in said
+def test_base_url_ending_in_v1_gets_advice() -> None:
+    problem_text = load_only_problem("[environments.live]\nbase_url = 'https://service.example/v1'")
+    assert problem_text.startswith("gateway.toml:2: environments.live.base_url: ")
+    assert "without /v1" in problem_text
 
 
 # Environment variables.
 
 
-def test_a_variable_overrides_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_overrides_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PORT", "9001")
-    settings = load(written("[server]\nport = 9000\nhost = '::1'"))
+    settings = load_settings(write_config("[server]\nport = 9000\nhost = '::1'"))
     assert (settings.server.port, settings.server.host) == (9001, "::1")
 
 
-def test_a_variable_is_enough_without_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_suffices_without_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_ENVIRONMENTS__LIVE__BASE_URL", "https://service.example/")
-    assert load(None).environments.configured()["live"].base_url == "https://service.example"
+    assert (
+        load_settings(None).environments.select_configured()["live"].base_url
+        == "https://service.example"
+    )
 
 
 @pytest.mark.parametrize(
@@ -349,122 +358,120 @@ def test_a_variable_is_enough_without_a_file(monkeypatch: pytest.MonkeyPatch) ->
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )  # fmt: skip
-def test_every_kind_of_key_can_be_a_variable(
+def test_every_type_of_key_can_be_a_variable(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, of: object
 ) -> None:
     monkeypatch.setenv(f"PAYOUT_GATEWAY_{name}", value)
-    assert of(load(None))
+    assert of(load_settings(None))
 
 
-def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_variable_equals_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PORT", "")
-    assert load(written("[server]\nport = 9000")).server.port == 9000
+    assert load_settings(write_config("[server]\nport = 9000")).server.port == 9000
 
 
-def test_a_bad_variable_is_named_and_not_blamed_on_a_line_of_the_file(
+def test_invalid_variable_is_named_without_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__PORT", "http")
-    said = problem("[server]\nport = 9000")
-    assert "port" in said.lower()
-    assert not said.startswith("gateway.toml:2"), "the line is right; the variable is not"
+    problem_text = load_only_problem("[server]\nport = 9000")
+    assert "port" in problem_text.lower()
+    assert not problem_text.startswith("gateway.toml:2"), "the line is right; the variable is not"
 
 
-def test_a_bad_variable_without_a_file_names_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_variable_without_file_names_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_LIMITS__BODY_BYTES", "many")
-    with pytest.raises(Misconfigured, match=r"limits\.body_bytes|LIMITS__BODY_BYTES"):
-        load(None)
+    with pytest.raises(ConfigurationError, match=r"limits\.body_bytes|LIMITS__BODY_BYTES"):
+        load_settings(None)
 
 
 @pytest.mark.parametrize("text", ["10.0.0.0/8, ::1", '["10.0.0.0/8", "::1"]'])
-def test_a_list_can_be_a_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_list_can_be_a_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__TRUSTED_PROXIES", text)
-    assert load(None).server.trusted_proxies == ("10.0.0.0/8", "::1")
+    assert load_settings(None).server.trusted_proxies == ("10.0.0.0/8", "::1")
 
 
-def test_a_variable_that_is_no_list_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_with_invalid_list_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__TRUSTED_PROXIES", "everybody")
-    with pytest.raises(Misconfigured, match=r"(?i)trusted_proxies"):
-        load(None)
+    with pytest.raises(ConfigurationError, match=r"(?i)trusted_proxies"):
+        load_settings(None)
 
 
 @pytest.mark.parametrize("name", ["SERVER__PROT", "SEVER__PORT"])
-def test_a_variable_for_an_unknown_key_is_a_mistake(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_variable_for_unknown_key_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(f"PAYOUT_GATEWAY_{name}", "1")
-    with pytest.raises(Misconfigured, match=f"(?i){name.replace('__', '(__|.)')}"):
-        load(None)
+    with pytest.raises(ConfigurationError, match=f"(?i){name.replace('__', '(__|.)')}"):
+        load_settings(None)
 
 
-def test_variables_that_an_orchestrator_sets_for_a_service_of_that_name_are_not_ours(
+def test_service_variables_of_orchestrators_are_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_8080_TCP", "PORT_8080_TCP_ADDR"):
         monkeypatch.setenv(f"PAYOUT_GATEWAY_{name}", "tcp://10.0.0.1:8080")
-    assert load(None).server.port == 8080
+    assert load_settings(None).server.port == 8080
 
 
-def test_a_variable_with_a_secret_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_in_variable_is_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL", "mysql://gateway:hush-hush@db")
-    with pytest.raises(Misconfigured) as refused:
-        load(None)
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(None)
     assert "hush-hush" not in str(refused.value)
 
 
 # Secrets from files, and paths.
 
 
-def test_an_address_can_be_read_from_a_file() -> None:
+def test_url_can_be_read_from_a_file() -> None:
     Path("database").write_text("postgresql://gateway:hush@db/gateway\n")
-    settings = load(written("[state]\nurl_file = 'database'"))
+    settings = load_settings(write_config("[state]\nurl_file = 'database'"))
     assert settings.state.url == "postgresql://gateway:hush@db/gateway"
 
 
-def test_the_file_of_an_address_goes_before_the_address() -> None:
+def test_url_file_precedes_url() -> None:
     Path("limits").write_text("redis://limits")
-    settings = load(written("[limits]\nurl = 'memory://'\nurl_file = 'limits'"))
+    settings = load_settings(write_config("[limits]\nurl = 'memory://'\nurl_file = 'limits'"))
     assert settings.limits.url == "redis://limits"
 
 
-def test_the_file_of_an_address_can_be_named_by_a_variable(
+def test_url_file_can_be_named_by_a_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Path("database").write_text("postgresql://db/gateway")
     monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL_FILE", "database")
-    assert load(None).state.url == "postgresql://db/gateway"
+    assert load_settings(None).state.url == "postgresql://db/gateway"
 
 
-def test_a_file_that_is_named_is_read_once_and_may_be_a_pipe() -> None:
+def test_url_file_is_read_once_and_may_be_a_pipe() -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b"postgresql://gateway@db/gateway")
     os.close(theirs)
     try:
-        settings = load(written(f"[state]\nurl_file = '/dev/fd/{ours}'"))
+        settings = load_settings(write_config(f"[state]\nurl_file = '/dev/fd/{ours}'"))
         assert settings.state.url == "postgresql://gateway@db/gateway"
     finally:
         os.close(ours)
     os.mkfifo("secret")
     with ThreadPoolExecutor(1) as others:
         others.submit(Path("secret").write_text, "a-token-that-is-long-enough")
-        settings = load(written("[server]\nadmin_token_file = 'secret'"))
+        settings = load_settings(write_config("[server]\nadmin_token_file = 'secret'"))
     assert settings.server.admin_token.get_secret_value() == "a-token-that-is-long-enough"
 
 
-def test_the_file_of_an_address_that_is_not_there_is_a_mistake() -> None:
-    told = problem("[state]\nurl_file = 'database'")
+def test_missing_url_file_is_an_error() -> None:
+    told = load_only_problem("[state]\nurl_file = 'database'")
     assert ":2: state.url_file: database: there is no such file in" in told
 
 
 @pytest.mark.parametrize("text", ["", "mysql://gateway:hush@db", "not an address"])
-def test_the_file_of_an_address_that_holds_none_is_a_mistake(text: str) -> None:
+def test_url_file_with_invalid_url_is_an_error(text: str) -> None:
     Path("database").write_text(text)
-    said = problem("[state]\nurl_file = 'database'")
-    assert "state.url" in said
-    assert "hush" not in said
+    problem_text = load_only_problem("[state]\nurl_file = 'database'")
+    assert "state.url" in problem_text
+    assert "hush" not in problem_text
 
 
-def test_relative_paths_are_of_the_folder_that_the_gateway_runs_in(
+def test_relative_paths_resolve_against_working_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for folder in ("etc", "run"):
@@ -474,73 +481,79 @@ def test_relative_paths_are_of_the_folder_that_the_gateway_runs_in(
     (tmp_path / "etc/database").write_text("postgresql://etc")
     (tmp_path / "run/database").write_text("postgresql://run")
     monkeypatch.chdir(tmp_path / "run")
-    settings = load(Path("../etc/gateway.toml"))
+    settings = load_settings(Path("../etc/gateway.toml"))
     assert settings.state.url == "postgresql://run"
     assert settings.state.encryption_key_file == Path("own.key")
 
 
-def test_a_secret_is_in_no_name_of_a_mistake_about_its_file() -> None:
+def test_error_about_secret_file_contains_no_secret() -> None:
     Path("database").write_bytes(b"\xff\xfe")
-    assert problem("[state]\nurl_file = 'database'").endswith(": database: not UTF-8 text")
+    assert load_only_problem("[state]\nurl_file = 'database'").endswith(
+        ": database: not UTF-8 text"
+    )
 
 
 # Valid settings that cannot run.
 
 
-def runnable(text: str) -> list[str]:
+def list_run_problems(text: str) -> list[str]:
     try:
-        check_runnable(load(written(text)))
-    except Misconfigured as refused:
+        check_runnable(load_settings(write_config(text)))
+    except ConfigurationError as refused:
         return refused.problems
     return []
 
 
-def test_one_environment_is_enough_to_run() -> None:
-    assert runnable(BASE) == []
+def test_one_environment_suffices_to_run() -> None:
+    assert list_run_problems(BASE_TOML) == []
 
 
 @pytest.mark.parametrize("line", ["in_flight = 31", "queue = 127"])
-def test_no_merchant_has_more_than_there_is_for_all(line: str) -> None:
-    assert "per_merchant exceeds" in problem(f"[load]\n{line}")
+def test_merchant_limit_may_not_exceed_total_limit(line: str) -> None:
+    assert "per_merchant exceeds" in load_only_problem(f"[load]\n{line}")
 
 
-def test_there_is_room_for_the_largest_body_that_may_come() -> None:
-    (said,) = runnable(f"{BASE}[limits]\nbody_bytes = 100_000_000")
-    assert "load.held_bytes" in said
+def test_body_limit_must_fit_memory_limit() -> None:
+    (problem_text,) = list_run_problems(f"{BASE_TOML}[limits]\nbody_bytes = 100_000_000")
+    assert "load.held_bytes" in problem_text
     assert (
-        runnable(f"{BASE}[limits]\nbody_bytes = 100_000_000\n[load]\nheld_bytes = 400_000_000")
+        list_run_problems(
+            f"{BASE_TOML}[limits]\nbody_bytes = 100_000_000\n[load]\nheld_bytes = 400_000_000"
+        )
         == []
     )
 
 
 def test_no_environment_cannot_be_run() -> None:
-    (said,) = runnable("[server]\nport = 1")
-    assert "base_url" in said
+    (problem_text,) = list_run_problems("[server]\nport = 1")
+    assert "base_url" in problem_text
 
 
 @pytest.mark.parametrize(
     "date_text", ["'soon'", "'2026-02-30'", "'20261130'", "7", "2026-11-30T10:00:00"]
 )
-def test_a_day_that_is_none_is_told_with_one_that_is(date_text: str) -> None:
-    said = problem(f"[deprecation]\nannounced = 2026-11-01\nsunset = {date_text}")
-    assert said == ('gateway.toml:3: deprecation.sunset: must be a day, written as "2026-11-30"')
+def test_invalid_date_gets_a_valid_example(date_text: str) -> None:
+    problem_text = load_only_problem(f"[deprecation]\nannounced = 2026-11-01\nsunset = {date_text}")
+    assert problem_text == (
+        'gateway.toml:3: deprecation.sunset: must be a day, written as "2026-11-30"'
+    )
 
 
 @pytest.mark.parametrize("date_text", ["2026-11-30", "'2026-11-30'"])
-def test_a_day_is_one_of_toml_s_or_a_text(date_text: str) -> None:
-    settings = load(written(f"[deprecation]\nannounced = {date_text}"))
+def test_date_may_be_toml_date_or_text(date_text: str) -> None:
+    settings = load_settings(write_config(f"[deprecation]\nannounced = {date_text}"))
     assert settings.deprecation.announced == date(2026, 11, 30)
 
 
-def test_what_cannot_be_run_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unrunnable_settings_are_reported_with_position(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "[server]\nport = 9000\nadmin_port = 9000"
-    (said,) = runnable(BASE + text)
-    assert said.startswith("gateway.toml:5: server.admin_port: is the same as server.port")
-    (said,) = runnable(f"{BASE}[server]\nport = 8081")
-    assert said.startswith("gateway.toml:3: server.admin_port: ")
+    (problem_text,) = list_run_problems(BASE_TOML + text)
+    assert problem_text.startswith("gateway.toml:5: server.admin_port: is the same as server.port")
+    (problem_text,) = list_run_problems(f"{BASE_TOML}[server]\nport = 8081")
+    assert problem_text.startswith("gateway.toml:3: server.admin_port: ")
     monkeypatch.setenv("PAYOUT_GATEWAY_SERVER__ADMIN_PORT", "9000")
-    (said,) = runnable(f"{BASE}[server]\nport = 9000")
-    assert said.startswith("environment variable PAYOUT_GATEWAY_SERVER__ADMIN_PORT: is ")
+    (problem_text,) = list_run_problems(f"{BASE_TOML}[server]\nport = 9000")
+    assert problem_text.startswith("environment variable PAYOUT_GATEWAY_SERVER__ADMIN_PORT: is ")
 
 
 @pytest.mark.parametrize(
@@ -556,12 +569,12 @@ def test_what_cannot_be_run_is_told_with_its_place(monkeypatch: pytest.MonkeyPat
     ],
 )
 @pytest.mark.parametrize("key", ["base_url", "legacy_base_url"])
-def test_the_gateway_is_not_its_own_service(server: str, url: str, key: str) -> None:
+def test_gateway_may_not_be_its_own_service(server: str, url: str, key: str) -> None:
     other = "base_url = 'https://service.test'\n" if key != "base_url" else ""
     text = f"[environments.live]\n{other}{key} = '{url}'\nallow_http = true\n[server]\n{server}"
-    (said,) = runnable(text)
+    (problem_text,) = list_run_problems(text)
     line = 3 if other else 2
-    assert said.startswith(
+    assert problem_text.startswith(
         f"gateway.toml:{line}: environments.live.{key}: {url} is the address of this gateway;"
     )
 
@@ -580,18 +593,20 @@ def test_the_gateway_is_not_its_own_service(server: str, url: str, key: str) -> 
         ("admin_port = 80", "https://service.test"),
     ],
 )
-def test_another_s_address_is_not_the_gateway_s(server: str, url: str) -> None:
-    assert runnable(f"[environments.live]\nbase_url = '{url}'\n[server]\n{server}") == []
+def test_same_port_of_another_host_is_accepted(server: str, url: str) -> None:
+    assert list_run_problems(f"[environments.live]\nbase_url = '{url}'\n[server]\n{server}") == []
 
 
-def test_where_settings_are_from_is_no_part_of_them() -> None:
-    assert load(written(BASE)) == load(written(f"# the same\n{BASE}"))
+def test_source_of_settings_does_not_affect_equality() -> None:
+    assert load_settings(write_config(BASE_TOML)) == load_settings(
+        write_config(f"# the same\n{BASE_TOML}")
+    )
 
 
-def test_an_address_of_the_example_is_a_placeholder() -> None:
+def test_example_base_url_is_a_placeholder() -> None:
     addresses = "legacy_base_url = 'https://old.service.example'\n[environments.sandbox]\n"
-    text = f"{BASE}{addresses}base_url = 'https://service.example.com'"
-    first, second = list_placeholder_urls(load(written(text)))
+    text = f"{BASE_TOML}{addresses}base_url = 'https://service.example.com'"
+    first, second = list_placeholder_urls(load_settings(write_config(text)))
     assert first.startswith("gateway.toml:2: environments.live.base_url: https://service.example ")
     assert second.startswith("gateway.toml:3: environments.live.legacy_base_url: ")
 
@@ -604,37 +619,37 @@ def test_an_address_of_the_example_is_a_placeholder() -> None:
         ("limits", "redis://:hush@redis.example:6379/0"),
     ],
 )
-def test_a_password_in_the_file_is_warned_of_and_not_shown(
+def test_password_in_file_is_warned_of_and_not_shown(
     section: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = f"{BASE}[{section}]\nurl = '{url}'"
-    (said,) = load(written(text)).passwords()
+    text = f"{BASE_TOML}[{section}]\nurl = '{url}'"
+    (said,) = load_settings(write_config(text)).find_passwords()
     variable = f"PAYOUT_GATEWAY_{section.upper()}__URL"
     assert said.startswith(f"gateway.toml:4: {section}.url: contains a password")
     assert "url_file" in said
     assert variable in said
     assert "hush" not in said
     monkeypatch.setenv(variable, url)
-    assert load(written(text)).passwords() == [said], "it is still in the file"
-    assert load(written(BASE)).passwords() == []
+    assert load_settings(write_config(text)).find_passwords() == [said], "it is still in the file"
+    assert load_settings(write_config(BASE_TOML)).find_passwords() == []
 
 
-def test_what_is_no_address_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = f"{BASE}[state]\nurl = 'postgresql://[::1/gateway'"
+def test_invalid_url_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"{BASE_TOML}[state]\nurl = 'postgresql://[::1/gateway'"
     monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL", "sqlite:///gateway.db")
-    assert load(written(text)).passwords() == []
+    assert load_settings(write_config(text)).find_passwords() == []
 
 
-def test_a_password_that_is_elsewhere_is_not_warned_of(tmp_path: Path) -> None:
+def test_password_outside_file_is_not_warned_of(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://gateway:hush@database.example/gateway")
-    text = f"{BASE}[state]\nurl_file = '{tmp_path}/url'"
-    assert load(written(text)).passwords() == []
-    without = f"{BASE}[state]\nurl = 'postgresql://gateway@database.example/gateway'"
-    assert load(written(without)).passwords() == []
+    text = f"{BASE_TOML}[state]\nurl_file = '{tmp_path}/url'"
+    assert load_settings(write_config(text)).find_passwords() == []
+    without = f"{BASE_TOML}[state]\nurl = 'postgresql://gateway@database.example/gateway'"
+    assert load_settings(write_config(without)).find_passwords() == []
 
 
-def test_several_processes_can_share_neither_a_file_nor_what_is_in_memory() -> None:
-    state, limit = runnable(BASE + "[server]\nworkers = 2")
+def test_several_workers_require_shared_state_and_limits() -> None:
+    state, limit = list_run_problems(BASE_TOML + "[server]\nworkers = 2")
     assert state.startswith("gateway.toml:4: server.workers: ")
     assert "postgresql" in state
     assert limit.startswith("gateway.toml:4: server.workers: memory:// ")
@@ -642,29 +657,29 @@ def test_several_processes_can_share_neither_a_file_nor_what_is_in_memory() -> N
 
 
 @pytest.mark.parametrize("key", ["upstream.ca_file", "environments.live.ca_file"])
-def test_a_file_of_authorities_that_cannot_be_read_is_told_with_its_place(key: str) -> None:
+def test_unreadable_ca_file_is_reported_with_position(key: str) -> None:
     section, name = key.rsplit(".", 1)
     text = f"[{section}]\n{name} = '/nowhere/at-all.pem'\n"
     more = "base_url = 'https://service.test'\n"
     text += more if section.startswith("env") else f"[environments.live]\n{more}"
-    (said,) = runnable(text)
-    assert said.startswith(f"gateway.toml:2: {key}: /nowhere/at-all.pem cannot be used")
+    (problem_text,) = list_run_problems(text)
+    assert problem_text.startswith(f"gateway.toml:2: {key}: /nowhere/at-all.pem cannot be used")
 
 
-def test_unknown_keys_are_forwarded_only_to_an_environment_that_is_named_and_configured() -> None:
-    forward = BASE + "[signed]\nunknown_keys = 'forward'\n"
-    assert problem(forward) == (
+def test_forwarding_environment_must_be_configured() -> None:
+    forward = BASE_TOML + "[signed]\nunknown_keys = 'forward'\n"
+    assert load_only_problem(forward) == (
         'gateway.toml:3: signed: unknown_keys = "forward" needs environment, "live" or "sandbox"'
     )
-    assert runnable(forward + "environment = 'live'") == []
-    (said,) = runnable(forward + "environment = 'sandbox'")
+    assert list_run_problems(forward + "environment = 'live'") == []
+    (problem_text,) = list_run_problems(forward + "environment = 'sandbox'")
     assert (
-        said
+        problem_text
         == "gateway.toml:5: signed.environment: is sandbox, but [environments.sandbox] is not configured"
     )
 
 
-def test_settings_made_in_code_know_no_other_keys() -> None:
+def test_settings_built_in_code_reject_unknown_keys() -> None:
     with pytest.raises(ValueError, match="colour"):
         Settings(colour="red")
 
@@ -672,11 +687,11 @@ def test_settings_made_in_code_know_no_other_keys() -> None:
 # Secrets of the admin port and of a proxy.
 
 
-def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_is_read_from_file_or_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("token").write_text("a-token-of-some-length\n")
     monkeypatch.setenv("PAYOUT_GATEWAY_UPSTREAM__PROXY_CREDENTIALS", "gate:hush")
     text = "[server]\nadmin_token_file = 'token'\n[upstream]\nproxy = 'http://proxy.example:3128'"
-    settings = load(written(text))
+    settings = load_settings(write_config(text))
     assert settings.server.admin_token.get_secret_value() == "a-token-of-some-length"
     assert settings.upstream.proxy_credentials.get_secret_value() == "gate:hush"
     assert "hush" not in repr(settings)
@@ -698,11 +713,9 @@ def test_a_secret_is_read_of_a_file_or_a_variable(monkeypatch: pytest.MonkeyPatc
         ("[upstream]\nproxy = 'http://p'\nproxy_credentials_file = 'short'", "name:password"),
     ],
 )  # fmt: skip
-def test_a_secret_in_the_wrong_place_is_a_mistake_that_does_not_repeat_it(
-    text: str, expected_text: str
-) -> None:
+def test_misplaced_secret_is_an_error_without_quoting_it(text: str, expected_text: str) -> None:
     Path("short").write_text("hush")
     Path("empty").write_text("")
-    said = " ".join(problems(text))
-    assert expected_text in said
-    assert "hush" not in said
+    problem_text = " ".join(load_problems(text))
+    assert expected_text in problem_text
+    assert "hush" not in problem_text

@@ -20,7 +20,7 @@ VECTORS = sorted(SIGNATURES.glob("*.json"))
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda path: path.stem)
-def test_the_signature_is_the_one_openssl_makes(vector: Path):
+def test_signature_equals_openssl_signature(vector: Path):
     made = json.loads(vector.read_text("utf-8"))
     assert made["signature"] == compute_signature(
         KeyedHmac(made["secret_key"].encode()),
@@ -32,25 +32,25 @@ def test_the_signature_is_the_one_openssl_makes(vector: Path):
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
-def test_the_script_makes_the_vectors_that_are_committed(tmp_path: Path):
+def test_script_generates_the_committed_vectors(tmp_path: Path):
     subprocess.run(["sh", SIGNATURES / "make.sh", tmp_path], check=True)
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert made == {path.name: path.read_bytes() for path in VECTORS}
 
 
-def test_the_signed_text_is_four_lines_the_last_one_empty_without_a_body():
+def test_signed_text_has_four_lines_with_empty_body_line():
     text = build_string_to_sign(1700000000, "post", "/v1/batches", b'{"a":1}')
     assert text == b'1700000000\nPOST\n/v1/batches\n{"a":1}\n'
     assert build_string_to_sign(1, "GET", "/v1/x", b"") == b"1\nGET\n/v1/x\n\n"
 
 
-def test_only_the_form_over_path_and_query_signs_the_query():
+def test_query_is_signed_only_with_path_and_query_scope():
     assert format_signed_target("path", "/v1/x?a=1?b") == "/v1/x"
     assert format_signed_target("path-and-query", "/v1/x?a=1?b") == "/v1/x?a=1?b"
     assert format_signed_target("path", "/v1/x") == format_signed_target("path-and-query", "/v1/x")
 
 
-def test_the_headers_are_in_the_services_words():
+def test_headers_use_configured_vocabulary():
     words = CurrentWords(scheme="prsign", timestamp_header="X-PR-Timestamp")
     headers = build_signature_headers(
         Credentials("AK", "SK"), words, stamp=7, method="GET", target="/v1/x", body=b""
@@ -61,6 +61,6 @@ def test_the_headers_are_in_the_services_words():
     }
 
 
-def test_a_pair_does_not_show_its_secret():
+def test_repr_of_credentials_hides_secret():
     assert "hush" not in repr(Credentials("AK", "hush"))
     assert "hush" not in str(Credentials("AK", "hush"))

@@ -17,10 +17,12 @@ from mappings.geography import COUNTRIES_FILE, load_countries, read_country
 
 SANCTIONED = ["CD", "CU", "IR", "IQ", "CI", "KP", "LB", "LR", "LY", "MM", "SO", "SD", "SY", "VE"]
 SANCTIONED += ["YE", "ZR", "ZW"]
-AGAIN = "run `python -m mappings.generate_countries` and read the difference before checking it in"
+REGENERATE_HINT = (
+    "run `python -m mappings.generate_countries` and read the difference before checking it in"
+)
 
 
-def read(code: str) -> Any:
+def load_country(code: str) -> Any:
     """Return the country shown to a client; raise Invalid if it gets an error."""
     flow = read_country(Request(now=datetime(2026, 1, 1, tzinfo=UTC), ids={"code": code}))
     with pytest.raises(StopIteration) as end:
@@ -31,14 +33,14 @@ def read(code: str) -> Any:
     return answer.body["country"]
 
 
-def test_the_document_lists_222_countries_and_each_is_answered() -> None:
+def test_each_of_222_documented_countries_is_answered() -> None:
     assert len(COUNTRY_CODES.split()) == len(set(COUNTRY_CODES.split())) == COUNTRY_COUNT == 222
     assert sorted(COUNTRY_CODES.split()) == list(load_countries())
     for code in COUNTRY_CODES.split():
-        assert read(code) == read(code.lower()) == load_countries()[code], code
+        assert load_country(code) == load_country(code.lower()) == load_countries()[code], code
 
 
-def test_every_country_is_whole() -> None:
+def test_every_country_is_complete() -> None:
     for code, country in load_countries().items():
         assert list(country) == ["name", "code", "currency", "regions"], "the document's order"
         assert list(country["currency"]) == ["code", "name"]
@@ -52,19 +54,19 @@ def test_every_country_is_whole() -> None:
             assert name
 
 
-def test_generating_again_gives_the_same_bytes() -> None:
-    kept = COUNTRIES_FILE.read_bytes()
-    there = json.loads(kept)
+def test_country_file_matches_installed_sources() -> None:
+    committed = COUNTRIES_FILE.read_bytes()
+    there = json.loads(committed)
     made_with = {name: there[name] for name in generate_countries.collect_source_versions()}
     now = generate_countries.collect_source_versions()
     assert made_with == now, (
-        f"{COUNTRIES_FILE.name} was made with {made_with}, here is {now}: {AGAIN}"
+        f"{COUNTRIES_FILE.name} was made with {made_with}, here is {now}: {REGENERATE_HINT}"
     )
-    same = generate_countries.render_countries().encode() == kept
-    assert same, f"{COUNTRIES_FILE.name} is not what {now} give: {AGAIN}"
+    same = generate_countries.render_countries().encode() == committed
+    assert same, f"{COUNTRIES_FILE.name} is not what {now} give: {REGENERATE_HINT}"
 
 
-def test_generating_stops_at_a_list_that_is_not_the_documents(
+def test_generator_rejects_other_country_lists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for listed in (
@@ -80,11 +82,11 @@ def test_generating_stops_at_a_list_that_is_not_the_documents(
         generate_countries.render_countries()
 
 
-def test_a_sanctioned_country_is_not_found() -> None:
+def test_sanctioned_country_is_not_found() -> None:
     assert len(set(SANCTIONED)) == 17
     for code in SANCTIONED:
-        _is_not_found(code)
-        _is_not_found(code.lower())
+        check_not_found(code)
+        check_not_found(code.lower())
 
 
 @pytest.mark.parametrize(
@@ -103,29 +105,29 @@ def test_a_sanctioned_country_is_not_found() -> None:
         pytest.param("\uff35\uff33", id="full width"),
     ],
 )
-def test_any_other_code_is_not_found(code: str) -> None:
-    _is_not_found(code)
+def test_unknown_code_is_not_found(code: str) -> None:
+    check_not_found(code)
 
 
-def _is_not_found(code: str) -> None:
+def check_not_found(code: str) -> None:
     with pytest.raises(Invalid) as refusal:
         next(read_country(Request(now=datetime(2026, 1, 1, tzinfo=UTC), ids={"code": code})))
     assert refusal.value.problems == (NOT_FOUND,)
 
 
-def test_the_regions_are_those_of_iso_3166_2_of_every_level() -> None:
-    assert {"ENG", "NIR", "SCT", "WLS", "LND"} <= read("GB")["regions"].keys()
-    assert read("us")["regions"]["CA"] == "California"
-    assert len(read("US")["regions"]) == 57, "states, district and outlying areas"
-    assert {"IDF", "75C"} <= read("FR")["regions"].keys(), "a region and its part"
-    assert read("HK")["regions"] == {}, "none is not an error"
+def test_regions_are_iso_3166_2_of_every_level() -> None:
+    assert {"ENG", "NIR", "SCT", "WLS", "LND"} <= load_country("GB")["regions"].keys()
+    assert load_country("us")["regions"]["CA"] == "California"
+    assert len(load_country("US")["regions"]) == 57, "states, district and outlying areas"
+    assert {"IDF", "75C"} <= load_country("FR")["regions"].keys(), "a region and its part"
+    assert load_country("HK")["regions"] == {}, "none is not an error"
 
 
-def test_where_several_currencies_are_tender_the_countrys_own_is_shown() -> None:
+def test_national_currency_is_shown_among_several() -> None:
     several = {"BT": "BTN", "HT": "HTG", "LS": "LSL", "NA": "NAD", "PA": "PAB"}
-    assert {code: read(code)["currency"]["code"] for code in several} == several
+    assert {code: load_country(code)["currency"]["code"] for code in several} == several
 
 
-def test_a_currency_that_has_ended_is_not_shown() -> None:
+def test_withdrawn_currency_is_not_shown() -> None:
     new = {"HR": "EUR", "CW": "XCG", "SX": "XCG", "BY": "BYN", "SV": "USD", "ST": "STN"}
-    assert {code: read(code)["currency"]["code"] for code in new} == new
+    assert {code: load_country(code)["currency"]["code"] for code in new} == new

@@ -18,10 +18,10 @@ from mappings.ids import (
 )
 
 KEY = b"k" * 32
-LONG = "B-912Cx2pScHNSnXXO5P4ngG"
+LONG_ID = "B-912Cx2pScHNSnXXO5P4ngG"
 
 
-def test_a_stand_in_is_sixteen_upper_case_characters_behind_the_same_prefix() -> None:
+def test_alias_id_has_prefix_and_sixteen_upper_case_characters() -> None:
     for number in range(500):
         name = derive_alias_id(KEY, "acme", f"B-{number:022}")
         assert re.fullmatch("B-[A-Z0-9]{16}", name)
@@ -29,14 +29,18 @@ def test_a_stand_in_is_sixteen_upper_case_characters_behind_the_same_prefix() ->
     assert ALIAS_LENGTH == 16
 
 
-def test_a_stand_in_follows_from_key_merchant_and_id_alone() -> None:
-    name = derive_alias_id(KEY, "acme", LONG)
-    assert name == derive_alias_id(KEY, "acme", LONG)
-    others = [(b"l" * 32, "acme", LONG), (KEY, "bolt", LONG), (KEY, "acme", LONG[:-1] + "H")]
+def test_alias_id_depends_on_key_merchant_and_id_only() -> None:
+    name = derive_alias_id(KEY, "acme", LONG_ID)
+    assert name == derive_alias_id(KEY, "acme", LONG_ID)
+    others = [
+        (b"l" * 32, "acme", LONG_ID),
+        (KEY, "bolt", LONG_ID),
+        (KEY, "acme", LONG_ID[:-1] + "H"),
+    ]
     assert len({name, *(derive_alias_id(*other) for other in others)}) == 4
 
 
-def test_stand_ins_are_all_different() -> None:
+def test_alias_ids_are_unique() -> None:
     names = {derive_alias_id(KEY, "acme", f"B-{number:022}") for number in range(20_000)}
     assert len(names) == 20_000
 
@@ -44,9 +48,9 @@ def test_stand_ins_are_all_different() -> None:
 @pytest.mark.parametrize(
     ("kind", "id_", "mode", "needed"),
     [
-        ("batch", LONG, "all", True),
-        ("batch", LONG, "batches", True),
-        ("batch", LONG, "none", False),
+        ("batch", LONG_ID, "all", True),
+        ("batch", LONG_ID, "batches", True),
+        ("batch", LONG_ID, "none", False),
         ("payment", "P-" + "x" * 22, "all", True),
         ("payment", "P-" + "x" * 22, "batches", False),
         ("batch", "B-" + "x" * 16, "all", False),
@@ -54,22 +58,20 @@ def test_stand_ins_are_all_different() -> None:
         ("recipient", "R-1", "all", False),
     ],
 )
-def test_only_an_id_that_is_too_long_needs_a_stand_in(
-    kind: str, id_: str, mode: str, *, needed: bool
-) -> None:
+def test_only_too_long_id_needs_an_alias(kind: str, id_: str, mode: str, *, needed: bool) -> None:
     assert needs_alias_id(kind, id_, mode) is needed  # type: ignore[arg-type]
 
 
-def test_an_id_that_is_made_here_fits_a_legacy_client() -> None:
-    assert re.fullmatch("P-[A-Z0-9]{16}", derive_id("P", "seed", LONG))
+def test_generated_id_fits_a_legacy_client() -> None:
+    assert re.fullmatch("P-[A-Z0-9]{16}", derive_id("P", "seed", LONG_ID))
     assert (
-        derive_id("P", "seed", LONG)
-        == derive_id("P", "seed", LONG)
-        != derive_id("P", "seed", LONG, "1")
+        derive_id("P", "seed", LONG_ID)
+        == derive_id("P", "seed", LONG_ID)
+        != derive_id("P", "seed", LONG_ID, "1")
     )
 
 
-def test_every_id_of_an_answer_is_spelled_anew_where_the_shapes_say_so_and_nowhere_else() -> None:
+def test_ids_of_answer_are_replaced_only_in_id_fields() -> None:
     body = {
         "payment": {
             "id": "P-1",
@@ -84,12 +86,12 @@ def test_every_id_of_an_answer_is_spelled_anew_where_the_shapes_say_so_and_nowhe
     assert (shown["memo"], shown["recipient"]["referenceId"]) == ("P-1", "R-1")
 
 
-def test_in_text_only_known_ids_are_spelled_anew() -> None:
-    text = f"Payment P-9 of {LONG} (not {LONG}x)"
-    said = replace_ids_in_text(text, {LONG: "B-A"}.get)
-    assert said == f"Payment P-9 of B-A (not {LONG}x)"
+def test_only_known_ids_are_replaced_in_text() -> None:
+    text = f"Payment P-9 of {LONG_ID} (not {LONG_ID}x)"
+    said = replace_ids_in_text(text, {LONG_ID: "B-A"}.get)
+    assert said == f"Payment P-9 of B-A (not {LONG_ID}x)"
 
 
 @pytest.mark.parametrize("id_", ["B-", "B-a/b", "B-a.b", "B-é", "", "B", "B-a\n", "B-" + "x" * 65])
-def test_what_is_no_id(id_: str) -> None:
+def test_invalid_ids_do_not_match(id_: str) -> None:
     assert not ID_PATTERN.fullmatch(id_)

@@ -10,14 +10,14 @@ import pytest
 from mappings.lazy_sequences import CompressedSequence
 from mappings.matching import match_payments
 
-WHOM = {"recipient": {"id": "R-1"}}
+RECIPIENT = {"recipient": {"id": "R-1"}}
 ENTRIES: list[dict[str, Any]] = [
-    {**WHOM, "targetAmount": "0.01", "targetCurrency": "CAD", "memo": "in dollars of Canada"},
-    {**WHOM, "sourceAmount": "0.01", "memo": "in the batch's own"},
+    {**RECIPIENT, "targetAmount": "0.01", "targetCurrency": "CAD", "memo": "in dollars of Canada"},
+    {**RECIPIENT, "sourceAmount": "0.01", "memo": "in the batch's own"},
 ]
 PAYMENTS: list[dict[str, Any]] = [
     {
-        **WHOM,
+        **RECIPIENT,
         "id": f"P-{place}",
         "sourceAmount": "0.01",
         "targetAmount": "0.01",
@@ -26,27 +26,27 @@ PAYMENTS: list[dict[str, Any]] = [
     for place, of in enumerate(("CAD", "USD"))
 ]
 
-Kind = Callable[[Sequence[Any]], Sequence[Any]]
+SequenceFactory = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def memos(payments: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
+def match_memos(payments: Sequence[Any], entries: Sequence[Any]) -> list[Any]:
     return [entry and entry["memo"] for _, entry in match_payments(payments, entries, "USD")]
 
 
 @pytest.mark.parametrize("kind", [list, CompressedSequence])
-def test_of_two_that_may_be_each_others_the_place_decides(kind: Kind) -> None:
-    assert memos(kind(PAYMENTS), ENTRIES) == [one["memo"] for one in ENTRIES]
+def test_position_decides_between_equal_candidates(kind: SequenceFactory) -> None:
+    assert match_memos(kind(PAYMENTS), ENTRIES) == [entry["memo"] for entry in ENTRIES]
 
 
 @pytest.mark.parametrize("kind", [list, CompressedSequence])
-def test_what_is_shown_in_another_order_is_found_by_what_it_pays(kind: Kind) -> None:
-    others = [{**one, "sourceAmount": "5.00"} for one in ENTRIES]
+def test_reordered_payment_is_matched_by_its_content(kind: SequenceFactory) -> None:
+    others = [{**entry, "sourceAmount": "5.00"} for entry in ENTRIES]
     shown = [{**PAYMENTS[0], "sourceAmount": "7.00"}, {**PAYMENTS[1], "sourceAmount": "5.00"}]
     there = [others[1], ENTRIES[0]]
-    assert memos(kind(shown), there) == [ENTRIES[0]["memo"], others[1]["memo"]]
+    assert match_memos(kind(shown), there) == [ENTRIES[0]["memo"], others[1]["memo"]]
 
 
 @pytest.mark.parametrize("kind", [list, CompressedSequence])
-def test_a_payment_nobody_asked_for_has_no_entry(kind: Kind) -> None:
-    assert memos(kind(PAYMENTS), []) == [None, None]
-    assert memos(kind([]), []) == []
+def test_unrequested_payment_has_no_entry(kind: SequenceFactory) -> None:
+    assert match_memos(kind(PAYMENTS), []) == [None, None]
+    assert match_memos(kind([]), []) == []

@@ -17,7 +17,7 @@ from mappings.drafts import build_entries
 from mappings.effects import JSON, Answer, Request
 from mappings.objects import build_payment_answer
 
-SHOWN = [
+AMOUNT_FORMATS = [
     (12, "12.00"),
     (Decimal("12.5"), "12.50"),
     (Decimal("12.05"), "12.05"),
@@ -27,8 +27,8 @@ SHOWN = [
 ]
 
 
-@pytest.mark.parametrize(("number", "text"), SHOWN)
-def test_a_number_has_one_spelling_wherever_it_is_shown(number: JSON, text: str) -> None:
+@pytest.mark.parametrize(("number", "text"), AMOUNT_FORMATS)
+def test_number_has_one_format_everywhere(number: JSON, text: str) -> None:
     payment = {"id": "P-1", "sourceAmount": number, "fees": number, "recipient": {"id": "R-1"}}
     batch = build_batch("B-1", {}, [], {"currency": "USD", "status": "open"}, [payment])
     bare = build_batch("B-1", {}, [], {"amount": number, "status": "open"}, None)
@@ -37,13 +37,11 @@ def test_a_number_has_one_spelling_wherever_it_is_shown(number: JSON, text: str)
     assert (shown["sourceAmount"], shown["fees"]) == (text, text)
     assert (build_batch_answer(batch)["amount"], build_batch_answer(bare)["amount"]) == (text, text)
     assert build_entries(batch)[0]["sourceAmount"] == text
-    assert _balance(number) == text
+    assert read_one_balance(number) == text
 
 
 @pytest.mark.parametrize(("amount", "text"), [("12", "12.00"), ("12.50", "12.50")])
-def test_an_amount_that_only_the_client_told_is_shown_as_the_service_would(
-    amount: str, text: str
-) -> None:
+def test_amount_of_client_is_formatted_like_that_of_service(amount: str, text: str) -> None:
     entry = {"id": "P-1", "recipient": {"id": "R-1"}, "sourceAmount": amount}
     draft = build_batch("B-1", {"phase": "draft", "currency": "USD"}, [entry], {}, None)
     assert build_payment_answer(draft.payments[0], None)["sourceAmount"] == text
@@ -56,16 +54,16 @@ def test_text_is_passed_on_unchanged(text: str) -> None:
     assert (
         build_payment_answer({"sourceAmount": text, "fxRate": text}, None)["sourceAmount"] == text
     )
-    assert _balance(text) == text
+    assert read_one_balance(text) == text
 
 
-def test_a_rate_keeps_the_decimals_that_the_service_gave_it() -> None:
+def test_rate_keeps_decimals_of_service() -> None:
     shown = build_payment_answer({"exchangeRate": Decimal("1.5"), "fxRate": 1}, None)
     assert (shown["exchangeRate"], shown["fxRate"]) == ("1.5", "1")
 
 
 @pytest.mark.parametrize("value", [None, True, [], {}])
-def test_what_is_no_amount_stays_as_it_is(value: JSON) -> None:
+def test_non_amount_is_unchanged(value: JSON) -> None:
     assert (
         money.format_numeric_amount(value),
         money.normalize_amount(value),
@@ -73,13 +71,13 @@ def test_what_is_no_amount_stays_as_it_is(value: JSON) -> None:
     ) == (value, value, value)
 
 
-def _balance(amount: JSON) -> JSON:
-    flow: Generator[Any, Any, Answer] = read_balances(_asking())
+def read_one_balance(amount: JSON) -> JSON:
+    flow: Generator[Any, Any, Answer] = read_balances(build_request())
     next(flow)
     with pytest.raises(StopIteration) as ended:
         flow.send({"balances": {"USD": {"amount": amount, "type": "service"}}})
     return ended.value.value.body["balances"]["USD"]["amount"]
 
 
-def _asking() -> Request:
+def build_request() -> Request:
     return Request(ids={}, query={}, body={}, now=datetime(2026, 3, 1, tzinfo=UTC))

@@ -22,7 +22,7 @@ from typing import Any
 
 import click
 
-from tests.mutations.zygote import Zygote
+from tests.mutations.zygote import GatewayForker
 
 FEW = 20
 """With fewer mutants, measuring line coverage first does not pay."""
@@ -44,75 +44,75 @@ def main() -> int:
     arguments.add_argument("--thorough", action="store_true", help="ask all that comes to one")
     arguments.add_argument("--known", default="", help=argparse.SUPPRESS)
     arguments.add_argument("--part", type=int, default=-1, help=argparse.SUPPRESS)
-    given = arguments.parse_args()
-    if given.part >= 0:
-        return _part(given)
-    chosen = _chosen(given)
-    if given.list:
+    options = arguments.parse_args()
+    if options.part >= 0:
+        return _part(options)
+    chosen = _chosen(options)
+    if options.list:
         click.echo("\n".join(one.name for one in chosen))
         return 0
     began = time.monotonic()
-    click.echo(f"{len(chosen)} mutants, {given.processes} processes")
+    click.echo(f"{len(chosen)} mutants, {options.processes} processes")
     with tempfile.TemporaryDirectory() as folder:
-        told = _tried(given, [one.name for one in chosen], Path(given.keep or folder, "kept"))
+        told = _tried(options, [one.name for one in chosen], Path(options.keep or folder, "kept"))
     return _tell(_Outcome.of([one.name for one in chosen], told), told, time.monotonic() - began)
 
 
-def _chosen(given: argparse.Namespace) -> list[Any]:
-    from tests.mutations.mutants import mutants
-    from tests.mutations.survivors import reasons
+def _chosen(options: argparse.Namespace) -> list[Any]:
+    from tests.mutations.mutants import list_mutants
+    from tests.mutations.survivors import load_reasons
 
-    every = [one for one in mutants() if re.search(given.only, one.name)]
-    if given.names:
+    every = [one for one in list_mutants() if re.search(options.only, one.name)]
+    if options.names:
         known = {one.name: one for one in every}
-        named = Path(given.names).read_text("utf-8").splitlines()
+        named = Path(options.names).read_text("utf-8").splitlines()
         every = [known[name] for name in named if name in known]
-    if given.survivors:
-        every = [one for one in every if one.name in reasons()]
-    elif given.sample:
-        every = [one for one in every if one.name not in reasons()]
-    if given.sample:
-        every = random.Random(given.seed).sample(every, min(given.sample, len(every)))
+    if options.survivors:
+        every = [one for one in every if one.name in load_reasons()]
+    elif options.sample:
+        every = [one for one in every if one.name not in load_reasons()]
+    if options.sample:
+        every = random.Random(options.seed).sample(every, min(options.sample, len(every)))
     return every
 
 
 # Trying
 
 
-def _tried(given: argparse.Namespace, names: list[str], folder: Path) -> list[Told]:
+def _tried(options: argparse.Namespace, names: list[str], folder: Path) -> list[Told]:
     """Tries the mutants without a result, in some processes; returns the results of all."""
-    from tests.mutations.keeping import Kept
+    from tests.mutations.results_file import ResultsFile
 
-    kept = Kept(folder)
-    left = [name for name in names if name not in kept.tried]
+    results = ResultsFile(folder)
+    left = [name for name in names if name not in results.tried]
     is_brief = len(left) <= FEW
-    if left and (is_brief or not kept.known.exists()):
-        kept.known.write_text(json.dumps(asdict(_known(is_brief=is_brief))))
+    if left and (is_brief or not results.known.exists()):
+        results.known.write_text(json.dumps(asdict(_known(is_brief=is_brief))))
     todo = folder / "todo"
     todo.write_text("\n".join(left), "utf-8")
     if left:
-        _in_parts(given, kept, todo, len(left))
+        _in_parts(options, results, todo, len(left))
     if is_brief:
-        kept.known.unlink(missing_ok=True)
-    return [kept.tried[name] for name in names if name in kept.tried]
+        results.known.unlink(missing_ok=True)
+    return [results.tried[name] for name in names if name in results.tried]
 
 
 def _known(*, is_brief: bool) -> Any:
     import structlog
 
-    from tests.mutations.trying import known
+    from tests.mutations.runner import measure_baseline
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    return asyncio.run(known(is_brief=is_brief))
+    return asyncio.run(measure_baseline(is_brief=is_brief))
 
 
-def _in_parts(given: argparse.Namespace, kept: Any, todo: Path, count: int) -> None:
+def _in_parts(options: argparse.Namespace, results: Any, todo: Path, count: int) -> None:
     command = [sys.executable, "-m", "tests.mutations", "--names", str(todo)]
-    command += ["--known", str(kept.known), "--processes", str(given.processes)]
-    command += ["--thorough"] if given.thorough else []
+    command += ["--known", str(results.known), "--processes", str(options.processes)]
+    command += ["--thorough"] if options.thorough else []
     parts = [
         subprocess.Popen([*command, "--part", str(part)], stdout=subprocess.PIPE, text=True)
-        for part in range(given.processes)
+        for part in range(options.processes)
     ]
     with (
         click.progressbar(length=count, file=sys.stderr) as bar,
@@ -124,7 +124,7 @@ def _in_parts(given: argparse.Namespace, kept: Any, todo: Path, count: int) -> N
         while selector.get_map():
             for key, _ in selector.select():
                 if line := key.data.readline():
-                    kept.add(json.loads(line))
+                    results.add(json.loads(line))
                     bar.update(1)
                 else:
                     selector.unregister(key.data)
@@ -132,24 +132,24 @@ def _in_parts(given: argparse.Namespace, kept: Any, todo: Path, count: int) -> N
         one.wait()
 
 
-def _part(given: argparse.Namespace) -> int:
-    zygote = Zygote()  # before the gateway is imported
+def _part(options: argparse.Namespace) -> int:
+    zygote = GatewayForker()  # before the gateway is imported
     import structlog
 
-    from tests.mutations.trying import Bench, Known, share_of
+    from tests.mutations.runner import Baseline, MutantRunner, select_share
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
     async def tries() -> None:
-        known = Known(**json.loads(Path(given.known).read_text()))
-        async with Bench(zygote, known, thoroughly=given.thorough) as bench:
-            for mutant in share_of(_chosen(given), given.part, given.processes):
+        known = Baseline(**json.loads(Path(options.known).read_text()))
+        async with MutantRunner(zygote, known, thoroughly=options.thorough) as bench:
+            for mutant in select_share(_chosen(options), options.part, options.processes):
                 try:
-                    done = await bench.try_(mutant)
+                    done = await bench.run_mutant(mutant)
                 except Exception as error:  # noqa: BLE001 - it is told as not tried
                     click.echo(f"{mutant.name}: {type(error).__name__} {error}", err=True)
                     continue
-                told = {"name": mutant.name, "by": done.by, "seconds": round(done.seconds, 2)}
+                told = {"name": mutant.name, "by": done.found_by, "seconds": round(done.seconds, 2)}
                 click.echo(json.dumps(told | {"line": mutant.line}))
 
     asyncio.run(tries())
@@ -173,17 +173,17 @@ class _Outcome:
 
     @classmethod
     def of(cls, names: list[str], told: list[Told]) -> _Outcome:
-        from tests.mutations.mutants import mutants
-        from tests.mutations.survivors import reasons
+        from tests.mutations.mutants import list_mutants
+        from tests.mutations.survivors import load_reasons
 
         found = [one["name"] for one in told if one["by"]]
         survived = [one["name"] for one in told if not one["by"]]
         return cls(
-            len(mutants()),
+            len(list_mutants()),
             found,
-            [one for one in survived if one in reasons()],
-            [one for one in survived if one not in reasons()],
-            [one for one in found if one in reasons()],
+            [one for one in survived if one in load_reasons()],
+            [one for one in survived if one not in load_reasons()],
+            [one for one in found if one in load_reasons()],
             sorted(set(names) - {one["name"] for one in told}),
         )
 
@@ -193,13 +193,13 @@ class _Outcome:
 
 
 def _tell(outcome: _Outcome, told: list[Told], seconds: float) -> int:
-    from tests.mutations.survivors import reasons
+    from tests.mutations.survivors import load_reasons
 
     click.echo()
     survived = Counter(one["name"].partition(".")[0] for one in told if not one["by"])
     for module, count in Counter(one["name"].partition(".")[0] for one in told).most_common():
         click.echo(f"{count:6} {survived[module]:5} survived  {module}")
-    for reason, count in Counter(reasons()[one] for one in outcome.listed).most_common():
+    for reason, count in Counter(load_reasons()[one] for one in outcome.listed).most_common():
         click.echo(f"{count:6} survived: {reason}")
     for name in outcome.unlisted:
         click.echo(f"survived, and not listed: {name}")

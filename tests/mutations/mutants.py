@@ -102,11 +102,11 @@ def _text(module: str) -> str:
 
 
 @cache
-def tree_of(module: str) -> ast.Module:
+def parse_module(module: str) -> ast.Module:
     return ast.parse(_text(module))
 
 
-def names_made_of(tree: ast.Module, first: str) -> list[str]:
+def list_derived_names(tree: ast.Module, first: str) -> list[str]:
     """A table, and those of its module that are made of it, in their order."""
     found = [first]
     for one in tree.body:
@@ -117,20 +117,20 @@ def names_made_of(tree: ast.Module, first: str) -> list[str]:
     return found
 
 
-def mutants() -> list[Mutant]:
+def list_mutants() -> list[Mutant]:
     """Every one there is; of two with one name the later ones are numbered."""
-    found = [one for module in dict.fromkeys((*TABLES, *FLOWS)) for one in _of_module(module)]
+    names = [mutant for module in dict.fromkeys((*TABLES, *FLOWS)) for mutant in _of_module(module)]
     seen: dict[str, int] = {}
     named: list[Mutant] = []
-    for one in found:
-        seen[one.name] = again = seen.get(one.name, 0) + 1
-        what = one.what if again == 1 else f"{one.what} ({again})"
-        named.append(replace(one, what=what))
+    for mutant in names:
+        seen[mutant.name] = again = seen.get(mutant.name, 0) + 1
+        what = mutant.what if again == 1 else f"{mutant.what} ({again})"
+        named.append(replace(mutant, what=what))
     return named
 
 
 def _of_module(module: str) -> Iterator[Mutant]:
-    tree = tree_of(module)
+    tree = parse_module(module)
     numbers = {id(node): number for number, node in enumerate(ast.walk(tree))}
 
     def mutant(
@@ -157,9 +157,9 @@ def _of_module(module: str) -> Iterator[Mutant]:
 def _of_data(top: ast.stmt, module: str) -> Iterator[tuple[str, ast.AST, str, Change]]:
     """Of a shape, or of a table."""
     if isinstance(top, ast.ClassDef):
-        yield from ((top.name, *found) for found in _of_shape(top, module))
+        yield from ((top.name, *names) for names in _of_shape(top, module))
     elif isinstance(top, ast.Assign | ast.AnnAssign) and top.value:
-        yield from ((_named(top), *found) for found in _of_table(top.value))
+        yield from ((_named(top), *names) for names in _of_table(top.value))
 
 
 def _named(statement: ast.Assign | ast.AnnAssign) -> str:
@@ -170,14 +170,14 @@ def _named(statement: ast.Assign | ast.AnnAssign) -> str:
 @cache
 def _uses(module: str) -> dict[tuple[str, str], set[str]]:
     """Each module's name to the lines, ``module:line``, where this module uses it."""
-    tree = tree_of(module)
+    tree = parse_module(module)
     imported = {
         alias.asname or alias.name: (str(one.module).removeprefix("mappings."), alias.name)
         for one in tree.body
         if isinstance(one, ast.ImportFrom) and str(one.module).startswith("mappings.")
         for alias in one.names
     }
-    found: dict[tuple[str, str], set[str]] = {}
+    names: dict[tuple[str, str], set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             used = imported.get(node.id, (module, node.id))
@@ -185,8 +185,8 @@ def _uses(module: str) -> dict[tuple[str, str], set[str]]:
             used = (node.value.id, node.attr)
         else:
             continue
-        found.setdefault(used, set()).add(f"{module}:{node.lineno}")
-    return found
+        names.setdefault(used, set()).add(f"{module}:{node.lineno}")
+    return names
 
 
 @cache
@@ -194,11 +194,11 @@ def _modules() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in MAPPINGS.glob("*.py")))
 
 
-def lines_that_use(mutant: Mutant) -> set[str] | None:
+def list_using_lines(mutant: Mutant) -> set[str] | None:
     """Lines that use a table, or one made of it; None where that cannot be told."""
     if mutant.is_read_at_start:
         return None
-    names = names_made_of(tree_of(mutant.module), mutant.where)
+    names = list_derived_names(parse_module(mutant.module), mutant.where)
     return {
         line
         for module in _modules()

@@ -10,7 +10,7 @@ FILE = Path(__file__).with_name("survivors.toml")
 
 
 @cache
-def reasons() -> dict[str, str]:
+def load_reasons() -> dict[str, str]:
     """Mutant's name to the reason why nothing that is asked can tell it from what it was made of."""
     listed = tomllib.loads(FILE.read_text("utf-8")).get("survivors", [])
     return {name: one["because"] for one in listed for name in one["mutants"]}

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from gateway.compare.rules import Rules, build_rules
-from tests.gateway.compare.towns import report
-from tests.mutations.keeping import Kept
-from tests.mutations.mutants import Mutant, mutants
-from tests.mutations.patching import patched
-from tests.mutations.survivors import reasons
-from tests.proof.worlds import Worlds, open_worlds
+from tests.gateway.compare.fake_services import build_comparison_report
+from tests.mutations.mutants import Mutant, list_mutants
+from tests.mutations.patching import apply_mutant
+from tests.mutations.results_file import ResultsFile
+from tests.mutations.survivors import load_reasons
+from tests.proof.worlds import ComparedServices, open_compared_services
 
 SCENARIO = """
 title = "Somebody is paid"
@@ -78,43 +78,43 @@ RULES: dict[str, Any] = {
 }
 
 
-async def compared(worlds: Worlds) -> Any:
+async def run_compare(worlds: ComparedServices) -> Any:
     key = next(worlds.keys)
     for service in worlds.services:
-        service.keys.clear()
-        service.add_key(key)
+        service.credentials.clear()
+        service.add_credentials(key)
     rules = Rules().combine(build_rules(RULES, "rules"))
     urls, keys = [worlds.control, worlds.candidate], (key.api_key, key.api_key)
-    return await report(urls, SCENARIO, keys=keys, rules=rules, allow_writes=True)
+    return await build_comparison_report(urls, SCENARIO, keys=keys, rules=rules, allow_writes=True)
 
 
-async def test_compare_finds_them_in_a_scenario_and_nothing_where_there_is_none(
+async def test_compare_command_finds_mutants(
     tmp_path: Path,
 ) -> None:
-    every = {one.name: one for one in mutants()}
-    async with open_worlds(tmp_path, 2 * len(BROKEN) + 1) as worlds:
+    every = {mutant.name: mutant for mutant in list_mutants()}
+    async with open_compared_services(tmp_path, 2 * len(BROKEN) + 1) as worlds:
         for name, place in BROKEN.items():
-            with patched(every[name]):
-                told = await compared(worlds)
-            assert told["exit_code"] == 1, name
-            assert place in [one["path"] for one in told["differences"]], name
-            told = await compared(worlds)
-            assert (told["exit_code"], told["differences"]) == (0, []), f"after {name}"
+            with apply_mutant(every[name]):
+                output = await run_compare(worlds)
+            assert output["exit_code"] == 1, name
+            assert place in [mutant["path"] for mutant in output["differences"]], name
+            output = await run_compare(worlds)
+            assert (output["exit_code"], output["differences"]) == (0, []), f"after {name}"
 
 
-async def test_a_few_of_a_seed_are_found() -> None:
-    some = r"^(objects|errors|batch_views|recipient_queries|paging|legacy\.Recipient:)"
-    command = ("-m", "tests.mutations", "--only", some, "--sample", "10", "--processes", "1")
+async def test_sampled_mutants_are_found() -> None:
+    pattern = r"^(objects|errors|batch_views|recipient_queries|paging|legacy\.Recipient:)"
+    command = ("-m", "tests.mutations", "--only", pattern, "--sample", "10", "--processes", "1")
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    told = (await process.communicate())[0].decode()
-    assert process.returncode == 0, told
-    assert "10 tried, 10 found, 0 listed, 0 unlisted" in told
+    output = (await process.communicate())[0].decode()
+    assert process.returncode == 0, output
+    assert "10 tried, 10 found, 0 listed, 0 unlisted" in output
 
 
-def of(module: str, where: str) -> list[Mutant]:
-    return [one for one in mutants() if (one.module, one.where) == (module, where)]
+def select_mutants(module: str, where: str) -> list[Mutant]:
+    return [mutant for mutant in list_mutants() if (mutant.module, mutant.where) == (module, where)]
 
 
 @pytest.mark.parametrize(
@@ -125,68 +125,76 @@ def of(module: str, where: str) -> list[Mutant]:
         ("banking", "BRANCH_RULES", 6),
     ],
 )
-def test_each_row_of_a_table_is_dropped_swapped_misspelt_and_off_by_one(
-    module: str, table: str, rows: int
-) -> None:
-    whats = [one.what for one in of(module, table)]
-    assert sum(what.endswith(" dropped") for what in whats) == rows
-    assert sum(what.endswith("its key, misspelt") for what in whats) == rows
+def test_table_rows_have_every_kind_of_mutant(module: str, table: str, rows: int) -> None:
+    whats = [mutant.what for mutant in select_mutants(module, table)]
+    assert sum(change.endswith(" dropped") for change in whats) == rows
+    assert sum(change.endswith("its key, misspelt") for change in whats) == rows
     # Of two rows with one value a swap is no change.
-    assert sum(what.endswith(" swapped") for what in whats) > 0
-    assert sum(what.endswith(" off by one") for what in whats) > 0
+    assert sum(change.endswith(" swapped") for change in whats) > 0
+    assert sum(change.endswith(" off by one") for change in whats) > 0
 
 
-def test_each_has_a_name_of_its_own_and_is_another_program() -> None:
-    every = mutants()
-    assert len({one.name for one in every}) == len(every) > 1500
-    for one in every[::40]:
-        assert one.source() != "", one.name
-        compile(one.source(), one.module, "exec")
+def test_mutants_differ_in_name_and_compile() -> None:
+    every = list_mutants()
+    assert len({mutant.name for mutant in every}) == len(every) > 1500
+    for mutant in every[::40]:
+        assert mutant.source() != "", mutant.name
+        compile(mutant.source(), mutant.module, "exec")
 
 
-def test_what_is_patched_in_is_taken_out_again() -> None:
+def test_mutant_is_removed_after_use() -> None:
     from mappings import errors, objects, recipients
 
-    (one,) = [
-        each for each in of("errors", "STATUS_BY_CODE") if each.what == "'not_found' off by one"
+    (mutant,) = [
+        candidate
+        for candidate in select_mutants("errors", "STATUS_BY_CODE")
+        if candidate.what == "'not_found' off by one"
     ]
-    assert not one.is_read_at_start
+    assert not mutant.is_read_at_start
     before = errors.STATUS_BY_CODE
-    with patched(one):
+    with apply_mutant(mutant):
         assert errors.STATUS_BY_CODE["not_found"] == 406
         assert errors.build_legacy_error(errors.NOT_FOUND).status == 406
     assert errors.STATUS_BY_CODE is before
-    (row,) = [each for each in of("objects", "RECIPIENT") if each.what == "email not sent"]
-    with patched(row):
+    (row,) = [
+        candidate
+        for candidate in select_mutants("objects", "RECIPIENT")
+        if candidate.what == "email not sent"
+    ]
+    with apply_mutant(row):
         assert recipients.RECIPIENT.translate_to_current({"email": "a@b.c"}) == {}
     assert objects.RECIPIENT.translate_to_current({"email": "a@b.c"}) == {"email": "a@b.c"}
 
 
-def test_what_is_patched_in_by_half_is_taken_out_as_well() -> None:
+def test_half_applied_mutant_is_removed() -> None:
     from mappings import errors
 
     def without_what_is_made_of_it(node: ast.AST) -> None:
         assert isinstance(node, ast.Module)
-        node.body = [one for one in node.body if "KNOWN_CODES" not in ast.unparse(one)[:20]]
+        node.body = [
+            mutant for mutant in node.body if "KNOWN_CODES" not in ast.unparse(mutant)[:20]
+        ]
 
-    (one,) = [
-        each for each in of("errors", "STATUS_BY_CODE") if each.what == "'not_found' off by one"
+    (mutant,) = [
+        candidate
+        for candidate in select_mutants("errors", "STATUS_BY_CODE")
+        if candidate.what == "'not_found' off by one"
     ]
-    broken = replace(one, node=0, change=without_what_is_made_of_it)
+    broken = replace(mutant, node=0, change=without_what_is_made_of_it)
     before = errors.STATUS_BY_CODE
-    with pytest.raises(AttributeError), patched(broken):
+    with pytest.raises(AttributeError), apply_mutant(broken):
         pass
     assert errors.STATUS_BY_CODE is before
 
 
-def test_a_run_is_taken_up_again_until_a_source_is_another(tmp_path: Path) -> None:
-    Kept(tmp_path / "kept").add({"name": "one", "by": "", "seconds": 1.0})
-    assert list(Kept(tmp_path / "kept").tried) == ["one"]
+def test_run_continues_until_source_changes(tmp_path: Path) -> None:
+    ResultsFile(tmp_path / "kept").add({"name": "one", "by": "", "seconds": 1.0})
+    assert list(ResultsFile(tmp_path / "kept").tried) == ["one"]
     (tmp_path / "kept" / "of").write_text("other sources")
-    assert Kept(tmp_path / "kept").tried == {}
+    assert ResultsFile(tmp_path / "kept").tried == {}
 
 
-def test_who_is_listed_as_a_survivor_is_a_mutant_and_has_a_reason() -> None:
-    names = {one.name for one in mutants()}
-    assert sorted(reasons().keys() - names) == []
-    assert all(len(reason) > 20 for reason in reasons().values())
+def test_survivors_exist_and_have_reasons() -> None:
+    names = {mutant.name for mutant in list_mutants()}
+    assert sorted(load_reasons().keys() - names) == []
+    assert all(len(reason) > 20 for reason in load_reasons().values())

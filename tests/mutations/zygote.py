@@ -43,11 +43,11 @@ class Job:
     """Of its settings."""
 
 
-class NotStarted(Exception):
+class GatewayNotStarted(Exception):
     """The mutant's gateway did not start, which reveals the mutant."""
 
 
-class Zygote:
+class GatewayForker:
     """Made before there is a loop or a thread in the process; ``end`` it."""
 
     def __init__(self) -> None:
@@ -67,14 +67,14 @@ class Zygote:
     async def start(self, job: Job) -> Any:
         """The address of its gateway, or the description of its interface; raises NotStarted."""
         self._here.send(job)
-        told, why = await asyncio.to_thread(self._heard)
-        if told is None:
-            raise NotStarted(why)
-        return told
+        answer, why = await asyncio.to_thread(self._receive)
+        if answer is None:
+            raise GatewayNotStarted(why)
+        return answer
 
-    def _heard(self) -> Any:
+    def _receive(self) -> Any:
         if not self._here.poll(START_SECONDS):
-            raise NotStarted("it did not start in time")
+            raise GatewayNotStarted("it did not start in time")
         return self._here.recv()
 
     def stop(self) -> None:
@@ -118,9 +118,9 @@ def _serve(job: Job, tell: Connection, lifeline: int) -> None:
     # A mutant may loop for ever or exhaust the memory.
     resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-    sys.meta_path.insert(0, _Mutated(f"mappings.{job.module}", job.source))
+    sys.meta_path.insert(0, _MutantFinder(f"mappings.{job.module}", job.source))
     if not job.folder:
-        from tests.house import describe_interface
+        from tests.running_gateway import describe_interface
 
         tell.send((describe_interface(), ""))
     else:
@@ -133,14 +133,14 @@ async def _run(job: Job, tell: Connection, lifeline: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     from pathlib import Path
 
-    from tests.house import run_until_shutdown, settings_for
+    from tests.running_gateway import run_until_shutdown, settings_for
 
     asyncio.get_running_loop().add_reader(lifeline, os._exit, 0)
     settings = settings_for(Path(job.folder), job.base_url, **job.sections)
     await run_until_shutdown(settings, lambda running: tell.send((running.url, "")))
 
 
-class _Mutated(importlib.abc.MetaPathFinder):
+class _MutantFinder(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, source: str) -> None:
         self._name = name
         self._source = source
@@ -150,12 +150,12 @@ class _Mutated(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if name != self._name:
             return None
-        found = importlib.machinery.PathFinder.find_spec(name, path)
-        assert found is not None
-        assert found.origin is not None
-        loader = _Loader(name, found.origin)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        assert spec is not None
+        assert spec.origin is not None
+        loader = _Loader(name, spec.origin)
         loader.source = self._source
-        return importlib.util.spec_from_file_location(name, found.origin, loader=loader)
+        return importlib.util.spec_from_file_location(name, spec.origin, loader=loader)
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

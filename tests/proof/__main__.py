@@ -19,11 +19,17 @@ import click
 import structlog
 import uvloop
 
-from tests.proof.drawing import drawn
-from tests.proof.findings import Findings, Kind, shortest
-from tests.proof.named import NAMED
-from tests.proof.sequences import Asking, sequences
-from tests.proof.worlds import OWN_WORDS, Tally, Worlds, open_worlds, told
+from tests.proof.findings import Findings, Kind, shorten_sequence
+from tests.proof.known_differences import KNOWN_DIFFERENCES
+from tests.proof.seeded_draw import draw_from_seed
+from tests.proof.sequences import ProofRequest, sequences
+from tests.proof.worlds import (
+    OWN_WORDS,
+    ComparedServices,
+    Tally,
+    format_differences,
+    open_compared_services,
+)
 
 AT_A_TIME = 100
 """Sequences before both services are replaced."""
@@ -41,24 +47,24 @@ def main() -> int:
     arguments = argparse.ArgumentParser(prog="tests.proof", description=__doc__)
     arguments.add_argument("--seconds", type=float, default=3600)
     arguments.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
-    given = arguments.parse_args()
+    options = arguments.parse_args()
     tally, findings = Tally(), Findings()
     began = time.monotonic()
-    click.echo(f"from seed {given.seed} on, for {given.seconds:g} s")
-    spoken, seed = began, given.seed
-    while (now := time.monotonic()) < began + given.seconds:
+    click.echo(f"from seed {options.seed} on, for {options.seconds:g} s")
+    spoken, seed = began, options.seed
+    while (now := time.monotonic()) < began + options.seconds:
         if now > spoken + SPEAKS_EVERY_SECONDS:
             spoken = now
             click.echo(f"{now - began:.0f} s: {tally.compared} answers compared")
-        for kind in _some(seed, tally, findings, began + given.seconds):
+        for kind in _some(seed, tally, findings, began + options.seconds):
             click.echo(f"seed {seed}: {' '.join(kind)}")
         seed += 1
     _tell(tally, time.monotonic() - began)
-    for kind, (its_seed, found, askings) in findings.first.items():
+    for kind, (its_seed, differences, askings) in findings.first.items():
         click.echo(f"\n{findings.count[kind]} times, first with seed {its_seed}, after")
         shortest = _shortest(its_seed, kind, askings)
         click.echo("\n".join(map(str, shortest)))
-        click.echo(told(found))
+        click.echo(format_differences(differences))
     return 1 if findings.first else 0
 
 
@@ -66,23 +72,25 @@ def _some(seed: int, tally: Tally, findings: Findings, ends: float) -> list[Kind
     """Plays sequences of a seed; returns the new differences."""
     known = set(findings.first)
 
-    async def plays(worlds: Worlds) -> None:
+    async def plays(worlds: ComparedServices) -> None:
         worlds.tally = tally
         for number in range(AT_A_TIME):
             if time.monotonic() > ends:
                 return
-            askings = drawn(LONG, f"{seed} {number}")
+            askings = draw_from_seed(LONG, f"{seed} {number}")
             findings.add(seed, await worlds.play(askings), askings)
 
     _in_worlds(seed, AT_A_TIME, plays)
     return [kind for kind in findings.first if kind not in known]
 
 
-def _in_worlds(seed: int, merchants: int, plays: Callable[[Worlds], Awaitable[Found]]) -> Found:
+def _in_worlds(
+    seed: int, merchants: int, plays: Callable[[ComparedServices], Awaitable[Found]]
+) -> Found:
     async def within(folder: Path) -> Found:
         # Every other time the service has its own vocabulary.
         words = OWN_WORDS if seed % 2 else {}
-        async with open_worlds(folder, merchants, words) as worlds:
+        async with open_compared_services(folder, merchants, words) as worlds:
             return await plays(worlds)
 
     memory = IN_MEMORY if IN_MEMORY.is_dir() else None
@@ -93,15 +101,15 @@ def _in_worlds(seed: int, merchants: int, plays: Callable[[Worlds], Awaitable[Fo
         return runner.run(within(Path(folder)))
 
 
-def _shortest(seed: int, kind: Kind, askings: list[Asking]) -> list[Asking]:
+def _shortest(seed: int, kind: Kind, askings: list[ProofRequest]) -> list[ProofRequest]:
     """The shortest part of a sequence that still shows this kind of difference."""
 
-    async def plays(worlds: Worlds) -> list[Asking]:
-        async def shows(tried: list[Asking]) -> bool:
+    async def plays(worlds: ComparedServices) -> list[ProofRequest]:
+        async def shows(tried: list[ProofRequest]) -> bool:
             found = await worlds.play(tried)
             return bool(found) and found[0].kind == kind
 
-        return await shortest(askings, shows)
+        return await shorten_sequence(askings, shows)
 
     return _in_worlds(seed, len(askings), plays)
 
@@ -114,7 +122,7 @@ def _tell(tally: Tally, seconds: float) -> None:
         "statuses: " + ", ".join(f"{status} {count}" for status, count in tally.statuses.items())
     )
     click.echo("differences that are named:")
-    for one in NAMED:
+    for one in KNOWN_DIFFERENCES:
         click.echo(f"{tally.named[one.name]:8}  {one.name} ({one.section}): {one.because}")
 
 

@@ -10,9 +10,20 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from tests.proof.sequences import AT_THE_SERVICE, ONE_B, ONE_P, ONE_R, WHOLE, Asking, B, Body, P, R
+from tests.proof.sequences import (
+    AT_THE_SERVICE,
+    ONE_B,
+    ONE_P,
+    ONE_R,
+    WHOLE_OBJECT,
+    B,
+    Body,
+    P,
+    ProofRequest,
+    R,
+)
 
-Sequence = tuple[str, list[Asking]]
+Sequence = tuple[str, list[ProofRequest]]
 
 METHODS = f"{ONE_R}/payout-methods"
 ADDRESS = {
@@ -33,24 +44,24 @@ IBANS = {
 }  # fmt: skip
 
 
-def get(path: str) -> Asking:
-    return Asking("GET", path)
+def get(path: str) -> ProofRequest:
+    return ProofRequest("GET", path)
 
 
-def post(path: str, body: Any = None, picks: tuple[int, int] = (0, 0)) -> Asking:
-    return Asking("POST", path, body, picks)
+def post(path: str, body: Any = None, picks: tuple[int, int] = (0, 0)) -> ProofRequest:
+    return ProofRequest("POST", path, body, picks)
 
 
-def patch(path: str, body: Any, picks: tuple[int, int] = (0, 0)) -> Asking:
-    return Asking("PATCH", path, body, picks)
+def patch(path: str, body: Any, picks: tuple[int, int] = (0, 0)) -> ProofRequest:
+    return ProofRequest("PATCH", path, body, picks)
 
 
-def delete(path: str, body: Any = None, picks: tuple[int, int] = (0, 0)) -> Asking:
-    return Asking("DELETE", path, body, picks)
+def delete(path: str, body: Any = None, picks: tuple[int, int] = (0, 0)) -> ProofRequest:
+    return ProofRequest("DELETE", path, body, picks)
 
 
-def happens(what: str) -> Asking:
-    return Asking(AT_THE_SERVICE, what)
+def happens(what: str) -> ProofRequest:
+    return ProofRequest(AT_THE_SERVICE, what)
 
 
 def wallet(address: str = "ada@wallet.example.com") -> Body:
@@ -79,7 +90,7 @@ def without(body: Body, name: str) -> Body:
     return {one: value for one, value in body.items() if one != name}
 
 
-def seen(*more: Asking) -> list[Asking]:
+def seen(*more: ProofRequest) -> list[ProofRequest]:
     """After what was changed: the recipient, alone and in the list."""
     return [*more, get(ONE_R), get(METHODS), get(R)]
 
@@ -785,7 +796,7 @@ def target(amount: Any, currency: Any, **more: Any) -> Body:
     }  # fmt: skip
 
 
-def payees() -> list[Asking]:
+def payees() -> list[ProofRequest]:
     """By bank in US dollars, by wallet, and by bank in euros; the last is the nearest."""
     return [
         post(R, {**PERSON, "payout": US_BANK}),
@@ -816,8 +827,8 @@ def _batches() -> Iterator[Sequence]:
             post(B, three(), (pick, 0)),
             *ALL_OF_BATCH,
             get(ONE_P),
-            Asking("GET", ONE_P, picks=(1, 0)),
-            Asking("GET", ONE_P, picks=(2, 0)),
+            ProofRequest("GET", ONE_P, picks=(1, 0)),
+            ProofRequest("GET", ONE_P, picks=(2, 0)),
             post(f"{ONE_B}/generate-quote"),
             *ALL_OF_BATCH,
             post(f"{ONE_B}/start-processing"),
@@ -835,7 +846,7 @@ def _batches() -> Iterator[Sequence]:
             *ALL_OF_BATCH,
             get(ONE_P),
             *(
-                Asking("GET", f"{ONE_R}/payments", picks=(place, 0))
+                ProofRequest("GET", f"{ONE_R}/payments", picks=(place, 0))
                 for place in range(3)
             ),
         ]  # fmt: skip
@@ -964,7 +975,7 @@ def _batches() -> Iterator[Sequence]:
         get(ONE_B),
         delete(ONE_B),
         *(
-            Asking(method, path.replace("{batch}", "B-NOBODY"), body)
+            ProofRequest(method, path.replace("{batch}", "B-NOBODY"), body)
             for method, path, body in (
                 ("GET", ONE_B, None), ("GET", f"{ONE_B}/summary", None), ("GET", P, None),
                 ("POST", f"{ONE_B}/generate-quote", None), ("PATCH", ONE_B, {"payments": []}),
@@ -1014,9 +1025,9 @@ def _refusals() -> Iterator[Sequence]:
             post(R, PERSON),
             *(one for code in codes for one in (happens(f"refuses {code}"), get(ONE_R))),
             get(ONE_R),
-            Asking("GET", R, key="none"),
-            Asking("GET", R, key="wrong"),
-            Asking("POST", B, {}, key="wrong"),
+            ProofRequest("GET", R, key="none"),
+            ProofRequest("GET", R, key="wrong"),
+            ProofRequest("POST", B, {}, key="wrong"),
         ],
     )
     yield (
@@ -1186,11 +1197,11 @@ def _more_of_the_long_run() -> Iterator[Sequence]:
             post(METHODS, bank("MX", "MXN", accountNum="****99", swiftBic="****67")),
             post(METHODS, bank(None, "MXN", accountNum="1234567", swiftBic="1")),
             patch(METHODS, bank("XX", "USD", accountNum="****67", swiftBic="1")),
-            patch(ONE_R, {"status": "inactive", WHOLE: True}),
+            patch(ONE_R, {"status": "inactive", WHOLE_OBJECT: True}),
             *seen(),
             post(R, {**without(PERSON, "address"), "email": "bea@example.com"}),
             get(ONE_R),
-            patch(ONE_R, {"status": "inactive", WHOLE: True}),
+            patch(ONE_R, {"status": "inactive", WHOLE_OBJECT: True}),
             *seen(),
             patch(ONE_R, {"status": "disabled", "payout": {"holdup": {"limit": 5}}}),
             *seen(),
@@ -1217,9 +1228,9 @@ def _more_of_the_long_run() -> Iterator[Sequence]:
         [
             post(R, {**without(PERSON, "ssn"), "payout": brazil}),
             get(ONE_R),
-            patch(ONE_R, {"ssn": "900000001", WHOLE: True}),
+            patch(ONE_R, {"ssn": "900000001", WHOLE_OBJECT: True}),
             post(METHODS, US_BANK),
-            patch(ONE_R, {"lastName": "Byron", WHOLE: True}),
+            patch(ONE_R, {"lastName": "Byron", WHOLE_OBJECT: True}),
             patch(METHODS, {**brazil, "accounts": {"bank": {
                 **brazil["accounts"]["bank"], "governmentId": "****01"}}}),
             *seen(),
@@ -1471,7 +1482,7 @@ def _batch_lists() -> Iterator[Sequence]:
         get("/payments"),
     ]  # fmt: skip
 
-    def batches(count: int) -> Iterator[Asking]:
+    def batches(count: int) -> Iterator[ProofRequest]:
         for number in range(count):
             yield post(
                 B, {"sourceCurrency": "USD", "payments": [pay(f"1{number}.00"), pay("9.00")]}
@@ -1510,7 +1521,7 @@ _PAGES_OF_NEWEST = (
 # All that there is to be shown
 
 
-def _every_field() -> list[Asking]:
+def _every_field() -> list[ProofRequest]:
     """Each operation, with everything in its answer that the legacy document knows."""
     both = {**US_BANK, "accounts": {**US_BANK["accounts"], **wallet()["accounts"]}}
     return [
@@ -1538,7 +1549,7 @@ def _every_field() -> list[Asking]:
         delete(B, {"ids": ["{batch}"]}, (0, 1)),
         happens("wallet USD 12.50"),
         *(get(f"/profile/balances{part}") for part in ("", "/service", "/wallet")),
-        Asking("GET", "/geography/countries/US", key="none"),
+        ProofRequest("GET", "/geography/countries/US", key="none"),
         post(R, FIRM),
         delete(ONE_R),
         delete(R, {"ids": ["{recipient}"]}, (1, 0)),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 Body = dict[str, Any]
 
-WHOLE = "{whole}"
+WHOLE_OBJECT = "{whole}"
 """In a body: it is the recipient as it was shown last, but for the fields beside this."""
 
 AT_THE_SERVICE = "AT THE SERVICE"
@@ -17,7 +17,7 @@ AT_THE_SERVICE = "AT THE SERVICE"
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ProofRequest:
     """A request; ``{recipient}``, ``{batch}`` and ``{payment}`` stand for objects made before.
 
     ``picks`` says which of them, counted from the latest.
@@ -161,7 +161,7 @@ def changes(draw: st.DrawFn) -> Body:
     body = {name: draw(more[name]) for name in sorted(names)}
     if draw(_sometimes(st.just(False), st.just(True))):
         body[draw(st.sampled_from(sorted(body)))] = draw(ODD)
-    return body | draw(_sometimes(st.just({}), st.just({WHOLE: True})))
+    return body | draw(_sometimes(st.just({}), st.just({WHOLE_OBJECT: True})))
 
 
 @st.composite
@@ -289,10 +289,10 @@ ENDS = [
 
 
 @st.composite
-def _asking(draw: st.DrawFn, places: st.SearchStrategy[int]) -> Asking:
+def _asking(draw: st.DrawFn, places: st.SearchStrategy[int]) -> ProofRequest:
     _, method, path, bodies, rests = _WEIGHTED[draw(places)]
     picks = (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
-    return Asking(method, path + draw(rests), draw(bodies), picks)
+    return ProofRequest(method, path + draw(rests), draw(bodies), picks)
 
 
 HAPPENINGS = st.sampled_from(
@@ -303,8 +303,8 @@ HAPPENINGS = st.sampled_from(
 
 
 @st.composite
-def _happening(draw: st.DrawFn) -> Asking:
-    return Asking(AT_THE_SERVICE, draw(HAPPENINGS), picks=(draw(st.integers(0, 2)), 0))
+def _happening(draw: st.DrawFn) -> ProofRequest:
+    return ProofRequest(AT_THE_SERVICE, draw(HAPPENINGS), picks=(draw(st.integers(0, 2)), 0))
 
 
 _ANY = _asking(st.sampled_from(_PLACES))
@@ -313,13 +313,13 @@ _ANY = _asking(st.sampled_from(_PLACES))
 @st.composite
 def sequences(
     draw: st.DrawFn, last: int | None = None, least: int = 3, most: int = 8
-) -> list[Asking]:
+) -> list[ProofRequest]:
     """A recipient who can be paid and a batch are there before anything else is asked.
 
     ``last`` is the place in ``ENDS`` of the operation that ends it.
     """
-    askings = [Asking("POST", R, draw(people())), Asking("POST", B, draw(batches()))]
-    askings.append(Asking("GET", ONE_B))
+    askings = [ProofRequest("POST", R, draw(people())), ProofRequest("POST", B, draw(batches()))]
+    askings.append(ProofRequest("GET", ONE_B))
     each = st.integers(0, 15).flatmap(lambda die: _happening() if die == 15 else _ANY)
     askings += draw(st.lists(each, min_size=least, max_size=most))
     return [*askings, draw(_ANY if last is None else _asking(st.just(last)))]

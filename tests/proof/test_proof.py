@@ -14,16 +14,21 @@ from hypothesis import HealthCheck, given, settings
 from gateway.compare.differences import Difference
 from gateway.compare.operations import identify_operation
 from mappings import OPERATIONS
-from tests.house import describe_interface
 from tests.proof.coverage import EVERY_FIELD, coverage
-from tests.proof.described import differs
-from tests.proof.drawing import drawn
-from tests.proof.findings import Findings, shortest
-from tests.proof.named import NAMED
-from tests.proof.sequences import ENDS, Asking, R, sequences
-from tests.proof.worlds import OWN_WORDS, Unexplained, open_worlds, told
+from tests.proof.findings import Findings, shorten_sequence
+from tests.proof.known_differences import KNOWN_DIFFERENCES
+from tests.proof.openapi_check import compare_openapi
+from tests.proof.seeded_draw import draw_from_seed
+from tests.proof.sequences import ENDS, ProofRequest, R, sequences
+from tests.proof.worlds import (
+    OWN_WORDS,
+    UnexplainedDifference,
+    format_differences,
+    open_compared_services,
+)
+from tests.running_gateway import describe_interface
 
-EACH = 4
+SEQUENCES_PER_END = 4
 """Sequences per last operation: over a hundred in all."""
 
 
@@ -33,13 +38,13 @@ class Proof:
     def __init__(self, folder: Path, merchants: int, words: dict[str, str]) -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        opening = open_worlds(folder, merchants, words)
+        opening = open_compared_services(folder, merchants, words)
         self.worlds = self._runner.run(self._stack.enter_async_context(opening))
 
-    def play(self, askings: list[Asking]) -> list[Unexplained]:
+    def play(self, askings: list[ProofRequest]) -> list[UnexplainedDifference]:
         return self._runner.run(self.worlds.play(askings))
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._runner.run(self._stack.aclose())
         self._runner.close()
 
@@ -48,90 +53,99 @@ class Proof:
 def proof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
     proof = Proof(tmp_path_factory.mktemp("proof"), len(coverage()) + 1, {})
     yield proof
-    proof.end()
+    proof.close()
 
 
 @pytest.fixture(scope="module")
 def proof_in_own_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
     """In front of a service with its own words for the documents' neutral ones."""
-    proof = Proof(tmp_path_factory.mktemp("own"), len(ENDS) * EACH * 10, OWN_WORDS)
+    proof = Proof(tmp_path_factory.mktemp("own"), len(ENDS) * SEQUENCES_PER_END * 10, OWN_WORDS)
     yield proof
-    proof.end()
+    proof.close()
 
 
 @pytest.mark.parametrize("last", range(len(ENDS)))
 def test_random_sequences_are_answered_alike(proof_in_own_words: Proof, last: int) -> None:
     @settings(
-        max_examples=EACH,
+        max_examples=SEQUENCES_PER_END,
         derandomize=True,
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     @given(askings=sequences(last))
-    def plays(askings: list[Asking]) -> None:
-        found = proof_in_own_words.play(askings)
-        assert not found, told(found)
+    def play_sequence(askings: list[ProofRequest]) -> None:
+        differences = proof_in_own_words.play(askings)
+        assert not differences, format_differences(differences)
 
-    plays()
+    play_sequence()
 
 
 @pytest.mark.parametrize("place", range(len(coverage())))
-def test_what_is_asked_every_time_is_answered_alike(proof: Proof, place: int) -> None:
-    found = proof.play(coverage()[place][1])
-    assert not found, told(found)
+def test_fixed_sequence_is_answered_alike(proof: Proof, place: int) -> None:
+    differences = proof.play(coverage()[place][1])
+    assert not differences, format_differences(differences)
 
 
-def test_what_is_described_is_what_the_legacy_document_shows(proof: Proof) -> None:
-    proof.worlds.shown = set()
-    found = proof.play(EVERY_FIELD)
-    assert not found, told(found)
-    assert differs(describe_interface(), proof.worlds.shown) == ""
+def test_openapi_document_matches_responses(proof: Proof) -> None:
+    proof.worlds.shown_fields = set()
+    differences = proof.play(EVERY_FIELD)
+    assert not differences, format_differences(differences)
+    assert compare_openapi(describe_interface(), proof.worlds.shown_fields) == ""
 
 
-def test_what_is_described_otherwise_is_told(proof: Proof) -> None:
+def test_openapi_differences_are_reported(proof: Proof) -> None:
     shown, description = {"read_country country.code"}, describe_interface()
-    assert differs(description, shown).startswith("described, and not shown: ")
-    assert differs({"paths": {}}, shown) == "shown, and not described: read_country country.code"
+    assert compare_openapi(description, shown).startswith("described, and not shown: ")
+    assert (
+        compare_openapi({"paths": {}}, shown)
+        == "shown, and not described: read_country country.code"
+    )
 
 
-def test_every_difference_that_is_named_says_where_the_documents_leave_it_open() -> None:
-    for one in NAMED:
-        assert re.match(r"(legacy|current) \d", one.section), one.name
-        assert one.operations <= {operation.name for operation in OPERATIONS}, one.name
-        assert not any("*" in place for place in one.places), one.name
-        assert "status" not in one.kinds, "no status is another"
+def test_known_differences_cite_documents() -> None:
+    for entry in KNOWN_DIFFERENCES:
+        assert re.match(r"(legacy|current) \d", entry.section), entry.name
+        assert entry.operations <= {operation.name for operation in OPERATIONS}, entry.name
+        assert not any("*" in place for place in entry.places), entry.name
+        assert "status" not in entry.kinds, "no status is another"
 
 
-def test_what_is_drawn_hangs_on_its_seed_alone() -> None:
-    some = sequences(least=10, most=40)
-    assert drawn(some, "1 1") == drawn(some, "1 1") != drawn(some, "1 2")
+def test_draw_depends_on_seed_only() -> None:
+    strategy = sequences(least=10, most=40)
+    assert (
+        draw_from_seed(strategy, "1 1")
+        == draw_from_seed(strategy, "1 1")
+        != draw_from_seed(strategy, "1 2")
+    )
 
 
-def test_the_shortest_sequence_has_what_is_needed_alone() -> None:
-    askings = [Asking("GET", path) for path in "abcdef"]
+def test_shortest_sequence_is_minimal() -> None:
+    askings = [ProofRequest("GET", path) for path in "abcdef"]
 
-    async def shows(tried: list[Asking]) -> bool:
-        return {"b", "e"} <= {one.path for one in tried}
+    async def shows(tried: list[ProofRequest]) -> bool:
+        return {"b", "e"} <= {entry.path for entry in tried}
 
-    assert asyncio.run(shortest(askings, shows)) == [askings[1], askings[4]]
+    assert asyncio.run(shorten_sequence(askings, shows)) == [askings[1], askings[4]]
 
 
-def test_a_difference_is_told_once_with_how_often_it_was_found() -> None:
+def test_repeated_difference_is_counted() -> None:
     difference = Difference("value", ("name",), ("name",), "name", "Ada", "Bea")
-    found = [Unexplained("GET /v1/recipients", "list_recipients", difference, (b"{}", b"[]"))]
+    differences = [
+        UnexplainedDifference("GET /v1/recipients", "list_recipients", difference, (b"{}", b"[]"))
+    ]
     findings = Findings()
     findings.add(1, [], [])
-    findings.add(2, found, [Asking("GET", R)])
-    findings.add(3, found, [])
+    findings.add(2, differences, [ProofRequest("GET", R)])
+    findings.add(3, differences, [])
     kind = ("list_recipients", "value", "name")
-    assert findings.first == {kind: (2, found, [Asking("GET", R)])}
+    assert findings.first == {kind: (2, differences, [ProofRequest("GET", R)])}
     assert findings.count[kind] == 2
-    assert told(found).split("\n")[1:3] == [
+    assert format_differences(differences).split("\n")[1:3] == [
         "GET /v1/recipients", "  list_recipients value name: 'Ada' is 'Bea' "
     ]  # fmt: skip
 
 
-def test_every_operation_ends_some_of_them() -> None:
+def test_every_operation_ends_a_sequence() -> None:
     ends = {identify_operation(method, f"/v1{path}").name for method, path in ENDS}
-    assert ends >= {one.name for one in OPERATIONS}
+    assert ends >= {entry.name for entry in OPERATIONS}

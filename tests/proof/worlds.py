@@ -23,27 +23,27 @@ from gateway.simulator import (
     Service,
     Simulator,
     Switches,
-    Words,
+    Vocabulary,
     accounts,
     batches,
     processing,
     start,
 )
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.options import ServiceCredentials
 from gateway.simulator.state import Account, Batch, Recipient
-from gateway.simulator.switches import Key
-from gateway.simulator.wire import JsonObject
-from tests.house import KEY, import_lines, open_house, settings_for
-from tests.proof.described import shown_by
-from tests.proof.named import LOGGED, NAMED, Named
-from tests.proof.sequences import AT_THE_SERVICE, WHOLE, Asking
+from tests.proof.known_differences import KNOWN_DIFFERENCES, LOGGED, KnownDifference
+from tests.proof.openapi_check import list_shown_fields
+from tests.proof.sequences import AT_THE_SERVICE, WHOLE_OBJECT, ProofRequest
+from tests.running_gateway import KEY, import_lines, open_house, settings_for
 
-SECONDS = 20
+TIMEOUT_SECONDS = 20
 """Generous, because a slow machine is no difference."""
-NONE = {"recipient": "R-NONE", "batch": "B-NONE", "payment": "P-NONE"}
+UNKNOWN_IDS = {"recipient": "R-NONE", "batch": "B-NONE", "payment": "P-NONE"}
 
 
 RULES = Rules()
-LONG_AGO = RULES.combine(
+REPLAY_RULES = RULES.combine(
     build_rules(
         {
             "present": [
@@ -63,7 +63,7 @@ LONG_AGO = RULES.combine(
 
 
 @dataclass(frozen=True, slots=True)
-class Unexplained:
+class UnexplainedDifference:
     """A difference that is not a known one."""
 
     asking: str
@@ -77,20 +77,20 @@ class Unexplained:
         return self.operation, self.difference.kind, self.difference.normal_path
 
     def __str__(self) -> str:
-        one = self.difference
+        difference = self.difference
         return (
-            f"  {self.operation} {one.kind} {one.normal_path}: {one.control!r} is"
-            f" {one.candidate!r} {one.note}"
+            f"  {self.operation} {difference.kind} {difference.normal_path}: {difference.control!r} is"
+            f" {difference.candidate!r} {difference.note}"
         )
 
 
-def told(found: list[Unexplained]) -> str:
+def format_differences(differences: list[UnexplainedDifference]) -> str:
     """Formats the differences of one response with the request and both responses."""
-    if not found:
+    if not differences:
         return ""
-    control, candidate = (body.decode(errors="replace")[:1500] for body in found[0].bodies)
+    control, candidate = (body.decode(errors="replace")[:1500] for body in differences[0].bodies)
     answers = [f"  control   {control}", f"  candidate {candidate}"]
-    return "\n".join(["", found[0].asking, *map(str, found), *answers])
+    return "\n".join(["", differences[0].asking, *map(str, differences), *answers])
 
 
 @dataclass
@@ -102,54 +102,58 @@ class Tally:
 
 
 @dataclass
-class Worlds:
+class ComparedServices:
     """Merchants whom nobody has asked for anything yet, in both."""
 
     control: str
     candidate: str
-    keys: Iterator[Key]
+    keys: Iterator[ServiceCredentials]
     services: tuple[Service, Service]
     tally: Tally = field(default_factory=Tally)
-    seconds: float = SECONDS
-    shown: set[str] | None = None
+    seconds: float = TIMEOUT_SECONDS
+    shown_fields: set[str] | None = None
     """The fields of control's answers are put here, each after the operation's name."""
-    remembers: dict[int, list[Answer]] | None = None
+    recorded_responses: dict[int, list[Answer]] | None = None
     """Control's answers by sequence (its ``id``): of one that is here only candidate is asked.
 
     One that was played to its end is put here.
     """
 
-    async def play(self, askings: list[Asking]) -> list[Unexplained]:
+    async def play(self, askings: list[ProofRequest]) -> list[UnexplainedDifference]:
         """Asks a sequence of a new merchant in both; what differs and is not named."""
         key = next(self.keys)
         for service in self.services:
             # One at a time: a service looks for a key among all that it has.
-            service.keys.clear()
-            service.add_key(key)
+            service.credentials.clear()
+            service.add_credentials(key)
         sides = [
             Side(name, url, key.api_key, timeout_seconds=self.seconds, concurrency=1)  # type: ignore[arg-type]
             for name, url in (("control", self.control), ("candidate", self.candidate))
         ]
         async with sides[0].open() as control, sides[1].open() as candidate:
-            told = None if self.remembers is None else self.remembers.get(id(askings))
-            visit = _Visit(control, candidate, self.tally, self.shown, told)
+            told = (
+                None
+                if self.recorded_responses is None
+                else self.recorded_responses.get(id(askings))
+            )
+            visit = _SequenceRun(control, candidate, self.tally, self.shown_fields, told)
             for number, asking in enumerate(askings):
                 if asking.method == AT_THE_SERVICE:
-                    visit.happen(asking, self.services, key.merchant, number)
-                elif found := await visit.ask(asking, number):
-                    return found
-        if self.remembers is not None:
-            self.remembers[id(askings)] = visit.answers
+                    visit.apply_event(asking, self.services, key.merchant, number)
+                elif differences := await visit.request(asking, number):
+                    return differences
+        if self.recorded_responses is not None:
+            self.recorded_responses[id(askings)] = visit.answers
         return []
 
 
 @dataclass
-class _Visit:
+class _SequenceRun:
     control: Side
     candidate: Side
     tally: Tally
     shown: set[str] | None = None
-    told: list[Answer] | None = None
+    recorded: list[Answer] | None = None
     answers: list[Answer] = field(default_factory=list)
     pairing: IdMap = field(default_factory=IdMap)
     known: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -157,91 +161,93 @@ class _Visit:
     """Each recipient as control showed it."""
     batch_of: dict[str, str] = field(default_factory=dict)
 
-    async def ask(self, asking: Asking, number: int) -> list[Unexplained]:
-        target, body = self._filled(asking)
-        own = await self._control(_sent(asking, target, body))
+    async def request(self, asking: ProofRequest, number: int) -> list[UnexplainedDifference]:
+        target, body = self._fill_ids(asking)
+        own = await self._fetch_control(_build_sent_request(asking, target, body))
         other = await self.candidate.send(
-            _sent(
+            _build_sent_request(
                 asking,
                 self.pairing.translate_text(target, number),
                 body and self.pairing.translate_text(body, number),
             )
         )
         operation = identify_operation(asking.method, target).name or asking.path
-        rules = RULES if self.told is None else LONG_AGO
+        rules = RULES if self.recorded is None else REPLAY_RULES
         differ = Differ(rules, self.pairing, operation=operation, step=number)
-        found = [*differ.compare_answers(own, other), *_too_long(other)]
+        differences = [*differ.compare_answers(own, other), *_list_too_long(other)]
         self._count(operation, own)
         if self.shown is not None:
-            self.shown.update(shown_by(operation, asking.method, own))
-        self._learn(own)
+            self.shown.update(list_shown_fields(operation, asking.method, own))
+        self._learn_ids(own)
         return [
-            Unexplained(f"{asking.method} {target} {body}", operation, one, (own.body, other.body))
-            for one in found
-            if not self._is_named(operation, one, own, other)
+            UnexplainedDifference(
+                f"{asking.method} {target} {body}", operation, difference, (own.body, other.body)
+            )
+            for difference in differences
+            if not self._is_known_difference(operation, difference, own, other)
         ]
 
-    async def _control(self, sent: OutgoingRequest) -> Answer:
+    async def _fetch_control(self, sent: OutgoingRequest) -> Answer:
         """Asked, or remembered: what it is asked depends on nothing but its own answers."""
         number = len(self.answers)
-        answer = await self.control.send(sent) if self.told is None else self.told[number]
+        answer = await self.control.send(sent) if self.recorded is None else self.recorded[number]
         self.answers.append(answer)
         return answer
 
-    def happen(
-        self, asking: Asking, services: tuple[Service, Service], merchant: str, number: int
+    def apply_event(
+        self, asking: ProofRequest, services: tuple[Service, Service], merchant: str, number: int
     ) -> None:
         """What nobody asks for by a request, and clients see all the same: to both services."""
-        target, _ = self._filled(asking)
+        target, _ = self._fill_ids(asking)
         both = (target, self.pairing.translate_text(target, number))
         for service, spelled in zip(services, both, strict=True):
-            if self.told is not None and service is services[0]:
+            if self.recorded is not None and service is services[0]:
                 continue  # it happened when control was asked
             what, *words = spelled.removeprefix("/v1").split()
             place = 0 if service is services[0] else 1
-            happening = HAPPENINGS.get(what) or APART[what][place]
+            happening = HAPPENINGS.get(what) or SEPARATE_MERCHANT[what][place]
             happening(service, merchant, *words)
 
-    def _filled(self, asking: Asking) -> tuple[str, str]:
+    def _fill_ids(self, asking: ProofRequest) -> tuple[str, str]:
         """Its target and its body, by the ids of control."""
         names = {
-            kind: self._picked(kind, asking.picks[place])
+            kind: self._pick_id(kind, asking.picks[place])
             for kind, place in (("recipient", 0), ("batch", 1))
         }
-        names["payment"] = self._picked("payment", asking.picks[0])
+        names["payment"] = self._pick_id("payment", asking.picks[0])
         if "{payment}" in asking.path or "{payment}" in json.dumps(asking.body):
             # Mostly a payment of its own batch.
             names["batch"] = self.batch_of.get(names["payment"], names["batch"])
         target, body = f"/v1{asking.path}", asking.body
-        if body is not None and WHOLE in body:
-            changed = {name: value for name, value in body.items() if name != WHOLE}
+        if body is not None and WHOLE_OBJECT in body:
+            changed = {name: value for name, value in body.items() if name != WHOLE_OBJECT}
             body = {**self.shown_last.get(names["recipient"], {}), **changed}
         text = "" if body is None else json.dumps(body)
         for kind, id_ in names.items():
             target, text = (one.replace(f"{{{kind}}}", id_) for one in (target, text))
         return target, text
 
-    def _picked(self, kind: str, pick: int) -> str:
+    def _pick_id(self, kind: str, pick: int) -> str:
         known = self.known[kind]
-        return known[-1 - pick % len(known)] if known else NONE[kind]
+        return known[-1 - pick % len(known)] if known else UNKNOWN_IDS[kind]
 
-    def _learn(self, answer: Answer) -> None:
+    def _learn_ids(self, answer: Answer) -> None:
         if not answer.is_good:
             return
         body = json.loads(answer.body)
         for kind in ("recipient", "batch"):
-            self._know(kind, body.get(kind))
+            self._add_id(kind, body.get(kind))
         if isinstance(shown := body.get("recipient"), dict):
             self.shown_last[shown["id"]] = shown
         batch = body.get("batch") or {}
         listed = batch.get("payments") if isinstance(batch, dict) else None
         rows = listed.get("payments", []) if isinstance(listed, dict) else []
         for payment in [*rows, *([body["payment"]] if "payment" in body else [])]:
-            self._know("payment", payment)
+            self._add_id("payment", payment)
             if within := (payment.get("batch") or {}).get("id") or batch.get("id"):
                 self.batch_of[payment["id"]] = within
 
-    def _know(self, kind: str, made: Any) -> None:
+    def _add_id(self, kind: str, made: Any) -> None:
         id_ = made.get("id") if isinstance(made, dict) else None
         if id_ and id_ not in self.known[kind]:
             self.known[kind].append(id_)
@@ -251,10 +257,12 @@ class _Visit:
         self.tally.operations[operation] += 1
         self.tally.statuses[answer.status] += 1
 
-    def _is_named(self, operation: str, found: Difference, own: Answer, other: Answer) -> bool:
-        for one in NAMED:
-            if one.is_it(operation, found, own, other):
-                self.tally.named[one.name] += 1
+    def _is_known_difference(
+        self, operation: str, difference: Difference, own: Answer, other: Answer
+    ) -> bool:
+        for known in KNOWN_DIFFERENCES:
+            if known.matches(operation, difference, own, other):
+                self.tally.named[known.name] += 1
                 return True
         return False
 
@@ -263,30 +271,32 @@ _LONG = re.compile(r'"id":"([RB]-[A-Za-z0-9]{17,})"')
 """Legacy interface, section 2: sixteen characters."""
 
 
-def _too_long(answer: Answer) -> Iterator[Difference]:
+def _list_too_long(answer: Answer) -> Iterator[Difference]:
     for id_ in _LONG.findall(answer.body.decode(errors="replace")):
         yield Difference("value", ("id",), ("id",), "id", "an id of 16 characters", id_)
 
 
 def _in_service(service: Service, merchant: str, id_: str) -> str:
     """A stand-in's own id: legacy clients know some by another."""
-    return service.world(merchant).legacy_ids.get(id_, id_)
+    return service.find_or_create_tenant(merchant).service_ids_by_legacy_id.get(id_, id_)
 
 
 def _known(service: Service, merchant: str, id_: str) -> Recipient | None:
     """None where it never came to be, or was deleted: nothing happens to it any more."""
-    found = service.world(merchant).recipients.get(_in_service(service, merchant, id_))
-    return None if found is None or found.archived else found
+    recipient = service.find_or_create_tenant(merchant).recipients.get(
+        _in_service(service, merchant, id_)
+    )
+    return None if recipient is None or recipient.is_archived else recipient
 
 
 def _status(service: Service, merchant: str, id_: str, word: str) -> None:
-    if found := _known(service, merchant, id_):
-        _move(found, word)
+    if recipient := _known(service, merchant, id_):
+        _move(recipient, word)
 
 
 def _compliance(service: Service, merchant: str, id_: str, word: str) -> None:
-    if found := _known(service, merchant, id_):
-        service.set_compliance(found.id, word)
+    if recipient := _known(service, merchant, id_):
+        service.set_compliance(recipient.id, word)
 
 
 def _outcome(service: Service, merchant: str, id_: str, word: str) -> None:
@@ -303,8 +313,8 @@ def _account(service: Service, recipient: Recipient, kind: str, fields: tuple[st
     """One more, as a client of the current interface adds it; not the primary one."""
     known = dict(one.split("=") for one in fields)
     number = len(recipient.accounts)
-    kind = service.words.wallet if kind == "wallet" else kind
-    accounts.attach(
+    kind = service.vocabulary.wallet if kind == "wallet" else kind
+    accounts.attach_account(
         recipient, Account(f"A-ADDED{number}", kind, False, {"currency": "USD"} | known)
     )
 
@@ -347,10 +357,10 @@ def _paid(recipient: Recipient) -> None:
 
 def _finish(service: Service, merchant: str) -> None:
     """What is processed is over."""
-    world = service.world(merchant)
-    for batch in world.processing:
+    world = service.find_or_create_tenant(merchant)
+    for batch in world.processing_batches:
         batch.sent_at = batch.sent_at and batch.sent_at - timedelta(hours=1)
-    processing.finish_due(world)
+    processing.finish_due_batches(world)
 
 
 CODES = {
@@ -367,14 +377,14 @@ def _refuses(service: Service, code: str) -> None:
     legacy, current = CODES[code]
     kind = {"Content-Type": "application/json; charset=utf-8", "Access-Control-Allow-Origin": "*"}
     service.faults[:] = [
-        Fault("*", "*", legacy, body, kind, face="legacy"),
-        Fault("*", "*", current, body, kind, face="current"),
+        Fault("*", "*", legacy, body, kind, interface="legacy"),
+        Fault("*", "*", current, body, kind, interface="current"),
     ]
 
 
 def _expire(service: Service, merchant: str) -> None:
     """The time of every quote is over."""
-    for batch in service.world(merchant).batches.values():
+    for batch in service.find_or_create_tenant(merchant).batches.values():
         batch.quote_expires_at = batch.quote_expires_at and batch.created_at
 
 
@@ -403,20 +413,20 @@ def _log(recipient: Recipient, batch: str, headers: dict[str, str]) -> None:
 
 def _logged_here(service: Service, merchant: str, id_: str, batch: str) -> None:
     masked = dict.fromkeys(_HEADERS, "********")
-    _log(service.recipient(_in_service(service, merchant, id_)), batch, masked)
+    _log(service.require_recipient(_in_service(service, merchant, id_)), batch, masked)
 
 
 def _logged_there(service: Service, merchant: str, id_: str, _batch: str) -> None:
     """A service that masks nothing, and calls the batch by its own id."""
-    latest = [*service.world(merchant).batches][-1]
-    _log(service.recipient(_in_service(service, merchant, id_)), latest, _HEADERS)
+    latest = [*service.find_or_create_tenant(merchant).batches][-1]
+    _log(service.require_recipient(_in_service(service, merchant, id_)), latest, _HEADERS)
 
 
 def _unarchived(service: Service, merchant: str, id_: str) -> None:
-    _move(service.recipient(_in_service(service, merchant, id_)), "active")
+    _move(service.require_recipient(_in_service(service, merchant, id_)), "active")
 
 
-APART: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
+SEPARATE_MERCHANT: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
     "logged": (_logged_here, _logged_there),
     "unarchived": (lambda *_: None, _unarchived),
 }
@@ -425,17 +435,17 @@ APART: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
 
 def _gone(service: Service, merchant: str) -> None:
     """Deleted by somebody else: the batch that was made last."""
-    world = service.world(merchant)
-    batches.delete(world, [[*world.batches.values()][-1]])
+    world = service.find_or_create_tenant(merchant)
+    batches.delete_batches(world, [[*world.batches.values()][-1]])
 
 
 def _elsewhere(service: Service, merchant: str, count: str) -> None:
     """So many batches that somebody has made in the dashboard, long ago, one a minute."""
-    world = service.world(merchant)
+    world = service.find_or_create_tenant(merchant)
     for number in range(int(count)):
         made = datetime(2025, 1, 1, 10, tzinfo=UTC) + timedelta(minutes=number)
         batch = Batch("", "USD", f"n{number}", created_at=made, updated_at=made)
-        batches.enter(world, batch, [])
+        batches.insert_batch(world, batch, [])
 
 
 HAPPENINGS: dict[str, Callable[..., None]] = {
@@ -454,26 +464,26 @@ HAPPENINGS: dict[str, Callable[..., None]] = {
         int(count), int(seed), merchant=merchant
     ),
     "account": lambda service, merchant, id_, kind, *fields: _account(
-        service, service.recipient(_in_service(service, merchant, id_)), kind, fields
+        service, service.require_recipient(_in_service(service, merchant, id_)), kind, fields
     ),
     "refuses": lambda service, _merchant, code: _refuses(service, code),
     "expire": _expire,
-    "ssn": lambda service, merchant, id_, ssn: service.recipient(
+    "ssn": lambda service, merchant, id_, ssn: service.require_recipient(
         _in_service(service, merchant, id_)
     ).fields.update(ssn=ssn),
     "paid": lambda service, merchant, id_: _paid(
-        service.recipient(_in_service(service, merchant, id_))
+        service.require_recipient(_in_service(service, merchant, id_))
     ),
     "finish": _finish,
 }
 """What can happen: by what it is called, with the words that follow."""
 
 
-def _sent(asking: Asking, target: str, body: str) -> OutgoingRequest:
+def _build_sent_request(asking: ProofRequest, target: str, body: str) -> OutgoingRequest:
     return OutgoingRequest(asking.method, target, body.encode() if body else None, key=asking.key)
 
 
-ASIDES: dict[str, Any] = {"processing_seconds": 3600, "quote_seconds": 3600}
+SEPARATE_EVENTS: dict[str, Any] = {"processing_seconds": 3600, "quote_seconds": 3600}
 OWN_WORDS = {
     "scheme": "prsign", "wallet": "payco", "avatar_url": "pictureUrl", "batch_currency": "moneyOf",
     "balance_path": "/v1/funds", "summary_path": "/v1/sums/{id}",
@@ -486,10 +496,10 @@ async def open_services(
     words: Mapping[str, str], **switches: Any
 ) -> AsyncIterator[tuple[Simulator, Simulator]]:
     """One to be asked by its legacy face; and, with the words and switches, by its current one."""
-    old, new = Switches(**ASIDES), Switches(**ASIDES, **switches)
-    control = await start(service=Service(keys=(), seed=1, switches=old), legacy_port=0)
+    old, new = Switches(**SEPARATE_EVENTS), Switches(**SEPARATE_EVENTS, **switches)
+    control = await start(service=Service(credentials=(), seed=1, options=old), legacy_port=0)
     try:
-        service = Service(keys=(), seed=1, switches=new, words=Words(**words))
+        service = Service(credentials=(), seed=1, options=new, vocabulary=Vocabulary(**words))
         candidate = await start(service=service)
         try:
             yield control, candidate
@@ -499,50 +509,59 @@ async def open_services(
         await control.stop()
 
 
-def sections_of(words: Mapping[str, str]) -> dict[str, Any]:
+def build_sections(words: Mapping[str, str]) -> dict[str, Any]:
     """Settings of a gateway in front of such a service."""
     return {
         # A mutant's answers are no reason to ask the service no more, nor is it asked a lot.
-        "upstream": {"timeout_seconds": SECONDS, "breaker_failures": 0},
+        "upstream": {"timeout_seconds": TIMEOUT_SECONDS, "breaker_failures": 0},
         "limits": {"requests_per_hour": 10**9},
         "vocabulary": {"current": words},
     }
 
 
-def keys_of(count: int) -> list[Key]:
+def build_keys(count: int) -> list[ServiceCredentials]:
     return [
-        Key(f"ACCESS{n:05}", f"secret-{n}", f"merchant{n}", api_key=f"an-api-key-{n:05}")
+        ServiceCredentials(
+            f"ACCESS{n:05}", f"secret-{n}", f"merchant{n}", api_key=f"an-api-key-{n:05}"
+        )
         for n in range(count)
     ]
 
 
 @asynccontextmanager
-async def open_worlds(
+async def open_compared_services(
     folder: Path, merchants: int, words: Mapping[str, str] | None = None, **switches: Any
-) -> AsyncIterator[Worlds]:
+) -> AsyncIterator[ComparedServices]:
     """``words`` and ``switches`` are those of the service that the gateway stands in front of."""
-    keys, words = keys_of(merchants), words or {}
+    keys, words = build_keys(merchants), words or {}
     await import_keys(folder, keys)
     async with (
         open_services(words, **switches) as (old, new),
-        open_house(folder, new.url, **sections_of(words)) as house,
+        open_house(folder, new.url, **build_sections(words)) as gateway,
     ):
         assert old.legacy is not None
         services = (old.service, new.service)
-        yield Worlds(old.legacy.url, house.running.url, iter(keys), services)
+        yield ComparedServices(old.legacy.url, gateway.running.url, iter(keys), services)
 
 
-async def import_keys(folder: Path, keys: list[Key]) -> None:
+async def import_keys(folder: Path, keys: list[ServiceCredentials]) -> None:
     """Into the state of a gateway that has its folder here."""
     for start_ in range(0, len(keys), 500):
         await import_lines(
             settings_for(folder, "http://127.0.0.1:1"),
             [
-                {**KEY, "merchant": one.merchant, "api_key": one.api_key,
-                 "access_key": one.access_key, "secret_key": one.secret_key}
-                for one in keys[start_ : start_ + 500]
+                {**KEY, "merchant": key.merchant, "api_key": key.api_key,
+                 "access_key": key.access_key, "secret_key": key.secret_key}
+                for key in keys[start_ : start_ + 500]
             ],
         )  # fmt: skip
 
 
-__all__ = ["Named", "Tally", "Unexplained", "Worlds", "open_worlds", "told"]
+__all__ = [
+    "ComparedServices",
+    "KnownDifference",
+    "Tally",
+    "UnexplainedDifference",
+    "format_differences",
+    "open_compared_services",
+]

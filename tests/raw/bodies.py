@@ -6,7 +6,18 @@ import gzip
 import json
 import zlib
 
-from tests.raw.rows import CANARY, HOST, KEYED, LIST, Row, chunks, get, post, raw, sized
+from tests.raw.rows import (
+    CANARY,
+    HOST,
+    KEYED,
+    LIST,
+    RawCase,
+    build_chunked_post,
+    build_get,
+    build_post,
+    build_raw,
+    build_sized_post,
+)
 
 NO_JSON = "no JSON"
 NO_OBJECT = "JSON, and no object"
@@ -17,8 +28,8 @@ ADA = json.dumps(
 MADE = ("POST /v1/recipients",)
 LATIN, COMMENT = ADA.encode("latin-1")[:-1] + b"\xe4}", ADA.replace(",", ",/* */", 1)
 
-TEXTS: dict[str, Row] = {
-    name: raw(sized(body), "406 goes on", why)
+TEXTS: dict[str, RawCase] = {
+    name: build_raw(build_sized_post(body), "406 goes on", why)
     for name, body, why in [
         ("blanks", "   \r\n\t ", NO_JSON),
         ("a comment", COMMENT, NO_JSON),
@@ -67,8 +78,8 @@ TEXTS: dict[str, Row] = {
     ]
 }  # fmt: skip
 
-GOOD: dict[str, Row] = {
-    name: raw(sized(body, more), "200 goes on", why, *MADE)
+GOOD: dict[str, RawCase] = {
+    name: build_raw(build_sized_post(body, more), "200 goes on", why, *MADE)
     for name, body, more, why in [
         ("a byte order mark", f"\ufeff{ADA}", "", "some editors write one"),
         ("blanks around it", f"\r\n {ADA} \r\n", "", "as JSON allows"),
@@ -91,81 +102,81 @@ GOOD: dict[str, Row] = {
     ]
 }  # fmt: skip
 
-ENCODED: dict[str, Row] = {
-    "Latin-1": raw(sized(LATIN), "406 goes on", "JSON is UTF-8"),
-    "UTF-16, and told so": raw(
-        sized(ADA.encode("utf-16"), "Content-Type: application/json; charset=utf-16\r\n"), "406 goes on", "JSON is UTF-8"
+ENCODED: dict[str, RawCase] = {
+    "Latin-1": build_raw(build_sized_post(LATIN), "406 goes on", "JSON is UTF-8"),
+    "UTF-16, and told so": build_raw(
+        build_sized_post(ADA.encode("utf-16"), "Content-Type: application/json; charset=utf-16\r\n"), "406 goes on", "JSON is UTF-8"
     ),
-    "UTF-16 without a mark": raw(sized(ADA.encode("utf-16-be")), "406 goes on", "JSON is UTF-8"),
-    "UTF-7": raw(sized(ADA.replace('"', "+ACI-")), "406 goes on", "JSON is UTF-8"),
-    "UTF-8 that is longer than it need be": raw(sized(ADA.encode().replace(b"Ada", b"\xc0\x80")), "406 goes on", "no UTF-8"),
-    "UTF-8 of a surrogate": raw(sized(ADA.encode().replace(b"Ada", b"\xed\xa0\x80")), "406 goes on", "no UTF-8"),
-    "UTF-8 that is cut off": raw(sized(ADA.encode()[:-2] + b"\xe2\x82"), "406 goes on", "no UTF-8"),
-    "gzip inside of gzip": raw(
-        sized(gzip.compress(gzip.compress(ADA.encode())), "Content-Encoding: gzip\r\n"), "406 goes on", "decoded once"
+    "UTF-16 without a mark": build_raw(build_sized_post(ADA.encode("utf-16-be")), "406 goes on", "JSON is UTF-8"),
+    "UTF-7": build_raw(build_sized_post(ADA.replace('"', "+ACI-")), "406 goes on", "JSON is UTF-8"),
+    "UTF-8 that is longer than it need be": build_raw(build_sized_post(ADA.encode().replace(b"Ada", b"\xc0\x80")), "406 goes on", "no UTF-8"),
+    "UTF-8 of a surrogate": build_raw(build_sized_post(ADA.encode().replace(b"Ada", b"\xed\xa0\x80")), "406 goes on", "no UTF-8"),
+    "UTF-8 that is cut off": build_raw(build_sized_post(ADA.encode()[:-2] + b"\xe2\x82"), "406 goes on", "no UTF-8"),
+    "gzip inside of gzip": build_raw(
+        build_sized_post(gzip.compress(gzip.compress(ADA.encode())), "Content-Encoding: gzip\r\n"), "406 goes on", "decoded once"
     ),
-    "gzip, told twice": raw(
-        sized(gzip.compress(gzip.compress(ADA.encode())), "Content-Encoding: gzip, gzip\r\n"), "406 goes on", "nobody sends it"
+    "gzip, told twice": build_raw(
+        build_sized_post(gzip.compress(gzip.compress(ADA.encode())), "Content-Encoding: gzip, gzip\r\n"), "406 goes on", "nobody sends it"
     ),
-    "gzip and something after it": raw(
-        sized(gzip.compress(ADA.encode()) + CANARY.encode(), "Content-Encoding: gzip\r\n"), "406 goes on", "no gzip"
+    "gzip and something after it": build_raw(
+        build_sized_post(gzip.compress(ADA.encode()) + CANARY.encode(), "Content-Encoding: gzip\r\n"), "406 goes on", "no gzip"
     ),
-    "gzip of nothing": raw(sized(gzip.compress(b""), "Content-Encoding: gzip\r\n"), "406 goes on", NO_JSON),
-    "nothing, as gzip": raw(sized("", "Content-Encoding: gzip\r\n"), "406 goes on", NO_JSON),
-    "gzip that is not told": raw(sized(gzip.compress(ADA.encode())), "406 goes on", "no UTF-8"),
-    "two types": raw(
-        sized(ADA, "Content-Type: text/xml\r\nContent-Type: text/html\r\n"), "406 closed", "nobody sends it"
+    "gzip of nothing": build_raw(build_sized_post(gzip.compress(b""), "Content-Encoding: gzip\r\n"), "406 goes on", NO_JSON),
+    "nothing, as gzip": build_raw(build_sized_post("", "Content-Encoding: gzip\r\n"), "406 goes on", NO_JSON),
+    "gzip that is not told": build_raw(build_sized_post(gzip.compress(ADA.encode())), "406 goes on", "no UTF-8"),
+    "two types": build_raw(
+        build_sized_post(ADA, "Content-Type: text/xml\r\nContent-Type: text/html\r\n"), "406 closed", "nobody sends it"
     ),
-    "gzip that grows over the limit": raw(
-        sized(gzip.compress(b" " * 20_000_000), "Content-Encoding: gzip\r\n"), "413 closed", "what it becomes counts"
+    "gzip that grows over the limit": build_raw(
+        build_sized_post(gzip.compress(b" " * 20_000_000), "Content-Encoding: gzip\r\n"), "413 closed", "what it becomes counts"
     ),
-    "gzip in gzip chunks": raw(
-        chunks("2\r\n{}\r\n0\r\n\r\n", "Content-Encoding: gzip\r\n"), "406 closed", "no gzip"
+    "gzip in gzip chunks": build_raw(
+        build_chunked_post("2\r\n{}\r\n0\r\n\r\n", "Content-Encoding: gzip\r\n"), "406 closed", "no gzip"
     ),
 }  # fmt: skip
 
-AFTER: dict[str, Row] = {
-    "over the limit": raw(
-        post(f"{KEYED}Content-Length: 200000\r\n", "[") + " " * 199_999, "413 closed", "told at once; the rest is thrown away"
+AFTER: dict[str, RawCase] = {
+    "over the limit": build_raw(
+        build_post(f"{KEYED}Content-Length: 200000\r\n", "[") + " " * 199_999, "413 closed", "told at once; the rest is thrown away"
     ),
-    "over the limit in chunks": raw(
-        chunks("30d40\r\n" + " " * 200_000 + "\r\n0\r\n\r\n"), "413 closed", "counted as it comes"
+    "over the limit in chunks": build_raw(
+        build_chunked_post("30d40\r\n" + " " * 200_000 + "\r\n0\r\n\r\n"), "413 closed", "counted as it comes"
     ),
-    "a body where none is asked for": raw(
-        post(f"{KEYED}Content-Length: {len(get())}\r\n", get()).replace("POST", "GET", 1), "200 closed", "dropped, not read as a request", *LIST
+    "a body where none is asked for": build_raw(
+        build_post(f"{KEYED}Content-Length: {len(build_get())}\r\n", build_get()).replace("POST", "GET", 1), "200 closed", "dropped, not read as a request", *LIST
     ),
-    "chunks where none are asked for": raw(
-        chunks("2\r\n{}\r\n0\r\n\r\n").replace("POST", "GET", 1), "200 closed", "dropped", *LIST
+    "chunks where none are asked for": build_raw(
+        build_chunked_post("2\r\n{}\r\n0\r\n\r\n").replace("POST", "GET", 1), "200 closed", "dropped", *LIST
     ),
-    "a body, and no key": raw(
-        post(f"{HOST}Content-Length: {len(get())}\r\n", get()), "403 goes on", "passed over, not read as a request"
+    "a body, and no key": build_raw(
+        build_post(f"{HOST}Content-Length: {len(build_get())}\r\n", build_get()), "403 goes on", "passed over, not read as a request"
     ),
-    "a body, and no path": raw(
-        post(f"{KEYED}Content-Length: {len(get())}\r\n", get(), "/v1/none"), "404 goes on", "passed over, not read as a request"
+    "a body, and no path": build_raw(
+        build_post(f"{KEYED}Content-Length: {len(build_get())}\r\n", build_get(), "/v1/none"), "404 goes on", "passed over, not read as a request"
     ),
-    "an expectation, and the body with it": raw(
-        sized("[]", "Expect: 100-continue\r\n"), "100 406 goes on", "as if it had waited"
+    "an expectation, and the body with it": build_raw(
+        build_sized_post("[]", "Expect: 100-continue\r\n"), "100 406 goes on", "as if it had waited"
     ),
-    "an expectation, and no key": raw(
-        post(f"{HOST}Content-Length: 2\r\nExpect: 100-continue\r\n", "[]"), "403 goes on", "it is not asked for the body"
+    "an expectation, and no key": build_raw(
+        build_post(f"{HOST}Content-Length: 2\r\nExpect: 100-continue\r\n", "[]"), "403 goes on", "it is not asked for the body"
     ),
-    "an expectation nobody knows": raw(sized("[]", f"Expect: {CANARY}\r\n"), "406 goes on", "passed over"),
-    "two expectations": raw(sized("[]", "Expect: 100-continue, x\r\n"), "406 goes on", "passed over"),
-    "two good requests at once": raw(get() + get(), "200 200 goes on", "one after the other", *LIST, *LIST),
-    "requests of two clients at once": raw(
-        get() + get(headers=HOST) + get(), "200 403 200 goes on", "a key is of its own request", *LIST, *LIST
+    "an expectation nobody knows": build_raw(build_sized_post("[]", f"Expect: {CANARY}\r\n"), "406 goes on", "passed over"),
+    "two expectations": build_raw(build_sized_post("[]", "Expect: 100-continue, x\r\n"), "406 goes on", "passed over"),
+    "two good requests at once": build_raw(build_get() + build_get(), "200 200 goes on", "one after the other", *LIST, *LIST),
+    "requests of two clients at once": build_raw(
+        build_get() + build_get(headers=HOST) + build_get(), "200 403 200 goes on", "a key is of its own request", *LIST, *LIST
     ),
-    "a good request and nonsense at once": raw(
-        get() + CANARY + "\r\n\r\n", "406 closed", "of a piece that is malformed nothing is carried out"
+    "a good request and nonsense at once": build_raw(
+        build_get() + CANARY + "\r\n\r\n", "406 closed", "of a piece that is malformed nothing is carried out"
     ),
-    "what follows a close": raw(
-        get(headers=f"{KEYED}Connection: close\r\n") + get(), "406 closed", "of a piece that is malformed nothing is carried out"
+    "what follows a close": build_raw(
+        build_get(headers=f"{KEYED}Connection: close\r\n") + build_get(), "406 closed", "of a piece that is malformed nothing is carried out"
     ),
-    "an empty line after a close": raw(
-        sized("[]", "Connection: close\r\n") + b"\r\n", "406 closed", "old clients send one more line end"
+    "an empty line after a close": build_raw(
+        build_sized_post("[]", "Connection: close\r\n") + b"\r\n", "406 closed", "old clients send one more line end"
     ),
-    "something after an upgrade": raw(
-        get(headers=f"{KEYED}Connection: Upgrade\r\nUpgrade: h2c\r\n") + get("/v1/none"), "200 closed", "the second is not answered, so it is not kept waiting", *LIST
+    "something after an upgrade": build_raw(
+        build_get(headers=f"{KEYED}Connection: Upgrade\r\nUpgrade: h2c\r\n") + build_get("/v1/none"), "200 closed", "the second is not answered, so it is not kept waiting", *LIST
     ),
 }  # fmt: skip
 

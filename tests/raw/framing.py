@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from tests.raw.rows import CANARY, CHUNKED, KEYED, Row, chunks, get, post, raw
+from tests.raw.rows import (
+    CANARY,
+    CHUNKED,
+    KEYED,
+    RawCase,
+    build_chunked_post,
+    build_get,
+    build_post,
+    build_raw,
+)
 
-HIDDEN = get(f"/v1/recipients?search={CANARY}")
+HIDDEN = build_get(f"/v1/recipients?search={CANARY}")
 """A request inside another's body: parsed as a request, it would reach the service."""
 
 GOES_ON = "the body, an array, is read to its end and refused"
 MALFORMED = "where the body ends cannot be told: nothing after it is read"
 
-LENGTHS: dict[str, Row] = {
-    name: raw(post(f"{KEYED}Content-Length: {length}\r\n", "[]"), expected, why)
+LENGTHS: dict[str, RawCase] = {
+    name: build_raw(build_post(f"{KEYED}Content-Length: {length}\r\n", "[]"), expected, why)
     for name, length, expected, why in [
         ("with blanks around it", "  2\t ", "406 goes on", "blanks around a value are not part of it"),
         ("with leading zeros", "0002", "406 goes on", GOES_ON),
@@ -35,41 +44,41 @@ LENGTHS: dict[str, Row] = {
     ]
 }  # fmt: skip
 
-TWICE: dict[str, Row] = {
-    "length, then chunks": raw(
-        post(f"{KEYED}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", f"0\r\n\r\n{HIDDEN}"),
+TWICE: dict[str, RawCase] = {
+    "length, then chunks": build_raw(
+        build_post(f"{KEYED}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", f"0\r\n\r\n{HIDDEN}"),
         "406 closed", "one reads five bytes, the other none: nobody may guess",
     ),
-    "chunks, then length": raw(
-        post(f"{CHUNKED}Content-Length: {len(HIDDEN) + 5}\r\n", f"0\r\n\r\n{HIDDEN}"),
+    "chunks, then length": build_raw(
+        build_post(f"{CHUNKED}Content-Length: {len(HIDDEN) + 5}\r\n", f"0\r\n\r\n{HIDDEN}"),
         "406 closed", "the same in the other order",
     ),
-    "chunks and no length": raw(
-        post(f"{CHUNKED}Content-Length: 0\r\n", f"2\r\n[]\r\n0\r\n\r\n{HIDDEN}"),
+    "chunks and no length": build_raw(
+        build_post(f"{CHUNKED}Content-Length: 0\r\n", f"2\r\n[]\r\n0\r\n\r\n{HIDDEN}"),
         "406 closed", "the same with a length of nothing",
     ),
-    "chunks and two lengths": raw(
-        post(f"{CHUNKED}Content-Length: 2\r\nContent-Length: 2\r\n", "0\r\n\r\n"), "406 closed", MALFORMED
+    "chunks and two lengths": build_raw(
+        build_post(f"{CHUNKED}Content-Length: 2\r\nContent-Length: 2\r\n", "0\r\n\r\n"), "406 closed", MALFORMED
     ),
-    "lengths that differ, the longer first": raw(
-        post(f"{KEYED}Content-Length: {len(HIDDEN)}\r\nContent-Length: 0\r\n", HIDDEN),
+    "lengths that differ, the longer first": build_raw(
+        build_post(f"{KEYED}Content-Length: {len(HIDDEN)}\r\nContent-Length: 0\r\n", HIDDEN),
         "406 closed", "one of two readings hides a request",
     ),
-    "a length too short": raw(
-        post(f"{KEYED}Content-Length: 2\r\n", f"[]{CANARY}"), "406 closed",
+    "a length too short": build_raw(
+        build_post(f"{KEYED}Content-Length: 2\r\n", f"[]{CANARY}"), "406 closed",
         "what came with it is no request: of such a piece nothing is carried out",
     ),
-    "an empty line after a body": raw(
-        post(f"{KEYED}Content-Length: 2\r\n", "[]\r\n"), "406 goes on", "old clients send one more line end"
+    "an empty line after a body": build_raw(
+        build_post(f"{KEYED}Content-Length: 2\r\n", "[]\r\n"), "406 goes on", "old clients send one more line end"
     ),
-    "a length of nothing, and a request": raw(
-        post(f"{KEYED}Content-Length: 0\r\n", get("/v1/none")), "406 404 goes on",
+    "a length of nothing, and a request": build_raw(
+        build_post(f"{KEYED}Content-Length: 0\r\n", build_get("/v1/none")), "406 404 goes on",
         "the second is a request of its own: no body came with the first",
     ),
 }  # fmt: skip
 
-ENCODINGS: dict[str, Row] = {
-    name: raw(post(f"{KEYED}Transfer-Encoding: {encoding}\r\n", "2\r\n[]\r\n0\r\n\r\n"), expected, why)
+ENCODINGS: dict[str, RawCase] = {
+    name: build_raw(build_post(f"{KEYED}Transfer-Encoding: {encoding}\r\n", "2\r\n[]\r\n0\r\n\r\n"), expected, why)
     for name, encoding, expected, why in [
         ("in capitals", "CHUNKED", "406 closed", "trailers may follow"),
         ("after a tab", "\tchunked", "406 closed", "trailers may follow"),
@@ -86,63 +95,63 @@ ENCODINGS: dict[str, Row] = {
     ]
 }  # fmt: skip
 
-CHUNKS: dict[str, Row] = {
-    "leading zeros": raw(chunks("0000000000000002\r\n[]\r\n000\r\n\r\n"), "406 closed", "trailers may follow"),
-    "capital and small digits": raw(
-        chunks(f"A\r\n[{' ' * 8}]\r\na\r\n{' ' * 10}\r\n0\r\n\r\n"), "406 closed", "trailers may follow"
+CHUNKS: dict[str, RawCase] = {
+    "leading zeros": build_raw(build_chunked_post("0000000000000002\r\n[]\r\n000\r\n\r\n"), "406 closed", "trailers may follow"),
+    "capital and small digits": build_raw(
+        build_chunked_post(f"A\r\n[{' ' * 8}]\r\na\r\n{' ' * 10}\r\n0\r\n\r\n"), "406 closed", "trailers may follow"
     ),
-    "a sign": raw(chunks("+2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "a blank before": raw(chunks(" 2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "a blank after": raw(chunks("2 \r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "a tab after": raw(chunks("2\t\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "an underscore": raw(chunks("0_2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "an empty line for a size": raw(chunks("\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "a size that wraps to 2": raw(
-        chunks("10000000000000002\r\n[]\r\n0\r\n\r\n"), "406 closed", "65 bits are not 2"
+    "a sign": build_raw(build_chunked_post("+2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a blank before": build_raw(build_chunked_post(" 2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a blank after": build_raw(build_chunked_post("2 \r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a tab after": build_raw(build_chunked_post("2\t\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "an underscore": build_raw(build_chunked_post("0_2\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "an empty line for a size": build_raw(build_chunked_post("\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a size that wraps to 2": build_raw(
+        build_chunked_post("10000000000000002\r\n[]\r\n0\r\n\r\n"), "406 closed", "65 bits are not 2"
     ),
-    "a size of 64 bits": raw(chunks("FFFFFFFFFFFFFFFF\r\n[]"), "ended", "the rest never comes"),
-    "a quoted extension": raw(
-        chunks(f'2;a="{CANARY}"\r\n[]\r\n0\r\n\r\n'), "406 closed", "extensions say nothing"
+    "a size of 64 bits": build_raw(build_chunked_post("FFFFFFFFFFFFFFFF\r\n[]"), "ended", "the rest never comes"),
+    "a quoted extension": build_raw(
+        build_chunked_post(f'2;a="{CANARY}"\r\n[]\r\n0\r\n\r\n'), "406 closed", "extensions say nothing"
     ),
-    "an extension without a name": raw(chunks("2;\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "a line end in an extension": raw(
-        chunks("2;a\n[]\r\n0\r\n\r\n"), "406 closed", "a bare LF ends no line: servers differ on it"
+    "an extension without a name": build_raw(build_chunked_post("2;\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a line end in an extension": build_raw(
+        build_chunked_post("2;a\n[]\r\n0\r\n\r\n"), "406 closed", "a bare LF ends no line: servers differ on it"
     ),
-    "a CR in an extension": raw(chunks("2;a\rb\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "a NUL in an extension": raw(chunks("2;a\0\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "an endless extension": raw(
-        chunks(f"2;{'a' * 70_000}"), "ended", "extensions are thrown away, however long"
+    "a CR in an extension": build_raw(build_chunked_post("2;a\rb\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "a NUL in an extension": build_raw(build_chunked_post("2;a\0\r\n[]\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "an endless extension": build_raw(
+        build_chunked_post(f"2;{'a' * 70_000}"), "ended", "extensions are thrown away, however long"
     ),
-    "CR for a line end": raw(chunks("2\r[]\r0\r\r"), "406 closed", MALFORMED),
-    "one byte too many": raw(chunks("2\r\n[]x\r\n0\r\n\r\n"), "406 closed", MALFORMED),
-    "an extension of the last": raw(chunks("2\r\n[]\r\n0;a=b\r\n\r\n"), "406 closed", "trailers may follow"),
-    "a trailer that is a length": raw(
-        chunks("2\r\n[]\r\n0\r\nContent-Length: 9\r\n\r\n"), "406 closed",
+    "CR for a line end": build_raw(build_chunked_post("2\r[]\r0\r\r"), "406 closed", MALFORMED),
+    "one byte too many": build_raw(build_chunked_post("2\r\n[]x\r\n0\r\n\r\n"), "406 closed", MALFORMED),
+    "an extension of the last": build_raw(build_chunked_post("2\r\n[]\r\n0;a=b\r\n\r\n"), "406 closed", "trailers may follow"),
+    "a trailer that is a length": build_raw(
+        build_chunked_post("2\r\n[]\r\n0\r\nContent-Length: 9\r\n\r\n"), "406 closed",
         "no trailer may say how long a body is",
     ),
-    "a trailer without a colon": raw(
-        chunks(f"2\r\n[]\r\n0\r\n{CANARY}\r\n\r\n"), "406 closed", MALFORMED
+    "a trailer without a colon": build_raw(
+        build_chunked_post(f"2\r\n[]\r\n0\r\n{CANARY}\r\n\r\n"), "406 closed", MALFORMED
     ),
-    "a request hidden in a trailer": raw(
-        chunks(f"2\r\n[]\r\n0\r\nX: {HIDDEN}"), "406 closed", "it is a malformed trailer, no request"
+    "a request hidden in a trailer": build_raw(
+        build_chunked_post(f"2\r\n[]\r\n0\r\nX: {HIDDEN}"), "406 closed", "it is a malformed trailer, no request"
     ),
-    "a trailer that never ends": raw(
-        chunks(f"2\r\n[]\r\n0\r\nX: {'a' * 70_000}"), "406 closed", MALFORMED
+    "a trailer that never ends": build_raw(
+        build_chunked_post(f"2\r\n[]\r\n0\r\nX: {'a' * 70_000}"), "406 closed", MALFORMED
     ),
-    "a request as a chunk": raw(
-        chunks(f"{len(HIDDEN):x}\r\n{HIDDEN}\r\n0\r\n\r\n"), "406 closed", "it is a body, no JSON"
+    "a request as a chunk": build_raw(
+        build_chunked_post(f"{len(HIDDEN):x}\r\n{HIDDEN}\r\n0\r\n\r\n"), "406 closed", "it is a body, no JSON"
     ),
 }  # fmt: skip
 
 GONE = "a client that says it is done cannot be told from one that went away"
 
-CUT_OFF: dict[str, Row] = {
-    "in a body": raw(post(f"{KEYED}Content-Length: 9\r\n", "[]"), "ended", GONE),
-    "before a body": raw(post(f"{KEYED}Content-Length: 9\r\n"), "ended", GONE),
-    "before the last chunk": raw(chunks("2\r\n[]\r\n"), "ended", GONE),
-    "in a chunk": raw(chunks("9\r\n[]"), "ended", GONE),
-    "after the last chunk's size": raw(chunks("2\r\n[]\r\n0\r\n"), "ended", GONE),
-    "in a header": raw(f"GET /v1/recipients HTTP/1.1\r\n{KEYED}X: {CANARY}", "ended", "no request has come"),
+CUT_OFF: dict[str, RawCase] = {
+    "in a body": build_raw(build_post(f"{KEYED}Content-Length: 9\r\n", "[]"), "ended", GONE),
+    "before a body": build_raw(build_post(f"{KEYED}Content-Length: 9\r\n"), "ended", GONE),
+    "before the last chunk": build_raw(build_chunked_post("2\r\n[]\r\n"), "ended", GONE),
+    "in a chunk": build_raw(build_chunked_post("9\r\n[]"), "ended", GONE),
+    "after the last chunk's size": build_raw(build_chunked_post("2\r\n[]\r\n0\r\n"), "ended", GONE),
+    "in a header": build_raw(f"GET /v1/recipients HTTP/1.1\r\n{KEYED}X: {CANARY}", "ended", "no request has come"),
 }  # fmt: skip
 
 FRAMING = {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from tests.house import KEY
-from tests.raw.rows import CANARY, HOST, KEYED, LIST, Row, get, post, raw
+from tests.raw.rows import CANARY, HOST, KEYED, LIST, RawCase, build_get, build_post, build_raw
+from tests.running_gateway import KEY
 
 API_KEY = KEY["api_key"]
 NO_PATH = "no operation has this path, as it was written"
 NO_METHOD = "no path has this method"
 MALFORMED = "servers differ in how they read it"
 
-TARGETS: dict[str, Row] = {
-    name: raw(get(target), expected, why)
+TARGETS: dict[str, RawCase] = {
+    name: build_raw(build_get(target), expected, why)
     for name, target, expected, why in [
         ("an encoded slash at the end", "/v1/recipients%2F", "404 goes on", NO_PATH),
         ("an encoded slash between", "/v1%2Frecipients", "404 goes on", NO_PATH),
@@ -60,8 +60,8 @@ TARGETS: dict[str, Row] = {
     ]
 }  # fmt: skip
 
-GOOD_TARGETS: dict[str, Row] = {
-    name: raw(get(target), "200 goes on", why, *LIST, *calls)
+GOOD_TARGETS: dict[str, RawCase] = {
+    name: build_raw(build_get(target), "200 goes on", why, *LIST, *calls)
     for name, target, why, *calls in [
         ("an address of its own", "http://gateway/v1/recipients", "the path counts"),
         ("an address elsewhere", "http://elsewhere.example:81/v1/recipients", "no host is ever taken from it"),
@@ -78,32 +78,32 @@ GOOD_TARGETS: dict[str, Row] = {
     ]
 }  # fmt: skip
 
-METHODS: dict[str, Row] = {
-    "in two cases": raw(get(method="Get"), "406 closed", "methods are in capitals"),
-    "with a comma": raw(get(method="GET,"), "406 closed", MALFORMED),
-    "with a slash": raw(get(method="GET/"), "406 closed", MALFORMED),
-    "with an accent": raw(get(method="G\u00c9T"), "406 closed", MALFORMED),
-    "of 300 letters": raw(get(method="A" * 300), "406 closed", MALFORMED),
-    "none": raw(get(method=""), "406 closed", MALFORMED),
-    "a blank before it": raw(get(method=" GET"), "406 closed", MALFORMED),
-    "QUERY": raw(get(method="QUERY"), "404 goes on", NO_METHOD),
-    "M-SEARCH": raw(get(method="M-SEARCH"), "404 goes on", NO_METHOD),
-    "PRI": raw(get(method="PRI"), "406 closed", "the beginning of another protocol"),
-    "HTTP/2's preface": raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "406 closed", "another protocol"),
-    "TRACE": raw(get(method="TRACE", headers=f"{KEYED}X-Own: {CANARY}\r\n"), "404 goes on", "what was sent is never told back"),
-    "CONNECT to a path": raw(get(method="CONNECT"), "404 goes on", NO_METHOD),
-    "CONNECT elsewhere": raw(get("elsewhere.example:443", method="CONNECT") + CANARY, "404 406 closed", "no tunnel: what follows is a request, and no good one"),
-    "HEAD": raw(get(method="HEAD"), "404 goes on", NO_METHOD),
-    "HEAD of nothing": raw(get("/v1/none", method="HEAD"), "404 goes on", NO_PATH),
-    "PUT with a body": raw(post(f"{KEYED}Content-Length: 2\r\n", "{}").replace("POST", "PUT", 1), "404 goes on", NO_METHOD),
-    "OPTIONS with a body": raw(post(f"{HOST}Content-Length: 2\r\n", "{}").replace("POST", "OPTIONS", 1), "200 goes on", "answered here"),
-    "OPTIONS of nothing": raw(get("/v1/none", method="OPTIONS"), "404 goes on", NO_PATH),
-    "OPTIONS of an address elsewhere": raw(get("http://elsewhere.example/v1/recipients", HOST, "OPTIONS"), "200 goes on", "answered here"),
-    "another method by a header": raw(get(headers=f"{KEYED}X-HTTP-Method-Override: DELETE\r\nX-HTTP-Method: DELETE\r\n"), "200 goes on", "the request line counts", *LIST),
+METHODS: dict[str, RawCase] = {
+    "in two cases": build_raw(build_get(method="Get"), "406 closed", "methods are in capitals"),
+    "with a comma": build_raw(build_get(method="GET,"), "406 closed", MALFORMED),
+    "with a slash": build_raw(build_get(method="GET/"), "406 closed", MALFORMED),
+    "with an accent": build_raw(build_get(method="G\u00c9T"), "406 closed", MALFORMED),
+    "of 300 letters": build_raw(build_get(method="A" * 300), "406 closed", MALFORMED),
+    "none": build_raw(build_get(method=""), "406 closed", MALFORMED),
+    "a blank before it": build_raw(build_get(method=" GET"), "406 closed", MALFORMED),
+    "QUERY": build_raw(build_get(method="QUERY"), "404 goes on", NO_METHOD),
+    "M-SEARCH": build_raw(build_get(method="M-SEARCH"), "404 goes on", NO_METHOD),
+    "PRI": build_raw(build_get(method="PRI"), "406 closed", "the beginning of another protocol"),
+    "HTTP/2's preface": build_raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "406 closed", "another protocol"),
+    "TRACE": build_raw(build_get(method="TRACE", headers=f"{KEYED}X-Own: {CANARY}\r\n"), "404 goes on", "what was sent is never told back"),
+    "CONNECT to a path": build_raw(build_get(method="CONNECT"), "404 goes on", NO_METHOD),
+    "CONNECT elsewhere": build_raw(build_get("elsewhere.example:443", method="CONNECT") + CANARY, "404 406 closed", "no tunnel: what follows is a request, and no good one"),
+    "HEAD": build_raw(build_get(method="HEAD"), "404 goes on", NO_METHOD),
+    "HEAD of nothing": build_raw(build_get("/v1/none", method="HEAD"), "404 goes on", NO_PATH),
+    "PUT with a body": build_raw(build_post(f"{KEYED}Content-Length: 2\r\n", "{}").replace("POST", "PUT", 1), "404 goes on", NO_METHOD),
+    "OPTIONS with a body": build_raw(build_post(f"{HOST}Content-Length: 2\r\n", "{}").replace("POST", "OPTIONS", 1), "200 goes on", "answered here"),
+    "OPTIONS of nothing": build_raw(build_get("/v1/none", method="OPTIONS"), "404 goes on", NO_PATH),
+    "OPTIONS of an address elsewhere": build_raw(build_get("http://elsewhere.example/v1/recipients", HOST, "OPTIONS"), "200 goes on", "answered here"),
+    "another method by a header": build_raw(build_get(headers=f"{KEYED}X-HTTP-Method-Override: DELETE\r\nX-HTTP-Method: DELETE\r\n"), "200 goes on", "the request line counts", *LIST),
 }  # fmt: skip
 
-VERSIONS: dict[str, Row] = {
-    name: raw(get(version=version), expected, why, *calls)
+VERSIONS: dict[str, RawCase] = {
+    name: build_raw(build_get(version=version), expected, why, *calls)
     for name, version, expected, why, *calls in [
         ("1.0", "HTTP/1.0", "200 closed", "one request a connection", *LIST),
         ("1.2", "HTTP/1.2", "406 closed", "there is none"),
@@ -121,30 +121,30 @@ VERSIONS: dict[str, Row] = {
     ]
 }  # fmt: skip
 
-AROUND: dict[str, Row] = {
-    "1.0 that wants to stay": raw(get(version="HTTP/1.0", headers=f"{KEYED}Connection: keep-alive\r\n"), "200 goes on", "as it asked", *LIST),
-    "1.0 without a host": raw(get(version="HTTP/1.0", headers=f"X-API-Key: {API_KEY}\r\n"), "200 closed", "1.0 has none", *LIST),
-    "1.0 with chunks": raw(post(f"{KEYED}Transfer-Encoding: chunked\r\n", "2\r\n[]\r\n0\r\n\r\n").replace("1.1", "1.0", 1), "406 closed", "1.0 has none, and proxies differ"),
-    "1.0 without a length": raw(post(KEYED, "{}").replace("1.1", "1.0", 1), "406 closed", "no body came"),
-    "empty lines before it": raw(f"\r\n\r\n\r\n{get()}", "200 goes on", "old clients send them", *LIST),
-    "blanks before it": raw(f"  {get()}", "406 closed", MALFORMED),
-    "a byte order mark before it": raw(f"\ufeff{get()}", "406 closed", MALFORMED),
-    "only blanks": raw(b"    \r\n\r\n", "406 closed", MALFORMED),
-    "JSON alone": raw(f'{{"a":"{CANARY}"}}\r\n\r\n', "406 closed", MALFORMED),
-    "an answer for a request": raw(f"HTTP/1.1 200 OK\r\nX: {CANARY}\r\n\r\n", "406 closed", MALFORMED),
-    "a line of a mail server": raw(f"EHLO {CANARY}\r\n", "406 closed", MALFORMED),
-    "a handshake of SSH": raw(f"SSH-2.0-{CANARY}\r\n", "406 closed", MALFORMED),
-    "a command of a database": raw(f"*1\r\n$4\r\n{CANARY}\r\n", "406 closed", MALFORMED),
-    "random bytes": raw(bytes(range(128, 256)) * 4 + b"\r\n\r\n", "406 closed", MALFORMED),
+AROUND: dict[str, RawCase] = {
+    "1.0 that wants to stay": build_raw(build_get(version="HTTP/1.0", headers=f"{KEYED}Connection: keep-alive\r\n"), "200 goes on", "as it asked", *LIST),
+    "1.0 without a host": build_raw(build_get(version="HTTP/1.0", headers=f"X-API-Key: {API_KEY}\r\n"), "200 closed", "1.0 has none", *LIST),
+    "1.0 with chunks": build_raw(build_post(f"{KEYED}Transfer-Encoding: chunked\r\n", "2\r\n[]\r\n0\r\n\r\n").replace("1.1", "1.0", 1), "406 closed", "1.0 has none, and proxies differ"),
+    "1.0 without a length": build_raw(build_post(KEYED, "{}").replace("1.1", "1.0", 1), "406 closed", "no body came"),
+    "empty lines before it": build_raw(f"\r\n\r\n\r\n{build_get()}", "200 goes on", "old clients send them", *LIST),
+    "blanks before it": build_raw(f"  {build_get()}", "406 closed", MALFORMED),
+    "a byte order mark before it": build_raw(f"\ufeff{build_get()}", "406 closed", MALFORMED),
+    "only blanks": build_raw(b"    \r\n\r\n", "406 closed", MALFORMED),
+    "JSON alone": build_raw(f'{{"a":"{CANARY}"}}\r\n\r\n', "406 closed", MALFORMED),
+    "an answer for a request": build_raw(f"HTTP/1.1 200 OK\r\nX: {CANARY}\r\n\r\n", "406 closed", MALFORMED),
+    "a line of a mail server": build_raw(f"EHLO {CANARY}\r\n", "406 closed", MALFORMED),
+    "a handshake of SSH": build_raw(f"SSH-2.0-{CANARY}\r\n", "406 closed", MALFORMED),
+    "a command of a database": build_raw(f"*1\r\n$4\r\n{CANARY}\r\n", "406 closed", MALFORMED),
+    "random bytes": build_raw(bytes(range(128, 256)) * 4 + b"\r\n\r\n", "406 closed", MALFORMED),
 }  # fmt: skip
 
-NAMES: dict[str, Row] = {
-    f"{character!a} in a name": raw(get(headers=f"{KEYED}X{character}Own: {CANARY}\r\n"), "406 closed", "no character of a name")
+NAMES: dict[str, RawCase] = {
+    f"{character!a} in a name": build_raw(build_get(headers=f"{KEYED}X{character}Own: {CANARY}\r\n"), "406 closed", "no character of a name")
     for character in '(),/;<=>?@[]{}"\\\x00\x0b\x7f\u00e4'
 }  # fmt: skip
 
-HEADERS: dict[str, Row] = {
-    name: raw(get(headers=headers), expected, why, *calls)
+HEADERS: dict[str, RawCase] = {
+    name: build_raw(build_get(headers=headers), expected, why, *calls)
     for name, headers, expected, why, *calls in [
         ("folded with a tab", f"{KEYED}X: a\r\n\t{CANARY}\r\n", "406 closed", "folding is read in two ways"),
         ("folded with blanks only", f"{KEYED}X: a\r\n   \r\n", "406 closed", "the same"),

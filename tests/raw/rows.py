@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.house import KEY
+from tests.running_gateway import KEY
 
 CANARY = "canaryodd7f3a"
 """In most rows, at the malformed place; no response may repeat it."""
@@ -18,7 +18,7 @@ LIST = ("GET /v1/recipients",)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RawCase:
     """``expected`` are the statuses of the answers, in order, and then what becomes of it all:
 
     ``goes on``: the next request on the connection is read as one, and answered
@@ -36,7 +36,7 @@ class Row:
     calls: tuple[str, ...] = ()
 
     @property
-    def statuses(self) -> list[int]:
+    def list_statuses(self) -> list[int]:
         return [int(word) for word in self.expected.split() if word.isdecimal()]
 
     @property
@@ -44,26 +44,26 @@ class Row:
         return self.expected.split()[-1]
 
 
-def raw(text: str | bytes, expected: str, why: str, *calls: str) -> Row:
+def build_raw(text: str | bytes, expected: str, why: str, *calls: str) -> RawCase:
     """Text is encoded as UTF-8."""
-    return Row(text if isinstance(text, bytes) else text.encode(), expected, why, calls)
+    return RawCase(text if isinstance(text, bytes) else text.encode(), expected, why, calls)
 
 
-def get(
+def build_get(
     target: str = PATH, headers: str = KEYED, method: str = "GET", version: str = "HTTP/1.1"
 ) -> str:
     return f"{method} {target} {version}\r\n{headers}\r\n"
 
 
-def post(headers: str, body: str = "", path: str = PATH) -> str:
+def build_post(headers: str, body: str = "", path: str = PATH) -> str:
     return f"POST {path} HTTP/1.1\r\n{headers}\r\n{body}"
 
 
-def sized(body: str | bytes, more: str = "", path: str = PATH) -> bytes:
+def build_sized_post(body: str | bytes, more: str = "", path: str = PATH) -> bytes:
     """A POST with a body and its correct length."""
     data = body if isinstance(body, bytes) else body.encode()
-    return post(f"{KEYED}{more}Content-Length: {len(data)}\r\n", path=path).encode() + data
+    return build_post(f"{KEYED}{more}Content-Length: {len(data)}\r\n", path=path).encode() + data
 
 
-def chunks(body: str, more: str = "") -> str:
-    return post(f"{CHUNKED}{more}", body)
+def build_chunked_post(body: str, more: str = "") -> str:
+    return build_post(f"{CHUNKED}{more}", body)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.simulation.seeds import played
+from tests.simulation.seeds import play_seed
 
 
 def say(line: str) -> None:
@@ -25,11 +25,11 @@ def main() -> int:
     counts: Counter[str] = Counter()
     began, bad = time.process_time(), 0
     for seed in seeds:
-        result = played(seed, shown=asked.shown)
+        result = play_seed(seed, shown=asked.shown)
         counts.update(result.counts)
-        if result.wrong:
+        if result.problems:
             bad += 1
-            say(f"seed {seed}: " + "\n    ".join(result.wrong))
+            say(f"seed {seed}: " + "\n    ".join(result.problems))
     seconds = time.process_time() - began
     say(f"{len(seeds)} seeds, {bad} with faults, {seconds:.0f} s: {dict(counts)}")
     return 1 if bad else 0

@@ -20,31 +20,31 @@ from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials, build_signature_headers, format_signed_target
 from gateway.http import responses
 from gateway.http.responses import LegacyResponse
-from gateway.reads.recent_reads import Kept
+from gateway.reads.recent_reads import RecentReads
 from gateway.storage import Ledger, StoreUnavailable
-from gateway.storage.undertakings import OperationRecord
+from gateway.storage.operations import OperationRecord
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import Reply
 from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
-from gateway.writes.instances import Heartbeats
+from gateway.writes.executor import Caller, FlowExecutor
+from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
+from gateway.writes.instance_leases import Heartbeats
 from gateway.writes.journal import Journal, OperationExecution
-from gateway.writes.once import IdempotencyGuard, Wanted
-from gateway.writes.player import Caller, Player
-from gateway.writes.settler import Settler
-from gateway.writes.settling import Settling
+from gateway.writes.outcome_policy import OutcomePolicy
+from gateway.writes.reconciler import WriteReconciler
 from mappings import OPERATIONS, UNLISTED, errors, field_types
 from mappings.effects import Answer, Request, Vocabulary
 from mappings.failures import Failure, Unknown, Unreachable
-from tests.judge import SentRequest
-from tests.simulation.database import State
-from tests.simulation.machine import Killed, Process
-from tests.simulation.network import TIMEOUT_SECONDS, WORDS, Lost, Network
+from tests.recording_service import SentRequest
+from tests.simulation.database import SimulatedStore
+from tests.simulation.network import SIGNATURE_HEADERS, TIMEOUT_SECONDS, ConnectionFailed, Network
+from tests.simulation.process import Process, ProcessKilled
 from tests.state import KEY
 
-BY_NAME = {operation.name: operation for operation in (*OPERATIONS, *UNLISTED)}
-OWN_KEY = ApiKey(
+OPERATIONS_BY_NAME = {operation.name: operation for operation in (*OPERATIONS, *UNLISTED)}
+API_KEY = ApiKey(
     "key",
     "a key",
     "",
@@ -54,13 +54,13 @@ OWN_KEY = ApiKey(
     None,
     (),
 )
-PATIENCE = TIMEOUT_SECONDS + 5
-ENDS_WITHIN = PATIENCE + 5
-UNWANTED = responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))
+PATIENCE_SECONDS = TIMEOUT_SECONDS + 5
+MAX_SHUTDOWN_SECONDS = PATIENCE_SECONDS + 5
+INTERNAL_ERROR = responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LegacyRequest:
     """An authenticated legacy request."""
 
     operation: str
@@ -83,44 +83,44 @@ class Response:
     headers: Mapping[str, str]
 
 
-class Line:
+class ClientConnection:
     """A client's connection; ``heard`` is None if it ended without a response."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
-        self.is_left = False
-        self.at_leaving: Callable[[], None] = lambda: None
+        self.response: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
+        self.is_disconnected = False
+        self.on_disconnect: Callable[[], None] = lambda: None
 
-    def leave(self) -> None:
-        self.is_left = True
-        self.at_leaving()
+    def disconnect(self) -> None:
+        self.is_disconnected = True
+        self.on_disconnect()
 
     def cut(self) -> None:
-        if not self.heard.done():
-            self.heard.set_result(None)
+        if not self.response.done():
+            self.response.set_result(None)
 
 
 @dataclass(slots=True)
-class _Sending:
+class _Call:
     """One upstream call, and whether it was sent."""
 
-    pair: Credentials
+    credentials: Credentials
     method: str
     target: str
     body: bytes
     is_write: bool
     fence: Fence | None
     may_repeat: bool
-    left: bool = False
-    sent: float = 0.0
+    has_left: bool = False
+    sent_at: float = 0.0
 
-    def failure(self, why: str) -> Unreachable | Unknown:
-        if self.is_write and self.left:
-            return Unknown(why, age_seconds=asyncio.get_running_loop().time() - self.sent)
+    def build_failure(self, why: str) -> Unreachable | Unknown:
+        if self.is_write and self.has_left:
+            return Unknown(why, age_seconds=asyncio.get_running_loop().time() - self.sent_at)
         return Unreachable(why)
 
 
-class Wire:
+class SimulatedUpstream:
     """Stands for the HTTP client of one process, and keeps its promises.
 
     A write is sent once and stamped when it leaves; a write that left without a response is Unknown.
@@ -145,21 +145,21 @@ class Wire:
         write: bool,
         fence: Fence | None = None,
     ) -> Reply:
-        call = _Sending(pair, method, target, body or b"", write, fence, may_repeat=not write)
+        call = _Call(pair, method, target, body or b"", write, fence, may_repeat=not write)
         began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self.timeout_seconds):
-                status, told, date = await self._answer(call, environment)
+                status, body_bytes, date = await self._answer(call, environment)
         except TimeoutError:
-            raise call.failure("no answer in time") from None
-        except Lost:
-            raise call.failure("the connection failed") from None
+            raise call.build_failure("no answer in time") from None
+        except ConnectionFailed:
+            raise call.build_failure("the connection failed") from None
         finally:
             await self._process.step()
         headers = CIMultiDictProxy(CIMultiDict({"Date": date}))
-        return Reply(status, headers, told, asyncio.get_running_loop().time() - began, 1)
+        return Reply(status, headers, body_bytes, asyncio.get_running_loop().time() - began, 1)
 
-    async def _answer(self, call: _Sending, environment: str) -> tuple[int, bytes, str]:
+    async def _answer(self, call: _Call, environment: str) -> tuple[int, bytes, str]:
         correction, other = self.clock.offset(environment), False
         while True:
             status, body, date = await self._attempt(call, correction)
@@ -177,34 +177,34 @@ class Wire:
                 self.clock.record_accepted(environment, seen)
             return status, body, date
 
-    def _network_time(self, call: _Sending) -> float:
-        return asyncio.get_running_loop().time() - call.sent
+    def _network_time(self, call: _Call) -> float:
+        return asyncio.get_running_loop().time() - call.sent_at
 
-    async def _attempt(self, call: _Sending, correction: float) -> tuple[int, bytes, str]:
+    async def _attempt(self, call: _Call, correction: float) -> tuple[int, bytes, str]:
         while True:
-            call.left = False
+            call.has_left = False
             await self._process.step()
-            headers = self._stamped(call, correction)
+            headers = self._sign(call, correction)
             while call.fence and not call.fence.is_fenced:
                 await call.fence.fence()
-                headers = self._stamped(call, correction)
-            call.left, call.sent = True, asyncio.get_running_loop().time()
-            asked = SentRequest(call.method, call.target, headers, call.body)
+                headers = self._sign(call, correction)
+            call.has_left, call.sent_at = True, asyncio.get_running_loop().time()
+            request = SentRequest(call.method, call.target, headers, call.body)
             try:
-                answered = await self._network.send(asked, call.sent)
-            except Lost:
+                answered = await self._network.send(request, call.sent_at)
+            except ConnectionFailed:
                 if not call.may_repeat:
                     raise
                 call.may_repeat = False
             else:
                 if (call.method, call.target) == ("POST", "/v1/batches"):
-                    self._network.snag(self._process)
+                    self._network.maybe_interrupt(self._process)
                 return answered
 
-    def _stamped(self, call: _Sending, correction: float) -> CIMultiDict[str]:
+    def _sign(self, call: _Call, correction: float) -> CIMultiDict[str]:
         signed = build_signature_headers(
-            call.pair,
-            WORDS,
+            call.credentials,
+            SIGNATURE_HEADERS,
             stamp=int(self.clock.wall() + correction),
             method=call.method,
             target=format_signed_target("path", call.target),
@@ -218,8 +218,8 @@ class Wire:
 class Gateway:
     process: Process
     network: Network
-    state: State
-    wrong: Callable[[str], None]
+    state: SimulatedStore
+    report_problem: Callable[[str], None]
     gone_seconds: float
     serving: dict[asyncio.Task[None], None] = field(default_factory=dict)
     is_open: bool = False
@@ -227,21 +227,23 @@ class Gateway:
     async def open(self, ids: random.Random) -> None:
         store, process = self.state, self.process
         clock = ServiceClock(process.wall, process.monotonic)
-        wire: Any = Wire(process, self.network, clock)
+        wire: Any = SimulatedUpstream(process, self.network, clock)
         ledger = Ledger(store)
         self._clock = clock
         self._ids = ids
         self._journal = Journal(
             store, ledger, clock, self.gone_seconds, lambda: f"{ids.getrandbits(128):032x}"
         )
-        self._settler = Settler(self._journal, clock)
+        self._settler = OutcomePolicy(self._journal, clock)
         inferred = OptionalEndpoints("auto", CapabilityCache(ledger), process.wall)
-        self._player = Player(
-            wire, ledger, Vocabulary(), inferred, kept=Kept(), settler=self._settler
+        self._player = FlowExecutor(
+            wire, ledger, Vocabulary(), inferred, recent_reads=RecentReads(), policy=self._settler
         )
         instances = Heartbeats(store, self._journal.instance, self.gone_seconds, process.monotonic)
-        self._settling = Settling(store, self._journal, self._player, self._settler, instances)
-        self._once = IdempotencyGuard(self._journal, self._player, self._settling, PATIENCE)
+        self._settling = WriteReconciler(
+            store, self._journal, self._player, self._settler, instances
+        )
+        self._once = IdempotencyGuard(self._journal, self._player, self._settling, PATIENCE_SECONDS)
         await self._settling.__aenter__()
         self.is_open = True
 
@@ -249,60 +251,62 @@ class Gateway:
         """Waits for requests in flight."""
         self.is_open = False
         if self.serving:
-            await asyncio.wait(list(self.serving), timeout=ENDS_WITHIN)
+            await asyncio.wait(list(self.serving), timeout=MAX_SHUTDOWN_SECONDS)
         await self._settling.__aexit__()
         self.process.kill()
 
-    def take(self, asked: Asked, line: Line) -> None:
-        self.network.told(self._journal.instance[:4], "takes", asked)
-        task = self.process.begin(self._serve(asked, line))
+    def accept(self, request: LegacyRequest, connection: ClientConnection) -> None:
+        self.network.log(self._journal.instance[:4], "takes", request)
+        task = self.process.start_task(self._serve(request, connection))
         self.serving[task] = None
         task.add_done_callback(self.serving.pop)
-        task.add_done_callback(lambda _task: line.cut())
+        task.add_done_callback(lambda _task: connection.cut())
 
-    async def _serve(self, asked: Asked, line: Line) -> None:
-        caller = Caller(OWN_KEY, "a request")
-        line.at_leaving = lambda: self._deserted(caller)
-        over: OperationRecord | None = None
+    async def _serve(self, request: LegacyRequest, connection: ClientConnection) -> None:
+        caller = Caller(API_KEY, "a request")
+        connection.on_disconnect = lambda: self._note_disconnect(caller)
+        finished: OperationRecord | None = None
         try:
-            said, over = await self._said(asked, caller)
+            response, finished = await self._answer_or_error(request, caller)
             await self.process.step()
-            if not line.is_left and not line.heard.done():
-                line.heard.set_result(Response(said.status, said.encoded_body, said.headers))
+            if not connection.is_disconnected and not connection.response.done():
+                connection.response.set_result(
+                    Response(response.status, response.encoded_body, response.headers)
+                )
                 await self.process.step()
-                if over:
-                    self._once.delivered(over)
+                if finished:
+                    self._once.record_delivery(finished)
         finally:
-            if over and not self.process.is_dead:
-                self._once.undelivered(over)
+            if finished and not self.process.is_dead:
+                self._once.stop_delivery(finished)
 
-    def _deserted(self, caller: Caller) -> None:
+    def _note_disconnect(self, caller: Caller) -> None:
         """The server learns of it before anything else from that client."""
-        caller.is_gone = True
-        if caller.course and not self.process.is_dead:
-            self.process.begin(self._noting(caller.course))
+        caller.is_disconnected = True
+        if caller.execution and not self.process.is_dead:
+            self.process.start_task(self._record_disconnect(caller.execution))
 
-    async def _noting(self, course: OperationExecution) -> None:
+    async def _record_disconnect(self, course: OperationExecution) -> None:
         with suppress(StoreUnavailable):
-            await self._once.deserted(course)
+            await self._once.record_disconnect(course)
 
-    async def _said(
-        self, asked: Asked, caller: Caller
+    async def _answer_or_error(
+        self, request: LegacyRequest, caller: Caller
     ) -> tuple[LegacyResponse, OperationRecord | None]:
         try:
-            return await self._answer(asked, caller)
+            return await self._answer(request, caller)
         except Failure as failure:
-            return await _refusal(failure), None
+            return await _build_refusal(failure), None
         except StoreUnavailable:
-            return UNWANTED, None
+            return INTERNAL_ERROR, None
         except Exception as error:  # noqa: BLE001 - a client would get 500, and so does this one
-            self.wrong(f"{asked.operation} was answered by {error!r}")
-            return UNWANTED, None
+            self.report_problem(f"{request.operation} was answered by {error!r}")
+            return INTERNAL_ERROR, None
 
     async def _answer(
-        self, asked: Asked, caller: Caller
+        self, asked: LegacyRequest, caller: Caller
     ) -> tuple[LegacyResponse, OperationRecord | None]:
-        operation = BY_NAME[asked.operation]
+        operation = OPERATIONS_BY_NAME[asked.operation]
         body, problems = None, ()
         if operation.body_shape is not None:
             body, problems = field_types.parse_body(operation.body_shape, asked.body)
@@ -314,35 +318,41 @@ class Gateway:
             problems=problems,
         )
         if not operation.is_write:
-            answer = await self._player.play(operation.flow(request), caller, problems)
-            return await _done(answer), None
-        wanted = Wanted(operation, request, caller, asked.idempotency, problems)
-        return await self._once.answer(wanted, _done, _refusal)
+            answer = await self._player.execute(operation.flow(request), caller, problems)
+            return await _build_success(answer), None
+        wanted = WriteRequest(operation, request, caller, asked.idempotency, problems)
+        return await self._once.answer(wanted, _build_success, _build_refusal)
 
 
-async def _done(answer: Answer) -> LegacyResponse:
+async def _build_success(answer: Answer) -> LegacyResponse:
     return responses.build_success_response(answer.body)
 
 
-async def _refusal(failure: Failure) -> LegacyResponse:
+async def _build_refusal(failure: Failure) -> LegacyResponse:
     return responses.build_error_response(errors.translate_failure(failure))
 
 
-async def opened(
+async def start_gateway(
     network: Network,
     engine: AsyncEngine,
-    dice: random.Random,
-    wrong: Callable[[str], None],
+    random_source: random.Random,
+    report_problem: Callable[[str], None],
     *,
     shared: bool,
     gone_seconds: float,
 ) -> Gateway:
     """Starts a gateway in a new process; it is not open if it was killed meanwhile."""
-    process = Process(random.Random(dice.randrange(1 << 30)))
-    gateway = Gateway(process, network, State(process, engine, shared=shared), wrong, gone_seconds)
-    beginning = process.begin(gateway.open(random.Random(dice.randrange(1 << 30))))
+    process = Process(random.Random(random_source.randrange(1 << 30)))
+    gateway = Gateway(
+        process,
+        network,
+        SimulatedStore(process, engine, shared=shared),
+        report_problem,
+        gone_seconds,
+    )
+    start = process.start_task(gateway.open(random.Random(random_source.randrange(1 << 30))))
     try:
-        await beginning
-    except (Killed, asyncio.CancelledError, StoreUnavailable):
+        await start
+    except (ProcessKilled, asyncio.CancelledError, StoreUnavailable):
         process.kill()
     return gateway

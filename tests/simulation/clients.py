@@ -8,60 +8,81 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tests.simulation.assembly import Asked, Gateway, Line, Response
+from tests.simulation.assembly import ClientConnection, Gateway, LegacyRequest, Response
 
-TRIES = 16
+MAX_TRIES = 16
 """Attempts after the faults have ended, before a client gives up."""
 
-LONGEST_WAIT = 15.0
+MAX_WAIT_SECONDS = 15.0
 
 
-class Town(Protocol):
+class ClientEnvironment(Protocol):
     is_calm: bool
     gateways: Sequence[Gateway]
     counts: Counter[str]
 
-    def told(self, *what: Any) -> None:
+    def log(self, *what: Any) -> None:
         """Records an event in the trace."""
 
 
-async def told(town: Town, asked: Asked, dice: random.Random, at: int = 0) -> Response | None:
+async def request_until_answered(
+    environment: ClientEnvironment,
+    request: LegacyRequest,
+    random_source: random.Random,
+    at: int = 0,
+) -> Response | None:
     """Retries until the response is neither 500 nor 429; None if the client gives up.
 
     Most attempts go to the gateway ``at``.
     """
     tries = 0
-    while tries < TRIES:
-        at = at if dice.random() < 0.6 else dice.randrange(len(town.gateways))
-        said = await _asked(town.gateways[at % len(town.gateways)], asked, town, dice)
-        town.told(f"{asked} was answered {said.status if said else 'nothing'}")
-        if said and said.status not in (429, 500):
-            return said
-        tries += town.is_calm
-        await asyncio.sleep(_pause(said, dice, calm=town.is_calm))
+    while tries < MAX_TRIES:
+        at = (
+            at
+            if random_source.random() < 0.6
+            else random_source.randrange(len(environment.gateways))
+        )
+        response = await _request_once(
+            environment.gateways[at % len(environment.gateways)],
+            request,
+            environment,
+            random_source,
+        )
+        environment.log(f"{request} was answered {response.status if response else 'nothing'}")
+        if response and response.status not in (429, 500):
+            return response
+        tries += environment.is_calm
+        await asyncio.sleep(_choose_pause(response, random_source, calm=environment.is_calm))
     return None
 
 
-def _pause(said: Response | None, dice: random.Random, *, calm: bool) -> float:
-    if said and calm and "Retry-After" in said.headers:
-        return float(said.headers["Retry-After"])
-    return dice.choice((0.0, 0.0, 0.1, 0.5, 2.0, 5.0)) + (3.0 if calm else 0.0)
+def _choose_pause(response: Response | None, random_source: random.Random, *, calm: bool) -> float:
+    if response and calm and "Retry-After" in response.headers:
+        return float(response.headers["Retry-After"])
+    return random_source.choice((0.0, 0.0, 0.1, 0.5, 2.0, 5.0)) + (3.0 if calm else 0.0)
 
 
-async def _asked(
-    gateway: Gateway, asked: Asked, town: Town, dice: random.Random
+async def _request_once(
+    gateway: Gateway,
+    request: LegacyRequest,
+    environment: ClientEnvironment,
+    random_source: random.Random,
 ) -> Response | None:
-    await asyncio.sleep(dice.choice((0.0, 0.001, 0.01)))
+    await asyncio.sleep(random_source.choice((0.0, 0.001, 0.01)))
     if not gateway.is_open or gateway.process.is_dead:
         return None
-    line = Line()
-    gateway.take(asked, line)
-    patience = LONGEST_WAIT if town.is_calm else dice.choice((0.01, 0.05, 0.3, 2.0, 8.0, 30.0))
+    connection = ClientConnection()
+    gateway.accept(request, connection)
+    patience = (
+        MAX_WAIT_SECONDS
+        if environment.is_calm
+        else random_source.choice((0.01, 0.05, 0.3, 2.0, 8.0, 30.0))
+    )
     try:
         async with asyncio.timeout(patience):
-            return await asyncio.shield(line.heard)
+            return await asyncio.shield(connection.response)
     except TimeoutError:
-        if line.heard.done():  # the response arrived at the same moment
-            return line.heard.result()
-        line.leave()
+        if connection.response.done():  # the response arrived at the same moment
+            return connection.response.result()
+        connection.disconnect()
         return None

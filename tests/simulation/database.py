@@ -32,14 +32,14 @@ from gateway.storage.migrate import migrate
 from gateway.storage.on_sqlite import transact
 from gateway.storage.statements import Made, Transaction
 from gateway.storage.tables import metadata
-from tests.simulation.machine import Process
+from tests.simulation.process import Process
 from tests.state import KEY, OpenOperation, StoredWrite, select_open_operations, select_writes
 
-KEYS = EncryptionKeys({"one": base64.b64decode(b"A" * 43 + b"=")})
-KEPT = ("keys", "pairs", "counters", "encryption_keys")
+ENCRYPTION_KEYS = EncryptionKeys({"one": base64.b64decode(b"A" * 43 + b"=")})
+UNCHANGED_TABLES = ("keys", "pairs", "counters", "encryption_keys")
 """Tables that every seed shares."""
 
-Trouble = Literal["before", "after"] | None
+Fault = Literal["before", "after"] | None
 
 
 class _Cursor(sqlite3.Cursor):
@@ -63,14 +63,14 @@ class Inline(SQLiteDialect_pysqlite):
 registry.register("sqlite.inline", __name__, "Inline")
 
 
-class State(Store):
+class SimulatedStore(Store):
     """One process's store, which may fail before or after a transaction."""
 
     def __init__(self, process: Process, engine: AsyncEngine, *, shared: bool) -> None:
         super().__init__(engine, "memory", lambda: datetime.fromtimestamp(process.wall(), UTC))
-        self.encryption = KEYS
+        self.encryption = ENCRYPTION_KEYS
         self.shared = shared
-        self.part = 0.0
+        self.fault_rate = 0.0
         """Share of its transactions that fail."""
         self._process = process
 
@@ -78,49 +78,49 @@ class State(Store):
     def is_of_one_process(self) -> bool:
         return not self.shared
 
-    def _trouble(self) -> Trouble:
-        dice = self._process.dice
-        return dice.choice(("before", "after")) if dice.random() < self.part else None
+    def _choose_fault(self) -> Fault:
+        dice = self._process.random_source
+        return dice.choice(("before", "after")) if dice.random() < self.fault_rate else None
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
         await self._process.step()
-        if self._trouble():
-            raise _unavailable()
-        async with super().read() as connection, _at_once():
+        if self._choose_fault():
+            raise _build_unavailable()
+        async with super().read() as connection, _assert_no_wait():
             yield connection
         await self._process.step()
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
-        trouble = self._trouble()
+        fault = self._choose_fault()
         await self._process.step()
-        if trouble == "before":
-            raise _unavailable()
-        async with super().write() as connection, _at_once():
+        if fault == "before":
+            raise _build_unavailable()
+        async with super().write() as connection, _assert_no_wait():
             yield connection
         await self._process.step()
-        if trouble == "after":  # committed, but reported as failed
-            raise _unavailable()
+        if fault == "after":  # committed, but reported as failed
+            raise _build_unavailable()
 
     async def looked_up(self, work: Transaction[Made]) -> Made:
         await self._process.step()
-        if self._trouble():
-            raise _unavailable()
-        made = self._transact(work, "BEGIN")
+        if self._choose_fault():
+            raise _build_unavailable()
+        result = self._transact(work, "BEGIN")
         await self._process.step()
-        return made
+        return result
 
     async def carried_out(self, work: Transaction[Made], *, within: float = 0.0) -> Made:
-        trouble = self._trouble()
+        fault = self._choose_fault()
         await self._process.step()
-        if trouble == "before":
-            raise _unavailable()
-        made = self._transact(work, "BEGIN IMMEDIATE")
+        if fault == "before":
+            raise _build_unavailable()
+        result = self._transact(work, "BEGIN IMMEDIATE")
         await self._process.step()
-        if trouble == "after":
-            raise _unavailable()
-        return made
+        if fault == "after":
+            raise _build_unavailable()
+        return result
 
     def _transact(self, work: Transaction[Made], begin: str) -> Made:
         (done,) = transact(_DRIVERS[self.engine.sync_engine], [work], begin)
@@ -128,7 +128,7 @@ class State(Store):
 
 
 @asynccontextmanager
-async def _at_once() -> AsyncIterator[None]:
+async def _assert_no_wait() -> AsyncIterator[None]:
     """Fails if a transaction waits: others would run in the middle of it."""
     turns: list[None] = []
     handle = asyncio.get_running_loop().call_soon(turns.append, None)
@@ -137,7 +137,7 @@ async def _at_once() -> AsyncIterator[None]:
     assert not turns, "a transaction waited for something"
 
 
-def _unavailable() -> StoreUnavailable:
+def _build_unavailable() -> StoreUnavailable:
     return StoreUnavailable("the state cannot be used", means="a fault", do="nothing")
 
 
@@ -146,55 +146,55 @@ _DRIVERS: dict[Any, sqlite3.Connection] = {}
 
 
 @cache
-def database() -> AsyncEngine:
+def open_database() -> AsyncEngine:
     """The engine that all seeds use, one after another."""
     engine = create_async_engine(
         "sqlite+inline://", poolclass=StaticPool, connect_args={"factory": _Connection}
     )
-    event.listen(engine.sync_engine, "connect", _manners)
+    event.listen(engine.sync_engine, "connect", _configure_connection)
     event.listen(
         engine.sync_engine,
         "connect",
         lambda connection, _record: _DRIVERS.update({engine.sync_engine: connection}),
     )
     event.listen(engine.sync_engine, "begin", engines._begin)
-    event.listen(engine.sync_engine, "before_cursor_execute", _awaits)
-    asyncio.run(_filled(engine))
+    event.listen(engine.sync_engine, "before_cursor_execute", _yield_to_sqlalchemy)
+    asyncio.run(_fill_database(engine))
     return engine
 
 
-async def _filled(engine: AsyncEngine) -> None:
+async def _fill_database(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         await migrate(connection, "memory")
-    store = State(Process(random.Random(0)), engine, shared=False)
+    store = SimulatedStore(Process(random.Random(0)), engine, shared=False)
     await import_keys(store, parse_key_lines(json.dumps(KEY).encode()))
 
 
 def is_superseded(engine: AsyncEngine, batch: str) -> bool:
     """Whether this upstream batch is superseded, by the committed rows."""
-    those = "SELECT facts FROM remembered WHERE kind = 'alias' AND id = ?"
-    rows = _DRIVERS[engine.sync_engine].execute(those, (batch,)).fetchall()
+    query = "SELECT facts FROM remembered WHERE kind = 'alias' AND id = ?"
+    rows = _DRIVERS[engine.sync_engine].execute(query, (batch,)).fetchall()
     return any(json.loads(facts).get("abandoned") for (facts,) in rows)
 
 
-async def emptied(engine: AsyncEngine) -> None:
+async def empty_database(engine: AsyncEngine) -> None:
     """Deletes what a seed has written."""
     async with engine.begin() as connection:
         for table in reversed(metadata.sorted_tables):
-            if table.name not in KEPT:
+            if table.name not in UNCHANGED_TABLES:
                 await connection.execute(delete(table))
 
 
-def _manners(connection: Any, _record: object) -> None:
+def _configure_connection(connection: Any, _record: object) -> None:
     connection.isolation_level = None
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 
-def _awaits(*_execution: object) -> None:
-    await_only(_nothing())  # SQLAlchemy requires one await; this one returns at once
+def _yield_to_sqlalchemy(*_execution: object) -> None:
+    await_only(_do_nothing())  # SQLAlchemy requires one await; this one returns at once
 
 
 async def list_writes(engine: AsyncEngine) -> list[StoredWrite]:

@@ -7,49 +7,52 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gateway.storage import undertakings
-from gateway.storage.undertakings import OperationRepository, Write
-from gateway.writes import journal, settler
+from gateway.storage import operations
+from gateway.storage.operations import OperationRepository, Write
+from gateway.writes import journal, outcome_policy
+from gateway.writes.executor import FlowExecutor
+from gateway.writes.idempotency import IdempotencyGuard
 from gateway.writes.journal import Journal, OperationExecution
-from gateway.writes.once import IdempotencyGuard
-from gateway.writes.player import Player
-from gateway.writes.settler import Settler
+from gateway.writes.outcome_policy import OutcomePolicy
 from mappings import batch_locks, batches
 from mappings.batch_views import Batch
 from tests.simulation.network import FATES
-from tests.simulation.stories import a_contested_batch, a_recipient
+from tests.simulation.scenarios import create_recipient, start_contested_batch
 
 
-def _a_retry_is_another_request() -> Iterator[tuple[Any, str, Any]]:
+def _retry_is_new_request() -> Iterator[tuple[Any, str, Any]]:
     yield IdempotencyGuard, "_is_same", lambda *_: False
-    yield undertakings, "_refuse_identical", lambda *_: iter(())
+    yield operations, "_refuse_identical", lambda *_: iter(())
 
 
-def _a_write_is_entered_after_it_was_sent() -> Iterator[tuple[Any, str, Any]]:
+def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
     async def enter(course: OperationExecution, call: Any) -> None:
-        alike, now = course.journal.alike(call), course.journal.stamp(course.one.owner.environment)
+        alike, now = (
+            course.journal.digest_call(call),
+            course.journal.service_time(course.operation_record.tenant.environment),
+        )
         write = Write(course._position, call.method, call.path, alike, now)
         course.writes[write.number] = write
         course.is_sending = True
 
-    async def sent(player: Player, call: Any, caller: Any, course: OperationExecution) -> Any:
+    async def sent(player: FlowExecutor, call: Any, caller: Any, course: OperationExecution) -> Any:
         await enter(course, call)
         try:
-            given = await player._any_call(call, caller)
+            given = await player._perform_call(call, caller)
         finally:
-            await course._keep(enters=course.writes[course._position])
-        course.told(call, given)
+            await course._save_checkpoint(new_write=course.writes[course._position])
+        course.record_response(call, given)
         return given
 
-    yield Player, "_sent", sent
+    yield FlowExecutor, "_sent", sent
 
 
-def _what_is_not_seen_did_not_happen() -> Iterator[tuple[Any, str, Any]]:
-    yield Settler, "seconds_until_sure", lambda *_: 0
-    yield settler, "PAUSE", 0.0
+def _unseen_write_counts_as_absent() -> Iterator[tuple[Any, str, Any]]:
+    yield OutcomePolicy, "seconds_until_sure", lambda *_: 0
+    yield outcome_policy, "PAUSE", 0.0
 
 
-def _what_another_made_is_claimed() -> Iterator[tuple[Any, str, Any]]:
+def _object_of_another_write_is_claimed() -> Iterator[tuple[Any, str, Any]]:
     def nothing(*_: Any) -> Iterator[Any]:
         yield from ()
 
@@ -64,31 +67,31 @@ def _what_another_made_is_claimed() -> Iterator[tuple[Any, str, Any]]:
     yield OperationRepository, "rivals", alone
 
 
-def _a_turn_that_was_taken_is_still_ones_own() -> Iterator[tuple[Any, str, Any]]:
+def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     def fence(*_: Any) -> Iterator[Any]:
         yield from ()
 
     yield OperationRepository, "_fence", fence
 
 
-def _what_was_never_answered_is_refused() -> Iterator[tuple[Any, str, Any]]:
-    plain = OperationExecution.told
+def _unanswered_write_counts_as_refused() -> Iterator[tuple[Any, str, Any]]:
+    plain = OperationExecution.record_response
 
     async def left(course: OperationExecution, _why: str) -> None:
         for number, write in list(course.writes.items()):
             course.writes[number] = replace(write, state="unsent")
-            course._settled.append(course.writes[number])
+            course._unsaved_outcomes.append(course.writes[number])
         await course.close("undone")
 
     yield OperationExecution, "leave", left
     yield OperationExecution, "told", plain
 
 
-def _an_idempotency_key_says_nothing() -> Iterator[tuple[Any, str, Any]]:
+def _idempotency_key_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     yield Journal, "name", lambda *_: None
 
 
-def _whoever_writes_to_a_batch_holds_nothing() -> Iterator[tuple[Any, str, Any]]:
+def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
     """Starts and quotes take no lock, and the record of a write checks nothing that it names."""
     plain = batch_locks.acquire_batch_lock
 
@@ -100,25 +103,25 @@ def _whoever_writes_to_a_batch_holds_nothing() -> Iterator[tuple[Any, str, Any]]
     yield journal, "_guard", lambda _call: []
 
 
-def _those(*names: str) -> tuple[Any, ...]:
+def _select_fates(*names: str) -> tuple[Any, ...]:
     return tuple(fate for fate in FATES if fate.name in names)
 
 
-_LOST = {"network": 0.5, "fates": _those("lost after", "silent", "half json")}
-_LATE = {
-    "kinds": (a_recipient,),
+_RESPONSES_LOST = {"network": 0.5, "fates": _select_fates("lost after", "silent", "half json")}
+_REQUESTS_LATE = {
+    "kinds": (create_recipient,),
     "stories": 8,
     "twins": 0.0,
     "keys": 0.0,
     "network": 0.8,
-    "fates": _those("late", "cut, and late"),
+    "fates": _select_fates("late", "cut, and late"),
 }
-_HELD = {"gateways": 2, "holds": 1.0, "kills": 0.0, "storm": 60.0, "at_rest": 150.0}
-_TWINS = {"kinds": (a_recipient,), "twins": 1.0, "keys": 0.0, "at_rest": 150.0}
-_CONTESTED = {
+_PROCESSES_PAUSED = {"gateways": 2, "holds": 1.0, "kills": 0.0, "storm": 60.0, "at_rest": 150.0}
+_TWO_CLIENTS = {"kinds": (create_recipient,), "twins": 1.0, "keys": 0.0, "at_rest": 150.0}
+_BATCH_CONTESTED = {
     "gateways": 2,
     "stories": 3,
-    "kinds": (a_contested_batch,),
+    "kinds": (start_contested_batch,),
     "snags": 1.0,
     "network": 0.0,
     "state": 0.0,
@@ -127,32 +130,32 @@ _CONTESTED = {
     "switches": {"inferred": False, "answers": "full"},
 }
 
-MUTATIONS: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
-    _a_retry_is_another_request: {**_LOST, **_TWINS, "twins": 0.0},
-    _a_write_is_entered_after_it_was_sent: {"kills": 1.0},
-    _what_is_not_seen_did_not_happen: _LATE,
-    _what_another_made_is_claimed: {
-        **_TWINS,
+MISTAKES: dict[Callable[[], Iterator[tuple[Any, str, Any]]], dict[str, Any]] = {
+    _retry_is_new_request: {**_RESPONSES_LOST, **_TWO_CLIENTS, "twins": 0.0},
+    _write_is_recorded_after_sending: {"kills": 1.0},
+    _unseen_write_counts_as_absent: _REQUESTS_LATE,
+    _object_of_another_write_is_claimed: {
+        **_TWO_CLIENTS,
         "network": 0.6,
-        "fates": _those("lost after", "lost before"),
+        "fates": _select_fates("lost after", "lost before"),
     },
-    _a_turn_that_was_taken_is_still_ones_own: _HELD,
-    _what_was_never_answered_is_refused: _LOST,
-    _an_idempotency_key_says_nothing: {**_TWINS, "keys": 1.0},
-    _whoever_writes_to_a_batch_holds_nothing: _CONTESTED,
+    _lost_fence_is_ignored: _PROCESSES_PAUSED,
+    _unanswered_write_counts_as_refused: _RESPONSES_LOST,
+    _idempotency_key_is_ignored: {**_TWO_CLIENTS, "keys": 1.0},
+    _batch_is_written_without_lock: _BATCH_CONTESTED,
 }
 """Each with the conditions that reveal it soonest."""
 
 
 @contextmanager
-def mutated(mutation: Callable[[], Iterator[tuple[Any, str, Any]]]) -> Iterator[None]:
+def apply_mistake(mistake: Callable[[], Iterator[tuple[Any, str, Any]]]) -> Iterator[None]:
     """Applies a mistake to the product for the time of the context."""
-    changes = list(mutation())
-    before = [(of, what, getattr(of, what)) for of, what, _ in changes]
+    changes = list(mistake())
+    before = [(holder, attribute, getattr(holder, attribute)) for holder, attribute, _ in changes]
     try:
-        for of, what, other in changes:
-            setattr(of, what, other)
+        for holder, attribute, replacement in changes:
+            setattr(holder, attribute, replacement)
         yield
     finally:
-        for of, what, plain in before:
-            setattr(of, what, plain)
+        for holder, attribute, original in before:
+            setattr(holder, attribute, original)

@@ -16,20 +16,20 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.simulation import judging
-from tests.simulation.assembly import Gateway, opened
-from tests.simulation.database import database, emptied, is_superseded
-from tests.simulation.loop import Loop
-from tests.simulation.machine import Killed
-from tests.simulation.network import FATES, Fate, Network, service
-from tests.simulation.stories import STORIES, Kind, Story, person, wallet
+from tests.simulation import checks
+from tests.simulation.assembly import Gateway, start_gateway
+from tests.simulation.database import empty_database, is_superseded, open_database
+from tests.simulation.event_loop import SimulatedEventLoop
+from tests.simulation.network import FATES, Fate, Network, build_service
+from tests.simulation.process import ProcessKilled
+from tests.simulation.scenarios import SCENARIOS, Kind, Scenario, build_person, build_wallet
 
-LONGEST = 4000.0
+MAX_SECONDS = 4000.0
 """Seconds of simulated time in which every client must have its response."""
 
 
 @dataclass(frozen=True, slots=True)
-class Temper:
+class Conditions:
     """The conditions of a seed."""
 
     gateways: int
@@ -42,7 +42,7 @@ class Temper:
     jumps: tuple[float, ...]
     switches: Mapping[str, Any]
     fates: tuple[Fate, ...] = FATES
-    kinds: tuple[Kind, ...] = STORIES
+    kinds: tuple[Kind, ...] = SCENARIOS
     snags: float = 0.0
     """Share of batch creates after which the process is paused or killed."""
     twins: float = 0.3
@@ -52,7 +52,7 @@ class Temper:
     """Seconds of simulated time after which nothing may be in doubt that can be reconciled."""
 
     @classmethod
-    def of(cls, dice: random.Random) -> Temper:
+    def draw(cls, dice: random.Random) -> Conditions:
         return cls(
             gateways=dice.choice((1, 2, 2)),
             stories=dice.choice((1, 1, 2)),
@@ -73,55 +73,55 @@ class Temper:
 @dataclass
 class Result:
     seed: int
-    wrong: list[str]
+    problems: list[str]
     counts: Counter[str]
     trace: str
 
 
 @dataclass
-class Town:
+class Simulation:
     seed: int
-    dice: random.Random
-    temper: Temper
+    random_source: random.Random
+    conditions: Conditions
     network: Network
     engine: AsyncEngine
     gone_seconds: float = 8.0
     is_calm: bool = False
     gateways: list[Gateway] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     trace: Any = field(default_factory=hashlib.sha256)
-    shown: bool = False
+    is_printed: bool = False
 
-    def told(self, *what: Any) -> None:
+    def log(self, *what: Any) -> None:
         now = asyncio.get_running_loop().time()
         line = f"{now:.4f} {' '.join(map(str, what))}"
         self.trace.update(line.encode())
-        if self.shown:
+        if self.is_printed:
             sys.stdout.write(f"{line}\n")
 
     # Gateways
 
-    async def open(self, at: int) -> None:
-        gateway = await opened(
+    async def start_gateway(self, at: int) -> None:
+        gateway = await start_gateway(
             self.network,
             self.engine,
-            self.dice,
-            self.wrong.append,
-            shared=self.temper.gateways > 1,
+            self.random_source,
+            self.problems.append,
+            shared=self.conditions.gateways > 1,
             gone_seconds=self.gone_seconds,
         )
-        gateway.state.part = 0.0 if self.is_calm else self.temper.state
+        gateway.state.fault_rate = 0.0 if self.is_calm else self.conditions.state
         if at < len(self.gateways):
-            gateway.process.off = self.gateways[at].process.off
+            gateway.process.clock_offset_seconds = self.gateways[at].process.clock_offset_seconds
             self.gateways[at] = gateway
         else:
             self.gateways.append(gateway)
-        self.told("open", at)
+        self.log("open", at)
 
-    async def _minded(self, at: int) -> None:
+    async def _disturb(self, at: int) -> None:
         """Kills, stops and pauses one gateway, and replaces it."""
-        dice, temper = self.dice, self.temper
+        dice, temper = self.random_source, self.conditions
         while not self.is_calm:
             gateway = self.gateways[at]
             if dice.random() < temper.kills:
@@ -130,98 +130,102 @@ class Town:
             if gateway.process.is_dead:
                 self.counts["kills"] += 1
             elif dice.random() < temper.kills * 0.2:
-                await self._ended(gateway)
+                await self._shut_down(gateway)
             if dice.random() < temper.holds:
                 gateway.process.hold(dice.uniform(3, 60))
                 self.counts["holds"] += 1
             if temper.jumps and dice.random() < 0.3:
-                gateway.process.off += dice.choice(temper.jumps)
+                gateway.process.clock_offset_seconds += dice.choice(temper.jumps)
                 self.counts["jumps"] += 1
             if gateway.process.is_dead:
                 await asyncio.sleep(dice.choice((0.0, 0.1, 2.0, 10.0)))
-                await self.open(at)
+                await self.start_gateway(at)
 
-    async def _ended(self, gateway: Gateway) -> None:
+    async def _shut_down(self, gateway: Gateway) -> None:
         self.counts["ends"] += 1
-        with contextlib.suppress(Killed, asyncio.CancelledError):
-            await gateway.process.begin(gateway.close())
+        with contextlib.suppress(ProcessKilled, asyncio.CancelledError):
+            await gateway.process.start_task(gateway.close())
         gateway.process.kill()
 
     async def calm(self) -> None:
-        self.is_calm, self.network.part, self.network.snags = True, 0.0, 0.0
+        self.is_calm, self.network.fault_rate, self.network.pause_rate = True, 0.0, 0.0
         for at, gateway in enumerate(self.gateways):
-            gateway.state.part, gateway.process.dies_at = 0.0, None
+            gateway.state.fault_rate, gateway.process.dies_at = 0.0, None
             while self.gateways[at].process.is_dead or not self.gateways[at].is_open:
-                await self.open(at)
-        self.told("calm")
+                await self.start_gateway(at)
+        self.log("calm")
 
     # Scenarios
 
-    def _story(self, mark: str, payee: str) -> Story:
-        dice, temper = random.Random(self.dice.random()), self.temper
-        return Story(self, self.network, mark, payee, dice, twins=temper.twins, keys=temper.keys)
+    def _build_story(self, mark: str, payee: str) -> Scenario:
+        dice, temper = random.Random(self.random_source.random()), self.conditions
+        return Scenario(self, self.network, mark, payee, dice, twins=temper.twins, keys=temper.keys)
 
-    async def payee(self) -> str:
-        story = self._story("payee", "")
+    async def create_payee(self) -> str:
+        story = self._build_story("payee", "")
         address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
-        body = person("payee", address=address, payout=wallet("payee"))
-        return str((await story.ask("create_recipient", body))["recipient"]["id"])
+        body = build_person("payee", address=address, payout=build_wallet("payee"))
+        return str((await story.request_body("create_recipient", body))["recipient"]["id"])
 
-    async def play(self) -> list[Story]:
+    async def play(self) -> list[Scenario]:
         self.is_calm = True
-        for at in range(self.temper.gateways):
-            await self.open(at)
-        payee = await self.payee()
-        self.is_calm, self.network.part = False, self.temper.network
-        self.network.snags = self.temper.snags
+        for at in range(self.conditions.gateways):
+            await self.start_gateway(at)
+        payee = await self.create_payee()
+        self.is_calm, self.network.fault_rate = False, self.conditions.network
+        self.network.pause_rate = self.conditions.snags
         for gateway in self.gateways:
-            gateway.state.part = self.temper.state
-        minded = [asyncio.create_task(self._minded(at)) for at in range(self.temper.gateways)]
-        names = [f"story-{number}-end" for number in range(self.temper.stories)]
-        stories = [self._story(name, payee) for name in names]
-        kinds = self.temper.kinds
-        told = [asyncio.create_task(self.dice.choice(kinds)(story)) for story in stories]
-        await asyncio.sleep(self.temper.storm)
+            gateway.state.fault_rate = self.conditions.state
+        disturbances = [
+            asyncio.create_task(self._disturb(at)) for at in range(self.conditions.gateways)
+        ]
+        names = [f"story-{number}-end" for number in range(self.conditions.stories)]
+        stories = [self._build_story(name, payee) for name in names]
+        kinds = self.conditions.kinds
+        tasks = [asyncio.create_task(self.random_source.choice(kinds)(story)) for story in stories]
+        await asyncio.sleep(self.conditions.storm)
         self.is_calm = True
-        await asyncio.gather(*minded)
+        await asyncio.gather(*disturbances)
         await self.calm()
-        async with asyncio.timeout(LONGEST):
-            await asyncio.gather(*told)
+        async with asyncio.timeout(MAX_SECONDS):
+            await asyncio.gather(*tasks)
         return stories
 
 
-async def _seed(
+async def _play_seed(
     seed: int, engine: AsyncEngine, changes: Mapping[str, Any], *, shown: bool
 ) -> Result:
     dice = random.Random(seed)
     random.seed(seed)  # for the random numbers of the product
-    temper = replace(Temper.of(dice), **changes)
+    conditions = replace(Conditions.draw(dice), **changes)
     network = Network(
-        service(dice, **temper.switches), random.Random(dice.random()), fates=temper.fates
+        build_service(dice, **conditions.switches),
+        random.Random(dice.random()),
+        fates=conditions.fates,
     )
-    town = Town(seed, dice, temper, network, engine, shown=shown)
-    await emptied(engine)
-    network.told, network.is_superseded = town.told, partial(is_superseded, engine)
+    simulation = Simulation(seed, dice, conditions, network, engine, is_printed=shown)
+    await empty_database(engine)
+    network.log, network.is_superseded = simulation.log, partial(is_superseded, engine)
     if shown:
-        sys.stdout.write(f"{temper}\n")
+        sys.stdout.write(f"{conditions}\n")
     lines: list[Mapping[str, Any]] = []
-    _hears(lines)
+    _capture_log(lines)
     try:
-        stories = await town.play()
-        town.wrong += await judging.judged(town, stories, temper.at_rest)
+        stories = await simulation.play()
+        simulation.problems += await checks.list_problems(simulation, stories, conditions.at_rest)
     except TimeoutError:
-        town.wrong.append("clients wait for ever")
-    for gateway in town.gateways:
+        simulation.problems.append("clients wait for ever")
+    for gateway in simulation.gateways:
         gateway.process.kill()
     await asyncio.sleep(100)
-    town.wrong += network.wrong
-    town.wrong += [f"logged: {line}" for line in lines if _is_odd(line)]
-    town.counts["writes"] = len(network.done())
-    town.counts["requests"] = len(network.heard)
-    return Result(seed, town.wrong, town.counts, town.trace.hexdigest())
+    simulation.problems += network.problems
+    simulation.problems += [f"logged: {line}" for line in lines if _is_unforeseen(line)]
+    simulation.counts["writes"] = len(network.list_executed_writes())
+    simulation.counts["requests"] = len(network.requests)
+    return Result(seed, simulation.problems, simulation.counts, simulation.trace.hexdigest())
 
 
-def _hears(lines: list[Mapping[str, Any]]) -> None:
+def _capture_log(lines: list[Mapping[str, Any]]) -> None:
     def note(_logger: Any, _method: str, line: Any) -> Any:
         lines.append(dict(line))
         raise structlog.DropEvent
@@ -229,22 +233,22 @@ def _hears(lines: list[Mapping[str, Any]]) -> None:
     structlog.configure(processors=[note], cache_logger_on_first_use=False)
 
 
-def _is_odd(line: Mapping[str, Any]) -> bool:
+def _is_unforeseen(line: Mapping[str, Any]) -> bool:
     """Whether an unforeseen exception was logged."""
     return "raised_at" in line
 
 
-def played(seed: int, *, shown: bool = False, **changes: Any) -> Result:
+def play_seed(seed: int, *, shown: bool = False, **changes: Any) -> Result:
     """Plays a seed; the result depends on nothing else.
 
     ``changes`` replace fields of its conditions.
     """
-    engine = database()
-    loop = Loop()
+    engine = open_database()
+    loop = SimulatedEventLoop()
     asyncio.set_event_loop(loop)
     try:
-        result = loop.run_until_complete(_seed(seed, engine, changes, shown=shown))
-        result.wrong += loop.wrong
+        result = loop.run_until_complete(_play_seed(seed, engine, changes, shown=shown))
+        result.problems += loop.problems
         return result
     finally:
         loop.close()

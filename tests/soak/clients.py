@@ -22,7 +22,7 @@ class Tally:
     without_wait: int = 0
     """Refusals without Retry-After."""
 
-    def part(self, of_hundred: int) -> float:
+    def compute_percentile(self, of_hundred: int) -> float:
         """A percentile, in milliseconds."""
         ordered = sorted(self.seconds) or [float("nan")]
         return 1000 * ordered[min(len(ordered) - 1, len(ordered) * of_hundred // 100)]
@@ -37,7 +37,7 @@ class Tally:
         return self.statuses.total() - self.statuses[200] - self.statuses[500] + self.without_wait
 
 
-class Asking:
+class LoadClients:
     """Clients of one merchant that send requests while the context is open."""
 
     def __init__(self, port: int, key: str, clients: int, *, pause: float = 0.0) -> None:
@@ -49,7 +49,7 @@ class Asking:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Tally:
-        self._tasks = [asyncio.ensure_future(self._client()) for _ in range(self._clients)]
+        self._tasks = [asyncio.ensure_future(self._run_client()) for _ in range(self._clients)]
         return self.tally
 
     async def __aexit__(self, *_: object) -> None:
@@ -57,7 +57,7 @@ class Asking:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _client(self) -> None:
+    async def _run_client(self) -> None:
         while True:
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
@@ -66,18 +66,18 @@ class Asking:
                 await asyncio.sleep(0.1)
                 continue
             try:
-                while await self._ask(reader, writer):
+                while await self._request(reader, writer):
                     await asyncio.sleep(self._pause)
             except (OSError, asyncio.IncompleteReadError):
                 self.tally.statuses["cut off"] += 1
             finally:
                 writer.close()
 
-    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection may be used again."""
         began = time.monotonic()
         writer.write(self._data)
-        status, head = await answer(reader)
+        status, head = await read_response(reader)
         self.tally.statuses[status] += 1
         if status == 200:
             self.tally.seconds.append(time.monotonic() - began)
@@ -89,14 +89,14 @@ class Asking:
         return b"\r\nconnection: close" not in head
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def read_response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
     await reader.readexactly(length)
     return int(head.split(b" ", 2)[1]), head
 
 
-class Crowd:
+class IdleConnections:
     """Connections that send nothing, or send very slowly."""
 
     def __init__(self, port: int) -> None:
@@ -104,24 +104,24 @@ class Crowd:
         self._there: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._dripping: asyncio.Task[None] | None = None
 
-    async def come(self, saying: Iterable[bytes]) -> None:
+    async def connect(self, saying: Iterable[bytes]) -> None:
         # In groups, so that they are accepted and do not wait in the kernel's queue.
         batch: list[bytes] = []
         for said in [*saying, None]:
             if said is not None:
                 batch.append(said)
             if len(batch) == 100 or said is None:
-                await asyncio.gather(*map(self._comes, batch))
+                await asyncio.gather(*map(self._connect_one, batch))
                 batch.clear()
-        self._dripping = asyncio.ensure_future(self._drip())
+        self._dripping = asyncio.ensure_future(self._send_slowly())
 
-    async def _comes(self, said: bytes) -> None:
+    async def _connect_one(self, said: bytes) -> None:
         with suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
             writer.write(said)
             self._there.append((reader, writer))
 
-    async def _drip(self) -> None:
+    async def _send_slowly(self) -> None:
         while True:
             await asyncio.sleep(0.5)
             for _reader, writer in self._there:
@@ -129,19 +129,19 @@ class Crowd:
                     writer.write(b"x")
 
     @property
-    def left(self) -> int:
+    def count_open(self) -> int:
         return sum(not (reader.at_eof() or reader.exception()) for reader, _ in self._there)
 
-    async def gone_within(self, seconds: float) -> float | None:
+    async def wait_until_closed(self, seconds: float) -> float | None:
         """Seconds until all were closed; None if some were not."""
         began = time.monotonic()
-        while self.left:
+        while self.count_open:
             if time.monotonic() - began > seconds:
                 return None
             await asyncio.sleep(0.05)
         return time.monotonic() - began
 
-    def go(self) -> None:
+    def disconnect(self) -> None:
         if self._dripping:
             self._dripping.cancel()
         for _, writer in self._there:

@@ -14,14 +14,19 @@ from the keys. At most ``MAX_ADDRESSES`` are kept, so a million addresses can ne
 memory, nor evict the counts of keys, nor fill Redis.
 """
 
-from gateway.admission.limits.in_process import STRANGERS, Admission, InProcess, Limits
-from gateway.admission.limits.opening import find_limit_problems, open_limits
+from gateway.admission.limits.factory import find_limit_problems, open_rate_limiter
+from gateway.admission.limits.in_process import (
+    MAX_ADDRESSES,
+    Admission,
+    InProcessRateLimiter,
+    RateLimiter,
+)
 
 __all__ = [
-    "STRANGERS",
+    "MAX_ADDRESSES",
     "Admission",
-    "InProcess",
-    "Limits",
+    "InProcessRateLimiter",
+    "RateLimiter",
     "find_limit_problems",
-    "open_limits",
+    "open_rate_limiter",
 ]

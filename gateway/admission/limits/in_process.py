@@ -13,8 +13,8 @@ from mappings.frozen import frozen_dataclass
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-WINDOW = 3_600
-KEPT = WINDOW + 1
+WINDOW_SECONDS = 3_600
+RETAINED_SECONDS = WINDOW_SECONDS + 1
 """Seconds for which the count of a second is kept: the window and the second that is not over."""
 
 
@@ -27,35 +27,35 @@ class Admission:
     is admitted, provided that it is the only one that uses the key.
     """
 
-    admitted: bool
+    is_admitted: bool
     limit: int
     remaining: int
     reset_seconds: int
-    retry_after: int | None
+    retry_after_seconds: int | None
 
 
-STRANGERS = 65_536
+MAX_ADDRESSES = 65_536
 """Addresses that are counted at a time. An attacker has any number of them, so there is a bound."""
 
 
-class Limits(Protocol):
+class RateLimiter(Protocol):
     async def admit(self, key: str, limit: int) -> Admission:
         """Count a request of ``key`` if ``limit`` allows it; a refused request does not count."""
         ...
 
-    async def counted(self, keys: Sequence[str]) -> list[int] | None:
+    async def count_requests(self, keys: Sequence[str]) -> list[int] | None:
         """Return the number of requests in the current window for each key.
 
         Returns None if the numbers of all processes are not available.
         """
         ...
 
-    async def fault(self) -> str | None:
+    async def describe_fault(self) -> str | None:
         """Return a message for the operator if the limiter does not work as configured, else None."""
         ...
 
 
-class _Tally:
+class _RequestWindow:
     """The admitted requests of one key, by second.
 
     Two arrays of four bytes an entry. At most 3,601 entries are in use and as many are not cut off
@@ -71,18 +71,20 @@ class _Tally:
         self.total = 0
 
     @property
-    def newest(self) -> int:
+    def newest_second(self) -> int:
         return self._seconds[-1]
 
-    def forget(self, now: int) -> None:
-        while self._head < len(self._seconds) and self._seconds[self._head] + KEPT <= now:
+    def drop_expired(self, now: int) -> None:
+        while (
+            self._head < len(self._seconds) and self._seconds[self._head] + RETAINED_SECONDS <= now
+        ):
             self.total -= self._counts[self._head]
             self._head += 1
         if self._head > len(self._seconds) // 2:
             del self._seconds[: self._head], self._counts[: self._head]
             self._head = 0
 
-    def add(self, now: int) -> None:
+    def record_request(self, now: int) -> None:
         self.total += 1
         if self._seconds and self._seconds[-1] >= now:
             self._counts[-1] += 1
@@ -90,18 +92,20 @@ class _Tally:
             self._seconds.append(now)
             self._counts.append(1)
 
-    def seconds_until(self, most: int, now: int) -> int:
+    def calculate_wait_seconds(self, max_count: int, now: int) -> int:
         """Return the seconds until at most ``max_count`` requests are counted; 0 if that is so now."""
-        counted, at = self.total, self._head
-        wait = 0
-        while counted > most:  # loops more than once only after the key's limit was lowered
-            wait = self._seconds[at] + KEPT - now
-            counted -= self._counts[at]
-            at += 1
-        return wait
+        remaining_count, position = self.total, self._head
+        wait_seconds = 0
+        while (
+            remaining_count > max_count
+        ):  # loops more than once only after the key's limit was lowered
+            wait_seconds = self._seconds[position] + RETAINED_SECONDS - now
+            remaining_count -= self._counts[position]
+            position += 1
+        return wait_seconds
 
 
-class InProcess:
+class InProcessRateLimiter:
     """Counts requests in this process. ``clock`` returns seconds and never goes backwards.
 
     Keys without a request in the last hour are dropped. If there are more than ``max_keys``, the key
@@ -109,50 +113,52 @@ class InProcess:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, most: int | None = None
+        self, clock: Callable[[], float] = time.monotonic, max_keys: int | None = None
     ) -> None:
         self._clock = clock
-        self._most = most
-        self._began = math.floor(clock())
-        self._tidied = 0
+        self._max_keys = max_keys
+        self._started_at = math.floor(clock())
+        self._last_cleanup = 0
         """The second in which idle keys were last dropped."""
-        self._tallies: OrderedDict[str, _Tally] = OrderedDict()
+        self._windows: OrderedDict[str, _RequestWindow] = OrderedDict()
 
     async def admit(self, key: str, limit: int) -> Admission:
-        now = math.floor(self._clock()) - self._began
-        if now != self._tidied:
-            self._forget_idle(now)
-            self._tidied = now
-        tally = self._tallies.get(key) or _Tally()
-        tally.forget(now)
-        if tally.total >= limit:
-            wait = tally.seconds_until(limit - 1, now) if limit > 0 else KEPT
-            return Admission(False, limit, 0, wait, wait)
-        tally.add(now)
-        self._tallies[key] = tally
+        now = math.floor(self._clock()) - self._started_at
+        if now != self._last_cleanup:
+            self._drop_idle_keys(now)
+            self._last_cleanup = now
+        window = self._windows.get(key) or _RequestWindow()
+        window.drop_expired(now)
+        if window.total >= limit:
+            wait_seconds = (
+                window.calculate_wait_seconds(limit - 1, now) if limit > 0 else RETAINED_SECONDS
+            )
+            return Admission(False, limit, 0, wait_seconds, wait_seconds)
+        window.record_request(now)
+        self._windows[key] = window
         # Both kinds of eviction rely on the order of last admissions.
-        self._tallies.move_to_end(key)
-        if self._most is not None and len(self._tallies) > self._most:
-            self._tallies.popitem(last=False)
-        reset = tally.seconds_until(tally.total - 1, now)
-        return Admission(True, limit, limit - tally.total, reset, None)
+        self._windows.move_to_end(key)
+        if self._max_keys is not None and len(self._windows) > self._max_keys:
+            self._windows.popitem(last=False)
+        reset_seconds = window.calculate_wait_seconds(window.total - 1, now)
+        return Admission(True, limit, limit - window.total, reset_seconds, None)
 
-    async def counted(self, keys: Sequence[str]) -> list[int] | None:
-        now = math.floor(self._clock()) - self._began
-        found = []
+    async def count_requests(self, keys: Sequence[str]) -> list[int] | None:
+        now = math.floor(self._clock()) - self._started_at
+        counts = []
         for key in keys:
-            if tally := self._tallies.get(key):
-                tally.forget(now)
-            found.append(tally.total if tally else 0)
-        return found
+            if window := self._windows.get(key):
+                window.drop_expired(now)
+            counts.append(window.total if window else 0)
+        return counts
 
-    async def fault(self) -> str | None:
+    async def describe_fault(self) -> str | None:
         return None
 
-    def _forget_idle(self, now: int) -> None:
+    def _drop_idle_keys(self, now: int) -> None:
         # Keys are in the order of their last admission, so this stops at the first to be kept.
-        while self._tallies:
-            key, tally = next(iter(self._tallies.items()))
-            if tally.newest + KEPT > now:
+        while self._windows:
+            key, window = next(iter(self._windows.items()))
+            if window.newest_second + RETAINED_SECONDS > now:
                 return
-            del self._tallies[key]
+            del self._windows[key]

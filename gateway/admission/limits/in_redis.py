@@ -30,34 +30,36 @@ from typing import TYPE_CHECKING, Self
 import structlog
 from redis.exceptions import AuthenticationError, ResponseError
 
-from gateway.admission.limits.counting import fetch_request_counts
-from gateway.admission.limits.in_process import Admission, InProcess
-from gateway.admission.limits.redis_line import (
-    Gone,
-    Line,
-    Question,
-    Reply,
+from gateway.admission.limits.in_process import Admission, InProcessRateLimiter
+from gateway.admission.limits.redis_connection import (
+    REDIS_ERRORS,
+    AdmissionQuestion,
+    AdmissionReply,
+    RedisConnection,
     describe_redis_error,
     open_redis_connection,
 )
+from gateway.admission.limits.request_counts import fetch_request_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PAUSE_SECONDS = 1.0
+RECONNECT_SECONDS = 1.0
 """Time between attempts to reconnect to Redis."""
 
-TOGETHER = 100
+MAX_PIPELINED = 100
 """Requests in one pipeline. It takes a millisecond of Redis's time, for which others wait."""
 
-TRIALS = 1_000_000_000
+PROBE_LIMIT = 1_000_000_000
 """The limit of the key that probes Redis; no client has that key."""
 
-NAMES = "payout-gateway:limit:"
+KEY_PREFIX = "payout-gateway:limit:"
 
-GONE = "Redis does not answer; each process admits its share of the limit until it does"
+UNAVAILABLE_MESSAGE = (
+    "Redis does not answer; each process admits its share of the limit until it does"
+)
 
-REFUSED = (
+LOGIN_REFUSED_MESSAGE = (
     "Redis refuses the password; each process admits its share of the limit until it is accepted"
 )
 
@@ -65,150 +67,156 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
-class _Asked:
-    question: Question
-    answered: asyncio.Future[Reply | None]
+class _PendingQuestion:
+    question: AdmissionQuestion
+    reply: asyncio.Future[AdmissionReply | None]
 
-    def answer(self, reply: Reply | None) -> None:
+    def set_reply(self, reply: AdmissionReply | None) -> None:
         """Set the reply; None if Redis gave none. The request may have been cancelled."""
-        if not self.answered.done():
-            self.answered.set_result(reply)
+        if not self.reply.done():
+            self.reply.set_result(reply)
 
 
-class InRedis:
+class RedisRateLimiter:
     """A rate limiter in Redis, used with ``async with``.
 
     ``process_count`` is the number of processes that share the limit, on all hosts. ``outage_count``
     and ``local_decision_count`` count outages of Redis and the requests decided without it.
     """
 
-    def __init__(self, url: str, naming_key: bytes, processes: int) -> None:
+    def __init__(self, url: str, naming_key: bytes, process_count: int) -> None:
         self._url = url
         self._naming_key = naming_key
-        self._processes = processes
+        self._process_count = process_count
         # The probe is counted like a request: a full Redis, or a replica, still answers reads.
-        self._trial = Question(self.name_of("trial"), TRIALS)
-        self._alone = InProcess()
-        self._line: Line | None = None
-        self._asked: asyncio.Queue[_Asked] = asyncio.Queue()
-        self._working: asyncio.Task[None] | None = None
-        self._gone_since: float | None = None
-        self._is_refused = False
-        self._alone_before = 0
-        self.times_gone = 0
-        self.decided_alone = 0
+        self._probe = AdmissionQuestion(self.build_redis_key("trial"), PROBE_LIMIT)
+        self._local_limiter = InProcessRateLimiter()
+        self._connection: RedisConnection | None = None
+        self._pending: asyncio.Queue[_PendingQuestion] = asyncio.Queue()
+        self._worker_task: asyncio.Task[None] | None = None
+        self._outage_started_at: float | None = None
+        self._is_password_refused = False
+        self._local_decisions_before_outage = 0
+        self.outage_count = 0
+        self.local_decision_count = 0
 
     async def __aenter__(self) -> Self:
         await self._connect()  # so that the first requests do not have to wait
-        self._working = asyncio.create_task(self._work(), name="limits")
+        self._worker_task = asyncio.create_task(self._serve_questions(), name="limits")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._working:
-            self._working.cancel()
-            await asyncio.gather(self._working, return_exceptions=True)
-        await self._hang_up()
+        if self._worker_task:
+            self._worker_task.cancel()
+            await asyncio.gather(self._worker_task, return_exceptions=True)
+        await self._disconnect()
 
     async def admit(self, key: str, limit: int) -> Admission:
-        reply = await self._ask(Question(self.name_of(key), limit))
+        reply = await self._ask_redis(AdmissionQuestion(self.build_redis_key(key), limit))
         if reply is None:
-            return await self._admit_alone(key, limit)
-        admitted, remaining, seconds = reply
-        return Admission(admitted, limit, remaining, seconds, None if admitted else seconds)
+            return await self._admit_locally(key, limit)
+        is_admitted, remaining, seconds = reply
+        return Admission(is_admitted, limit, remaining, seconds, None if is_admitted else seconds)
 
-    async def counted(self, keys: Sequence[str]) -> list[int] | None:
+    async def count_requests(self, keys: Sequence[str]) -> list[int] | None:
         if not keys:
             return []
         try:
-            return await fetch_request_counts(self._url, [self.name_of(key) for key in keys])
-        except Gone:
+            return await fetch_request_counts(
+                self._url, [self.build_redis_key(key) for key in keys]
+            )
+        except REDIS_ERRORS:
             return None
 
-    async def fault(self) -> str | None:
-        if await self._ask(self._trial) is not None:
+    async def describe_fault(self) -> str | None:
+        if await self._ask_redis(self._probe) is not None:
             return None
-        return REFUSED if self._is_refused else GONE
+        return LOGIN_REFUSED_MESSAGE if self._is_password_refused else UNAVAILABLE_MESSAGE
 
-    def name_of(self, key: str) -> str:
+    def build_redis_key(self, key: str) -> str:
         """Return the Redis key under which the requests of an API key are counted."""
-        return NAMES + hmac.digest(self._naming_key, key.encode(), hashlib.sha256).hex()[:32]
+        return KEY_PREFIX + hmac.digest(self._naming_key, key.encode(), hashlib.sha256).hex()[:32]
 
-    async def _admit_alone(self, key: str, limit: int) -> Admission:
-        self.decided_alone += 1
+    async def _admit_locally(self, key: str, limit: int) -> Admission:
+        self.local_decision_count += 1
         # At least 1, so that a low limit does not block a key during an outage.
-        share = max(1, limit // self._processes) if limit > 0 else 0
-        return replace(await self._alone.admit(key, share), limit=limit)
+        share = max(1, limit // self._process_count) if limit > 0 else 0
+        return replace(await self._local_limiter.admit(key, share), limit=limit)
 
-    async def _ask(self, question: Question) -> Reply | None:
-        if not self._line:
+    async def _ask_redis(self, question: AdmissionQuestion) -> AdmissionReply | None:
+        if not self._connection:
             return None
-        asked = _Asked(question, asyncio.get_running_loop().create_future())
-        self._asked.put_nowait(asked)
-        return await asked.answered
+        pending = _PendingQuestion(question, asyncio.get_running_loop().create_future())
+        self._pending.put_nowait(pending)
+        return await pending.reply
 
-    async def _work(self) -> None:
+    async def _serve_questions(self) -> None:
         while True:
-            if self._line:
-                await self._carry(self._line)
+            if self._connection:
+                await self._send_pending(self._connection)
             else:
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(RECONNECT_SECONDS)
                 await self._connect()
 
-    async def _carry(self, line: Line) -> None:
+    async def _send_pending(self, connection: RedisConnection) -> None:
         """Send the pending questions to Redis and pass the replies on."""
-        those = [await self._asked.get()]
-        while len(those) < TOGETHER and not self._asked.empty():
-            those.append(self._asked.get_nowait())
-        replies: Sequence[Reply | ResponseError | None] = [None] * len(those)
-        failed: Exception | None = None
+        batch = [await self._pending.get()]
+        while len(batch) < MAX_PIPELINED and not self._pending.empty():
+            batch.append(self._pending.get_nowait())
+        replies: Sequence[AdmissionReply | ResponseError | None] = [None] * len(batch)
+        failure: Exception | None = None
         try:
-            replies = await line.ask([one.question for one in those])
-            failed = next((one for one in replies if isinstance(one, ResponseError)), None)
+            replies = await connection.ask([pending.question for pending in batch])
+            failure = next(
+                (candidate for candidate in replies if isinstance(candidate, ResponseError)), None
+            )
         except Exception as error:  # noqa: BLE001 - if this task ended, all requests would wait forever
-            failed = error
+            failure = error
         finally:
-            for one, reply in zip(those, replies, strict=True):
-                one.answer(None if isinstance(reply, ResponseError) else reply)
-        if failed:
-            self._tell_gone(failed)
-            await self._hang_up()
+            for pending, reply in zip(batch, replies, strict=True):
+                pending.set_reply(None if isinstance(reply, ResponseError) else reply)
+        if failure:
+            self._record_outage(failure)
+            await self._disconnect()
 
     async def _connect(self) -> None:
         try:
-            self._line = await open_redis_connection(self._url, self._trial)
+            self._connection = await open_redis_connection(self._url, self._probe)
         except Exception as error:  # noqa: BLE001 - as above; the error's type is logged
-            self._tell_gone(error)
+            self._record_outage(error)
         else:
-            self._tell_back()
+            self._record_recovery()
 
-    async def _hang_up(self) -> None:
+    async def _disconnect(self) -> None:
         """Close the connection; pending questions get no reply, and are decided locally."""
-        line, self._line = self._line, None
-        while not self._asked.empty():
-            self._asked.get_nowait().answer(None)
-        if line:
+        connection, self._connection = self._connection, None
+        while not self._pending.empty():
+            self._pending.get_nowait().set_reply(None)
+        if connection:
             with suppress(Exception):  # the connection is discarded in any case
-                await line.close()
+                await connection.close()
 
-    def _tell_gone(self, error: Exception) -> None:
-        self._is_refused = isinstance(error, AuthenticationError)
-        if self._gone_since is not None:
+    def _record_outage(self, error: Exception) -> None:
+        self._is_password_refused = isinstance(error, AuthenticationError)
+        if self._outage_started_at is not None:
             return
-        self._gone_since = time.monotonic()
-        self._alone_before = self.decided_alone
-        self.times_gone += 1
+        self._outage_started_at = time.monotonic()
+        self._local_decisions_before_outage = self.local_decision_count
+        self.outage_count += 1
         _log.error(
             "redis_unavailable",
             reason=describe_redis_error(error),
-            local_limit_fraction=round(1 / self._processes, 3),
+            local_limit_fraction=round(1 / self._process_count, 3),
             hint="check that Redis runs, that limits.url is its address, and its memory settings",
         )
 
-    def _tell_back(self) -> None:
-        if self._gone_since is None:
+    def _record_recovery(self) -> None:
+        if self._outage_started_at is None:
             return
-        seconds, self._gone_since = time.monotonic() - self._gone_since, None
-        alone = self.decided_alone - self._alone_before
+        outage_seconds, self._outage_started_at = time.monotonic() - self._outage_started_at, None
+        local_decisions = self.local_decision_count - self._local_decisions_before_outage
         _log.info(
-            "redis_available", outage_seconds=round(seconds, 1), requests_counted_locally=alone
+            "redis_available",
+            outage_seconds=round(outage_seconds, 1),
+            requests_counted_locally=local_decisions,
         )

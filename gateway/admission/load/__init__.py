@@ -6,15 +6,20 @@ running requests (``fair_limiter``), memory for bodies (``memory_budget``) and c
 ``connection_tracker`` to connections.
 """
 
+from gateway.admission.load.admission_slot import (
+    AdmissionSlot,
+    LoadShedder,
+    Overloaded,
+    RequestConnection,
+)
 from gateway.admission.load.connection_tracker import ConnectionTracker
-from gateway.admission.load.connections import Bounds
-from gateway.admission.load.slot import AdmissionSlot, Load, Overloaded, RequestConnection
+from gateway.admission.load.connections import ConnectionBounds
 
 __all__ = [
     "AdmissionSlot",
-    "Bounds",
+    "ConnectionBounds",
     "ConnectionTracker",
-    "Load",
+    "LoadShedder",
     "Overloaded",
     "RequestConnection",
 ]

@@ -15,23 +15,23 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-PRESSED_FOR = 30
+PRESSURE_SECONDS = 30
 """Pressure lasts this long after the last excess, so that the clients that caused it go too."""
 
-One = TypeVar("One")
+ConnectionT = TypeVar("ConnectionT")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ConnectionBounds:
     """The limit of connections, and the timeouts for a header, when idle, and under pressure."""
 
-    most: int
+    max_connections: int
     head_seconds: float
     idle_seconds: float
     pressed_seconds: float
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     HANDSHAKE = "TLS handshake"
     SILENT = "no request yet"
     HEAD = "the head of a request is incomplete"
@@ -41,147 +41,176 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class _State:
+class _ConnectionState:
     """``since`` is the start of the phase; ``tenant`` is set once the request is authenticated."""
 
     address: Hashable
-    phase: Phase
+    phase: ConnectionPhase
     since: float
     tenant: Hashable = None
 
 
-class Connections(Generic[One]):
+class ConnectionTable(Generic[ConnectionT]):
     """The open connections and their phases. ``now`` is in seconds and never goes backwards."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ConnectionBounds) -> None:
         self._bounds = bounds
         self._pressed_until = float("-inf")
-        self._states: dict[One, _State] = {}
+        self._states: dict[ConnectionT, _ConnectionState] = {}
         # Connections that may be closed, by address or tenant, the longest without progress first.
-        self._strangers: dict[Hashable, dict[One, float]] = {}
-        self._tenants: dict[Hashable, dict[One, float]] = {}
+        self._unauthenticated: dict[Hashable, dict[ConnectionT, float]] = {}
+        self._authenticated: dict[Hashable, dict[ConnectionT, float]] = {}
 
     def __len__(self) -> int:
         return len(self._states)
 
     def open(
-        self, one: One, now: float, address: Hashable = None, *, shakes_hands: bool = False
-    ) -> One | None:
+        self,
+        connection: ConnectionT,
+        now: float,
+        address: Hashable = None,
+        *,
+        shakes_hands: bool = False,
+    ) -> ConnectionT | None:
         """Add a connection; return the one to close for it, which may be the new one itself."""
         replaced = None
-        if len(self) >= self._bounds.most:
-            replaced = self._choose_replaceable()
+        if len(self) >= self._bounds.max_connections:
+            replaced = self._select_replaceable()
             if replaced is None:
-                return one
+                return connection
             self.close(replaced)
-        phase = Phase.HANDSHAKE if shakes_hands else Phase.SILENT
-        state = self._states[one] = _State(address, phase, now)
-        self._join_group(one, state, now)
+        phase = ConnectionPhase.HANDSHAKE if shakes_hands else ConnectionPhase.SILENT
+        state = self._states[connection] = _ConnectionState(address, phase, now)
+        self._join_group(connection, state, now)
         self._update_pressure(now)
         return replaced
 
-    def end_handshake(self, one: One, now: float) -> None:
-        self._move(one, Phase.SILENT, now)
+    def end_handshake(self, connection: ConnectionT, now: float) -> None:
+        self._change_phase(connection, ConnectionPhase.SILENT, now)
 
-    def start_head(self, one: One, now: float) -> None:
+    def start_head(self, connection: ConnectionT, now: float) -> None:
         """Record the first bytes of a header; further bytes do not extend its timeout."""
-        if self._phase(one) is not Phase.HEAD:
-            self._move(one, Phase.HEAD, now, is_other_request=True)
+        if self._get_phase(connection) is not ConnectionPhase.HEAD:
+            self._change_phase(connection, ConnectionPhase.HEAD, now, is_other_request=True)
 
-    def start_request(self, one: One, now: float) -> None:
+    def start_request(self, connection: ConnectionT, now: float) -> None:
         """Record a complete header, or more of the body, which counts as progress."""
-        phase = self._phase(one)
-        if phase is not Phase.WORK:
-            self._move(one, Phase.REQUEST, now, is_other_request=phase is not Phase.REQUEST)
+        phase = self._get_phase(connection)
+        if phase is not ConnectionPhase.WORK:
+            self._change_phase(
+                connection,
+                ConnectionPhase.REQUEST,
+                now,
+                is_other_request=phase is not ConnectionPhase.REQUEST,
+            )
 
-    def authenticate(self, one: One, tenant: Hashable, now: float) -> None:
-        state = self._states.get(one)
-        if state is not None and state.phase is Phase.REQUEST:
-            self._leave_group(one, state)
+    def authenticate(self, connection: ConnectionT, tenant: Hashable, now: float) -> None:
+        state = self._states.get(connection)
+        if state is not None and state.phase is ConnectionPhase.REQUEST:
+            self._leave_group(connection, state)
             state.tenant = tenant
-            self._join_group(one, state, now)
+            self._join_group(connection, state, now)
 
-    def start_work(self, one: One, now: float) -> None:
-        self._move(one, Phase.WORK, now)
+    def start_work(self, connection: ConnectionT, now: float) -> None:
+        self._change_phase(connection, ConnectionPhase.WORK, now)
 
-    def end_work(self, one: One, now: float) -> None:
+    def end_work(self, connection: ConnectionT, now: float) -> None:
         """Record that the response is being sent, or that the client read some of it."""
-        if self._phase(one) in (Phase.WORK, Phase.REQUEST):
-            self._move(one, Phase.REQUEST, now)
+        if self._get_phase(connection) in (ConnectionPhase.WORK, ConnectionPhase.REQUEST):
+            self._change_phase(connection, ConnectionPhase.REQUEST, now)
 
-    def become_idle(self, one: One, now: float) -> None:
-        self._move(one, Phase.IDLE, now)
+    def become_idle(self, connection: ConnectionT, now: float) -> None:
+        self._change_phase(connection, ConnectionPhase.IDLE, now)
 
-    def close(self, one: One) -> None:
-        if state := self._states.pop(one, None):
-            self._leave_group(one, state)
+    def close(self, connection: ConnectionT) -> None:
+        if state := self._states.pop(connection, None):
+            self._leave_group(connection, state)
 
-    def list_with_request(self) -> list[One]:
-        phases = (Phase.REQUEST, Phase.WORK)
-        return [one for one, state in self._states.items() if state.phase in phases]
+    def list_with_request(self) -> list[ConnectionT]:
+        phases = (ConnectionPhase.REQUEST, ConnectionPhase.WORK)
+        return [connection for connection, state in self._states.items() if state.phase in phases]
 
-    def pop_overdue(self, now: float) -> list[One]:
+    def pop_overdue(self, now: float) -> list[ConnectionT]:
         """Remove and return the connections whose phase has timed out."""
         self._update_pressure(now)
-        most = self._bounds.pressed_seconds if self.is_pressed(now) else float("inf")
-        head, idle = min(most, self._bounds.head_seconds), min(most, self._bounds.idle_seconds)
-        seconds = {
-            Phase.HANDSHAKE: head,
-            Phase.HEAD: head,
-            Phase.SILENT: idle,
-            Phase.IDLE: idle,
+        max_seconds = self._bounds.pressed_seconds if self.is_pressed(now) else float("inf")
+        head_seconds, idle_seconds = (
+            min(max_seconds, self._bounds.head_seconds),
+            min(max_seconds, self._bounds.idle_seconds),
+        )
+        max_seconds_by_phase = {
+            ConnectionPhase.HANDSHAKE: head_seconds,
+            ConnectionPhase.HEAD: head_seconds,
+            ConnectionPhase.SILENT: idle_seconds,
+            ConnectionPhase.IDLE: idle_seconds,
         }
-        found = [
-            one
-            for one, state in self._states.items()
-            if now - state.since >= seconds.get(state.phase, float("inf"))
+        overdue = [
+            connection
+            for connection, state in self._states.items()
+            if now - state.since >= max_seconds_by_phase.get(state.phase, float("inf"))
         ]
-        for one in found:
-            self.close(one)
-        return found
+        for connection in overdue:
+            self.close(connection)
+        return overdue
 
     def is_pressed(self, now: float) -> bool:
         return now < self._pressed_until
 
     def _update_pressure(self, now: float) -> None:
-        if len(self) * 2 > self._bounds.most:
-            self._pressed_until = now + PRESSED_FOR
+        if len(self) * 2 > self._bounds.max_connections:
+            self._pressed_until = now + PRESSURE_SECONDS
 
-    def _choose_replaceable(self) -> One | None:
-        strangers, tenants = self._strangers.values(), self._tenants.values()
-        groups = strangers if sum(map(len, strangers)) >= sum(map(len, tenants)) else tenants
+    def _select_replaceable(self) -> ConnectionT | None:
+        unauthenticated, authenticated = (
+            self._unauthenticated.values(),
+            self._authenticated.values(),
+        )
+        groups = (
+            unauthenticated
+            if sum(map(len, unauthenticated)) >= sum(map(len, authenticated))
+            else authenticated
+        )
         if not groups:
             return None
         largest = max(groups, key=lambda group: (len(group), -next(iter(group.values()))))
         return next(iter(largest))
 
-    def _phase(self, one: One) -> Phase | None:
-        state = self._states.get(one)
+    def _get_phase(self, connection: ConnectionT) -> ConnectionPhase | None:
+        state = self._states.get(connection)
         return None if state is None else state.phase
 
-    def _move(self, one: One, phase: Phase, now: float, *, is_other_request: bool = False) -> None:
-        state = self._states.get(one)
+    def _change_phase(
+        self,
+        connection: ConnectionT,
+        phase: ConnectionPhase,
+        now: float,
+        *,
+        is_other_request: bool = False,
+    ) -> None:
+        state = self._states.get(connection)
         if state is None:  # it was closed meanwhile
             return
-        self._leave_group(one, state)
+        self._leave_group(connection, state)
         state.phase, state.since = phase, now
         if is_other_request:
             state.tenant = None  # a proxy may send requests of several clients on one connection
-        self._join_group(one, state, now)
+        self._join_group(connection, state, now)
 
-    def _join_group(self, one: One, state: _State, now: float) -> None:
-        if state.phase is not Phase.WORK:
+    def _join_group(self, connection: ConnectionT, state: _ConnectionState, now: float) -> None:
+        if state.phase is not ConnectionPhase.WORK:
             groups, holder = self._find_groups(state)
-            groups.setdefault(holder, {})[one] = now
+            groups.setdefault(holder, {})[connection] = now
 
-    def _leave_group(self, one: One, state: _State) -> None:
+    def _leave_group(self, connection: ConnectionT, state: _ConnectionState) -> None:
         groups, holder = self._find_groups(state)
         group = groups.get(holder, {})
-        group.pop(one, None)
+        group.pop(connection, None)
         if not group:
             groups.pop(holder, None)
 
-    def _find_groups(self, state: _State) -> tuple[dict[Hashable, dict[One, float]], Hashable]:
+    def _find_groups(
+        self, state: _ConnectionState
+    ) -> tuple[dict[Hashable, dict[ConnectionT, float]], Hashable]:
         if state.tenant is None:
-            return self._strangers, state.address
-        return self._tenants, state.tenant
+            return self._unauthenticated, state.address
+        return self._authenticated, state.tenant

@@ -13,113 +13,127 @@ from enum import Enum
 
 
 class WaiterState(Enum):
-    WAITS = "waits"
-    GOES = "goes"
+    WAITING = "waits"
+    RUNNING = "goes"
     SHED = "shed"
-    OVER = "over"
+    FINISHED = "over"
 
 
 @dataclass(eq=False, slots=True)
 class Waiter:
     merchant: str
-    number: int
-    standing: WaiterState = WaiterState.WAITS
+    sequence_number: int
+    state: WaiterState = WaiterState.WAITING
 
 
 @dataclass(frozen=True, slots=True)
 class LimiterCapacity:
     """The maximum of running and waiting requests, in total and for each merchant."""
 
-    going: int
-    going_per_merchant: int
-    waiting: int
-    waiting_per_merchant: int
+    max_running: int
+    max_running_per_merchant: int
+    max_waiting: int
+    max_waiting_per_merchant: int
 
 
 class FairLimiter:
     """Methods return the waiters of other requests whose state they changed."""
 
-    def __init__(self, room: LimiterCapacity) -> None:
-        self._room = room
-        self._numbers = 0
-        self.going = 0
+    def __init__(self, capacity: LimiterCapacity) -> None:
+        self._capacity = capacity
+        self._last_sequence_number = 0
+        self.running_count = 0
         """Running requests of all merchants."""
-        self._going: Counter[str] = Counter()
+        self._running_by_merchant: Counter[str] = Counter()
         self._queues: dict[str, deque[Waiter]] = {}
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         return sum(map(len, self._queues.values()))
 
     def would_shed(self, merchant: str) -> bool:
         """Return whether a request that arrives now would be rejected."""
-        return not self._may_go(merchant) and not self._may_wait(merchant)
+        return not self._can_run(merchant) and not self._can_wait(merchant)
 
-    def ask(self, merchant: str) -> tuple[Waiter, list[Waiter]]:
+    def enter(self, merchant: str) -> tuple[Waiter, list[Waiter]]:
         """Add a request; return its waiter, and the waiters that it displaced."""
-        self._numbers += 1
-        ticket = Waiter(merchant, self._numbers)
-        if self._may_go(merchant):
-            self._go(ticket)
-            return ticket, []
-        if not self._may_wait(merchant):
-            ticket.standing = WaiterState.SHED
-            return ticket, []
+        self._last_sequence_number += 1
+        waiter = Waiter(merchant, self._last_sequence_number)
+        if self._can_run(merchant):
+            self._start_running(waiter)
+            return waiter, []
+        if not self._can_wait(merchant):
+            waiter.state = WaiterState.SHED
+            return waiter, []
         # At a full queue the longest queue of a merchant gives a place to this shorter one.
-        displaced = [self._displace()] if self.waiting >= self._room.waiting else []
-        self._queues.setdefault(merchant, deque()).append(ticket)
-        return ticket, displaced
+        displaced = (
+            [self._displace_newest()] if self.waiting_count >= self._capacity.max_waiting else []
+        )
+        self._queues.setdefault(merchant, deque()).append(waiter)
+        return waiter, displaced
 
-    def leave(self, ticket: Waiter) -> list[Waiter]:
+    def leave(self, waiter: Waiter) -> list[Waiter]:
         """Remove a finished or cancelled request; return the waiters that start instead."""
-        if ticket.standing is WaiterState.WAITS:
-            self._drop(ticket)
-        elif ticket.standing is WaiterState.GOES:
-            self.going -= 1
-            self._going[ticket.merchant] -= 1
-            if not self._going[ticket.merchant]:
-                del self._going[ticket.merchant]
-        ticket.standing = WaiterState.OVER
-        return list(self._called()) if self._queues else []
+        if waiter.state is WaiterState.WAITING:
+            self._remove_from_queue(waiter)
+        elif waiter.state is WaiterState.RUNNING:
+            self.running_count -= 1
+            self._running_by_merchant[waiter.merchant] -= 1
+            if not self._running_by_merchant[waiter.merchant]:
+                del self._running_by_merchant[waiter.merchant]
+        waiter.state = WaiterState.FINISHED
+        return list(self._start_waiters()) if self._queues else []
 
-    def _may_go(self, merchant: str) -> bool:
+    def _can_run(self, merchant: str) -> bool:
         # A request cannot overtake others: while a merchant below its maximum waits, all places
         # are taken.
-        room = self._room
-        return self.going < room.going and self._going[merchant] < room.going_per_merchant
+        capacity = self._capacity
+        return (
+            self.running_count < capacity.max_running
+            and self._running_by_merchant[merchant] < capacity.max_running_per_merchant
+        )
 
-    def _may_wait(self, merchant: str) -> bool:
-        own = len(self._queues.get(merchant, ()))
-        if own >= self._room.waiting_per_merchant:
+    def _can_wait(self, merchant: str) -> bool:
+        queue_length = len(self._queues.get(merchant, ()))
+        if queue_length >= self._capacity.max_waiting_per_merchant:
             return False
-        return self.waiting < self._room.waiting or self._longest() > own + 1
+        return (
+            self.waiting_count < self._capacity.max_waiting
+            or self._get_longest_queue_length() > queue_length + 1
+        )
 
-    def _longest(self) -> int:
+    def _get_longest_queue_length(self) -> int:
         return max(map(len, self._queues.values()), default=0)
 
-    def _displace(self) -> Waiter:
+    def _displace_newest(self) -> Waiter:
         """Shed the newest request of the longest queue, so that the busiest merchant gives way."""
-        longest = max(self._queues.values(), key=len)
-        ticket = longest[-1]
-        self._drop(ticket)
-        ticket.standing = WaiterState.SHED
-        return ticket
+        longest_queue = max(self._queues.values(), key=len)
+        waiter = longest_queue[-1]
+        self._remove_from_queue(waiter)
+        waiter.state = WaiterState.SHED
+        return waiter
 
-    def _drop(self, ticket: Waiter) -> None:
-        queue = self._queues[ticket.merchant]
-        queue.remove(ticket)
+    def _remove_from_queue(self, waiter: Waiter) -> None:
+        queue = self._queues[waiter.merchant]
+        queue.remove(waiter)
         if not queue:
-            del self._queues[ticket.merchant]
+            del self._queues[waiter.merchant]
 
-    def _go(self, ticket: Waiter) -> None:
-        self.going += 1
-        self._going[ticket.merchant] += 1
-        ticket.standing = WaiterState.GOES
+    def _start_running(self, waiter: Waiter) -> None:
+        self.running_count += 1
+        self._running_by_merchant[waiter.merchant] += 1
+        waiter.state = WaiterState.RUNNING
 
-    def _called(self) -> Iterator[Waiter]:
-        while merchants := [one for one in self._queues if self._may_go(one)]:
-            next_ = min(merchants, key=lambda one: (self._going[one], self._queues[one][0].number))
-            ticket = self._queues[next_][0]
-            self._drop(ticket)
-            self._go(ticket)
-            yield ticket
+    def _start_waiters(self) -> Iterator[Waiter]:
+        while merchants := [merchant for merchant in self._queues if self._can_run(merchant)]:
+            next_merchant = min(
+                merchants,
+                key=lambda merchant: (
+                    self._running_by_merchant[merchant],
+                    self._queues[merchant][0].sequence_number,
+                ),
+            )
+            waiter = self._queues[next_merchant][0]
+            self._remove_from_queue(waiter)
+            self._start_running(waiter)
+            yield waiter

@@ -9,32 +9,35 @@ from __future__ import annotations
 
 from collections import Counter
 
-SMALL = 64 * 1024
+SMALL_BODY_BYTES = 64 * 1024
 
 
 class MemoryBudget:
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._by: Counter[str] = Counter()
-        self.total = 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes_by_merchant: Counter[str] = Counter()
+        self.reserved_bytes = 0
 
     @property
-    def most_per_merchant(self) -> int:
-        return self._most // 2
+    def max_bytes_per_merchant(self) -> int:
+        return self._max_bytes // 2
 
-    def take(self, merchant: str, size: int, has: int = 0) -> bool:
+    def try_reserve(self, merchant: str, size: int, reserved: int = 0) -> bool:
         """Reserve ``size`` more bytes for a body with ``reserved`` bytes; return whether they fit."""
-        is_small = size + has <= SMALL
+        is_small = size + reserved <= SMALL_BODY_BYTES
         # Large bodies cannot use the last eighth.
-        room = self._most if is_small else self._most - self._most // 8
-        if self.total + size > room or self._by[merchant] + size > self.most_per_merchant:
+        available_bytes = self._max_bytes if is_small else self._max_bytes - self._max_bytes // 8
+        if (
+            self.reserved_bytes + size > available_bytes
+            or self._bytes_by_merchant[merchant] + size > self.max_bytes_per_merchant
+        ):
             return False
-        self._by[merchant] += size
-        self.total += size
+        self._bytes_by_merchant[merchant] += size
+        self.reserved_bytes += size
         return True
 
-    def give_back(self, merchant: str, size: int) -> None:
-        self.total -= size
-        self._by[merchant] -= size
-        if not self._by[merchant]:
-            del self._by[merchant]
+    def release(self, merchant: str, size: int) -> None:
+        self.reserved_bytes -= size
+        self._bytes_by_merchant[merchant] -= size
+        if not self._bytes_by_merchant[merchant]:
+            del self._bytes_by_merchant[merchant]

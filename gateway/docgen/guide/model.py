@@ -15,7 +15,7 @@ from gateway.docgen.explain import Explanation, explain_request
 from gateway.docgen.request_examples import RequestExample, build_request_example
 from gateway.storage import Ledger, Store
 from gateway.storage.id_rows import count_ids
-from gateway.storage.usage_rows import Used, used_since
+from gateway.storage.usage_rows import UsageSummary, load_usage
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings import OPERATIONS, UNLISTED
@@ -30,7 +30,7 @@ class RemainingOperation:
     """An operation that the key still uses: an example request, and the calls that replace it."""
 
     operation: Operation
-    used: Used
+    used: UsageSummary
     before: RequestExample
     after: Explanation
 
@@ -47,8 +47,8 @@ class GuideData:
     key: ListedKey
     since: date | None
     left: tuple[RemainingOperation, ...]
-    signed: Used | None
-    nowhere: Used | None
+    signed: UsageSummary | None
+    nowhere: UsageSummary | None
     renamed: int
     requests_per_hour: int
     form: SignedTargetForm | None
@@ -59,8 +59,8 @@ async def load_guide_data(
     settings: Settings, store: Store, key: ListedKey, since: date | None
 ) -> GuideData:
     """Collects the data of a key's guide, from ``since`` on. Raises StoreUnavailable."""
-    usage_rows = [row for row in await used_since(store, since) if _is_of_tenant(row, key)]
-    environment = settings.environments.configured().get(key.environment)
+    usage_rows = [row for row in await load_usage(store, since) if _is_of_tenant(row, key)]
+    environment = settings.environments.select_configured().get(key.environment)
     return GuideData(
         key,
         since,
@@ -74,12 +74,12 @@ async def load_guide_data(
     )
 
 
-def _is_of_tenant(row: Used, key: ListedKey) -> bool:
+def _is_of_tenant(row: UsageSummary, key: ListedKey) -> bool:
     return (row.merchant, row.environment) == (key.merchant, key.environment)
 
 
 def _iter_remaining_operations(
-    settings: Settings, usage_rows: Iterable[Used], key: str
+    settings: Settings, usage_rows: Iterable[UsageSummary], key: str
 ) -> Iterable[RemainingOperation]:
     """The operations that the key used, most used first."""
     operations_by_name = {

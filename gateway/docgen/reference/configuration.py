@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from gateway.config.settings import ENVIRONMENT_PREFIX, SECRETS, Settings
+from gateway.config.settings import ENVIRONMENT_PREFIX, SECRET_KEYS, Settings
 from gateway.docgen.reference.markdown import format_inline_code, format_markdown_table
 
 INTRODUCTION = """# Configuration
@@ -93,7 +93,7 @@ def iter_setting_keys(example: str) -> Iterator[SettingKey]:
 
 
 def _describe_secret(section: str, name: str) -> str:
-    if (section, name) in SECRETS:
+    if (section, name) in SECRET_KEYS:
         return f"the content of the file named by `{name}_file`; not allowed in `gateway.toml`"
     raise LookupError(f"{section}.{name} has no description in the example configuration")
 

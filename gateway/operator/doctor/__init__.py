@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.config.settings import Misconfigured, Settings
+from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.doctor import legacy_checks, local_checks, service_checks
 from gateway.operator.doctor.findings import Finding
 from gateway.storage import Ledger, Store, StoreUnavailable, open_store
@@ -28,13 +28,13 @@ async def run_doctor(settings: Settings) -> list[Finding]:
     # The services cannot be checked either: their credentials are in the state.
     except StoreUnavailable as unavailable:
         findings.append(local_checks.report_unavailable_state(unavailable))
-    except Misconfigured:
+    except ConfigurationError:
         pass  # already reported by check_configuration; without it no call can be made
     return findings
 
 
 async def _check_services(settings: Settings, store: Store) -> list[Finding]:
-    capabilities = await load_capabilities(Ledger(store), settings.environments.configured())
+    capabilities = await load_capabilities(Ledger(store), settings.environments.select_configured())
     async with open_upstream(settings, capabilities=capabilities) as upstream:
         findings = await service_checks.check_service(settings, store, upstream, capabilities)
     return findings + await legacy_checks.check_legacy_services(settings, store)

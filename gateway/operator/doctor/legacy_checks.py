@@ -11,7 +11,7 @@ from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding, advise_unreachable
 from gateway.payloads import json_codec
 from gateway.storage import Store
-from gateway.storage.mode_rows import TRANSLATE, all_switches
+from gateway.storage.mode_rows import TRANSLATE, list_switches
 from gateway.upstream.client import USER_AGENT, create_breakers
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, open_passthrough
 from gateway.upstream.send_attempt import ResponseLost
@@ -25,9 +25,11 @@ MAX_BODY_BYTES = 1 << 20
 async def check_legacy_services(settings: Settings, store: Store) -> list[Finding]:
     """Checks each environment in which a key is switched to `forward` or `compare`."""
     switched_environments = {
-        switch.owner.environment for switch in await all_switches(store) if switch.mode != TRANSLATE
+        switch.tenant.environment
+        for switch in await list_switches(store)
+        if switch.mode != TRANSLATE
     }
-    environments = settings.environments.configured()
+    environments = settings.environments.select_configured()
     origins = {
         name: environment.legacy_base_url
         for name, environment in environments.items()
@@ -74,7 +76,7 @@ async def _check_legacy_service(client: PassthroughClient, name: str, url: str) 
 def _is_legacy_answer(status: int, body: bytes) -> bool:
     """Whether an answer has the legacy shape. 403 counts: some services want a key for this read."""
     try:
-        answer = json_codec.read(body)
-    except json_codec.Unreadable:
+        answer = json_codec.loads(body)
+    except json_codec.JsonError:
         return False
     return status in (200, 403) and isinstance(answer, dict) and "ok" in answer

@@ -7,19 +7,19 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
-from gateway.admission.limits.eviction import check_eviction_policy
+from gateway.admission.limits.eviction_policy import check_eviction_policy
 from gateway.config.extensions import check_extensions
-from gateway.config.settings import Misconfigured, Server, Settings
+from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.brownout_windows import describe_window_scope
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
 from gateway.operator.preflight import check_runnable
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE, is_restored
 from gateway.storage import Store, StoreUnavailable
-from gateway.storage.audit_log import told_scope
-from gateway.storage.brownout_rows import Brownout, open_brownouts
-from gateway.storage.freezes import Freeze, frozen
-from gateway.storage.restore_marks import NONE, standing
-from gateway.storage.write_probe import refuse_read_only
+from gateway.storage.audit_log import describe_scope
+from gateway.storage.brownout_rows import Brownout, list_open_brownouts
+from gateway.storage.freezes import Freeze, list_freezes
+from gateway.storage.restore_detection import NO_MARK, load_restore_state
+from gateway.storage.write_probe import check_writable
 
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
 
@@ -35,7 +35,7 @@ def check_configuration(settings: Settings) -> Iterator[Finding]:
 def _report_problems(check_name: str, check: Callable[[], None]) -> Iterator[Finding]:
     try:
         check()
-    except Misconfigured as error:
+    except ConfigurationError as error:
         for problem in error.problems:
             description, _, advice = problem.partition("; ")
             yield Finding(
@@ -81,13 +81,13 @@ async def check_limits(settings: Settings) -> list[Finding]:
     if settings.limits.url.startswith("memory://"):
         return []
     result = await check_eviction_policy(settings.limits.url)
-    return [Finding(ALL_ENVIRONMENTS, "limits in Redis", result.state, result.said, result.do)]
+    return [Finding(ALL_ENVIRONMENTS, "limits in Redis", result.state, result.finding, result.hint)]
 
 
 async def check_state(settings: Settings, store: Store) -> list[Finding]:
     """Checks that the state is writable and not an older copy. Raises StoreUnavailable."""
-    await refuse_read_only(store)
-    if await is_restored(store, settings.state.mark):
+    await check_writable(store)
+    if await is_restored(store, settings.state.mark_path):
         return [
             Finding(
                 ALL_ENVIRONMENTS,
@@ -98,7 +98,7 @@ async def check_state(settings: Settings, store: Store) -> list[Finding]:
             )
         ]
     # A new state has no mark yet, so an older copy could not be told from it.
-    is_new = (await standing(store)).mark == NONE
+    is_new = (await load_restore_state(store)).mark == NO_MARK
     history = "is not an older copy, as far as is known"
     condition = "is new: nothing was written through it yet" if is_new else history
     return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; it {condition}")]
@@ -108,9 +108,12 @@ async def check_operator_switches(store: Store) -> list[Finding]:
     """Freezes and brownouts that may have been forgotten. Raises StoreUnavailable."""
     now = store.clock()
     active_brownouts = [
-        brownout for brownout in await open_brownouts(store, now) if brownout.begins_at <= now
+        brownout for brownout in await list_open_brownouts(store, now) if brownout.begins_at <= now
     ]
-    return [*map(_report_freeze, await frozen(store)), *map(_report_brownout, active_brownouts)]
+    return [
+        *map(_report_freeze, await list_freezes(store)),
+        *map(_report_brownout, active_brownouts),
+    ]
 
 
 def _report_freeze(frozen_scope: Freeze) -> Finding:
@@ -120,7 +123,7 @@ def _report_freeze(frozen_scope: Freeze) -> Finding:
         if frozen_scope.scope.environment
         else []
     )
-    description = f"writes have been frozen since {frozen_scope.since:%Y-%m-%d %H:%M} UTC: {told_scope(frozen_scope.scope)}"
+    description = f"writes have been frozen since {frozen_scope.since:%Y-%m-%d %H:%M} UTC: {describe_scope(frozen_scope.scope)}"
     advice = f"to resume them, run `payout-gateway unfreeze {' '.join(options) or '--all'}`"
     return Finding(
         frozen_scope.scope.environment or ALL_ENVIRONMENTS, "freeze", "warning", description, advice

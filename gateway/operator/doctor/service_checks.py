@@ -35,7 +35,7 @@ async def check_service(
     settings: Settings, store: Store, upstream: UpstreamClient, capabilities: CapabilityCache
 ) -> list[Finding]:
     keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
-    environments = settings.environments.configured()
+    environments = settings.environments.select_configured()
     # First: these keys are in no environment that is checked below.
     findings = list(_report_unconfigured_environments(keys, environments))
     for name in environments:

@@ -14,65 +14,76 @@ from typing import Any
 import structlog
 import uvloop
 
-from gateway.config.settings import Misconfigured, load
+from gateway.config.settings import ConfigurationError, load_settings
 from gateway.observability import logs
-from gateway.server.app import Inherited, Running, install_shutdown_event, run_gateway
-from gateway.server.connection import END_SECONDS
-from gateway.server.memory_tuning import tune_gc
-from gateway.server.shutdown import Lifetime
-from gateway.server.workers.worker_config import Orders, encode_message
+from gateway.server.app import InheritedSockets, RunningGateway, install_shutdown_event, run_gateway
+from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
+from gateway.server.memory_tuning import tune_memory
+from gateway.server.shutdown import ProcessLifetime
+from gateway.server.workers.worker_config import WorkerConfig, encode_message
 from gateway.storage import StoreUnavailable
 
 log = structlog.get_logger()
 
-FAILED = 2
+START_FAILED_EXIT_CODE = 2
 
 
-async def run_worker(orders: Orders) -> int:
+async def run_worker(worker_config: WorkerConfig) -> int:
     """Serve until a signal or the supervisor's message; return the exit code."""
-    told, life = install_shutdown_event(), Lifetime()
-    parent = socket.socket(fileno=orders.parent)
-    hears, says = await asyncio.open_connection(sock=parent)
-    door = [[socket.socket(fileno=one) for one in queue] for queue in orders.door]
+    shutdown_requested, lifetime = install_shutdown_event(), ProcessLifetime()
+    parent_socket = socket.socket(fileno=worker_config.parent_fd)
+    reader, writer = await asyncio.open_connection(sock=parent_socket)
+    accept_queues = [
+        [socket.socket(fileno=socket_fd) for socket_fd in queue_fds]
+        for queue_fds in worker_config.socket_fds
+    ]
     try:
-        settings = load(orders.config_path)
+        settings = load_settings(worker_config.config_path)
         async with run_gateway(
-            settings, Inherited(door, orders.queues, Path(orders.admin))
-        ) as running:
-            tune_gc()
-            says.write(encode_message(accepts=True))
-            await _until_told(told, hears, running, life)
-    except (Misconfigured, StoreUnavailable) as error:
-        says.write(encode_message(failed=str(error)))
-        return FAILED
+            settings,
+            InheritedSockets(
+                accept_queues, worker_config.queue_numbers, Path(worker_config.admin_socket)
+            ),
+        ) as gateway:
+            tune_memory()
+            writer.write(encode_message(accepts=True))
+            await _serve_until_stopped(shutdown_requested, reader, gateway, lifetime)
+    except (ConfigurationError, StoreUnavailable) as error:
+        writer.write(encode_message(failed=str(error)))
+        return START_FAILED_EXIT_CODE
     finally:
-        says.close()
-    life.ended()
+        writer.close()
+    lifetime.log_shutdown_complete()
     return 0
 
 
-async def _until_told(
-    told: asyncio.Event, hears: asyncio.StreamReader, running: Running, life: Lifetime
+async def _serve_until_stopped(
+    shutdown_requested: asyncio.Event,
+    reader: asyncio.StreamReader,
+    gateway: RunningGateway,
+    lifetime: ProcessLifetime,
 ) -> None:
     """Wait for a signal, the supervisor's exit, or a finished retirement; then drain connections."""
-    ended = asyncio.ensure_future(told.wait())
-    heard = asyncio.ensure_future(_hear(hears, running))
+    shutdown_task = asyncio.ensure_future(shutdown_requested.wait())
+    message_task = asyncio.ensure_future(_handle_supervisor_messages(reader, gateway))
     try:
-        await asyncio.wait({ended, heard}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({shutdown_task, message_task}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        ended.cancel()
-        heard.cancel()
-    life.ends(requests_left=running.requests)
-    await running.retire(END_SECONDS)
+        shutdown_task.cancel()
+        message_task.cancel()
+    lifetime.record_shutdown_start(requests_left=gateway.pending_requests)
+    await gateway.retire(SHUTDOWN_IDLE_SECONDS)
 
 
-async def _hear(hears: asyncio.StreamReader, running: Running) -> None:
-    while said := await hears.readline():
-        told = json.loads(said)
-        if told.get("retire"):
-            await running.retire()
+async def _handle_supervisor_messages(
+    reader: asyncio.StreamReader, gateway: RunningGateway
+) -> None:
+    while line := await reader.readline():
+        message = json.loads(line)
+        if message.get("retire"):
+            await gateway.retire()
             return
-        await running.door.at(told["queues"])
+        await gateway.listener.accept_from(message["queues"])
     log.error("parent_process_lost", reason="this worker shuts down after its requests in flight")
 
 
@@ -80,7 +91,7 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # only the supervisor handles it
     fields: dict[str, Any] = {"process.pid": os.getpid()}
     logs.configure_logging(**fields)
-    sys.exit(uvloop.run(run_worker(Orders.read(sys.argv[1]))))
+    sys.exit(uvloop.run(run_worker(WorkerConfig.parse_json(sys.argv[1]))))
 
 
 if __name__ == "__main__":

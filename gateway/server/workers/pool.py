@@ -10,96 +10,111 @@ from contextlib import suppress
 
 import structlog
 
-from gateway.server.workers.worker import Child, NotStarted, describe_exit_code
+from gateway.server.workers.worker_process import (
+    WorkerProcess,
+    WorkerStartError,
+    describe_exit_code,
+)
 
-STABLE_SECONDS = 10
+STABLE_WORKER_SECONDS = 10
 """A worker that ran this long is restarted immediately, others after a growing delay."""
 
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 30
+MIN_RESTART_DELAY_SECONDS = 0.5
+MAX_RESTART_DELAY_SECONDS = 30
 
 log = structlog.get_logger()
 
-Start = Callable[[Sequence[int]], Awaitable[Child]]
+StartWorker = Callable[[Sequence[int]], Awaitable[WorkerProcess]]
 """Starts a worker that accepts connections from the queues with these numbers."""
 
 
-class Post:
+class WorkerSlot:
     """A place in the pool: its worker, which is replaced when it exits.
 
     ``queues`` are the numbers of the queues that it accepts from; ``on_change`` is called when its
     worker starts or stops accepting.
     """
 
-    def __init__(self, start: Start, queues: Sequence[int], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, start_worker: StartWorker, queues: Sequence[int], on_change: Callable[[], None]
+    ) -> None:
         self.queues = queues
-        self._start = start
-        self._changed = changed
-        self._pause = 0.0
-        self._given_up = asyncio.Event()
-        self.child: Child | None = None
+        self._start_worker = start_worker
+        self._on_change = on_change
+        self._restart_delay = 0.0
+        self._stop_requested = asyncio.Event()
+        self.worker: WorkerProcess | None = None
 
-    async def fill(self) -> None:
+    async def start_worker(self) -> None:
         """Start a worker and wait until it accepts connections; raises WorkerStartError."""
-        self.child = await self._start(self.queues)
-        if self._given_up.is_set():
-            self.child.end()
-        await self.child.until_it_accepts()
+        self.worker = await self._start_worker(self.queues)
+        if self._stop_requested.is_set():
+            self.worker.send_signal()
+        await self.worker.wait_until_accepting()
 
-    def give_up(self) -> Child | None:
+    def stop_restarting(self) -> WorkerProcess | None:
         """Stop restarting; return the current worker, if any."""
-        self._given_up.set()
-        return self.child
+        self._stop_requested.set()
+        return self.worker
 
-    async def keep(self) -> None:
+    async def supervise(self) -> None:
         """Restart the worker whenever it exits, until ``stop_restarting``."""
-        while self.child:
-            since = time.monotonic()
-            code = await self.child.gone()
-            if self._given_up.is_set():
+        while self.worker:
+            started_at = time.monotonic()
+            exit_code = await self.worker.wait_for_exit()
+            if self._stop_requested.is_set():
                 return
-            self._changed()
-            self._tell(code, time.monotonic() - since)
-            await self._refill()
+            self._on_change()
+            self._log_exit(exit_code, time.monotonic() - started_at)
+            await self._restart_worker()
 
-    def _tell(self, code: int, seconds: float) -> None:
-        self._pause = 0.0 if seconds >= STABLE_SECONDS else self._next_pause()
+    def _log_exit(self, exit_code: int, uptime_seconds: float) -> None:
+        self._restart_delay = (
+            0.0 if uptime_seconds >= STABLE_WORKER_SECONDS else self._calculate_restart_delay()
+        )
         log.error(
             "worker_exited",
-            worker_pid=self.child and self.child.pid,
-            reason=describe_exit_code(code),
-            requests_in_flight="lost" if code else "finished",
-            restart_delay_seconds=self._pause,
+            worker_pid=self.worker and self.worker.pid,
+            reason=describe_exit_code(exit_code),
+            requests_in_flight="lost" if exit_code else "finished",
+            restart_delay_seconds=self._restart_delay,
         )
 
-    async def _refill(self) -> None:
-        while not await self._given_up_within(self._pause):
+    async def _restart_worker(self) -> None:
+        while not await self._wait_for_stop(self._restart_delay):
             try:
-                await self.fill()
+                await self.start_worker()
             except Exception as error:  # noqa: BLE001 - the slot must be filled after any error
-                self._pause = self._next_pause()
-                why = str(error) if isinstance(error, NotStarted) else type(error).__name__
-                log.error("worker_start_failed", reason=why, restart_delay_seconds=self._pause)
+                self._restart_delay = self._calculate_restart_delay()
+                reason = str(error) if isinstance(error, WorkerStartError) else type(error).__name__
+                log.error(
+                    "worker_start_failed", reason=reason, restart_delay_seconds=self._restart_delay
+                )
             else:
-                self._changed()
-                log.info("worker_started", worker_pid=self.child and self.child.pid)
+                self._on_change()
+                log.info("worker_started", worker_pid=self.worker and self.worker.pid)
                 return
 
-    async def _given_up_within(self, seconds: float) -> bool:
+    async def _wait_for_stop(self, seconds: float) -> bool:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._given_up.wait(), seconds)
-        return self._given_up.is_set()
+            await asyncio.wait_for(self._stop_requested.wait(), seconds)
+        return self._stop_requested.is_set()
 
-    def _next_pause(self) -> float:
-        return min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * self._pause))
+    def _calculate_restart_delay(self) -> float:
+        return min(
+            MAX_RESTART_DELAY_SECONDS, max(MIN_RESTART_DELAY_SECONDS, 2 * self._restart_delay)
+        )
 
 
-class Crew:
+class WorkerPool:
     """The workers of one configuration, and the queues that they share."""
 
-    def __init__(self, count: int, queues: int, start: Start) -> None:
-        self._posts = [Post(start, one, self._spread) for one in assign_queues(count, queues)]
-        self._keeping: list[asyncio.Task[None]] = []
+    def __init__(self, worker_count: int, queue_count: int, start_worker: StartWorker) -> None:
+        self._slots = [
+            WorkerSlot(start_worker, queue_numbers, self._reassign_queues)
+            for queue_numbers in assign_queues(worker_count, queue_count)
+        ]
+        self._supervisor_tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Wait until all workers accept connections.
@@ -107,58 +122,61 @@ class Crew:
         If one does not start, stop all and raise WorkerStartError.
         """
         # All or nothing: a rolling restart keeps the old workers unless every new one accepts.
-        filling = [asyncio.ensure_future(post.fill()) for post in self._posts]
+        start_tasks = [asyncio.ensure_future(slot.start_worker()) for slot in self._slots]
         try:
-            await asyncio.gather(*filling)
+            await asyncio.gather(*start_tasks)
         except BaseException:
-            for one in filling:
-                one.cancel()
-            await asyncio.gather(*filling, return_exceptions=True)
-            self.end()
-            await self.gone()
+            for task in start_tasks:
+                task.cancel()
+            await asyncio.gather(*start_tasks, return_exceptions=True)
+            self.send_signal()
+            await self.wait_for_exit()
             raise
-        self._keeping = [asyncio.ensure_future(post.keep()) for post in self._posts]
+        self._supervisor_tasks = [asyncio.ensure_future(slot.supervise()) for slot in self._slots]
 
-    def children(self) -> Iterator[Child]:
+    def iter_accepting_workers(self) -> Iterator[WorkerProcess]:
         """Yield the workers that accept connections."""
-        for post in self._posts:
-            if post.child and post.child.accepts:
-                yield post.child
+        for slot in self._slots:
+            if slot.worker and slot.worker.is_accepting:
+                yield slot.worker
 
-    def _spread(self) -> None:
+    def _reassign_queues(self) -> None:
         """Let the other workers accept from the queues of a slot without a worker."""
-        vacant = {
+        vacant_queues = {
             number
-            for post in self._posts
-            if not (post.child and post.child.accepts)
-            for number in post.queues
+            for slot in self._slots
+            if not (slot.worker and slot.worker.is_accepting)
+            for number in slot.queues
         }
-        for post in self._posts:
-            if post.child and post.child.accepts:
-                post.child.take_from(vacant.union(post.queues))
+        for slot in self._slots:
+            if slot.worker and slot.worker.is_accepting:
+                slot.worker.assign_queues(vacant_queues.union(slot.queues))
 
     def retire(self) -> None:
-        for child in self._given_up():
-            child.retire()
+        for worker in self._stop_restarting():
+            worker.retire()
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        for child in self._given_up():
-            child.end(number)
+    def send_signal(self, signal_number: signal.Signals = signal.SIGTERM) -> None:
+        for worker in self._stop_restarting():
+            worker.send_signal(signal_number)
 
-    async def gone(self) -> None:
+    async def wait_for_exit(self) -> None:
         """Wait until the workers that were retired or signalled have exited."""
-        await asyncio.gather(*self._keeping, return_exceptions=True)
-        for child in self._given_up():
-            await child.gone()
+        await asyncio.gather(*self._supervisor_tasks, return_exceptions=True)
+        for worker in self._stop_restarting():
+            await worker.wait_for_exit()
 
-    def _given_up(self) -> Iterator[Child]:
-        for post in self._posts:
-            if child := post.give_up():
-                yield child
+    def _stop_restarting(self) -> Iterator[WorkerProcess]:
+        for slot in self._slots:
+            if worker := slot.stop_restarting():
+                yield worker
 
 
-def assign_queues(count: int, queues: int) -> list[list[int]]:
+def assign_queues(worker_count: int, queue_count: int) -> list[list[int]]:
     """Return the queue numbers of each worker; every queue has a worker, evenly distributed."""
-    if count > queues:
-        return [[number % queues] for number in range(count)]
-    return [list(range(number, queues, count)) for number in range(count)]
+    if worker_count > queue_count:
+        return [[worker_number % queue_count] for worker_number in range(worker_count)]
+    return [
+        list(range(worker_number, queue_count, worker_count))
+        for worker_number in range(worker_count)
+    ]

@@ -14,27 +14,30 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from gateway.admin.authentication import create_auth_middleware as door_of_admin
-from gateway.config.settings import Misconfigured, Settings, build_url
+from gateway.admin.authentication import create_auth_middleware
+from gateway.config.settings import ConfigurationError, Settings, build_url
 from gateway.operator.preflight import check_runnable
-from gateway.server.app import install_shutdown_event, shutdown_seconds
+from gateway.server.app import calculate_shutdown_seconds, install_shutdown_event
 from gateway.server.connection import AdminRunner
-from gateway.server.listening import Listening, Queue, bind_sockets, find_bound_port
-from gateway.server.shutdown import Lifetime
-from gateway.server.workers.admin import create_worker_metrics, create_workers_admin_application
-from gateway.server.workers.pool import Crew
-from gateway.server.workers.worker import Child, NotStarted
+from gateway.server.listener import AcceptQueue, Listener, bind_sockets, find_bound_port
+from gateway.server.shutdown import ProcessLifetime
+from gateway.server.workers.admin_port import (
+    create_metrics_aggregator,
+    create_workers_admin_application,
+)
+from gateway.server.workers.pool import WorkerPool
+from gateway.server.workers.worker_process import WorkerProcess, WorkerStartError
 
-SPARE_SECONDS = 10
+KILL_MARGIN_SECONDS = 10
 """The supervisor waits this much longer than a worker's shutdown may take, and then kills it."""
 
-LONGEST_FOLDER = 90
+MAX_SOCKET_FOLDER_LENGTH = 90
 """The path of a Unix socket is limited to about 100 bytes."""
 
 log = structlog.get_logger()
 
 
-class Parent:
+class Supervisor:
     """Starts, restarts and stops the workers.
 
     ``load_settings`` reads the configuration again; workers read it from ``config_file``.
@@ -43,173 +46,202 @@ class Parent:
     def __init__(
         self,
         settings: Settings,
-        config: Path | None,
-        load: Callable[[], Settings],
-        door: Sequence[Queue],
-        folder: Path,
+        config_file: Path | None,
+        load_settings: Callable[[], Settings],
+        listening_queues: Sequence[AcceptQueue],
+        socket_folder: Path,
     ) -> None:
         self._settings = settings
-        self._config = config
-        self._load = load
-        self._door = door
-        self._folder = folder
-        self._numbers = count(1)
-        self._crew: Crew | None = None
-        self._leaving: dict[Crew, asyncio.Task[None]] = {}
-        self.metrics = create_worker_metrics(self.workers)
+        self._config_file = config_file
+        self._load_settings = load_settings
+        self._listening_queues = listening_queues
+        self._socket_folder = socket_folder
+        self._socket_numbers = count(1)
+        self._pool: WorkerPool | None = None
+        self._retiring_pools: dict[WorkerPool, asyncio.Task[None]] = {}
+        self.metrics = create_metrics_aggregator(self.list_worker_sockets)
 
-    def workers(self) -> list[Path]:
+    def list_worker_sockets(self) -> list[Path]:
         """The admin sockets of the workers that accept connections."""
-        return [child.admin for child in self._crew.children()] if self._crew else []
+        return (
+            [worker.admin_socket for worker in self._pool.iter_accepting_workers()]
+            if self._pool
+            else []
+        )
 
     async def start(self) -> None:
         """Start the workers and wait until all accept connections; raises WorkerStartError."""
         server = self._settings.server
-        crew = Crew(server.workers, len(self._door), self._child)
-        await crew.start()
-        self._crew = crew
+        pool = WorkerPool(server.workers, len(self._listening_queues), self._start_worker)
+        await pool.start()
+        self._pool = pool
 
     async def restart(self) -> None:
         """Replace the workers by new ones with the current configuration."""
         log.info("restart_started")
-        before, old, its = self._settings, self._crew, self.workers()
+        old_settings, old_pool, old_sockets = self._settings, self._pool, self.list_worker_sockets()
         try:
-            self._settings = self._load()
+            self._settings = self._load_settings()
             check_runnable(self._settings)
             await self.start()
-        except (Misconfigured, NotStarted) as error:
-            self._settings = before
+        except (ConfigurationError, WorkerStartError) as error:
+            self._settings = old_settings
             log.error("restart_failed", reason=f"{error}; the old workers keep running")
             return
-        if _ports(before) != _ports(self._settings):
+        if _list_addresses(old_settings) != _list_addresses(self._settings):
             log.warning(
                 "port_change_ignored", reason="host and ports change only when the process restarts"
             )
-        if old:
-            await self.metrics.look(its)  # or the counts since the last scrape would be lost
-            old.retire()
-            self._leaving[old] = asyncio.ensure_future(old.gone())
-            self._leaving[old].add_done_callback(lambda _: self._leaving.pop(old, None))
+        if old_pool:
+            await self.metrics.scrape(
+                old_sockets
+            )  # or the counts since the last scrape would be lost
+            old_pool.retire()
+            self._retiring_pools[old_pool] = asyncio.ensure_future(old_pool.wait_for_exit())
+            self._retiring_pools[old_pool].add_done_callback(
+                lambda _: self._retiring_pools.pop(old_pool, None)
+            )
         log.info("restart_complete", workers=self._settings.server.workers)
 
-    async def end(self) -> int:
+    async def shut_down(self) -> int:
         """Stop all workers gracefully; return the exit code, 1 if one had to be killed."""
-        crews = [*self._leaving, *filter(None, [self._crew])]
-        for crew in crews:
-            crew.end()
+        pools = [*self._retiring_pools, *filter(None, [self._pool])]
+        for pool in pools:
+            pool.send_signal()
         # New connections are refused once the workers have closed their copies of the sockets too.
-        for one in chain(*self._door):
-            one.close()
-        if await _gone(crews, shutdown_seconds(self._settings) + SPARE_SECONDS):
+        for listening_socket in chain(*self._listening_queues):
+            listening_socket.close()
+        if await _wait_for_pools(
+            pools, calculate_shutdown_seconds(self._settings) + KILL_MARGIN_SECONDS
+        ):
             return 0
         log.error(
             "workers_killed", reason="they did not stop in time; requests in flight were lost"
         )
-        for crew in crews:
-            crew.end(signal.SIGKILL)
-        await _gone(crews, SPARE_SECONDS)
+        for pool in pools:
+            pool.send_signal(signal.SIGKILL)
+        await _wait_for_pools(pools, KILL_MARGIN_SECONDS)
         return 1
 
-    async def _child(self, queues: Sequence[int]) -> Child:
-        admin = self._folder / f"{next(self._numbers)}"
-        return await Child.start(self._config, self._door, queues, admin)
+    async def _start_worker(self, queue_numbers: Sequence[int]) -> WorkerProcess:
+        admin_socket = self._socket_folder / f"{next(self._socket_numbers)}"
+        return await WorkerProcess.start(
+            self._config_file, self._listening_queues, queue_numbers, admin_socket
+        )
 
 
-async def _gone(crews: Sequence[Crew], seconds: float) -> bool:
+async def _wait_for_pools(pools: Sequence[WorkerPool], seconds: float) -> bool:
     """Wait up to ``seconds`` for all workers to exit; return whether they did."""
-    ends = [asyncio.ensure_future(crew.gone()) for crew in crews]
-    _, missing = await asyncio.wait(ends, timeout=seconds) if ends else ((), ())
-    return not missing
+    exit_tasks = [asyncio.ensure_future(pool.wait_for_exit()) for pool in pools]
+    _, unfinished = await asyncio.wait(exit_tasks, timeout=seconds) if exit_tasks else ((), ())
+    return not unfinished
 
 
-def _ports(settings: Settings) -> tuple[str, int, str, int]:
+def _list_addresses(settings: Settings) -> tuple[str, int, str, int]:
     server = settings.server
     return server.host, server.port, server.admin_host, server.admin_port
 
 
 async def supervise_workers(
     settings: Settings,
-    config: Path | None,
-    load: Callable[[], Settings],
-    say: Callable[[str, str], None],
+    config_file: Path | None,
+    load_settings: Callable[[], Settings],
+    announce: Callable[[str, str], None],
 ) -> int:
     """Run workers until SIGTERM or SIGINT; return the exit code.
 
     ``announce`` is called with the client and admin URLs when all workers accept connections.
     Raises ConfigurationError and WorkerStartError.
     """
-    told, again, life = install_shutdown_event(), _told_to_restart(), Lifetime()
+    shutdown_requested, restart_requested, lifetime = (
+        install_shutdown_event(),
+        _install_restart_event(),
+        ProcessLifetime(),
+    )
     check_runnable(settings)
     server = settings.server
-    door = bind_sockets(server.host, server.port, "SERVER__PORT", queues=server.workers)
-    admin = bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
-    urls = (
-        build_url(server.host, find_bound_port(door), server.scheme),
-        build_url(server.admin_host, find_bound_port(admin)),
+    listening_queues = bind_sockets(
+        server.host, server.port, "SERVER__PORT", queue_count=server.workers
     )
-    with _folder() as folder:
-        parent = Parent(settings, config, load, door, folder)
-        application = create_workers_admin_application(
-            parent.workers, parent.metrics, [door_of_admin(settings.server)]
+    admin_queues = bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
+    urls = (
+        build_url(server.host, find_bound_port(listening_queues), server.scheme),
+        build_url(server.admin_host, find_bound_port(admin_queues)),
+    )
+    with _create_socket_folder() as socket_folder:
+        supervisor = Supervisor(
+            settings, config_file, load_settings, listening_queues, socket_folder
         )
-        async with _serving(AdminRunner(application, access_log=None), admin):
+        application = create_workers_admin_application(
+            supervisor.list_worker_sockets,
+            supervisor.metrics,
+            [create_auth_middleware(settings.server)],
+        )
+        async with _serve_application(AdminRunner(application, access_log=None), admin_queues):
             try:
-                if await _unless(told, parent.start()):
-                    say(*urls)
-                while await _unless(told, again.wait()):
-                    again.clear()
-                    await _unless(told, parent.restart())
+                if await _run_until_shutdown(shutdown_requested, supervisor.start()):
+                    announce(*urls)
+                while await _run_until_shutdown(shutdown_requested, restart_requested.wait()):
+                    restart_requested.clear()
+                    await _run_until_shutdown(shutdown_requested, supervisor.restart())
             finally:
-                life.ends(workers_left=len(parent.workers()))
-                code = await parent.end()
-    if code == 0:
-        life.ended()
-    return code
+                lifetime.record_shutdown_start(workers_left=len(supervisor.list_worker_sockets()))
+                exit_code = await supervisor.shut_down()
+    if exit_code == 0:
+        lifetime.log_shutdown_complete()
+    return exit_code
 
 
-def _told_to_restart() -> asyncio.Event:
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, told.set)
-    return told
+def _install_restart_event() -> asyncio.Event:
+    restart_requested = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, restart_requested.set)
+    return restart_requested
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _create_socket_folder() -> Iterator[Path]:
     """Create a folder for sockets that only this user can access."""
     try:
-        made = tempfile.TemporaryDirectory(prefix="payout-gateway-")
+        temporary_folder = tempfile.TemporaryDirectory(prefix="payout-gateway-")
     except OSError as error:
-        told = f"cannot create a temporary folder for the workers' sockets ({error.strerror})"
-        raise Misconfigured([f"{told}; set TMPDIR to another folder"]) from None
-    with made as name:
-        if len(name) > LONGEST_FOLDER:
-            raise Misconfigured(
+        problem = f"cannot create a temporary folder for the workers' sockets ({error.strerror})"
+        raise ConfigurationError([f"{problem}; set TMPDIR to another folder"]) from None
+    with temporary_folder as name:
+        if len(name) > MAX_SOCKET_FOLDER_LENGTH:
+            raise ConfigurationError(
                 [f"{name} is too long for socket paths; set TMPDIR to a shorter path"]
             )
         yield Path(name)
 
 
 @asynccontextmanager
-async def _serving(runner: web.AppRunner, queues: Sequence[Queue]) -> AsyncIterator[None]:
+async def _serve_application(
+    runner: web.AppRunner, queues: Sequence[AcceptQueue]
+) -> AsyncIterator[None]:
     await runner.setup()
-    port = Listening(runner, queues)
+    listener = Listener(runner, queues)
     try:
-        await port.at([0])
+        await listener.accept_from([0])
         yield
     finally:
-        await port.end()
+        await listener.close()
         await runner.cleanup()
 
 
-async def _unless(told: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
+async def _run_until_shutdown(
+    shutdown_requested: asyncio.Event, coroutine: Coroutine[Any, Any, Any]
+) -> bool:
     """Run a coroutine, cancelled on shutdown; return whether it completed before a shutdown."""
-    doing, ended = asyncio.ensure_future(work), asyncio.ensure_future(told.wait())
+    work_task, shutdown_task = (
+        asyncio.ensure_future(coroutine),
+        asyncio.ensure_future(shutdown_requested.wait()),
+    )
     try:
-        await asyncio.wait({doing, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if doing.done():
-            doing.result()
-        return not ended.done()
+        await asyncio.wait({work_task, shutdown_task}, return_when=asyncio.FIRST_COMPLETED)
+        if work_task.done():
+            work_task.result()
+        return not shutdown_task.done()
     finally:
-        doing.cancel()
-        ended.cancel()
-        await asyncio.gather(doing, ended, return_exceptions=True)
+        work_task.cancel()
+        shutdown_task.cancel()
+        await asyncio.gather(work_task, shutdown_task, return_exceptions=True)

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class WorkerConfig:
     """The argument of the worker's command line; it contains no secrets.
 
     ``socket_fds`` and ``parent_fd`` are inherited file descriptors: the listening sockets of all
@@ -22,23 +22,23 @@ class Orders:
     first; ``admin_socket`` is the path at which it serves its admin pages.
     """
 
-    config: str | None
-    door: list[list[int]]
-    queues: list[int]
-    parent: int
-    admin: str
+    config_file: str | None
+    socket_fds: list[list[int]]
+    queue_numbers: list[int]
+    parent_fd: int
+    admin_socket: str
 
-    def written(self) -> str:
+    def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, text: str) -> Self:
+    def parse_json(cls, text: str) -> Self:
         return cls(**json.loads(text))
 
     @property
     def config_path(self) -> Path | None:
-        return Path(self.config) if self.config else None
+        return Path(self.config_file) if self.config_file else None
 
 
-def encode_message(**told: Any) -> bytes:
-    return json.dumps(told).encode() + b"\n"
+def encode_message(**fields: Any) -> bytes:
+    return json.dumps(fields).encode() + b"\n"

@@ -1,50 +1,52 @@
 """Operations on balances (sections 2 and 4.5), keyed by currency and by the wallet's word."""
 
 from gateway.simulator import money
-from gateway.simulator.legacy.asked import Asked
-from gateway.simulator.refusals import not_found
-from gateway.simulator.state import World
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.errors import build_not_found_error
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.state import Tenant
 
 
-def read_all(asked: Asked) -> JsonObject:
-    return {"balances": _service(asked.world) | _wallet(asked.world)}
+def list_balances(request: LegacyRequest) -> JsonObject:
+    return {
+        "balances": _build_service_balances(request.tenant) | _build_wallet_balance(request.tenant)
+    }
 
 
-def read_service(asked: Asked) -> JsonObject:
-    return {"balances": _service(asked.world)}
+def get_service_balances(request: LegacyRequest) -> JsonObject:
+    return {"balances": _build_service_balances(request.tenant)}
 
 
-def read_wallet(asked: Asked) -> JsonObject:
-    found = _wallet(asked.world)
-    if not found:
-        raise not_found("Wallet account")
-    return {"balances": found}
+def get_wallet_balance(request: LegacyRequest) -> JsonObject:
+    balances = _build_wallet_balance(request.tenant)
+    if not balances:
+        raise build_not_found_error("Wallet account")
+    return {"balances": balances}
 
 
-def _service(world: World) -> JsonObject:
+def _build_service_balances(tenant: Tenant) -> JsonObject:
     return {
         currency: {
             "primary": position == 0,
-            "amount": money.text(amount),
+            "amount": money.format_amount(amount),
             "currency": currency,
-            "type": world.words.legacy.service,
+            "type": tenant.vocabulary.legacy.service,
             "accountNumber": None,
         }
-        for position, (currency, amount) in enumerate(world.balances.items())
+        for position, (currency, amount) in enumerate(tenant.balances.items())
     }
 
 
-def _wallet(world: World) -> JsonObject:
-    if world.wallet_balance is None:
+def _build_wallet_balance(tenant: Tenant) -> JsonObject:
+    if tenant.wallet_balance is None:
         return {}
-    currency, amount = world.wallet_balance
-    word = world.words.legacy.wallet
-    entry = {
+    currency, amount = tenant.wallet_balance
+    wallet_word = tenant.vocabulary.legacy.wallet
+    balance = {
         "primary": False,
-        "amount": money.text(amount),
+        "amount": money.format_amount(amount),
         "currency": currency,
-        "type": word,
-        "accountNumber": f"{world.merchant}@example.com",
+        "type": wallet_word,
+        "accountNumber": f"{tenant.merchant}@example.com",
     }
-    return {word: entry}
+    return {wallet_word: balance}

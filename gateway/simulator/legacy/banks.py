@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 from schwifty import IBAN
 
-from gateway.simulator.countries import BRANCH_ID
-from gateway.simulator.iban import compact, valid_iban
-from gateway.simulator.legacy import loose
-from gateway.simulator.values import blank, mask
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.countries import BRANCH_ID_PATTERNS
+from gateway.simulator.iban import is_valid_iban, normalize_iban
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy import lenient
+from gateway.simulator.values import is_blank, mask_value
 
-SAME = (
+UNCHANGED_FIELDS = (
     "country",
     "currency",
     "accountNum",
@@ -24,100 +24,112 @@ SAME = (
     "bankCity",
     "bankPostalCode",
 )
-MASKED = ("accountNum", "iban")
-SORT_CODE = slice(8, 14)  # In a British IBAN.
+MASKED_FIELDS = ("accountNum", "iban")
+SORT_CODE_RANGE = slice(8, 14)  # In a British IBAN.
 
 
 @dataclass
-class Written:
+class AccountBody:
     """Translated account fields; `client_names` maps the service's names to the client's.
 
     It contains only names that differ, and `currency` if the account itself has one (otherwise the
     currency comes from `primary`).
     """
 
-    body: JsonObject
-    names: dict[str, str] = field(default_factory=dict)
+    fields: JsonObject
+    client_names: dict[str, str] = field(default_factory=dict)
 
 
-def is_masked(sent: JsonObject, before: JsonObject) -> bool:
+def has_masked_number(sent_fields: JsonObject, previous_fields: JsonObject) -> bool:
     """Whether one of the numbers equals the mask that responses show."""
-    shown = {name: mask(before.get(name)) for name in MASKED}
-    return any(sent.get(name) is not None and sent[name] == shown[name] for name in MASKED)
+    masks = {name: mask_value(previous_fields.get(name)) for name in MASKED_FIELDS}
+    return any(
+        sent_fields.get(name) is not None and sent_fields[name] == masks[name]
+        for name in MASKED_FIELDS
+    )
 
 
-def bank(sent: JsonObject, before: JsonObject) -> Written:
+def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject) -> AccountBody:
     """Translate a bank account.
 
     `sent_fields` has no nulls; `previous_fields` are those of the account that the client sees.
     """
-    body = {name: sent[name] for name in SAME if name in sent}
-    if "country" in body:
-        body["country"] = loose.country(body["country"])
-    for name in MASKED:
-        if name in body and body[name] == mask(before.get(name)):
-            del body[name]
-    if sent.get("name") is not None:
-        body["accountHolderName"] = sent["name"]
-    written = Written(body, {"accountHolderName": "name"})
-    _write_currency(written)
-    country = str(body.get("country", before.get("country", "")))
-    _write_bank(written, sent, country)
-    _write_branch(written, sent, country)
-    return written
+    fields = {name: sent_fields[name] for name in UNCHANGED_FIELDS if name in sent_fields}
+    if "country" in fields:
+        fields["country"] = lenient.normalize_country(fields["country"])
+    for name in MASKED_FIELDS:
+        if name in fields and fields[name] == mask_value(previous_fields.get(name)):
+            del fields[name]
+    if sent_fields.get("name") is not None:
+        fields["accountHolderName"] = sent_fields["name"]
+    account_body = AccountBody(fields, {"accountHolderName": "name"})
+    _translate_currency(account_body)
+    country = str(fields.get("country", previous_fields.get("country", "")))
+    _translate_bank_id(account_body, sent_fields, country)
+    _translate_branch_id(account_body, sent_fields, country)
+    return account_body
 
 
-def wallet(sent: JsonObject) -> Written:
+def translate_wallet(sent_fields: JsonObject) -> AccountBody:
     """Translate a wallet account."""
     # The document has no currency for it, but one is accepted as for a bank account.
-    body = {"emailAddress": sent["address"]} if "address" in sent else {}
-    if sent.get("currency") is not None:
-        body["currency"] = sent["currency"]
-    written = Written(body, {"emailAddress": "address"})
-    _write_currency(written)
-    return written
+    fields = {"emailAddress": sent_fields["address"]} if "address" in sent_fields else {}
+    if sent_fields.get("currency") is not None:
+        fields["currency"] = sent_fields["currency"]
+    account_body = AccountBody(fields, {"emailAddress": "address"})
+    _translate_currency(account_body)
+    return account_body
 
 
-def _write_currency(written: Written) -> None:
-    if "currency" in written.body:
-        written.body["currency"] = loose.currency(written.body["currency"])
-        written.names["currency"] = "currency"
+def _translate_currency(account_body: AccountBody) -> None:
+    if "currency" in account_body.fields:
+        account_body.fields["currency"] = lenient.normalize_currency(
+            account_body.fields["currency"]
+        )
+        account_body.client_names["currency"] = "currency"
 
 
-def _write_bank(written: Written, sent: JsonObject, country: str) -> None:
+def _translate_bank_id(account_body: AccountBody, sent_fields: JsonObject, country: str) -> None:
     # Outside Canada `institution` is the name of the bank in responses, not its id.
-    if country == "CA" and sent.get("institution") is not None:
-        written.body["bankId"] = sent["institution"]
-    province = "bankProvince" if "bankProvince" in sent else "bankRegion"
-    if province in sent:
-        written.body["bankRegion"] = sent[province]
-    written.names |= {"bankId": "institution", "bankRegion": province}
+    if country == "CA" and sent_fields.get("institution") is not None:
+        account_body.fields["bankId"] = sent_fields["institution"]
+    region_field = "bankProvince" if "bankProvince" in sent_fields else "bankRegion"
+    if region_field in sent_fields:
+        account_body.fields["bankRegion"] = sent_fields[region_field]
+    account_body.client_names |= {"bankId": "institution", "bankRegion": region_field}
 
 
-def _write_branch(written: Written, sent: JsonObject, country: str) -> None:
-    known = branch_names(country)
-    if not known:
+def _translate_branch_id(account_body: AccountBody, sent_fields: JsonObject, country: str) -> None:
+    field_names = list_branch_fields(country)
+    if not field_names:
         return
-    name = next((name for name in known if sent.get(name) is not None), known[0])
-    written.names["branchId"] = name
-    iban = written.body.get("iban")
-    if isinstance(sent.get(name), str):
-        written.body["branchId"] = re.sub("[ -]", "", sent[name])
-    elif sent.get(name) is not None:
-        written.body["branchId"] = sent[name]
-    elif country == "GB" and isinstance(iban, str) and compact(iban).startswith("GB"):
-        written.body["branchId"] = compact(iban)[SORT_CODE]
+    field_name = next(
+        (field_name for field_name in field_names if sent_fields.get(field_name) is not None),
+        field_names[0],
+    )
+    account_body.client_names["branchId"] = field_name
+    iban = account_body.fields.get("iban")
+    if isinstance(sent_fields.get(field_name), str):
+        account_body.fields["branchId"] = re.sub("[ -]", "", sent_fields[field_name])
+    elif sent_fields.get(field_name) is not None:
+        account_body.fields["branchId"] = sent_fields[field_name]
+    elif country == "GB" and isinstance(iban, str) and normalize_iban(iban).startswith("GB"):
+        account_body.fields["branchId"] = normalize_iban(iban)[SORT_CODE_RANGE]
 
 
-def add_account_number(written: Written) -> None:
+def add_account_number(account_body: AccountBody) -> None:
     """Fill a missing account number from the IBAN, which is enough for a legacy client."""
-    iban = written.body.get("iban")
-    if isinstance(iban, str) and valid_iban(iban) and blank(written.body.get("accountNum")):
-        written.body["accountNum"] = IBAN(iban, allow_invalid=True).account_code
+    iban = account_body.fields.get("iban")
+    if (
+        isinstance(iban, str)
+        and is_valid_iban(iban)
+        and is_blank(account_body.fields.get("accountNum"))
+    ):
+        account_body.fields["accountNum"] = IBAN(iban, allow_invalid=True).account_code
 
 
-def branch_names(country: str) -> tuple[str, ...]:
+def list_branch_fields(country: str) -> tuple[str, ...]:
     """List the branch fields: `routing` (US), `branchNum` (Canada), either in other countries."""
-    if country not in BRANCH_ID:
+    if country not in BRANCH_ID_PATTERNS:
         return ()
     return {"US": ("routing",), "CA": ("branchNum",)}.get(country, ("branchNum", "routing"))

@@ -3,102 +3,130 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gateway.simulator.batches import Edit
-from gateway.simulator.legacy import loose, orders
-from gateway.simulator.legacy.names import Names
-from gateway.simulator.payment_rules import Order, entries, read_currency, read_text
-from gateway.simulator.refusals import Problems
+from gateway.simulator.batches import BatchEdit
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy import lenient, payment_bodies
+from gateway.simulator.legacy.id_mapper import IdMapper
+from gateway.simulator.payment_rules import PaymentOrder, parse_currency, parse_entries, parse_text
 from gateway.simulator.state import Batch, Payment
-from gateway.simulator.values import blank
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.values import is_blank
 
 
-def read_new(names: Names, body: JsonObject) -> tuple[Batch, list[Order]]:
+def parse_new_batch(id_mapper: IdMapper, body: JsonObject) -> tuple[Batch, list[PaymentOrder]]:
     """Parse a new batch, which has no id yet, and its payments. Raises ApiError."""
     problems = Problems()
-    now = names.world.now()
-    currency = _read_currency(problems, body)
-    description = read_text(problems, body, "description")
+    now = id_mapper.tenant.now()
+    currency = _parse_currency(problems, body)
+    description = parse_text(problems, body, "description")
     batch = Batch("", currency, description, created_at=now, updated_at=now)
-    found = [
-        orders.read(names, inside, entry, batch)
-        for inside, entry in entries(problems, body, "payments")
+    payment_orders = [
+        payment_bodies.parse_payment_order(id_mapper, nested_problems, entry, batch)
+        for nested_problems, entry in parse_entries(problems, body, "payments")
     ]
-    problems.refuse_if_any()
-    return batch, [order for order in found if order is not None]
+    problems.raise_if_any()
+    return batch, [order for order in payment_orders if order is not None]
 
 
-def _read_currency(problems: Problems, body: JsonObject) -> str:
+def _parse_currency(problems: Problems, body: JsonObject) -> str:
     """Parse the batch's currency, or take it from the first payment that has one."""
-    own = loose.currency(body.get("sourceCurrency"))
-    if not blank(own):
-        return read_currency(problems, {"sourceCurrency": own}, "sourceCurrency") or ""
-    named = [
-        (inside, loose.currency(entry.get("sourceCurrency")))
-        for inside, entry in entries(Problems(), body, "payments")
+    currency = lenient.normalize_currency(body.get("sourceCurrency"))
+    if not is_blank(currency):
+        return parse_currency(problems, {"sourceCurrency": currency}, "sourceCurrency") or ""
+    payment_currencies = [
+        (nested_problems, lenient.normalize_currency(entry.get("sourceCurrency")))
+        for nested_problems, entry in parse_entries(Problems(), body, "payments")
     ]
-    said = [(inside, code) for inside, code in named if not blank(code)]
-    if not said:
-        problems.empty("sourceCurrency")
+    given_currencies = [
+        (nested_problems, code)
+        for nested_problems, code in payment_currencies
+        if not is_blank(code)
+    ]
+    if not given_currencies:
+        problems.add_empty_field("sourceCurrency")
         return ""
-    first, code = said[0]
-    inside = Problems(problems.found, first.prefix)
-    return read_currency(inside, {"sourceCurrency": code}, "sourceCurrency") or ""
+    first_problems, code = given_currencies[0]
+    nested_problems = Problems(problems.collected, first_problems.prefix)
+    return parse_currency(nested_problems, {"sourceCurrency": code}, "sourceCurrency") or ""
 
 
-def read_edit(names: Names, body: JsonObject, batch: Batch) -> Edit:
+def parse_batch_edit(id_mapper: IdMapper, body: JsonObject, batch: Batch) -> BatchEdit:
     """Parse all changes of a batch; clients may send back a whole batch. Raises ApiError."""
     problems = Problems()
-    body = {**body, "payments": _unpaged(body.get("payments"))}
-    changed_fields = {name: body[name] for name in ("description",) if name in body}
-    description = read_text(
-        problems, {"description": batch.description, **changed_fields}, "description"
+    body = {**body, "payments": _extract_payment_list(body.get("payments"))}
+    sent_description = {name: body[name] for name in ("description",) if name in body}
+    description = parse_text(
+        problems, {"description": batch.description, **sent_description}, "description"
     )
-    currency = loose.currency(body.get("sourceCurrency"))
-    currency = batch.currency if blank(currency) else currency
-    read_currency(problems, {"sourceCurrency": currency}, "sourceCurrency")
+    currency = lenient.normalize_currency(body.get("sourceCurrency"))
+    currency = batch.currency if is_blank(currency) else currency
+    parse_currency(problems, {"sourceCurrency": currency}, "sourceCurrency")
     if currency != batch.currency and batch.payments:
-        problems.invalid("sourceCurrency", "Can be changed only while there are no payments")
+        problems.add_invalid_field(
+            "sourceCurrency", "Can be changed only while there are no payments"
+        )
     # A copy: new payments get the new currency, and a refused request changes nothing.
     batch = replace(batch, currency=currency)
-    sent = list(entries(problems, body, "payments"))
-    new = [(inside, entry) for inside, entry in sent if entry.get("id") is None]
-    known = [(inside, entry) for inside, entry in sent if entry.get("id") is not None]
-    added = [orders.read(names, inside, entry, batch) for inside, entry in new]
-    # One set for all arrays: a request cannot change and remove the same payment.
-    named: set[str] = set()
-    updates = [*known, *entries(problems, body, "update_payments")]
-    changed = [
-        (payment, orders.read_change(names, inside, entry, payment))
-        for inside, entry, payment in _payments(names, updates, batch, named)
+    payment_entries = list(parse_entries(problems, body, "payments"))
+    new_entries = [
+        (nested_problems, entry)
+        for nested_problems, entry in payment_entries
+        if entry.get("id") is None
     ]
-    removals = entries(problems, body, "remove_payments")
-    removed = [payment for _, _, payment in _payments(names, removals, batch, named)]
-    problems.refuse_if_any()
-    return Edit(
-        description, [order for order in added if order is not None], changed, removed, currency
+    existing_entries = [
+        (nested_problems, entry)
+        for nested_problems, entry in payment_entries
+        if entry.get("id") is not None
+    ]
+    added_orders = [
+        payment_bodies.parse_payment_order(id_mapper, nested_problems, entry, batch)
+        for nested_problems, entry in new_entries
+    ]
+    # One set for all arrays: a request cannot change and remove the same payment.
+    seen_ids: set[str] = set()
+    updates = [*existing_entries, *parse_entries(problems, body, "update_payments")]
+    changed_orders = [
+        (payment, payment_bodies.parse_payment_change(id_mapper, nested_problems, entry, payment))
+        for nested_problems, entry, payment in _iter_referenced_payments(
+            id_mapper, updates, batch, seen_ids
+        )
+    ]
+    removals = parse_entries(problems, body, "remove_payments")
+    removed_payments = [
+        payment for _, _, payment in _iter_referenced_payments(id_mapper, removals, batch, seen_ids)
+    ]
+    problems.raise_if_any()
+    return BatchEdit(
+        description,
+        [order for order in added_orders if order is not None],
+        changed_orders,
+        removed_payments,
+        currency,
     )
 
 
-def _unpaged(sent: object) -> object:
+def _extract_payment_list(value: object) -> object:
     """Return the payments of a page object, which a client may send back as it was read."""
-    return sent["payments"] if isinstance(sent, dict) and "payments" in sent else sent
+    return value["payments"] if isinstance(value, dict) and "payments" in value else value
 
 
-def _payments(
-    names: Names, sent: Iterable[tuple[Problems, JsonObject]], batch: Batch, named: set[str]
+def _iter_referenced_payments(
+    id_mapper: IdMapper,
+    entries: Iterable[tuple[Problems, JsonObject]],
+    batch: Batch,
+    seen_ids: set[str],
 ) -> Iterable[tuple[Problems, JsonObject, Payment]]:
     """Yield the entries that refer to payments of the batch, each at most once."""
-    for inside, entry in sent:
-        wanted = entry.get("id")
-        if blank(wanted):
-            inside.empty("id")
+    for nested_problems, entry in entries:
+        payment_id = entry.get("id")
+        if is_blank(payment_id):
+            nested_problems.add_empty_field("id")
             continue
-        real = names.real(wanted) if isinstance(wanted, str) else ""
-        if real not in batch.payments:
-            inside.invalid("id", "Payment does not exist in this batch")
-        elif real in named:
-            inside.invalid("id", "Named twice")
+        service_id = id_mapper.resolve_id(payment_id) if isinstance(payment_id, str) else ""
+        if service_id not in batch.payments:
+            nested_problems.add_invalid_field("id", "Payment does not exist in this batch")
+        elif service_id in seen_ids:
+            nested_problems.add_invalid_field("id", "Named twice")
         else:
-            named.add(real)
-            yield inside, entry, batch.payments[real]
+            seen_ids.add(service_id)
+            yield nested_problems, entry, batch.payments[service_id]

@@ -1,40 +1,40 @@
 """JSON of batches (section 2, Batch)."""
 
 from gateway.simulator import batch_views, money
-from gateway.simulator.legacy.names import Names
-from gateway.simulator.legacy.recipient_views import laid_over
-from gateway.simulator.state import Batch, iso
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy.id_mapper import IdMapper
+from gateway.simulator.legacy.recipient_views import apply_overrides
+from gateway.simulator.state import Batch, format_timestamp
 
 # Section 3. A finished batch is complete, regardless of the outcome of its payments.
 STATUSES = frozenset({"open", "pending", "processing", "accepted", "complete"})
-ENDED = frozenset({"processed", "failed"})
+ENDED_STATUSES = frozenset({"processed", "failed"})
 
 
-def status(names: Names, shown: Batch) -> str:
-    word = str(shown.extra.get("status", batch_views.status(names.world, shown)))
+def batch_status(id_mapper: IdMapper, batch: Batch) -> str:
+    word = str(batch.overrides.get("status", batch_views.batch_status(id_mapper.tenant, batch)))
     if word in STATUSES:
         return word
-    return "complete" if word in ENDED else "processing"
+    return "complete" if word in ENDED_STATUSES else "processing"
 
 
-def batch(names: Names, shown: Batch) -> JsonObject:
+def build_batch(id_mapper: IdMapper, batch: Batch) -> JsonObject:
     view = {
-        "id": names.shown(shown.id),
-        "status": status(names, shown),
-        "amount": money.text(shown.amount),
-        "totalPayments": len(shown.payments),
-        "currency": shown.currency,
-        "description": shown.description,
-        **moments(shown),
+        "id": id_mapper.build_client_id(batch.id),
+        "status": batch_status(id_mapper, batch),
+        "amount": money.format_amount(batch.amount),
+        "totalPayments": len(batch.payments),
+        "currency": batch.currency,
+        "description": batch.description,
+        **build_timestamps(batch),
     }
-    return laid_over(view, shown.extra)
+    return apply_overrides(view, batch.overrides)
 
 
-def moments(shown: Batch) -> JsonObject:
+def build_timestamps(batch: Batch) -> JsonObject:
     return {
-        "sentAt": iso(shown.sent_at) if shown.sent_at else None,
-        "completedAt": iso(shown.completed_at) if shown.completed_at else None,
-        "createdAt": iso(shown.created_at),
-        "updatedAt": iso(shown.updated_at),
+        "sentAt": format_timestamp(batch.sent_at) if batch.sent_at else None,
+        "completedAt": format_timestamp(batch.completed_at) if batch.completed_at else None,
+        "createdAt": format_timestamp(batch.created_at),
+        "updatedAt": format_timestamp(batch.updated_at),
     }

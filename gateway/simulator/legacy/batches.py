@@ -1,100 +1,116 @@
 """Operations on batches (section 4.3)."""
 
 from gateway.simulator import batches, processing, quotes
+from gateway.simulator.errors import ApiError, Problem, build_invalid_status_error
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_bodies, batch_views, filters, payment_views
-from gateway.simulator.legacy.asked import Asked
-from gateway.simulator.legacy.summaries import summary
-from gateway.simulator.refusals import Problem, Refusal, invalid_status
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy.summaries import build_summary
 from gateway.simulator.state import Batch, Payment
-from gateway.simulator.wire import JsonObject
 
 UPDATED: JsonObject = {"object": "updated"}
 DELETED: JsonObject = {"object": "deleted"}
 
 
-def create(asked: Asked) -> JsonObject:
-    made, orders = batch_bodies.read_new(asked.names, asked.body)
-    batches.enter(asked.world, made, orders)
-    return {"batch": batch_views.batch(asked.names, made)}
+def create_batch(request: LegacyRequest) -> JsonObject:
+    batch, orders = batch_bodies.parse_new_batch(request.id_mapper, request.body)
+    batches.insert_batch(request.tenant, batch, orders)
+    return {"batch": batch_views.build_batch(request.id_mapper, batch)}
 
 
-def read(asked: Asked) -> JsonObject:
-    return _with_payments(asked, asked.batch())
+def get_batch(request: LegacyRequest) -> JsonObject:
+    return _build_batch_with_payments(request, request.require_path_batch())
 
 
-def _with_payments(asked: Asked, batch: Batch) -> JsonObject:
-    sent = list(batch.payments.values())
-    page = asked.page("payments", sent, lambda each: payment_views.in_batch(asked.names, each))
-    return {"batch": {**batch_views.batch(asked.names, batch), "payments": page}}
+def _build_batch_with_payments(request: LegacyRequest, batch: Batch) -> JsonObject:
+    payments = list(batch.payments.values())
+    page = request.build_page(
+        "payments",
+        payments,
+        lambda payment: payment_views.build_batch_entry(request.id_mapper, payment),
+    )
+    return {"batch": {**batch_views.build_batch(request.id_mapper, batch), "payments": page}}
 
 
-def editable(asked: Asked, batch: Batch) -> Batch:
+def require_editable(request: LegacyRequest, batch: Batch) -> Batch:
     """Raises ApiError `invalid_status` unless the batch is open or pending (rules 1 and 2)."""
     if batch.state != "open":
-        raise invalid_status(f"Batch is {batch_views.status(asked.names, batch)}")
+        raise build_invalid_status_error(
+            f"Batch is {batch_views.batch_status(request.id_mapper, batch)}"
+        )
     return batch
 
 
-def update(asked: Asked) -> JsonObject:
-    batch = editable(asked, asked.batch())
-    batches.change(asked.world, batch, batch_bodies.read_edit(asked.names, asked.body, batch))
+def update_batch(request: LegacyRequest) -> JsonObject:
+    batch = require_editable(request, request.require_path_batch())
+    batches.apply_edit(
+        request.tenant, batch, batch_bodies.parse_batch_edit(request.id_mapper, request.body, batch)
+    )
     return UPDATED
 
 
-def delete(asked: Asked) -> JsonObject:
-    batches.delete(asked.world, [editable(asked, asked.batch())])
+def delete_batch(request: LegacyRequest) -> JsonObject:
+    batches.delete_batches(
+        request.tenant, [require_editable(request, request.require_path_batch())]
+    )
     return DELETED
 
 
-def delete_several(asked: Asked) -> JsonObject:
+def delete_batches(request: LegacyRequest) -> JsonObject:
     """Delete several batches, or none if one is unknown or has been started."""
-    found = [asked.find_batch(each) for each in asked.wanted_ids()]
-    batches.delete(asked.world, [editable(asked, each) for each in found])
+    found_batches = [request.require_batch(batch_id) for batch_id in request.parse_ids()]
+    batches.delete_batches(
+        request.tenant, [require_editable(request, batch) for batch in found_batches]
+    )
     return DELETED
 
 
-def list_all(asked: Asked) -> JsonObject:
+def list_batches(request: LegacyRequest) -> JsonObject:
     """List batches, newest first; ties are sorted by id."""
-    found = filters.batches(asked, asked.world.batches.values())
-    found.sort(key=lambda each: asked.names.shown(each.id))
-    found.sort(key=lambda each: each.created_at, reverse=True)
-    return asked.page("batches", found, lambda each: batch_views.batch(asked.names, each))
+    matches = filters.filter_batches(request, request.tenant.batches.values())
+    matches.sort(key=lambda batch: request.id_mapper.build_client_id(batch.id))
+    matches.sort(key=lambda batch: batch.created_at, reverse=True)
+    return request.build_page(
+        "batches", matches, lambda batch: batch_views.build_batch(request.id_mapper, batch)
+    )
 
 
-def generate_quote(asked: Asked) -> JsonObject:
+def generate_quote(request: LegacyRequest) -> JsonObject:
     """Generate a quote; the response contains the payments, because they have the rates."""
-    batch = editable(asked, asked.batch())
-    quotes.generate(asked.world, batch)
-    return _with_payments(asked, batch)
+    batch = require_editable(request, request.require_path_batch())
+    quotes.generate_quote(request.tenant, batch)
+    return _build_batch_with_payments(request, batch)
 
 
-def read_summary(asked: Asked) -> JsonObject:
-    return {"batchSummary": summary(asked.names, asked.batch())}
+def get_summary(request: LegacyRequest) -> JsonObject:
+    return {"batchSummary": build_summary(request.id_mapper, request.require_path_batch())}
 
 
-def start_processing(asked: Asked) -> JsonObject:
-    batch = editable(asked, asked.batch())
+def start_processing(request: LegacyRequest) -> JsonObject:
+    batch = require_editable(request, request.require_path_batch())
     try:
-        processing.start(asked.world, batch)
-    except Refusal as refusal:
+        processing.start_batch(request.tenant, batch)
+    except ApiError as error:
         # The rules of the current interface report fields that legacy clients did not send.
-        raise _said(asked, refusal, list(batch.payments.values())) from None
-    return {"batch": batch_views.batch(asked.names, batch)}
+        raise _translate_start_error(request, error, list(batch.payments.values())) from None
+    return {"batch": batch_views.build_batch(request.id_mapper, batch)}
 
 
-def _said(asked: Asked, refusal: Refusal, sent: list[Payment]) -> Refusal:
+def _translate_start_error(
+    request: LegacyRequest, error: ApiError, payments: list[Payment]
+) -> ApiError:
     # The client sent no fields, so the message and not `field` names the payment.
-    said = []
-    for problem in refusal.problems:
+    problems = []
+    for problem in error.problems:
         if problem.field is None:
-            said.append(problem)
+            problems.append(problem)
             continue
         position = problem.field.removeprefix("payments[").partition("]")[0]
-        named = f"Payment {asked.names.shown(sent[int(position)].id)}"
-        why = (
+        payment_label = f"Payment {request.id_mapper.build_client_id(payments[int(position)].id)}"
+        reason = (
             "recipient cannot be paid"
             if problem.code == "invalid_status"
             else "is less than the least amount"
         )
-        said.append(Problem(problem.code, f"{named}: {why}"))
-    return Refusal(*said)
+        problems.append(Problem(problem.code, f"{payment_label}: {reason}"))
+    return ApiError(*problems)

@@ -7,101 +7,118 @@ invalid date is ignored.
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from gateway.simulator.legacy import batch_views, loose, payment_views
-from gateway.simulator.legacy.asked import Asked
-from gateway.simulator.legacy.recipient_list import DAY, moment
-from gateway.simulator.payment_lists import Listed, matches
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy import batch_views, lenient, payment_views
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy.recipient_list import DATE_PATTERN, parse_date
+from gateway.simulator.payment_lists import ListedPayment, matches_search
 from gateway.simulator.state import Batch
-from gateway.simulator.wire import JsonObject
 
-NAMES = frozenset(
+FILTER_NAMES = frozenset(
     {"status", "startDate", "endDate", "recipient", "country", "sourceCurrency", "targetCurrency"}
 )
 
 
-def batches(asked: Asked, found: Iterable[Batch]) -> list[Batch]:
+def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[Batch]:
     """Filter batches; `search` matches any part of the id.
 
     Recipient, country and target currency match if one payment of the batch matches them all.
     """
-    names, query = asked.names, asked.query
+    id_mapper, query = request.id_mapper, request.query
     search = query.get("search", "").casefold()
-    wanted = _payment_tests(asked)
+    payment_tests = _build_payment_tests(request)
 
-    def fits(one: Batch) -> bool:
-        if not NAMES & query.keys():
-            return search in names.shown(one.id).casefold()
-        shown = batch_views.batch(names, one)
-        payments = (payment_views.in_batch(names, each) for each in one.payments.values())
+    def matches(batch: Batch) -> bool:
+        if not FILTER_NAMES & query.keys():
+            return search in id_mapper.build_client_id(batch.id).casefold()
+        batch_view = batch_views.build_batch(id_mapper, batch)
+        payment_views_of_batch = (
+            payment_views.build_batch_entry(id_mapper, payment)
+            for payment in batch.payments.values()
+        )
         return (
-            search in names.shown(one.id).casefold()
-            and _is(query, "status", shown["status"])
-            and _is_in_time(query, shown)
-            and _is_currency(query, "sourceCurrency", shown["currency"])
-            and (not wanted or any(all(test(each) for test in wanted) for each in payments))
+            search in id_mapper.build_client_id(batch.id).casefold()
+            and _matches_word(query, "status", batch_view["status"])
+            and _matches_dates(query, batch_view)
+            and _matches_currency(query, "sourceCurrency", batch_view["currency"])
+            and (
+                not payment_tests
+                or any(
+                    all(test(payment_view) for test in payment_tests)
+                    for payment_view in payment_views_of_batch
+                )
+            )
         )
 
-    return [one for one in found if fits(one)]
+    return [batch for batch in candidates if matches(batch)]
 
 
-def payments(
-    asked: Asked, found: Iterable[Listed], show: Callable[[Listed], JsonObject]
-) -> list[Listed]:
-    query = asked.query
+def filter_payments(
+    request: LegacyRequest,
+    candidates: Iterable[ListedPayment],
+    build_view: Callable[[ListedPayment], JsonObject],
+) -> list[ListedPayment]:
+    query = request.query
     search = query.get("search", "")
-    wanted = _payment_tests(asked)
+    payment_tests = _build_payment_tests(request)
 
-    def fits(one: Listed) -> bool:
-        if not matches(one, search, asked.names.shown(one.id)):
+    def matches(payment: ListedPayment) -> bool:
+        if not matches_search(payment, search, request.id_mapper.build_client_id(payment.id)):
             return False
-        if not NAMES & query.keys():
+        if not FILTER_NAMES & query.keys():
             return True
-        shown = show(one)
+        payment_view = build_view(payment)
         return (
-            _is(query, "status", shown["status"])
-            and _is_in_time(query, shown)
-            and _is_currency(query, "sourceCurrency", shown.get("sourceCurrency"))
-            and all(test(shown) for test in wanted)
+            _matches_word(query, "status", payment_view["status"])
+            and _matches_dates(query, payment_view)
+            and _matches_currency(query, "sourceCurrency", payment_view.get("sourceCurrency"))
+            and all(test(payment_view) for test in payment_tests)
         )
 
-    return [one for one in found if fits(one)]
+    return [payment for payment in candidates if matches(payment)]
 
 
-def _payment_tests(asked: Asked) -> list[Callable[[JsonObject], bool]]:
-    query, tests = asked.query, list[Callable[[JsonObject], bool]]()
-    if wanted := query.get("recipient"):
-        id_ = asked.names.shown(asked.names.real(wanted))
+def _build_payment_tests(request: LegacyRequest) -> list[Callable[[JsonObject], bool]]:
+    query, tests = request.query, list[Callable[[JsonObject], bool]]()
+    if recipient := query.get("recipient"):
+        recipient_id = request.id_mapper.build_client_id(request.id_mapper.resolve_id(recipient))
         tests.append(
-            lambda shown: (
-                shown["recipient"]["id"] == id_
-                or shown["recipient"]["email"].casefold() == wanted.casefold()
+            lambda payment_view: (
+                payment_view["recipient"]["id"] == recipient_id
+                or payment_view["recipient"]["email"].casefold() == recipient.casefold()
             )
         )
     if code := query.get("country"):
-        tests.append(lambda shown: bool(_country(shown["recipient"]) == loose.country(code)))
+        tests.append(
+            lambda payment_view: bool(
+                _select_country(payment_view["recipient"]) == lenient.normalize_country(code)
+            )
+        )
     if query.get("targetCurrency"):
         tests.append(
-            lambda shown: _is_currency(query, "targetCurrency", shown.get("targetCurrency"))
+            lambda payment_view: _matches_currency(
+                query, "targetCurrency", payment_view.get("targetCurrency")
+            )
         )
     return tests
 
 
-def _country(recipient: JsonObject) -> object:
+def _select_country(recipient: JsonObject) -> object:
     """Return the country of a full or a reduced recipient."""
     return recipient.get("country") or (recipient.get("address") or {}).get("country")
 
 
-def _is(query: Mapping[str, str], name: str, shown: object) -> bool:
-    return query.get(name) in (None, "", shown)
+def _matches_word(query: Mapping[str, str], name: str, value: object) -> bool:
+    return query.get(name) in (None, "", value)
 
 
-def _is_currency(query: Mapping[str, str], name: str, shown: object) -> bool:
-    return query.get(name, "").upper() in ("", shown)
+def _matches_currency(query: Mapping[str, str], name: str, currency: object) -> bool:
+    return query.get(name, "").upper() in ("", currency)
 
 
-def _is_in_time(query: Mapping[str, str], shown: JsonObject) -> bool:
-    created = moment(str(shown.get("createdAt"))) or datetime.min.replace(tzinfo=UTC)
-    start, end = moment(query.get("startDate", "")), moment(query.get("endDate", ""))
-    if end is not None and DAY.fullmatch(query["endDate"]):
+def _matches_dates(query: Mapping[str, str], view: JsonObject) -> bool:
+    created = parse_date(str(view.get("createdAt"))) or datetime.min.replace(tzinfo=UTC)
+    start, end = parse_date(query.get("startDate", "")), parse_date(query.get("endDate", ""))
+    if end is not None and DATE_PATTERN.fullmatch(query["endDate"]):
         end += timedelta(days=1) - timedelta(microseconds=1)
     return (start is None or start <= created) and (end is None or created <= end)

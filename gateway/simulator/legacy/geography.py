@@ -6,12 +6,12 @@ import pycountry
 from babel import Locale
 from babel.numbers import get_currency_name, get_territory_currencies
 
-from gateway.simulator.countries import codes as listed
-from gateway.simulator.legacy.asked import Asked
-from gateway.simulator.refusals import not_found
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.countries import parse_codes as listed
+from gateway.simulator.errors import build_not_found_error
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy.legacy_request import LegacyRequest
 
-SUPPORTED = listed(
+SUPPORTED_COUNTRIES = listed(
     "AF AL DZ AS AD AO AI AG AR AM AW AU AT AZ BS BH BD BB BY BE BZ BJ BM BT BO BQ BA BW BR BN BG "
     "BF BI KH CM CA KY CF TD CL CN CX CO KM CG CK CR HR CW CY CZ DK DJ DM DO EC EG SV GQ ER EE ET "
     "FK FO FJ FI FR GF PF TF GA GM GE DE GH GI GR GL GD GP GU GT GG GN GW GY HT HN HK HU IS IN ID "
@@ -23,34 +23,42 @@ SUPPORTED = listed(
 )
 
 
-def read_country(asked: Asked) -> JsonObject:
+def get_country(request: LegacyRequest) -> JsonObject:
     """Raises ApiError `not_found` for unknown codes and for countries under sanctions."""
-    code = asked.ids[0].upper()
-    if code not in SUPPORTED:
-        raise not_found("Country")
-    return {"country": _country(code)}
+    code = request.path_ids[0].upper()
+    if code not in SUPPORTED_COUNTRIES:
+        raise build_not_found_error("Country")
+    return {"country": _build_country(code)}
 
 
 @lru_cache
-def _country(code: str) -> JsonObject:
+def _build_country(code: str) -> JsonObject:
     return {
         "name": Locale("en").territories[code],
         "code": code,
-        "currency": _currency(code),
-        "regions": _regions(code),
+        "currency": _build_currency(code),
+        "regions": _build_regions(code),
     }
 
 
-def _currency(country: str) -> JsonObject:
+def _build_currency(country: str) -> JsonObject:
     """Select a country's currency; of several, the one whose code begins with the country's."""
     # Currencies without an end date rather than today's, so that answers do not depend on the date.
-    known = get_territory_currencies(country, include_details=True)
-    codes = [each["currency"] for each in known if each["tender"] and each["to"] is None]
-    code = next((each for each in codes if each.startswith(country)), codes[0])
+    currencies = get_territory_currencies(country, include_details=True)
+    codes = [
+        currency["currency"]
+        for currency in currencies
+        if currency["tender"] and currency["to"] is None
+    ]
+    code = next((candidate for candidate in codes if candidate.startswith(country)), codes[0])
     return {"code": code, "name": get_currency_name(code, locale="en")}
 
 
-def _regions(country: str) -> JsonObject:
-    found = (each for each in pycountry.subdivisions if each.country_code == country)
-    named = sorted((str(each.code), str(each.name)) for each in found)
-    return {code.partition("-")[2]: name for code, name in named}
+def _build_regions(country: str) -> JsonObject:
+    subdivisions = (
+        subdivision for subdivision in pycountry.subdivisions if subdivision.country_code == country
+    )
+    code_and_names = sorted(
+        (str(subdivision.code), str(subdivision.name)) for subdivision in subdivisions
+    )
+    return {code.partition("-")[2]: name for code, name in code_and_names}

@@ -1,53 +1,53 @@
 """Government ids: `ssn` of a recipient, `governmentId` of a bank account (sections 2, 4.2)."""
 
-from gateway.simulator.refusals import Problems
-from gateway.simulator.rules import check_government_id
-from gateway.simulator.values import mask
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.recipient_rules import check_government_id
+from gateway.simulator.values import mask_value
 
 SSN_COUNTRY = "US"
 
 
-def shown(recipient: JsonObject, country: str | None) -> str | None:
+def find_masked_id(recipient: JsonObject, country: str | None) -> str | None:
     """Return the masked id of a country, of the type that payments there need."""
     for entry in recipient.get("governmentIds", []):
-        if (entry.get("country"), entry.get("type")) == (country, _kind(country)):
-            return mask(str(entry["value"]))
+        if (entry.get("country"), entry.get("type")) == (country, _select_id_type(country)):
+            return mask_value(str(entry["value"]))
     return None
 
 
-def ssn(recipient: JsonObject) -> str | None:
+def find_masked_ssn(recipient: JsonObject) -> str | None:
     """Return the masked SSN, from its own field or from the government ids."""
-    return mask(recipient.get("ssn")) or shown(recipient, SSN_COUNTRY)
+    return mask_value(recipient.get("ssn")) or find_masked_id(recipient, SSN_COUNTRY)
 
 
-def _kind(country: str | None) -> str:
+def _select_id_type(country: str | None) -> str:
     return "SSN" if country == SSN_COUNTRY else "other"
 
 
-def added(
+def add_government_id(
     problems: Problems, name: str, value: object, country: str, recipient: JsonObject
 ) -> list[JsonObject] | None:
     """Return the ids of a new recipient including this one, or None without a value."""
     if value is None:
         return None
-    entry = _checked(problems, name, value, country, recipient)
-    others = [
-        each
-        for each in recipient.get("governmentIds", [])
-        if (each["country"], each["type"]) != (country, _kind(country))
+    new_id = _build_checked_id(problems, name, value, country, recipient)
+    other_ids = [
+        government_id
+        for government_id in recipient.get("governmentIds", [])
+        if (government_id["country"], government_id["type"]) != (country, _select_id_type(country))
     ]
-    return [*others, entry]
+    return [*other_ids, new_id]
 
 
-def replaced(
+def replace_government_ids(
     problems: Problems,
     name: str,
     value: object,
     country: str,
     recipient: JsonObject,
     *,
-    also: str | None = None,
+    other_country: str | None = None,
 ) -> list[JsonObject] | None:
     """Return the recipient's new ids, or None if they do not change.
 
@@ -56,21 +56,24 @@ def replaced(
     """
     # The service replaces all ids together, and responses show them masked: a client cannot repeat
     # the id of another country, which would be lost.
-    if value is None or value == shown(recipient, country):
+    if value is None or value == find_masked_id(recipient, country):
         return None
-    if any(each["country"] not in (country, also) for each in recipient.get("governmentIds", [])):
-        problems.invalid(name, "Recipient has a government id of another country")
+    if any(
+        government_id["country"] not in (country, other_country)
+        for government_id in recipient.get("governmentIds", [])
+    ):
+        problems.add_invalid_field(name, "Recipient has a government id of another country")
         return None
-    return [_checked(problems, name, value, country, recipient)]
+    return [_build_checked_id(problems, name, value, country, recipient)]
 
 
-def _checked(
+def _build_checked_id(
     problems: Problems, name: str, value: object, country: str, recipient: JsonObject
 ) -> JsonObject:
-    entry = {"country": country, "type": _kind(country), "value": value}
-    found = Problems()
-    check_government_id(found, entry, str(recipient.get("type")))
-    for each in found.found:
-        if each.field == "value":  # The account's own rules report a wrong country.
-            problems.add(each.code, name, each.message)
-    return entry
+    government_id = {"country": country, "type": _select_id_type(country), "value": value}
+    nested_problems = Problems()
+    check_government_id(nested_problems, government_id, str(recipient.get("type")))
+    for problem in nested_problems.collected:
+        if problem.field == "value":  # The account's own rules report a wrong country.
+            problems.add(problem.code, name, problem.message)
+    return government_id

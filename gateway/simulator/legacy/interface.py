@@ -3,18 +3,18 @@
 from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
-from gateway.simulator.arrived import Arrived
-from gateway.simulator.exchange import Exchange, FaceName
-from gateway.simulator.legacy.asked import Asked
-from gateway.simulator.legacy.loose import Number, tidied
-from gateway.simulator.legacy.names import Names
-from gateway.simulator.legacy.operations import Found, find, methods_of
-from gateway.simulator.refusals import NoSuchOperation, Problem, Refusal
+from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.errors import ApiError, OperationNotFound, Problem
+from gateway.simulator.exchange import Exchange, InterfaceName
+from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
+from gateway.simulator.legacy.id_mapper import IdMapper
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy.lenient import JsonNumber, normalize_body
+from gateway.simulator.legacy.operations import MatchedRoute, find_route, list_methods
 from gateway.simulator.service import Service
-from gateway.simulator.wire import JsonObject, NotJson, read_json
 
 # Section 7, without codes that no operation here returns.
-STATUS = {
+STATUS_BY_CODE = {
     "invalid_api_key": 403,
     "not_authorized": 403,
     "not_found": 404,
@@ -25,60 +25,67 @@ STATUS = {
 }
 
 
-class Legacy:
-    name: FaceName = "legacy"
+class LegacyInterface:
+    name: InterfaceName = "legacy"
     headers: Mapping[str, str] = {"Access-Control-Allow-Origin": "*"}  # section 5, item 6
 
     def __init__(self, service: Service) -> None:
         self.service = service
 
-    def admit(self, exchange: Exchange) -> Arrived:
+    def authenticate(self, exchange: Exchange) -> AcceptedRequest:
         """Find the route, then check the API key, which geography and preflights do not need."""
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
-        if exchange.method == "OPTIONS" or not self._found(exchange).needs_key:
+        if exchange.method == "OPTIONS" or not self._require_route(exchange).needs_key:
             # These operations need no data, so they get a tenant without a merchant.
-            return Arrived(self.service.world("", ""), (), query, {})
-        key = self.service.merchants.with_api_key(exchange.headers.get("X-API-Key", ""))
-        if key is None:
-            raise Refusal(Problem("invalid_api_key", "Invalid API key"))
-        return Arrived(self.service.world(key.merchant, key.environment), (), query, {})
+            return AcceptedRequest(self.service.find_or_create_tenant("", ""), (), query, {})
+        credentials = self.service.merchants.find_credentials(exchange.headers.get("X-API-Key", ""))
+        if credentials is None:
+            raise ApiError(Problem("invalid_api_key", "Invalid API key"))
+        return AcceptedRequest(
+            self.service.find_or_create_tenant(credentials.merchant, credentials.environment),
+            (),
+            query,
+            {},
+        )
 
-    def answer(self, exchange: Exchange, arrived: Arrived) -> JsonObject:
+    def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
         if exchange.method == "OPTIONS":
-            return self._preflight(exchange)
-        found = self._found(exchange)
-        body = _read_body(exchange.body) if found.takes_body else {}
-        names = Names(arrived.world)
-        asked = Asked(arrived.world, names, found.ids, arrived.query, body, arrived.touched)
-        return found.operation(asked)
+            return self._answer_preflight(exchange)
+        route = self._require_route(exchange)
+        body = _parse_body(exchange.body) if route.takes_body else {}
+        id_mapper = IdMapper(request.tenant)
+        legacy_request = LegacyRequest(
+            request.tenant, id_mapper, route.ids, request.query, body, request.logged_recipients
+        )
+        return route.operation(legacy_request)
 
-    def status(self, refusal: Refusal) -> int:
-        return STATUS.get(refusal.problems[0].code, 500)
+    def status_for(self, error: ApiError) -> int:
+        return STATUS_BY_CODE.get(error.problems[0].code, 500)
 
-    def _found(self, exchange: Exchange) -> Found:
-        found = find(exchange.method, exchange.path, self.service.words.legacy)
-        if found is None:
-            raise NoSuchOperation
-        return found
+    def _require_route(self, exchange: Exchange) -> MatchedRoute:
+        route = find_route(exchange.method, exchange.path, self.service.vocabulary.legacy)
+        if route is None:
+            raise OperationNotFound
+        return route
 
-    def _preflight(self, exchange: Exchange) -> JsonObject:
-        methods = methods_of(exchange.path, self.service.words.legacy)
+    def _answer_preflight(self, exchange: Exchange) -> JsonObject:
+        methods = list_methods(exchange.path, self.service.vocabulary.legacy)
         if not methods:
-            raise NoSuchOperation
-        exchange.answer_headers = {
+            raise OperationNotFound
+        exchange.response_headers = {
             "Access-Control-Allow-Methods": ", ".join(methods),
             "Access-Control-Allow-Headers": "X-API-Key, Content-Type",
         }
         return {}
 
 
-def _read_body(sent: bytes) -> JsonObject:
+def _parse_body(data: bytes) -> JsonObject:
     # The Content-Type is not checked: section 5 asks for one, but clients omit it.
     try:
-        body = read_json(sent, Number)
-    except NotJson:
-        raise Refusal(Problem("invalid_field", "Body is not JSON")) from None
+        body = decode_json(data, JsonNumber)
+    except InvalidJson:
+        raise ApiError(Problem("invalid_field", "Body is not JSON")) from None
     if not isinstance(body, dict):
-        raise Refusal(Problem("invalid_field", "Body is not an object"))
-    read: JsonObject = tidied(body)
-    return read
+        raise ApiError(Problem("invalid_field", "Body is not an object"))
+    normalized: JsonObject = normalize_body(body)
+    return normalized

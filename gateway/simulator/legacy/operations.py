@@ -12,94 +12,102 @@ from gateway.simulator.legacy import (
     payout_methods,
     recipients,
 )
-from gateway.simulator.legacy.asked import Operation
-from gateway.simulator.switches import LegacyWords
+from gateway.simulator.legacy.legacy_request import Operation
+from gateway.simulator.options import LegacyVocabulary
 
 
 @dataclass(frozen=True)
-class Found:
+class MatchedRoute:
     operation: Operation
     ids: tuple[str, ...] = ()
     needs_key: bool = True
     takes_body: bool = False
 
 
-def _pattern(path: str) -> re.Pattern[str]:
+def _compile_path(path: str) -> re.Pattern[str]:
     """Compile a path; a request's path must match as sent, apart from a trailing slash."""
     return re.compile("/v1" + re.sub(r":[a-z]+", "([^/]+)", path) + "/?")
 
 
 @dataclass(frozen=True)
-class Line:
+class Route:
     method: str
-    path: re.Pattern[str]
+    path_pattern: re.Pattern[str]
     operation: Operation
     needs_key: bool = True
     takes_body: bool = False
 
 
-def _read(path: str, operation: Operation, *, needs_key: bool = True) -> Line:
-    return Line("GET", _pattern(path), operation, needs_key)
+def _build_read_route(path: str, operation: Operation, *, needs_key: bool = True) -> Route:
+    return Route("GET", _compile_path(path), operation, needs_key)
 
 
-def _write(method: str, path: str, operation: Operation) -> Line:
-    return Line(method, _pattern(path), operation, takes_body=True)
+def _build_write_route(method: str, path: str, operation: Operation) -> Route:
+    return Route(method, _compile_path(path), operation, takes_body=True)
 
 
-def _act(method: str, path: str, operation: Operation) -> Line:
+def _build_bodyless_route(method: str, path: str, operation: Operation) -> Route:
     """Build the route of an operation that ignores the request body."""
-    return Line(method, _pattern(path), operation)
+    return Route(method, _compile_path(path), operation)
 
 
 # Cached per vocabulary, because tests run services with different words.
 @cache
-def operations(words: LegacyWords) -> tuple[Line, ...]:
+def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route, ...]:
     return (
-        _write("POST", "/recipients", recipients.create),
-        _read("/recipients/:id", recipients.read),
-        _write("PATCH", "/recipients/:id", recipients.update),
-        _act("DELETE", "/recipients/:id", recipients.delete),
-        _write("DELETE", "/recipients", recipients.delete_several),
-        _read("/recipients", recipients.list_all),
-        _read("/recipients/:id/logs", recipients.list_logs),
-        _read("/recipients/:id/payments", recipients.list_payments),
-        _write("POST", "/recipients/:id/payout-methods", payout_methods.create),
-        _read("/recipients/:id/payout-methods", payout_methods.read),
-        _write("PATCH", "/recipients/:id/payout-methods", payout_methods.update),
-        _write("POST", "/batches", batches.create),
-        _read("/batches/:id", batches.read),
-        _write("PATCH", "/batches/:id", batches.update),
-        _act("DELETE", "/batches/:id", batches.delete),
-        _write("DELETE", "/batches", batches.delete_several),
-        _read("/batches", batches.list_all),
-        _act("POST", "/batches/:id/generate-quote", batches.generate_quote),
-        _read("/batches/:id/summary", batches.read_summary),
-        _act("POST", "/batches/:id/start-processing", batches.start_processing),
-        _write("POST", "/batches/:id/payments", payments.create),
-        _read("/batches/:id/payments/:payment", payments.read),
-        _write("PATCH", "/batches/:id/payments/:payment", payments.update),
-        _act("DELETE", "/batches/:id/payments/:payment", payments.delete),
-        _read("/batches/:id/payments", payments.list_of_batch),
-        _read("/profile/balances", balances.read_all),
-        _read(f"/profile/balances/{re.escape(words.service)}", balances.read_service),
-        _read(f"/profile/balances/{re.escape(words.wallet)}", balances.read_wallet),
-        _read("/geography/countries/:code", geography.read_country, needs_key=False),
+        _build_write_route("POST", "/recipients", recipients.create_recipient),
+        _build_read_route("/recipients/:id", recipients.get_recipient),
+        _build_write_route("PATCH", "/recipients/:id", recipients.update_recipient),
+        _build_bodyless_route("DELETE", "/recipients/:id", recipients.delete_recipient),
+        _build_write_route("DELETE", "/recipients", recipients.delete_recipients),
+        _build_read_route("/recipients", recipients.list_recipients),
+        _build_read_route("/recipients/:id/logs", recipients.list_activities),
+        _build_read_route("/recipients/:id/payments", recipients.list_payments),
+        _build_write_route(
+            "POST", "/recipients/:id/payout-methods", payout_methods.create_payout_methods
+        ),
+        _build_read_route("/recipients/:id/payout-methods", payout_methods.get_payout_methods),
+        _build_write_route(
+            "PATCH", "/recipients/:id/payout-methods", payout_methods.update_payout_methods
+        ),
+        _build_write_route("POST", "/batches", batches.create_batch),
+        _build_read_route("/batches/:id", batches.get_batch),
+        _build_write_route("PATCH", "/batches/:id", batches.update_batch),
+        _build_bodyless_route("DELETE", "/batches/:id", batches.delete_batch),
+        _build_write_route("DELETE", "/batches", batches.delete_batches),
+        _build_read_route("/batches", batches.list_batches),
+        _build_bodyless_route("POST", "/batches/:id/generate-quote", batches.generate_quote),
+        _build_read_route("/batches/:id/summary", batches.get_summary),
+        _build_bodyless_route("POST", "/batches/:id/start-processing", batches.start_processing),
+        _build_write_route("POST", "/batches/:id/payments", payments.create_payment),
+        _build_read_route("/batches/:id/payments/:payment", payments.get_payment),
+        _build_write_route("PATCH", "/batches/:id/payments/:payment", payments.update_payment),
+        _build_bodyless_route("DELETE", "/batches/:id/payments/:payment", payments.delete_payment),
+        _build_read_route("/batches/:id/payments", payments.list_batch_payments),
+        _build_read_route("/profile/balances", balances.list_balances),
+        _build_read_route(
+            f"/profile/balances/{re.escape(vocabulary.service)}", balances.get_service_balances
+        ),
+        _build_read_route(
+            f"/profile/balances/{re.escape(vocabulary.wallet)}", balances.get_wallet_balance
+        ),
+        _build_read_route("/geography/countries/:code", geography.get_country, needs_key=False),
         # Not in the document, but clients use them.
-        _read("/payments/:id", payments.read_any),
-        _read("/payments", payments.list_any),
+        _build_read_route("/payments/:id", payments.get_any_payment),
+        _build_read_route("/payments", payments.list_all_payments),
     )
 
 
-OPERATIONS = operations(LegacyWords())
+ROUTES = list_routes(LegacyVocabulary())
 """The routes with the document's own words."""
 
 
-def find(method: str, path: str, words: LegacyWords) -> Found | None:
-    for line in operations(words):
-        if line.method == method and (match := line.path.fullmatch(path)):
-            return Found(line.operation, match.groups(), line.needs_key, line.takes_body)
+def find_route(method: str, path: str, vocabulary: LegacyVocabulary) -> MatchedRoute | None:
+    for route in list_routes(vocabulary):
+        if route.method == method and (match := route.path_pattern.fullmatch(path)):
+            return MatchedRoute(route.operation, match.groups(), route.needs_key, route.takes_body)
     return None
 
 
-def methods_of(path: str, words: LegacyWords) -> list[str]:
-    return [line.method for line in operations(words) if line.path.fullmatch(path)]
+def list_methods(path: str, vocabulary: LegacyVocabulary) -> list[str]:
+    return [route.method for route in list_routes(vocabulary) if route.path_pattern.fullmatch(path)]

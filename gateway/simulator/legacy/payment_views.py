@@ -1,102 +1,104 @@
 """JSON of payments (section 2, Payment)."""
 
 from gateway.simulator import money, rates
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import payout_views, recipient_views
-from gateway.simulator.legacy.names import Names
-from gateway.simulator.payment_lists import Listed
-from gateway.simulator.state import Batch, Payment, iso
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.legacy.id_mapper import IdMapper
+from gateway.simulator.payment_lists import ListedPayment
+from gateway.simulator.state import Batch, Payment, format_timestamp
 
-STATUSES = frozenset({"pending", "processed", "failed", "returned"})
+LEGACY_STATUSES = frozenset({"pending", "processed", "failed", "returned"})
 
 
-def whole(names: Names, listed: Listed) -> JsonObject:
+def build_full_payment(id_mapper: IdMapper, listed_payment: ListedPayment) -> JsonObject:
     """Build a payment with the full recipient in its current state."""
-    if isinstance(listed.source, Payment):
-        return payment(names, listed.source)
-    return _seeded(names, listed, listed.source)
+    if isinstance(listed_payment.source, Payment):
+        return build_payment(id_mapper, listed_payment.source)
+    return _build_seeded_payment(id_mapper, listed_payment, listed_payment.source)
 
 
-def listed(names: Names, shown: Listed) -> JsonObject:
+def build_list_entry(id_mapper: IdMapper, listed_payment: ListedPayment) -> JsonObject:
     """Build an entry of the list of all payments."""
-    if isinstance(shown.source, Payment):
-        return in_batch(names, shown.source)
-    return _seeded(names, shown, shown.source)
+    if isinstance(listed_payment.source, Payment):
+        return build_batch_entry(id_mapper, listed_payment.source)
+    return _build_seeded_payment(id_mapper, listed_payment, listed_payment.source)
 
 
-def payment(names: Names, shown: Payment) -> JsonObject:
+def build_payment(id_mapper: IdMapper, payment: Payment) -> JsonObject:
     return {
-        "id": names.shown(shown.id),
-        "recipient": recipient_views.recipient(names, shown.recipient),
-        **_fields(names, shown),
+        "id": id_mapper.build_client_id(payment.id),
+        "recipient": recipient_views.build_recipient(id_mapper, payment.recipient),
+        **_build_fields(id_mapper, payment),
     }
 
 
-def in_batch(names: Names, shown: Payment) -> JsonObject:
+def build_batch_entry(id_mapper: IdMapper, payment: Payment) -> JsonObject:
     """Build an entry of a batch's list: with a reduced recipient and three more fields."""
-    method = shown.terms.method
+    account_type = payment.terms.account_type
     view = {
-        "id": names.shown(shown.id),
-        "recipient": recipient_views.reduced(names, shown.recipient),
-        **_fields(names, shown),
-        "method": payout_views.filter_word(names.world, method),
-        "methodDisplay": payout_views.method_display(names.world, method),
+        "id": id_mapper.build_client_id(payment.id),
+        "recipient": recipient_views.build_reduced_recipient(id_mapper, payment.recipient),
+        **_build_fields(id_mapper, payment),
+        "method": payout_views.translate_account_type(id_mapper.tenant, account_type),
+        "methodDisplay": payout_views.format_method_label(id_mapper.tenant, account_type),
         "isSupplyPayment": False,
     }
-    return recipient_views.laid_over(view, shown.extra)
+    return recipient_views.apply_overrides(view, payment.overrides)
 
 
-def _fields(names: Names, shown: Payment) -> JsonObject:
-    terms = shown.terms
+def _build_fields(id_mapper: IdMapper, payment: Payment) -> JsonObject:
+    terms = payment.terms
     view = {
-        "status": _status(shown.extra.get("status", shown.status)),
-        "sourceAmount": money.text(terms.source),
-        "targetAmount": money.text(terms.target),
-        "exchangeRate": rates.text(terms.rate),
-        "fxRate": rates.text(terms.rate),
-        "fees": money.text(terms.fee),
-        "recipientFees": money.text(money.ZERO),
-        "merchantFees": money.text(terms.fee),
-        "memo": shown.memo,
+        "status": _translate_status(payment.overrides.get("status", payment.status)),
+        "sourceAmount": money.format_amount(terms.source_amount),
+        "targetAmount": money.format_amount(terms.target_amount),
+        "exchangeRate": rates.format_rate(terms.rate),
+        "fxRate": rates.format_rate(terms.rate),
+        "fees": money.format_amount(terms.fee),
+        "recipientFees": money.format_amount(money.ZERO),
+        "merchantFees": money.format_amount(terms.fee),
+        "memo": payment.memo,
         "sourceCurrency": terms.source_currency,
-        "sourceCurrencyName": rates.name(terms.source_currency),
+        "sourceCurrencyName": rates.currency_name(terms.source_currency),
         "targetCurrency": terms.target_currency,
-        "targetCurrencyName": rates.name(terms.target_currency),
-        "compliance": recipient_views.compliance(shown.recipient),
-        "processedAt": iso(shown.processed_at) if shown.processed_at else None,
-        "createdAt": iso(shown.created_at),
-        "updatedAt": iso(shown.updated_at),
-        "batch": _batch(names, shown.batch),
+        "targetCurrencyName": rates.currency_name(terms.target_currency),
+        "compliance": recipient_views.build_compliance(payment.recipient),
+        "processedAt": format_timestamp(payment.processed_at) if payment.processed_at else None,
+        "createdAt": format_timestamp(payment.created_at),
+        "updatedAt": format_timestamp(payment.updated_at),
+        "batch": _build_batch(id_mapper, payment.batch),
     }
-    return recipient_views.laid_over(view, shown.extra)
+    return recipient_views.apply_overrides(view, payment.overrides)
 
 
-def _status(word: object) -> object:
-    return word if word in STATUSES else "pending"
+def _translate_status(word: object) -> object:
+    return word if word in LEGACY_STATUSES else "pending"
 
 
-def _batch(names: Names, batch: Batch) -> JsonObject:
+def _build_batch(id_mapper: IdMapper, batch: Batch) -> JsonObject:
     return {
-        "id": names.shown(batch.id),
-        "createdAt": iso(batch.created_at),
-        "updatedAt": iso(batch.updated_at),
-        "sentAt": iso(batch.sent_at) if batch.sent_at else None,
-        "completedAt": iso(batch.completed_at) if batch.completed_at else None,
+        "id": id_mapper.build_client_id(batch.id),
+        "createdAt": format_timestamp(batch.created_at),
+        "updatedAt": format_timestamp(batch.updated_at),
+        "sentAt": format_timestamp(batch.sent_at) if batch.sent_at else None,
+        "completedAt": format_timestamp(batch.completed_at) if batch.completed_at else None,
     }
 
 
-def _seeded(names: Names, listed: Listed, payment: JsonObject) -> JsonObject:
+def _build_seeded_payment(
+    id_mapper: IdMapper, listed_payment: ListedPayment, payment: JsonObject
+) -> JsonObject:
     """Build a seeded payment, whose fields already have the names of this document."""
     compliance = payment.get("compliance") or {}
     view = {
-        "id": names.shown(listed.id),
-        "recipient": recipient_views.recipient(names, listed.payee),
+        "id": id_mapper.build_client_id(listed_payment.id),
+        "recipient": recipient_views.build_recipient(id_mapper, listed_payment.payee),
         **{name: value for name, value in payment.items() if name not in ("id", "recipient")},
-        "status": _status(payment.get("status")),
+        "status": _translate_status(payment.get("status")),
     }
     if compliance:
-        word = recipient_views.compliance_word(str(compliance.get("status")))
+        word = recipient_views.translate_compliance_word(str(compliance.get("status")))
         view["compliance"] = {**compliance, "status": word}
     if isinstance(batch := payment.get("batch"), dict) and "id" in batch:
-        view["batch"] = {**batch, "id": names.shown(str(batch["id"]))}
+        view["batch"] = {**batch, "id": id_mapper.build_client_id(str(batch["id"]))}
     return view

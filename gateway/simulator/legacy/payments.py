@@ -3,66 +3,88 @@
 from functools import partial
 
 from gateway.simulator import payment_lists, payments
-from gateway.simulator.legacy import filters, orders, payment_views
-from gateway.simulator.legacy.asked import Asked
-from gateway.simulator.legacy.batches import DELETED, UPDATED, editable
-from gateway.simulator.payment_lists import matches
-from gateway.simulator.refusals import Problems
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy import filters, payment_bodies, payment_views
+from gateway.simulator.legacy.batches import DELETED, UPDATED, require_editable
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.payment_lists import matches_search
 from gateway.simulator.state import Payment
-from gateway.simulator.wire import JsonObject
 
 
-def create(asked: Asked) -> JsonObject:
-    batch, problems = editable(asked, asked.batch()), Problems()
-    order = orders.read(asked.names, problems, asked.body, batch)
-    problems.refuse_if_any()
+def create_payment(request: LegacyRequest) -> JsonObject:
+    batch, problems = require_editable(request, request.require_path_batch()), Problems()
+    order = payment_bodies.parse_payment_order(request.id_mapper, problems, request.body, batch)
+    problems.raise_if_any()
     assert order is not None  # noqa: S101  # nothing was found wrong
-    made = payments.add(asked.world, batch, order)
-    return {"payment": payment_views.payment(asked.names, made)}
+    payment = payments.insert_payment(request.tenant, batch, order)
+    return {"payment": payment_views.build_payment(request.id_mapper, payment)}
 
 
-def read(asked: Asked) -> JsonObject:
-    return {"payment": payment_views.payment(asked.names, _payment(asked))}
+def get_payment(request: LegacyRequest) -> JsonObject:
+    return {"payment": payment_views.build_payment(request.id_mapper, _require_payment(request))}
 
 
-def _payment(asked: Asked) -> Payment:
+def _require_payment(request: LegacyRequest) -> Payment:
     """Raises ApiError `not_found`, also for a payment of another batch."""
-    return payments.of(asked.batch(), asked.names.real(asked.ids[1]))
+    return payments.require_payment(
+        request.require_path_batch(), request.id_mapper.resolve_id(request.path_ids[1])
+    )
 
 
-def update(asked: Asked) -> JsonObject:
-    payment, problems = _payment(asked), Problems()
-    editable(asked, payment.batch)
-    order = orders.read_change(asked.names, problems, asked.body, payment)
-    problems.refuse_if_any()
+def update_payment(request: LegacyRequest) -> JsonObject:
+    payment, problems = _require_payment(request), Problems()
+    require_editable(request, payment.batch)
+    order = payment_bodies.parse_payment_change(request.id_mapper, problems, request.body, payment)
+    problems.raise_if_any()
     assert order is not None  # noqa: S101  # nothing was found wrong
-    payments.change(asked.world, payment, order)
+    payments.apply_payment_order(request.tenant, payment, order)
     return UPDATED
 
 
-def delete(asked: Asked) -> JsonObject:
-    payment = _payment(asked)
-    editable(asked, payment.batch)
-    payments.remove(asked.world, payment)
+def delete_payment(request: LegacyRequest) -> JsonObject:
+    payment = _require_payment(request)
+    require_editable(request, payment.batch)
+    payments.remove_payment(request.tenant, payment)
     return DELETED
 
 
-def list_of_batch(asked: Asked) -> JsonObject:
+def list_batch_payments(request: LegacyRequest) -> JsonObject:
     """List the payments of a batch in the order in which they were added."""
-    search = asked.query.get("search", "")
-    listed = payment_lists.of_batch(asked.world, asked.batch(), "")
-    found = [each for each in listed if matches(each, search, asked.names.shown(each.id))]
-    made = [each.source for each in found if isinstance(each.source, Payment)]
-    return asked.page("payments", made, lambda each: payment_views.in_batch(asked.names, each))
+    search = request.query.get("search", "")
+    listed_payments = payment_lists.list_batch_payments(
+        request.tenant, request.require_path_batch(), ""
+    )
+    matches = [
+        listed_payment
+        for listed_payment in listed_payments
+        if matches_search(
+            listed_payment, search, request.id_mapper.build_client_id(listed_payment.id)
+        )
+    ]
+    batch_payments_found = [
+        listed_payment.source
+        for listed_payment in matches
+        if isinstance(listed_payment.source, Payment)
+    ]
+    return request.build_page(
+        "payments",
+        batch_payments_found,
+        lambda payment: payment_views.build_batch_entry(request.id_mapper, payment),
+    )
 
 
-def read_any(asked: Asked) -> JsonObject:
-    found = payment_lists.one(asked.world, asked.names.real(asked.ids[0]))
-    return {"payment": payment_views.whole(asked.names, found)}
+def get_any_payment(request: LegacyRequest) -> JsonObject:
+    listed_payment = payment_lists.require_payment(
+        request.tenant, request.id_mapper.resolve_id(request.path_ids[0])
+    )
+    return {"payment": payment_views.build_full_payment(request.id_mapper, listed_payment)}
 
 
-def list_any(asked: Asked) -> JsonObject:
+def list_all_payments(request: LegacyRequest) -> JsonObject:
     """List the payments of all batches, newest first, as the lists of batches show them."""
-    show = partial(payment_views.listed, asked.names)
-    found = filters.payments(asked, payment_lists.of_all(asked.world, ""), show)
-    return asked.page("payments", found, show)
+    build_entry = partial(payment_views.build_list_entry, request.id_mapper)
+    matches = filters.filter_payments(
+        request, payment_lists.list_all_payments(request.tenant, ""), build_entry
+    )
+    return request.build_page("payments", matches, build_entry)

@@ -8,304 +8,402 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gateway.simulator import accounts, recipients, values
-from gateway.simulator.account_rules import BANK
-from gateway.simulator.countries import IBAN_LENGTH
-from gateway.simulator.legacy import government_ids, loose
+from gateway.simulator.account_rules import BANK_TRANSFER
+from gateway.simulator.countries import IBAN_LENGTHS
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy import government_ids, lenient
 from gateway.simulator.legacy.banks import (
-    MASKED,
-    Written,
+    MASKED_FIELDS,
+    AccountBody,
     add_account_number,
-    bank,
-    is_masked,
-    wallet,
+    has_masked_number,
+    translate_bank_account,
+    translate_wallet,
 )
-from gateway.simulator.legacy.payout_views import method_word, shown_account
-from gateway.simulator.legacy.said import say
-from gateway.simulator.refusals import Problems
-from gateway.simulator.rules import is_country
-from gateway.simulator.state import Account, Recipient, World, no_hold
-from gateway.simulator.values import blank
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.legacy.payout_views import find_visible_account, translate_method
+from gateway.simulator.legacy.problem_names import translate_problems
+from gateway.simulator.recipient_rules import is_country
+from gateway.simulator.state import Account, Recipient, Tenant, build_default_hold
+from gateway.simulator.values import is_blank
 
 # Creating a recipient allows a body without methods, a POST does not, and a PATCH contains changes.
 Mode = Literal["create", "post", "patch"]
 
 
 @dataclass
-class Plan:
+class PayoutPlan:
     """Validated changes of accounts; `new_accounts` has pairs of new and replaced account."""
 
-    primary: str | None = None
-    made: list[tuple[Account, Account | None]] = field(default_factory=list)
-    changed: list[tuple[Account, JsonObject]] = field(default_factory=list)
+    primary_type: str | None = None
+    new_accounts: list[tuple[Account, Account | None]] = field(default_factory=list)
+    changed_accounts: list[tuple[Account, JsonObject]] = field(default_factory=list)
     government_ids: list[JsonObject] | None = None
     holds: dict[str, JsonObject] = field(default_factory=dict)
 
-    def carry_out(self, world: World, recipient: Recipient) -> None:
+    def apply(self, tenant: Tenant, recipient: Recipient) -> None:
         recipient.autoswitch = self.holds.get("autoswitch", recipient.autoswitch)
         recipient.holdup = self.holds.get("holdup", recipient.holdup)
         if self.government_ids is not None:
             recipient.fields["governmentIds"] = self.government_ids
-        for account, fields in self.changed:
-            primary = account.type == self.primary
-            accounts.change(world, recipient, account, fields, primary=primary)
-        for account, _ in self.made:
-            accounts.attach(recipient, account)
-            world.books.created["account"] += 1
-        for _, before in self.made:
-            if before is not None:
-                accounts.remove(recipient, before)
-        if self.changed or self.made or self.government_ids is not None:
-            recipients.settle(recipient)
-            recipient.updated_at = world.now()
+        for account, fields in self.changed_accounts:
+            make_primary = account.type == self.primary_type
+            accounts.replace_account_fields(
+                tenant, recipient, account, fields, make_primary=make_primary
+            )
+        for account, _ in self.new_accounts:
+            accounts.attach_account(recipient, account)
+            tenant.effects.created_counts["account"] += 1
+        for _, replaced_account in self.new_accounts:
+            if replaced_account is not None:
+                accounts.remove_account(recipient, replaced_account)
+        if self.changed_accounts or self.new_accounts or self.government_ids is not None:
+            recipients.refresh_status(recipient)
+            recipient.updated_at = tenant.now()
 
 
 @dataclass
-class Reading:
+class PayoutParser:
     """Parses one request body into a plan.
 
     `recipient_fields` already include the other changes of the same request; `ssn` is the new SSN
     in that request, if any.
     """
 
-    world: World
+    tenant: Tenant
     problems: Problems
-    sent: JsonObject
-    fields: JsonObject
+    body: JsonObject
+    recipient_fields: JsonObject
     recipient: Recipient | None
     mode: Mode
     ssn: object = None
-    plan: Plan = field(default_factory=Plan)
+    plan: PayoutPlan = field(default_factory=PayoutPlan)
     currency: str | None = None
-    is_currency_told: bool = False
+    is_currency_refused: bool = False
 
-    def read(self) -> Plan:
-        self._read_holds()
+    def parse(self) -> PayoutPlan:
+        self._parse_holds()
         # A separate collection, to know whether the objects themselves are well-formed.
-        shapes = Problems([], self.problems.prefix)
-        primary = loose.inside(shapes, self.sent, "primary")
-        sent = loose.inside(shapes, self.sent, "accounts")
-        written = {
-            word: loose.inside(shapes.within("accounts."), sent, word) for word in self._methods
+        shape_problems = Problems([], self.problems.prefix)
+        primary = lenient.parse_object(shape_problems, self.body, "primary")
+        account_bodies = lenient.parse_object(shape_problems, self.body, "accounts")
+        bodies_by_word = {
+            word: lenient.parse_object(shape_problems.nest("accounts."), account_bodies, word)
+            for word in self._method_words
         }
-        if shapes.found:  # If the objects are malformed, problems of their fields mean nothing.
-            self.problems.found.extend(shapes.found)
+        if (
+            shape_problems.collected
+        ):  # If the objects are malformed, problems of their fields mean nothing.
+            self.problems.collected.extend(shape_problems.collected)
             return self.plan
-        self.currency = self._read_currency(primary.get("currency"))
+        self.currency = self._parse_currency(primary.get("currency"))
         method = primary.get("method")
-        given = [word for word in self._methods if _is_given(word, sent.get(word), method)]
-        chosen = self._read_primary(method, given)
-        for word in given:
-            self._read_account(word, written[word], chosen)
-        if chosen is not None and chosen not in given:
-            self._choose(chosen)
+        given_words = [
+            word
+            for word in self._method_words
+            if _has_account_body(word, account_bodies.get(word), method)
+        ]
+        primary_word = self._parse_primary_method(method, given_words)
+        for word in given_words:
+            self._parse_account(word, bodies_by_word[word], primary_word)
+        if primary_word is not None and primary_word not in given_words:
+            self._make_existing_primary(primary_word)
         return self.plan
 
     @property
-    def _methods(self) -> tuple[str, str]:
-        return "bank", self.world.words.legacy.wallet
+    def _method_words(self) -> tuple[str, str]:
+        return "bank", self.tenant.vocabulary.legacy.wallet
 
     @property
-    def accounts(self) -> Problems:
-        return self.problems.within("accounts.")
+    def account_problems(self) -> Problems:
+        return self.problems.nest("accounts.")
 
-    def _read_holds(self) -> None:
+    def _parse_holds(self) -> None:
         for name in ("autoswitch", "holdup"):
-            before = getattr(self.recipient, name) if self.recipient else no_hold()
-            sent = loose.inside(self.problems, self.sent, name)
-            if sent:
-                self.plan.holds[name] = _hold(self.problems.within(f"{name}."), sent, before)
+            previous_hold = (
+                getattr(self.recipient, name) if self.recipient else build_default_hold()
+            )
+            hold_body = lenient.parse_object(self.problems, self.body, name)
+            if hold_body:
+                self.plan.holds[name] = _parse_hold(
+                    self.problems.nest(f"{name}."), hold_body, previous_hold
+                )
 
-    def _read_currency(self, sent: object) -> str | None:
-        code = loose.currency(sent)
-        if code is None or values.currency(code) is None:
+    def _parse_currency(self, value: object) -> str | None:
+        code = lenient.normalize_currency(value)
+        if code is None or values.validate_currency(code) is None:
             return None if code is None else str(code)
-        self.problems.invalid("primary.currency", "Must be an ISO 4217 code")
-        self.is_currency_told = True
+        self.problems.add_invalid_field("primary.currency", "Must be an ISO 4217 code")
+        self.is_currency_refused = True
         return None
 
-    def _read_primary(self, method: object, given: list[str]) -> str | None:
-        if blank(method) and self.mode == "patch":
-            if given or self.currency is None:
+    def _parse_primary_method(self, method: object, given_words: list[str]) -> str | None:
+        if is_blank(method) and self.mode == "patch":
+            if given_words or self.currency is None:
                 return None
-            now = self._shown_method()  # A currency alone changes the primary method.
-            return now if now in self._methods else None
-        if blank(method):
-            if len(given) == 1:  # A single method is the primary one.
-                self.plan.primary = self._kind(given[0])
-                return given[0]
-            if given or self.mode == "post":
-                self.problems.empty("primary.method")
+            current_word = (
+                self._find_current_method()
+            )  # A currency alone changes the primary method.
+            return current_word if current_word in self._method_words else None
+        if is_blank(method):
+            if len(given_words) == 1:  # A single method is the primary one.
+                self.plan.primary_type = self._account_type_of(given_words[0])
+                return given_words[0]
+            if given_words or self.mode == "post":
+                self.problems.add_empty_field("primary.method")
             return None
-        if isinstance(method, str) and method in self._methods:
-            self.plan.primary = self._kind(method)
+        if isinstance(method, str) and method in self._method_words:
+            self.plan.primary_type = self._account_type_of(method)
             return method
-        if method != self._shown_method():  # The shown method may be sent back unchanged.
-            self.problems.invalid("primary.method", f"Must be one of: {', '.join(self._methods)}")
+        if method != self._find_current_method():  # The shown method may be sent back unchanged.
+            self.problems.add_invalid_field(
+                "primary.method", f"Must be one of: {', '.join(self._method_words)}"
+            )
         return None
 
-    def _shown_method(self) -> str | None:
-        return method_word(self.world, self.recipient.primary) if self.recipient else None
+    def _find_current_method(self) -> str | None:
+        return (
+            translate_method(self.tenant, self.recipient.primary_account)
+            if self.recipient
+            else None
+        )
 
-    def _is_another_currency(self) -> bool:
+    def _is_currency_changed(self) -> bool:
         """Whether `primary.currency` differs from the shown one, which a client may send back."""
-        primary = self.recipient.primary if self.recipient else None
-        shown = primary.fields["currency"] if primary else None
-        return self.currency != shown
+        primary_account = self.recipient.primary_account if self.recipient else None
+        current_currency = primary_account.fields["currency"] if primary_account else None
+        return self.currency != current_currency
 
-    def _kind(self, word: str) -> str:
-        return BANK if word == "bank" else self.world.words.wallet
+    def _account_type_of(self, word: str) -> str:
+        return BANK_TRANSFER if word == "bank" else self.tenant.vocabulary.wallet
 
-    def _before(self, word: str) -> Account | None:
-        return shown_account(self.recipient, self._kind(word)) if self.recipient else None
+    def _find_current_account(self, word: str) -> Account | None:
+        return (
+            find_visible_account(self.recipient, self._account_type_of(word))
+            if self.recipient
+            else None
+        )
 
-    def _choose(self, word: str) -> None:
+    def _make_existing_primary(self, word: str) -> None:
         """Make an existing method the primary one, which only a PATCH can do."""
-        before = self._before(word)
-        if before is None or self.mode != "patch":
-            self.accounts.empty(word)
+        current_account = self._find_current_account(word)
+        if current_account is None or self.mode != "patch":
+            self.account_problems.add_empty_field(word)
         else:
-            sent = {} if self.currency is None else {"currency": self.currency}
-            self._change(word, before, Written(sent))
+            account_fields = {} if self.currency is None else {"currency": self.currency}
+            self._plan_change(word, current_account, AccountBody(account_fields))
 
-    def _read_account(self, word: str, given: JsonObject, chosen: str | None) -> None:
+    def _parse_account(self, word: str, account_body: JsonObject, primary_word: str | None) -> None:
         # Typed clients send null for each field that they do not set.
-        sent = {name: value for name, value in given.items() if value is not None}
-        before = self._before(word)
-        written = bank(sent, before.fields if before else {}) if word == "bank" else wallet(sent)
-        changes = before is not None and self._is_change(word, sent, before, written)
-        if self.currency is not None and (chosen == word or not changes):
-            is_echo = changes or self.mode == "patch"
-            if word == chosen == "bank" and before and is_echo and self._is_another_currency():
-                _leave_out_currency_shown(before, written)
-            written.body.setdefault("currency", self.currency)
-        if self.world.switches.account_number_with_iban == "required":
-            add_account_number(written)
-        if changes and before is not None:
-            self._change(word, before, written, sent.get("governmentId"))
+        sent_fields = {name: value for name, value in account_body.items() if value is not None}
+        current_account = self._find_current_account(word)
+        translated_body = (
+            translate_bank_account(sent_fields, current_account.fields if current_account else {})
+            if word == "bank"
+            else translate_wallet(sent_fields)
+        )
+        is_change = current_account is not None and self._is_change(
+            word, sent_fields, current_account, translated_body
+        )
+        if self.currency is not None and (primary_word == word or not is_change):
+            is_echo = is_change or self.mode == "patch"
+            if (
+                word == primary_word == "bank"
+                and current_account
+                and is_echo
+                and self._is_currency_changed()
+            ):
+                _remove_unchanged_currency(current_account, translated_body)
+            translated_body.fields.setdefault("currency", self.currency)
+        if self.tenant.options.account_number_with_iban == "required":
+            add_account_number(translated_body)
+        if is_change and current_account is not None:
+            self._plan_change(
+                word, current_account, translated_body, sent_fields.get("governmentId")
+            )
         else:
-            self._make(word, before, written, sent.get("governmentId"))
+            self._plan_new_account(
+                word, current_account, translated_body, sent_fields.get("governmentId")
+            )
 
-    def _is_change(self, word: str, sent: JsonObject, before: Account, written: Written) -> bool:
+    def _is_change(
+        self,
+        word: str,
+        sent_fields: JsonObject,
+        current_account: Account,
+        translated_body: AccountBody,
+    ) -> bool:
         """Whether the request changes the current account rather than replacing it.
 
         A PATCH changes it unless the country differs. A POST does if it sends the account back,
         which the masked number shows: the client could not know the mask otherwise.
         """
         if self.mode == "patch":
-            return _same_country(before, written)
+            return _is_same_country(current_account, translated_body)
         if word == "bank":
-            return is_masked(sent, before.fields) and _same_country(before, written)
-        bank = loose.inside(Problems(), loose.inside(Problems(), self.sent, "accounts"), "bank")
-        held = self._before("bank")
-        is_sent_back = held is not None and is_masked(bank, held.fields)
-        return is_sent_back and sent.get("address") == before.fields["emailAddress"]
+            return has_masked_number(sent_fields, current_account.fields) and _is_same_country(
+                current_account, translated_body
+            )
+        bank_body = lenient.parse_object(
+            Problems(), lenient.parse_object(Problems(), self.body, "accounts"), "bank"
+        )
+        bank_account = self._find_current_account("bank")
+        is_sent_back = bank_account is not None and has_masked_number(
+            bank_body, bank_account.fields
+        )
+        return is_sent_back and sent_fields.get("address") == current_account.fields["emailAddress"]
 
-    def _change(
-        self, word: str, before: Account, written: Written, government_id: object = None
+    def _plan_change(
+        self,
+        word: str,
+        current_account: Account,
+        translated_body: AccountBody,
+        government_id: object = None,
     ) -> None:
-        found = Problems()
-        country = str(before.fields.get("country"))
-        self._read_government_id(word, government_id, country)
-        fields = accounts.read_change(self.world, found, self._with_ids(), before, written.body)
-        self._say(word, written, found)
+        nested_problems = Problems()
+        country = str(current_account.fields.get("country"))
+        self._parse_government_id(word, government_id, country)
+        fields = accounts.parse_account_change(
+            self.tenant,
+            nested_problems,
+            self._merge_government_ids(),
+            current_account,
+            translated_body.fields,
+        )
+        self._add_account_problems(word, translated_body, nested_problems)
         # An unmasked number is always a change: clients cannot know that it equals the stored one.
-        said = fields != before.fields or not written.body.keys().isdisjoint(MASKED)
-        if said or (self.plan.primary == before.type and not before.primary):
-            self.plan.changed.append((before, fields))
+        is_changed = (
+            fields != current_account.fields
+            or not translated_body.fields.keys().isdisjoint(MASKED_FIELDS)
+        )
+        if is_changed or (
+            self.plan.primary_type == current_account.type and not current_account.is_primary
+        ):
+            self.plan.changed_accounts.append((current_account, fields))
 
-    def _make(
-        self, word: str, before: Account | None, written: Written, government_id: object
+    def _plan_new_account(
+        self,
+        word: str,
+        current_account: Account | None,
+        translated_body: AccountBody,
+        government_id: object,
     ) -> None:
-        found = Problems()
-        body = {"type": self._kind(word), **written.body}
+        nested_problems = Problems()
+        body = {"type": self._account_type_of(word), **translated_body.fields}
         if word == "bank":
-            body.setdefault("accountHolderName", self._own_name())
-            self._read_government_id(word, government_id, body.get("country"))
-        keeps_primary = before is not None and before.primary and self.plan.primary is None
-        body["primary"] = keeps_primary or self.plan.primary == body["type"]
-        made = accounts.draft(self.world, found, self._with_ids(), body)
-        self._say(word, written, found)
-        self.plan.made.append((made, before))
+            body.setdefault("accountHolderName", self._select_holder_name())
+            self._parse_government_id(word, government_id, body.get("country"))
+        keeps_primary = (
+            current_account is not None
+            and current_account.is_primary
+            and self.plan.primary_type is None
+        )
+        body["primary"] = keeps_primary or self.plan.primary_type == body["type"]
+        new_account = accounts.build_draft_account(
+            self.tenant, nested_problems, self._merge_government_ids(), body
+        )
+        self._add_account_problems(word, translated_body, nested_problems)
+        self.plan.new_accounts.append((new_account, current_account))
 
-    def _own_name(self) -> str:
+    def _select_holder_name(self) -> str:
         # A wrong name of the recipient is reported for its own field, so a placeholder will do.
-        name = self.fields.get("name")
+        name = self.recipient_fields.get("name")
         return name if isinstance(name, str) and name else "-"
 
-    def _with_ids(self) -> JsonObject:
+    def _merge_government_ids(self) -> JsonObject:
         ids = self.plan.government_ids
-        return self.fields if ids is None else {**self.fields, "governmentIds": ids}
+        return (
+            self.recipient_fields
+            if ids is None
+            else {**self.recipient_fields, "governmentIds": ids}
+        )
 
-    def _read_government_id(self, word: str, value: object, country: object) -> None:
+    def _parse_government_id(self, word: str, value: object, country: object) -> None:
         if word == "bank" and is_country(country):
             country = str(country)
             # The ids already include the request's `ssn`, if any: this id is added to them.
-            together = self.recipient is None or self.ssn is not None
-            if self.recipient and value == government_ids.shown(self.recipient.fields, country):
+            is_combined = self.recipient is None or self.ssn is not None
+            if self.recipient and value == government_ids.find_masked_id(
+                self.recipient.fields, country
+            ):
                 return  # Sent back as shown.
-            keep = government_ids.added if together else government_ids.replaced
-            inside = self.accounts.within("bank.")
-            if self._is_another_ssn(value, country):
-                inside.invalid("governmentId", "Is not the ssn sent with it")
+            update_ids = (
+                government_ids.add_government_id
+                if is_combined
+                else government_ids.replace_government_ids
+            )
+            bank_problems = self.account_problems.nest("bank.")
+            if self._is_conflicting_ssn(value, country):
+                bank_problems.add_invalid_field("governmentId", "Is not the ssn sent with it")
                 return
-            ids = keep(inside, "governmentId", value, country, self.fields)
+            ids = update_ids(bank_problems, "governmentId", value, country, self.recipient_fields)
             self.plan.government_ids = ids
 
-    def _is_another_ssn(self, value: object, country: str) -> bool:
+    def _is_conflicting_ssn(self, value: object, country: str) -> bool:
         """Whether the id contradicts the request's `ssn`: a recipient has one US id."""
-        now = government_ids.shown(self.recipient.fields, country) if self.recipient else None
-        is_new = value is not None and value != now
-        of_us = country == government_ids.SSN_COUNTRY and self.ssn is not None
-        return is_new and of_us and value != self.ssn
+        current_id = (
+            government_ids.find_masked_id(self.recipient.fields, country)
+            if self.recipient
+            else None
+        )
+        is_new = value is not None and value != current_id
+        is_us_with_ssn = country == government_ids.SSN_COUNTRY and self.ssn is not None
+        return is_new and is_us_with_ssn and value != self.ssn
 
-    def _say(self, word: str, written: Written, found: Problems) -> None:
-        place = f"accounts.{word}"
-        names = {name: f"{place}.{sent}" for name, sent in written.names.items()}
-        names["governmentIds"] = f"{place}.governmentId"
-        if word == "bank" and _has_no_number(written.body):
+    def _add_account_problems(
+        self, word: str, translated_body: AccountBody, nested_problems: Problems
+    ) -> None:
+        path = f"accounts.{word}"
+        names = {
+            name: f"{path}.{client_name}"
+            for name, client_name in translated_body.client_names.items()
+        }
+        names["governmentIds"] = f"{path}.governmentId"
+        if word == "bank" and _lacks_account_number(translated_body.fields):
             # Section 4.2: in an IBAN country the client must send the IBAN, not the number.
-            names["accountNum"] = f"{place}.iban"
-        if "currency" not in written.names:
+            names["accountNum"] = f"{path}.iban"
+        if "currency" not in translated_body.client_names:
             names["currency"] = "primary.currency"
-            if self.is_currency_told:
-                found.found[:] = [one for one in found.found if one.field != "currency"]
-        say(self.problems, found, names, f"{place}.")
+            if self.is_currency_refused:
+                nested_problems.collected[:] = [
+                    problem for problem in nested_problems.collected if problem.field != "currency"
+                ]
+        translate_problems(self.problems, nested_problems, names, f"{path}.")
 
 
-def _has_no_number(body: JsonObject) -> bool:
+def _lacks_account_number(body: JsonObject) -> bool:
     """Whether IBAN and account number are both missing in a country with IBANs."""
-    is_missing = blank(body.get("iban")) and blank(body.get("accountNum"))
-    return is_missing and body.get("country") in IBAN_LENGTH
+    is_missing = is_blank(body.get("iban")) and is_blank(body.get("accountNum"))
+    return is_missing and body.get("country") in IBAN_LENGTHS
 
 
-def _leave_out_currency_shown(before: Account, written: Written) -> None:
+def _remove_unchanged_currency(current_account: Account, translated_body: AccountBody) -> None:
     """Remove an unchanged currency from an account, so that `primary.currency` applies."""
-    if written.body.get("currency") == before.fields.get("currency"):
-        written.body.pop("currency", None)
-        written.names.pop("currency", None)
+    if translated_body.fields.get("currency") == current_account.fields.get("currency"):
+        translated_body.fields.pop("currency", None)
+        translated_body.client_names.pop("currency", None)
 
 
-def _same_country(before: Account, written: Written) -> bool:
-    now = before.fields.get("country")
-    return bool(written.body.get("country", now) == now)
+def _is_same_country(current_account: Account, translated_body: AccountBody) -> bool:
+    current_country = current_account.fields.get("country")
+    return bool(translated_body.fields.get("country", current_country) == current_country)
 
 
-def _is_given(word: str, sent: object, method: object) -> bool:
+def _has_account_body(word: str, value: object, method: object) -> bool:
     """Whether the body has this method."""
     # Typed clients send an object with blank fields for a method that they do not set.
-    says_nothing = isinstance(sent, dict) and all(map(blank, sent.values()))
-    return sent is not None and not (says_nothing and method != word)
+    has_only_blanks = isinstance(value, dict) and all(map(is_blank, value.values()))
+    return value is not None and not (has_only_blanks and method != word)
 
 
-def _hold(problems: Problems, sent: JsonObject, before: JsonObject) -> JsonObject:
-    after = dict(before)
-    if sent.get("limit") is not None:
-        after["limit"] = loose.whole(sent["limit"])
-        if after["limit"] is None:
-            problems.invalid("limit", "Must be a whole number")
-    if sent.get("active") is not None:
-        after["active"] = loose.truth(sent["active"])
-        if after["active"] is None:
-            problems.invalid("active", "Must be true or false")
-    return after
+def _parse_hold(problems: Problems, body: JsonObject, previous_hold: JsonObject) -> JsonObject:
+    hold = dict(previous_hold)
+    if body.get("limit") is not None:
+        hold["limit"] = lenient.parse_integer(body["limit"])
+        if hold["limit"] is None:
+            problems.add_invalid_field("limit", "Must be a whole number")
+    if body.get("active") is not None:
+        hold["active"] = lenient.parse_boolean(body["active"])
+        if hold["active"] is None:
+            problems.add_invalid_field("active", "Must be true or false")
+    return hold

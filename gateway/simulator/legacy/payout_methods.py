@@ -1,33 +1,33 @@
 """Operations on payout methods (section 4.2)."""
 
+from gateway.simulator.errors import Problems, build_not_found_error
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import payout_bodies, payout_views
-from gateway.simulator.legacy.asked import Asked
+from gateway.simulator.legacy.legacy_request import LegacyRequest
 from gateway.simulator.legacy.payout_bodies import Mode
-from gateway.simulator.refusals import Problems, not_found
-from gateway.simulator.wire import JsonObject
 
 
-def create(asked: Asked) -> JsonObject:
-    _carry_out(asked, "post")
-    return read(asked)
+def create_payout_methods(request: LegacyRequest) -> JsonObject:
+    _apply_body(request, "post")
+    return get_payout_methods(request)
 
 
-def read(asked: Asked) -> JsonObject:
-    shown = payout_views.payout(asked.world, asked.recipient())
-    if shown is None:
-        raise not_found("Payout method")
-    return shown
+def get_payout_methods(request: LegacyRequest) -> JsonObject:
+    payout = payout_views.build_payout(request.tenant, request.require_path_recipient())
+    if payout is None:
+        raise build_not_found_error("Payout method")
+    return payout
 
 
-def update(asked: Asked) -> JsonObject:
-    _carry_out(asked, "patch")
+def update_payout_methods(request: LegacyRequest) -> JsonObject:
+    _apply_body(request, "patch")
     return {"object": "updated"}
 
 
-def _carry_out(asked: Asked, mode: Mode) -> None:
-    recipient, problems = asked.recipient(), Problems()
-    plan = payout_bodies.Reading(
-        asked.world, problems, asked.body, recipient.fields, recipient, mode
-    ).read()
-    problems.refuse_if_any()
-    plan.carry_out(asked.world, recipient)
+def _apply_body(request: LegacyRequest, mode: Mode) -> None:
+    recipient, problems = request.require_path_recipient(), Problems()
+    plan = payout_bodies.PayoutParser(
+        request.tenant, problems, request.body, recipient.fields, recipient, mode
+    ).parse()
+    problems.raise_if_any()
+    plan.apply(request.tenant, recipient)

@@ -3,103 +3,121 @@
 from babel.numbers import get_currency_name
 
 from gateway.simulator import views
-from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET
+from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids
-from gateway.simulator.legacy.banks import branch_names
-from gateway.simulator.state import Account, Recipient, World
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.legacy.banks import list_branch_fields
+from gateway.simulator.state import Account, Recipient, Tenant
 
-DISPLAYED = {CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
+METHOD_LABELS = {CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
 
 
-def shown_account(recipient: Recipient, kind: str) -> Account | None:
+def find_visible_account(recipient: Recipient, account_type: str) -> Account | None:
     """Return the one account of a type that legacy clients see: the primary or the last one."""
-    found = [account for account in recipient.accounts if account.type == kind]
-    return next((account for account in found if account.primary), found[-1] if found else None)
+    accounts = [account for account in recipient.accounts if account.type == account_type]
+    return next(
+        (account for account in accounts if account.is_primary), accounts[-1] if accounts else None
+    )
 
 
-def method_word(world: World, account: Account | None) -> str | None:
+def translate_method(tenant: Tenant, account: Account | None) -> str | None:
     """Return `bank` or the wallet's word; other account types have no legacy word and stay."""
     if account is None:
         return None
-    words = {BANK: "bank", world.words.wallet: world.words.legacy.wallet}
-    return words.get(account.type, account.type)
+    legacy_words = {
+        BANK_TRANSFER: "bank",
+        tenant.vocabulary.wallet: tenant.vocabulary.legacy.wallet,
+    }
+    return legacy_words.get(account.type, account.type)
 
 
-def filter_word(world: World, kind: str | None) -> str | None:
+def translate_account_type(tenant: Tenant, account_type: str | None) -> str | None:
     """Return the type as filters and payments name it: `bank-transfer` or the wallet's word."""
-    return world.words.legacy.wallet if kind == world.words.wallet else kind
+    return (
+        tenant.vocabulary.legacy.wallet
+        if account_type == tenant.vocabulary.wallet
+        else account_type
+    )
 
 
-def method_display(world: World, kind: str | None) -> str | None:
-    words = world.words
-    own = {BANK: words.legacy.bank_method_display, words.wallet: words.legacy.wallet_method_display}
-    return {**DISPLAYED, **own}.get(str(kind))
+def format_method_label(tenant: Tenant, account_type: str | None) -> str | None:
+    words = tenant.vocabulary
+    configured_labels = {
+        BANK_TRANSFER: words.legacy.bank_method_display,
+        words.wallet: words.legacy.wallet_method_display,
+    }
+    return {**METHOD_LABELS, **configured_labels}.get(str(account_type))
 
 
-def display_name(world: World, kind: str) -> str | None:
+def format_summary_label(tenant: Tenant, account_type: str) -> str | None:
     """Return the display name of an account type in a summary."""
-    words = world.words
-    own = {BANK: words.legacy.bank_display_name, words.wallet: words.legacy.wallet_display_name}
-    return {**DISPLAYED, **own}.get(kind)
+    words = tenant.vocabulary
+    configured_labels = {
+        BANK_TRANSFER: words.legacy.bank_display_name,
+        words.wallet: words.legacy.wallet_display_name,
+    }
+    return {**METHOD_LABELS, **configured_labels}.get(account_type)
 
 
-def of_recipient(world: World, recipient: Recipient) -> JsonObject:
-    return payout(world, recipient) or {"method": None}
+def build_recipient_payout(tenant: Tenant, recipient: Recipient) -> JsonObject:
+    return build_payout(tenant, recipient) or {"method": None}
 
 
-def payout(world: World, recipient: Recipient) -> JsonObject | None:
+def build_payout(tenant: Tenant, recipient: Recipient) -> JsonObject | None:
     """Build the payout object, or return None if the recipient has no account."""
-    primary = recipient.primary
-    if primary is None:
+    primary_account = recipient.primary_account
+    if primary_account is None:
         return None
-    method = method_word(world, primary)
+    method = translate_method(tenant, primary_account)
     return {
         "autoswitch": recipient.autoswitch,
         "holdup": recipient.holdup,
-        "primary": {"method": method, "currency": _currency(primary.fields["currency"])},
+        "primary": {
+            "method": method,
+            "currency": _build_currency(primary_account.fields["currency"]),
+        },
         "method": method,
-        "methodDisplay": method_display(world, primary.type),
-        "accounts": _accounts(world, recipient),
+        "methodDisplay": format_method_label(tenant, primary_account.type),
+        "accounts": _build_accounts(tenant, recipient),
     }
 
 
-def _currency(code: str) -> JsonObject:
+def _build_currency(code: str) -> JsonObject:
     # Section 2 shows a flat and a nested form: this one serves clients of both.
-    named = {"code": code, "name": get_currency_name(code, locale="en")}
-    return {**named, "currency": named}
+    currency = {"code": code, "name": get_currency_name(code, locale="en")}
+    return {**currency, "currency": currency}
 
 
-def _accounts(world: World, recipient: Recipient) -> JsonObject:
-    bank = shown_account(recipient, BANK)
-    wallet = shown_account(recipient, world.words.wallet)
-    shown: JsonObject = {}
+def _build_accounts(tenant: Tenant, recipient: Recipient) -> JsonObject:
+    bank = find_visible_account(recipient, BANK_TRANSFER)
+    wallet = find_visible_account(recipient, tenant.vocabulary.wallet)
+    accounts: JsonObject = {}
     if bank is not None:
-        shown["bank"] = _bank(recipient, bank)
+        accounts["bank"] = _build_bank_account(recipient, bank)
     if wallet is not None:
-        shown[world.words.legacy.wallet] = {"address": wallet.fields["emailAddress"]}
-    return shown
+        accounts[tenant.vocabulary.legacy.wallet] = {"address": wallet.fields["emailAddress"]}
+    return accounts
 
 
-def _bank(recipient: Recipient, account: Account) -> JsonObject:
-    shown = views.account(account)
-    country = shown["country"]
-    branch = shown["branchId"]
-    named = branch_names(country)
+def _build_bank_account(recipient: Recipient, account: Account) -> JsonObject:
+    account_view = views.build_account(account)
+    country = account_view["country"]
+    branch = account_view["branchId"]
+    branch_fields = list_branch_fields(country)
     return {
-        "institution": shown["bankId"] if country == "CA" else shown["bankName"],
+        "institution": account_view["bankId"] if country == "CA" else account_view["bankName"],
         "branch": branch,
-        "branchNum": branch if "branchNum" in named else None,
-        "currency": shown["currency"],
+        "branchNum": branch if "branchNum" in branch_fields else None,
+        "currency": account_view["currency"],
         "country": country,
-        "name": shown["accountHolderName"],
-        "accountNum": shown["accountNum"],
-        "routing": branch if "routing" in named else None,
-        "iban": shown["iban"],
-        "swiftBic": shown["swiftBic"],
-        "bankAddress": shown["bankAddress"],
-        "bankCity": shown["bankCity"],
-        "bankProvince": shown["bankRegionCode"],
-        "bankPostalCode": shown["bankPostalCode"],
-        "governmentId": government_ids.shown(recipient.fields, country),
+        "name": account_view["accountHolderName"],
+        "accountNum": account_view["accountNum"],
+        "routing": branch if "routing" in branch_fields else None,
+        "iban": account_view["iban"],
+        "swiftBic": account_view["swiftBic"],
+        "bankAddress": account_view["bankAddress"],
+        "bankCity": account_view["bankCity"],
+        "bankProvince": account_view["bankRegionCode"],
+        "bankPostalCode": account_view["bankPostalCode"],
+        "governmentId": government_ids.find_masked_id(recipient.fields, country),
     }

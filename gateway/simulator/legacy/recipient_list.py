@@ -8,127 +8,135 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from gateway.simulator.legacy import loose, recipient_views
-from gateway.simulator.legacy.names import Names
-from gateway.simulator.state import Recipient, iso
+from gateway.simulator.legacy import lenient, recipient_views
+from gateway.simulator.legacy.id_mapper import IdMapper
+from gateway.simulator.state import Recipient, format_timestamp
 
-Test = Callable[[Recipient], bool]
-Question = Callable[[Names, str], Test]
-Look = Callable[[Names, Recipient], object]
+RecipientTest = Callable[[Recipient], bool]
+CreateTest = Callable[[IdMapper, str], RecipientTest]
+ReadValue = Callable[[IdMapper, Recipient], object]
 
-DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+DATE_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-def found(names: Names, query: Mapping[str, str]) -> list[Recipient]:
+def filter_recipients(id_mapper: IdMapper, query: Mapping[str, str]) -> list[Recipient]:
     """List matching recipients; ignores empty and unknown parameters. Ties are sorted by id."""
-    tests = [ask(names, query[name]) for name, ask in QUESTIONS.items() if query.get(name)]
-    left = [
-        each
-        for each in names.world.recipients.values()
-        if not each.archived and all(test(each) for test in tests)
+    tests = [
+        create_test(id_mapper, query[name])
+        for name, create_test in FILTERS.items()
+        if query.get(name)
     ]
-    look = ORDERS.get(query.get("orderBy", ""), ORDERS["createdAt"])
+    matches = [
+        recipient
+        for recipient in id_mapper.tenant.recipients.values()
+        if not recipient.is_archived and all(test(recipient) for test in tests)
+    ]
+    read_value = SORT_KEYS.get(query.get("orderBy", ""), SORT_KEYS["createdAt"])
     # Two stable sorts, so that `reverse` does not reverse the order of ties.
-    left.sort(key=lambda each: names.shown(each.id))
-    left.sort(
-        key=lambda each: str(look(names, each) or ""),
+    matches.sort(key=lambda recipient: id_mapper.build_client_id(recipient.id))
+    matches.sort(
+        key=lambda recipient: str(read_value(id_mapper, recipient) or ""),
         reverse=query.get("sortBy") != "asc",
     )
-    return left
+    return matches
 
 
-def _folded(value: object) -> str:
+def _fold_case(value: object) -> str:
     return str(value or "").casefold()
 
 
-def _field(name: str) -> Look:
-    return lambda _, each: _folded(each.fields.get(name))
+def _read_field(name: str) -> ReadValue:
+    return lambda _, recipient: _fold_case(recipient.fields.get(name))
 
 
-def _address(name: str) -> Look:
-    return lambda _, each: _folded(each.address.get(name))
+def _read_address_field(name: str) -> ReadValue:
+    return lambda _, recipient: _fold_case(recipient.address.get(name))
 
 
-def _payout_currency(_: Names, each: Recipient) -> object:
-    return each.primary.fields["currency"] if each.primary else None
+def _find_payout_currency(_: IdMapper, recipient: Recipient) -> object:
+    return recipient.primary_account.fields["currency"] if recipient.primary_account else None
 
 
-ORDERS: dict[str, Look] = {
-    "status": lambda _, each: recipient_views.status(each),
-    "country": _address("country"),
-    "city": _address("city"),
-    "name": _field("name"),
-    "email": _field("email"),
-    "id": lambda names, each: names.shown(each.id),
-    "complianceStatus": lambda _, each: recipient_views.compliance_status(each),
-    "createdAt": lambda _, each: iso(each.created_at),
-    "updatedAt": lambda _, each: iso(each.updated_at),
-    "referenceId": _field("referenceId"),
-    "type": _field("type"),
-    "firstName": _field("firstName"),
-    "lastName": _field("lastName"),
-    "language": lambda _, each: each.fields.get("language", "en"),
-    "dob": _field("dob"),
-    "payoutMethod": recipient_views.payout_method,
-    "payoutCurrency": _payout_currency,
-    "primaryCurrency": _field("primaryCurrency"),
+SORT_KEYS: dict[str, ReadValue] = {
+    "status": lambda _, recipient: recipient_views.translate_status(recipient),
+    "country": _read_address_field("country"),
+    "city": _read_address_field("city"),
+    "name": _read_field("name"),
+    "email": _read_field("email"),
+    "id": lambda id_mapper, recipient: id_mapper.build_client_id(recipient.id),
+    "complianceStatus": lambda _, recipient: recipient_views.translate_compliance_status(recipient),
+    "createdAt": lambda _, recipient: format_timestamp(recipient.created_at),
+    "updatedAt": lambda _, recipient: format_timestamp(recipient.updated_at),
+    "referenceId": _read_field("referenceId"),
+    "type": _read_field("type"),
+    "firstName": _read_field("firstName"),
+    "lastName": _read_field("lastName"),
+    "language": lambda _, recipient: recipient.fields.get("language", "en"),
+    "dob": _read_field("dob"),
+    "payoutMethod": recipient_views.find_payout_method,
+    "payoutCurrency": _find_payout_currency,
+    "primaryCurrency": _read_field("primaryCurrency"),
 }
 
 
-def _paid_in(names: Names, value: str) -> Test:
-    return lambda each: bool(_payout_currency(names, each) == value.upper())
+def _create_currency_test(id_mapper: IdMapper, value: str) -> RecipientTest:
+    return lambda recipient: bool(_find_payout_currency(id_mapper, recipient) == value.upper())
 
 
-def _same(look: Look) -> Question:
-    return lambda names, value: lambda each: bool(look(names, each) == value)
+def _create_equality_test(read_value: ReadValue) -> CreateTest:
+    return lambda id_mapper, value: (
+        lambda recipient: bool(read_value(id_mapper, recipient) == value)
+    )
 
 
-def _anywhere(_: Names, value: str) -> Test:
-    wanted = value.casefold()
-    searched = ("name", "email", "referenceId")
-    return lambda each: any(wanted in _folded(each.fields.get(name)) for name in searched)
+def _create_search_test(_: IdMapper, value: str) -> RecipientTest:
+    search_text = value.casefold()
+    search_fields = ("name", "email", "referenceId")
+    return lambda recipient: any(
+        search_text in _fold_case(recipient.fields.get(name)) for name in search_fields
+    )
 
 
-def _in_city(_: Names, value: str) -> Test:
-    return lambda each: _folded(each.address.get("city")) == value.casefold()
+def _create_city_test(_: IdMapper, value: str) -> RecipientTest:
+    return lambda recipient: _fold_case(recipient.address.get("city")) == value.casefold()
 
 
-def _in_country(_: Names, value: str) -> Test:
-    code = loose.country(value)
-    return lambda each: bool(each.address.get("country") == code)
+def _create_country_test(_: IdMapper, value: str) -> RecipientTest:
+    code = lenient.normalize_country(value)
+    return lambda recipient: bool(recipient.address.get("country") == code)
 
 
-def _from(_: Names, value: str) -> Test:
-    start = moment(value)
-    return lambda each: start is None or each.created_at >= start
+def _create_start_date_test(_: IdMapper, value: str) -> RecipientTest:
+    start = parse_date(value)
+    return lambda recipient: start is None or recipient.created_at >= start
 
 
-def _until(_: Names, value: str) -> Test:
+def _create_end_date_test(_: IdMapper, value: str) -> RecipientTest:
     """Create a test for an end date; a date without a time includes the whole day."""
-    end = moment(value)
+    end = parse_date(value)
     if end is None:
         return lambda _: True
-    if DAY.fullmatch(value):
-        return lambda each: each.created_at < end + timedelta(days=1)
-    return lambda each: each.created_at <= end
+    if DATE_PATTERN.fullmatch(value):
+        return lambda recipient: recipient.created_at < end + timedelta(days=1)
+    return lambda recipient: recipient.created_at <= end
 
 
-def moment(value: str) -> datetime | None:
+def parse_date(value: str) -> datetime | None:
     try:
-        read = datetime.fromisoformat(value)
+        parsed_date = datetime.fromisoformat(value)
     except ValueError:
         return None
-    return read.replace(tzinfo=UTC) if read.tzinfo is None else read
+    return parsed_date.replace(tzinfo=UTC) if parsed_date.tzinfo is None else parsed_date
 
 
-QUESTIONS: dict[str, Question] = {
-    "search": _anywhere,
-    "startDate": _from,
-    "endDate": _until,
-    "status": _same(ORDERS["status"]),
-    "complianceStatus": _same(ORDERS["complianceStatus"]),
-    "country": _in_country,
-    "city": _in_city,
-    "payoutMethod": _same(recipient_views.payout_method),
-    "payoutCurrency": _paid_in,
+FILTERS: dict[str, CreateTest] = {
+    "search": _create_search_test,
+    "startDate": _create_start_date_test,
+    "endDate": _create_end_date_test,
+    "status": _create_equality_test(SORT_KEYS["status"]),
+    "complianceStatus": _create_equality_test(SORT_KEYS["complianceStatus"]),
+    "country": _create_country_test,
+    "city": _create_city_test,
+    "payoutMethod": _create_equality_test(recipient_views.find_payout_method),
+    "payoutCurrency": _create_currency_test,
 }

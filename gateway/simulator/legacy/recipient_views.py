@@ -1,97 +1,101 @@
 """JSON of recipients (section 2, Recipient)."""
 
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids, payout_views
-from gateway.simulator.legacy.names import Names
-from gateway.simulator.rules import ADDRESS
-from gateway.simulator.state import Recipient, iso
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.legacy.id_mapper import IdMapper
+from gateway.simulator.recipient_rules import ADDRESS_CHECKS
+from gateway.simulator.state import Recipient, format_timestamp
 
 # Section 3. A deleted recipient appears only in earlier payments, where it is inactive.
-STATUSES = {
+LEGACY_STATUSES = {
     "active": "active",
     "incomplete": "incomplete",
     "suspended": "suspended",
     "archived": "inactive",
 }
-TRANSLATED = {"id", "status", "complianceStatus", "compliance", "payoutMethod"}
-STANDS_FOR = {"inactive": "active", "disabled": "suspended"}
+TRANSLATED_FIELDS = {"id", "status", "complianceStatus", "compliance", "payoutMethod"}
+SERVICE_STATUS_BY_LEGACY_STATUS = {"inactive": "active", "disabled": "suspended"}
 
 
-def status(shown: Recipient) -> str:
-    real = str(shown.extra.get("status", shown.status))
-    word = shown.legacy_status
-    if word is not None and STANDS_FOR[word] == real:
+def translate_status(recipient: Recipient) -> str:
+    service_status = str(recipient.overrides.get("status", recipient.status))
+    word = recipient.legacy_status
+    if word is not None and SERVICE_STATUS_BY_LEGACY_STATUS[word] == service_status:
         return word
-    return STATUSES.get(real, "incomplete")
+    return LEGACY_STATUSES.get(service_status, "incomplete")
 
 
-def compliance_status(shown: Recipient) -> str:
-    return compliance_word(str(shown.extra.get("complianceStatus", shown.compliance_status)))
+def translate_compliance_status(recipient: Recipient) -> str:
+    return translate_compliance_word(
+        str(recipient.overrides.get("complianceStatus", recipient.compliance_status))
+    )
 
 
-def compliance_word(word: str) -> str:
+def translate_compliance_word(word: str) -> str:
     return word if word in ("verified", "blocked") else "pending"
 
 
-def compliance(shown: Recipient) -> JsonObject:
-    checked_at = shown.compliance_checked_at
+def build_compliance(recipient: Recipient) -> JsonObject:
+    checked_at = recipient.compliance_checked_at
     return {
-        "status": compliance_status(shown),
-        "checkedAt": iso(checked_at) if checked_at else None,
+        "status": translate_compliance_status(recipient),
+        "checkedAt": format_timestamp(checked_at) if checked_at else None,
     }
 
 
-def recipient(names: Names, shown: Recipient) -> JsonObject:
-    fields = shown.fields
+def build_recipient(id_mapper: IdMapper, recipient: Recipient) -> JsonObject:
+    fields = recipient.fields
     view = {
-        "id": names.shown(shown.id),
+        "id": id_mapper.build_client_id(recipient.id),
         "referenceId": fields.get("referenceId"),
         "email": fields["email"],
         "name": fields["name"],
         "firstName": fields.get("firstName"),
         "lastName": fields.get("lastName"),
         "type": fields["type"],
-        "status": status(shown),
-        "complianceStatus": compliance_status(shown),
-        "compliance": compliance(shown),
-        names.world.words.legacy.avatar_url: f"https://example.com/avatars/{shown.id}.png",
+        "status": translate_status(recipient),
+        "complianceStatus": translate_compliance_status(recipient),
+        "compliance": build_compliance(recipient),
+        id_mapper.tenant.vocabulary.legacy.avatar_url: f"https://example.com/avatars/{recipient.id}.png",
         "language": fields.get("language", "en"),
         "dob": fields.get("dob"),
         "passport": fields.get("passport"),
-        "ssn": government_ids.ssn(fields),
-        "address": {name: shown.address.get(name) for name in ADDRESS},
-        "payout": payout_views.of_recipient(names.world, shown),
+        "ssn": government_ids.find_masked_ssn(fields),
+        "address": {name: recipient.address.get(name) for name in ADDRESS_CHECKS},
+        "payout": payout_views.build_recipient_payout(id_mapper.tenant, recipient),
         # Not in the document, but clients read it; the words are those of the list filter.
-        "payoutMethod": payout_method(names, shown),
+        "payoutMethod": find_payout_method(id_mapper, recipient),
         "primaryCurrency": fields.get("primaryCurrency"),
-        "createdAt": iso(shown.created_at),
-        "updatedAt": iso(shown.updated_at),
+        "createdAt": format_timestamp(recipient.created_at),
+        "updatedAt": format_timestamp(recipient.updated_at),
     }
-    return laid_over(view, shown.extra)
+    return apply_overrides(view, recipient.overrides)
 
 
-def laid_over(view: JsonObject, extra: JsonObject) -> JsonObject:
+def apply_overrides(view: JsonObject, overrides: JsonObject) -> JsonObject:
     """Apply a test's overrides to the fields that legacy clients see, except translated ones."""
     # Translated fields are excluded, because overrides have the service's words.
-    known = (view.keys() & extra.keys()) - TRANSLATED
-    return view | {name: extra[name] for name in view if name in known}
+    overridden_names = (view.keys() & overrides.keys()) - TRANSLATED_FIELDS
+    return view | {name: overrides[name] for name in view if name in overridden_names}
 
 
-def payout_method(names: Names, shown: Recipient) -> str | None:
-    primary = shown.primary
-    return payout_views.filter_word(names.world, primary.type if primary else None)
+def find_payout_method(id_mapper: IdMapper, recipient: Recipient) -> str | None:
+    primary_account = recipient.primary_account
+    return payout_views.translate_account_type(
+        id_mapper.tenant, primary_account.type if primary_account else None
+    )
 
 
-def reduced(names: Names, shown: Recipient) -> JsonObject:
+def build_reduced_recipient(id_mapper: IdMapper, recipient: Recipient) -> JsonObject:
     """Build the recipient of a batch's list, with both names of the country that clients read."""
-    country = shown.address.get("country")
+    country = recipient.address.get("country")
     view = {
-        "id": names.shown(shown.id),
-        "referenceId": shown.fields.get("referenceId"),
-        "email": shown.fields["email"],
-        "name": shown.fields["name"],
-        "status": status(shown),
+        "id": id_mapper.build_client_id(recipient.id),
+        "referenceId": recipient.fields.get("referenceId"),
+        "email": recipient.fields["email"],
+        "name": recipient.fields["name"],
+        "status": translate_status(recipient),
         "country": country,
         "countryCode": country,
     }
-    return laid_over(view, shown.extra)
+    return apply_overrides(view, recipient.overrides)

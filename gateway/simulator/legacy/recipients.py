@@ -4,6 +4,8 @@ import re
 from functools import partial
 
 from gateway.simulator import payment_lists, recipients
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import (
     filters,
     government_ids,
@@ -13,110 +15,134 @@ from gateway.simulator.legacy import (
     recipient_list,
     recipient_views,
 )
-from gateway.simulator.legacy.asked import Asked
-from gateway.simulator.legacy.loose import inside
-from gateway.simulator.legacy.payout_bodies import Mode, Plan
-from gateway.simulator.refusals import Problems
+from gateway.simulator.legacy.legacy_request import LegacyRequest
+from gateway.simulator.legacy.lenient import parse_object
+from gateway.simulator.legacy.payout_bodies import Mode, PayoutPlan
 from gateway.simulator.state import Recipient
-from gateway.simulator.wire import JsonObject
 
 UPDATED: JsonObject = {"object": "updated"}
 DELETED: JsonObject = {"object": "deleted"}
 
 
-def create(asked: Asked) -> JsonObject:
+def create_recipient(request: LegacyRequest) -> JsonObject:
     problems = Problems()
-    fields = recipient_bodies.read_new(problems, asked.body)
-    plan = _read_payout(asked, problems, fields, None, "create")
-    problems.refuse_if_any()
-    made = recipients.enter(asked.world, fields, [])
-    plan.carry_out(asked.world, made)
-    asked.touched.append(made)
-    return {"recipient": recipient_views.recipient(asked.names, made)}
+    fields = recipient_bodies.parse_new_recipient(problems, request.body)
+    plan = _parse_payout(request, problems, fields, None, "create")
+    problems.raise_if_any()
+    recipient = recipients.insert_recipient(request.tenant, fields, [])
+    plan.apply(request.tenant, recipient)
+    request.logged_recipients.append(recipient)
+    return {"recipient": recipient_views.build_recipient(request.id_mapper, recipient)}
 
 
-def read(asked: Asked) -> JsonObject:
-    return {"recipient": recipient_views.recipient(asked.names, asked.recipient())}
+def get_recipient(request: LegacyRequest) -> JsonObject:
+    return {
+        "recipient": recipient_views.build_recipient(
+            request.id_mapper, request.require_path_recipient()
+        )
+    }
 
 
-def update(asked: Asked) -> JsonObject:
-    recipient, problems = asked.recipient(), Problems()
-    fields, sent = recipient_bodies.read_change(problems, asked.body, recipient)
-    status = recipient_bodies.read_status(problems, asked.body, recipient_views.status(recipient))
-    plan = _read_payout(asked, problems, fields, recipient, "patch")
-    problems.refuse_if_any()
+def update_recipient(request: LegacyRequest) -> JsonObject:
+    recipient, problems = request.require_path_recipient(), Problems()
+    fields, sent_names = recipient_bodies.parse_recipient_change(problems, request.body, recipient)
+    status = recipient_bodies.parse_status(
+        problems, request.body, recipient_views.translate_status(recipient)
+    )
+    plan = _parse_payout(request, problems, fields, recipient, "patch")
+    problems.raise_if_any()
     if status is not None:
-        fields["status"] = recipient_bodies.STATUSES[status][0]
-    if asked.body.get("id"):  # A whole object sent back: unchanged fields are not changes.
-        shown = recipient_views.recipient(asked.names, recipient)
-        sent = {each for each in sent if not _is_shown(asked.body, fields, each, shown)}
-    if sent or status is not None:
-        recipients.change(asked.world, recipient, fields, sent)
+        fields["status"] = recipient_bodies.STATUS_CHOICES[status][0]
+    if request.body.get("id"):  # A whole object sent back: unchanged fields are not changes.
+        current_view = recipient_views.build_recipient(request.id_mapper, recipient)
+        sent_names = {
+            name
+            for name in sent_names
+            if not _is_unchanged(request.body, fields, name, current_view)
+        }
+    if sent_names or status is not None:
+        recipients.apply_recipient_fields(request.tenant, recipient, fields, sent_names)
     # After the change, which clears the previous word.
     if status is not None:
-        recipient.legacy_status = recipient_bodies.STATUSES[status][1]
-    if asked.body.get("payout"):
-        plan.carry_out(asked.world, recipient)
+        recipient.legacy_status = recipient_bodies.STATUS_CHOICES[status][1]
+    if request.body.get("payout"):
+        plan.apply(request.tenant, recipient)
     return UPDATED
 
 
-def _is_shown(body: JsonObject, fields: JsonObject, name: str, shown: JsonObject) -> bool:
+def _is_unchanged(
+    body: JsonObject, fields: JsonObject, name: str, current_view: JsonObject
+) -> bool:
     """Whether a sent field equals the shown one; for an address, only the fields that were sent."""
-    value, was = body.get(name), shown.get(name)
-    if isinstance(value, dict) and isinstance(was, dict):
-        return all(part == was.get(field) for field, part in value.items())
+    value, current_value = body.get(name), current_view.get(name)
+    if isinstance(value, dict) and isinstance(current_value, dict):
+        return all(part == current_value.get(field) for field, part in value.items())
     # Not `body`: a currency may be sent under another name than it is shown.
-    return bool(fields.get(name) == was)
+    return bool(fields.get(name) == current_value)
 
 
-def _read_payout(
-    asked: Asked, problems: Problems, fields: JsonObject, recipient: Recipient | None, mode: Mode
-) -> Plan:
-    sent = inside(problems, asked.body, "payout")
-    within = problems.within("payout.")
-    ssn = asked.body.get("ssn")
-    is_shown = recipient is not None and ssn == government_ids.ssn(recipient.fields)
-    if is_shown or not (isinstance(ssn, str) and re.fullmatch(r"[0-9]{9}|.*\*.*", ssn)):
+def _parse_payout(
+    request: LegacyRequest,
+    problems: Problems,
+    fields: JsonObject,
+    recipient: Recipient | None,
+    mode: Mode,
+) -> PayoutPlan:
+    payout_body = parse_object(problems, request.body, "payout")
+    payout_problems = problems.nest("payout.")
+    ssn = request.body.get("ssn")
+    is_unchanged = recipient is not None and ssn == government_ids.find_masked_ssn(recipient.fields)
+    if is_unchanged or not (isinstance(ssn, str) and re.fullmatch(r"[0-9]{9}|.*\*.*", ssn)):
         ssn = None
-    return payout_bodies.Reading(asked.world, within, sent, fields, recipient, mode, ssn).read()
+    return payout_bodies.PayoutParser(
+        request.tenant, payout_problems, payout_body, fields, recipient, mode, ssn
+    ).parse()
 
 
-def delete(asked: Asked) -> JsonObject:
-    recipients.archive(asked.world, [asked.recipient()])
+def delete_recipient(request: LegacyRequest) -> JsonObject:
+    recipients.archive_recipients(request.tenant, [request.require_path_recipient()])
     return DELETED
 
 
-def delete_several(asked: Asked) -> JsonObject:
+def delete_recipients(request: LegacyRequest) -> JsonObject:
     """Delete several recipients, or none if one id is unknown."""
-    found = [asked.find_recipient(each) for each in asked.wanted_ids()]
-    asked.touched.extend(found)
-    recipients.archive(asked.world, found)
+    found_recipients = [
+        request.require_recipient(recipient_id) for recipient_id in request.parse_ids()
+    ]
+    request.logged_recipients.extend(found_recipients)
+    recipients.archive_recipients(request.tenant, found_recipients)
     return DELETED
 
 
-def list_all(asked: Asked) -> JsonObject:
-    found = recipient_list.found(asked.names, asked.query)
-    return asked.page(
-        "recipients", found, lambda each: recipient_views.recipient(asked.names, each)
+def list_recipients(request: LegacyRequest) -> JsonObject:
+    matches = recipient_list.filter_recipients(request.id_mapper, request.query)
+    return request.build_page(
+        "recipients",
+        matches,
+        lambda recipient: recipient_views.build_recipient(request.id_mapper, recipient),
     )
 
 
-def list_logs(asked: Asked) -> JsonObject:
+def list_activities(request: LegacyRequest) -> JsonObject:
     """List the activity log, newest first."""
     # Not `require_path_recipient`, which would enter this request in the log.
-    recipient = asked.find_recipient(asked.ids[0])
-    known_as = asked.names.shown(recipient.id)
+    recipient = request.require_recipient(request.path_ids[0])
+    client_id = request.id_mapper.build_client_id(recipient.id)
 
-    def entry(activity: JsonObject) -> JsonObject:
-        said = ("url", "request", "response")
-        return activity | {name: activity[name].replace(recipient.id, known_as) for name in said}
+    def build_entry(activity: JsonObject) -> JsonObject:
+        fields_with_ids = ("url", "request", "response")
+        return activity | {
+            name: activity[name].replace(recipient.id, client_id) for name in fields_with_ids
+        }
 
-    return asked.page("activities", list(reversed(recipient.activities)), entry)
+    return request.build_page("activities", list(reversed(recipient.activities)), build_entry)
 
 
-def list_payments(asked: Asked) -> JsonObject:
-    show = partial(payment_views.whole, asked.names)
-    found = filters.payments(
-        asked, payment_lists.of_recipient(asked.world, asked.recipient()), show
+def list_payments(request: LegacyRequest) -> JsonObject:
+    build_view = partial(payment_views.build_full_payment, request.id_mapper)
+    matches = filters.filter_payments(
+        request,
+        payment_lists.list_recipient_payments(request.tenant, request.require_path_recipient()),
+        build_view,
     )
-    return asked.page("payments", found, show)
+    return request.build_page("payments", matches, build_view)

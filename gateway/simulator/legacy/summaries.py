@@ -7,73 +7,96 @@ from collections.abc import Iterable
 from decimal import Decimal
 
 from gateway.simulator import balances, money
-from gateway.simulator.account_rules import BANK, CHECK, MOBILE_WALLET
+from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET
+from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import batch_views, payout_views
-from gateway.simulator.legacy.names import Names
-from gateway.simulator.state import Batch, Payment, World, iso
-from gateway.simulator.wire import JsonObject
+from gateway.simulator.legacy.id_mapper import IdMapper
+from gateway.simulator.state import Batch, Payment, Tenant, format_timestamp
 
 
-def summary(names: Names, shown: Batch) -> JsonObject:
+def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
     """Build a summary; it lists bank and wallet always, other methods only if used."""
-    world, sent = names.world, list(shown.payments.values())
-    wallet, service_total = world.words.wallet, world.words.legacy.service_total
-    used = {each.terms.method for each in sent}
-    kinds = [BANK, wallet, *(kind for kind in (CHECK, MOBILE_WALLET) if kind in used)]
+    tenant, payments = id_mapper.tenant, list(batch.payments.values())
+    wallet, service_total = tenant.vocabulary.wallet, tenant.vocabulary.legacy.service_total
+    account_types_used = {payment.terms.account_type for payment in payments}
+    account_types = [
+        BANK_TRANSFER,
+        wallet,
+        *(
+            account_type
+            for account_type in (CHECK, MOBILE_WALLET)
+            if account_type in account_types_used
+        ),
+    ]
     return {
-        "id": names.shown(shown.id),
+        "id": id_mapper.build_client_id(batch.id),
         "processed_by": "API",
         "errors": [],
-        "serverTime": iso(world.now()),
-        "status": batch_views.status(names, shown),
-        "currency": shown.currency,
-        "description": shown.description,
-        **batch_views.moments(shown),
-        "quoteExpiredAt": iso(shown.quote_expires_at) if shown.quote_expires_at else None,
+        "serverTime": format_timestamp(tenant.now()),
+        "status": batch_views.batch_status(id_mapper, batch),
+        "currency": batch.currency,
+        "description": batch.description,
+        **batch_views.build_timestamps(batch),
+        "quoteExpiredAt": format_timestamp(batch.quote_expires_at)
+        if batch.quote_expires_at
+        else None,
         "methods": {
-            str(payout_views.filter_word(world, kind)): _method(world, kind, sent) for kind in kinds
+            str(payout_views.translate_account_type(tenant, account_type)): _build_method(
+                tenant, account_type, payments
+            )
+            for account_type in account_types
         },
-        service_total: _figures(each for each in sent if each.terms.method != wallet),
-        "GatewayTotal": _figures(each for each in sent if each.terms.method == wallet),
-        "total": _figures(sent),
+        service_total: _build_figures(
+            payment for payment in payments if payment.terms.account_type != wallet
+        ),
+        "GatewayTotal": _build_figures(
+            payment for payment in payments if payment.terms.account_type == wallet
+        ),
+        "total": _build_figures(payments),
         "merchantBalances": {
-            "GatewayTotal": _wallet_balance(world, shown.currency),
-            service_total: _number(world.balance(shown.currency)),
+            "GatewayTotal": _read_wallet_balance(tenant, batch.currency),
+            service_total: _format_number(tenant.read_balance(batch.currency)),
         },
-        "enoughFunds": balances.covers(world, shown),
+        "enoughFunds": balances.covers_cost(tenant, batch),
     }
 
 
-def _method(world: World, kind: str, sent: Iterable[Payment]) -> JsonObject:
+def _build_method(tenant: Tenant, account_type: str, payments: Iterable[Payment]) -> JsonObject:
     # A payment to a recipient without a payout method counts as a bank transfer, the default.
-    legacy, is_wallet = world.words.legacy, kind == world.words.wallet
+    legacy_words, is_wallet = tenant.vocabulary.legacy, account_type == tenant.vocabulary.wallet
     return {
-        **_figures(each for each in sent if (each.terms.method or BANK) == kind),
-        "accountType": legacy.wallet_account_type if is_wallet else legacy.service_account_type,
-        "displayName": payout_views.display_name(world, kind),
+        **_build_figures(
+            payment
+            for payment in payments
+            if (payment.terms.account_type or BANK_TRANSFER) == account_type
+        ),
+        "accountType": legacy_words.wallet_account_type
+        if is_wallet
+        else legacy_words.service_account_type,
+        "displayName": payout_views.format_summary_label(tenant, account_type),
     }
 
 
-def _figures(sent: Iterable[Payment]) -> JsonObject:
+def _build_figures(payments: Iterable[Payment]) -> JsonObject:
     """Sum up payments; `net` is the total cost for the merchant."""
-    counted = list(sent)
-    value = money.total(each.terms.source for each in counted)
-    fees = money.total(each.terms.fee for each in counted)
+    payment_list = list(payments)
+    value = money.sum_amounts(payment.terms.source_amount for payment in payment_list)
+    fees = money.sum_amounts(payment.terms.fee for payment in payment_list)
     return {
-        "count": len(counted),
-        "value": _number(value),
-        "fees": _number(fees),
-        "recipientFees": _number(money.ZERO),
-        "merchantFees": _number(fees),
-        "net": _number(money.total((value, fees))),
+        "count": len(payment_list),
+        "value": _format_number(value),
+        "fees": _format_number(fees),
+        "recipientFees": _format_number(money.ZERO),
+        "merchantFees": _format_number(fees),
+        "net": _format_number(money.sum_amounts((value, fees))),
     }
 
 
-def _number(amount: Decimal) -> int | Decimal:
-    plain = money.cents(amount).normalize(money.EXACT)
-    return int(plain) if plain == plain.to_integral_value() else plain
+def _format_number(amount: Decimal) -> int | Decimal:
+    normalized = money.round_to_cents(amount).normalize(money.EXACT_CONTEXT)
+    return int(normalized) if normalized == normalized.to_integral_value() else normalized
 
 
-def _wallet_balance(world: World, currency: str) -> int | Decimal:
-    held, amount = world.wallet_balance or ("", money.ZERO)
-    return _number(amount if held == currency else money.ZERO)
+def _read_wallet_balance(tenant: Tenant, currency: str) -> int | Decimal:
+    wallet_currency, amount = tenant.wallet_balance or ("", money.ZERO)
+    return _format_number(amount if wallet_currency == currency else money.ZERO)

@@ -7,6 +7,6 @@ FOLDER = Path(__file__).parent
 
 
 @cache
-def newest() -> str:
+def find_newest_revision() -> str:
     """The newest revision, with which the name of its file begins."""
     return max(file.name for file in FOLDER.glob("versions/*.py")).partition("_")[0]

@@ -18,29 +18,31 @@ from pydantic import TypeAdapter
 
 from gateway.cli.compare import _open_report
 from gateway.compare.report_schema import FORMAT, VERSION, Report
-from tests.gateway.compare.towns import (
+from tests.gateway.compare.fake_services import (
     CANDIDATE_KEY,
     CONTROL_KEY,
-    Heard,
-    Said,
-    Town,
-    open_town,
+    FakeService,
+    PlannedResponse,
+    ReceivedRequest,
+    open_fake_service,
 )
-from tests.processes import COMMAND, SECONDS, command, environment
+from tests.processes import COMMAND, SECONDS, build_environment, command
 
-PATIENCE = 3 * SECONDS
+TIMEOUT_SECONDS = 3 * SECONDS
 
 KEYS = {"CONTROL_API_KEY": CONTROL_KEY, "CANDIDATE_API_KEY": CANDIDATE_KEY}
 
 
 @asynccontextmanager
-async def towns(candidate: Any = None) -> AsyncIterator[tuple[Town, Town]]:
-    async with open_town(lambda _: {"ok": True, "amount": "1.00"}) as control:
-        async with open_town(candidate or control.says) as other:
+async def open_two_services(
+    candidate: Any = None,
+) -> AsyncIterator[tuple[FakeService, FakeService]]:
+    async with open_fake_service(lambda _: {"ok": True, "amount": "1.00"}) as control:
+        async with open_fake_service(candidate or control.respond) as other:
             yield control, other
 
 
-async def run(
+async def run_compare(
     folder: Path, control: str, candidate: str, *more: str, keys: dict[str, str] = KEYS
 ) -> subprocess.CompletedProcess[str]:
     (folder / "reads.txt").write_text("GET /v1/recipients?search=ada%40example.com\n")
@@ -49,48 +51,50 @@ async def run(
         subprocess.run,
         [*COMMAND, "compare", "--control", control, "--candidate", candidate, *more],
         cwd=folder,
-        env={**{name: value for name, value in environment().items() if name in own}, **keys},
+        env={**{name: value for name, value in build_environment().items() if name in own}, **keys},
         capture_output=True,
         text=True,
         check=False,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_SECONDS,
     )
 
 
-async def test_two_that_say_the_same_end_with_0(tmp_path: Path) -> None:
-    async with towns() as (control, candidate):
-        done = await run(tmp_path, control.url, candidate.url, "reads.txt")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("\nEqual: 1 answer of each side says the same.\n")
-    assert f"{control.url}  1 answer, median" in done.stdout
-    assert done.stderr == ""
+async def test_equal_sides_exit_with_0(tmp_path: Path) -> None:
+    async with open_two_services() as (control, candidate):
+        result = await run_compare(tmp_path, control.url, candidate.url, "reads.txt")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("\nEqual: 1 answer of each side says the same.\n")
+    assert f"{control.url}  1 answer, median" in result.stdout
+    assert result.stderr == ""
 
 
-async def test_two_that_differ_end_with_1_and_tell_where(tmp_path: Path) -> None:
-    async with towns(lambda _: {"ok": True, "amount": "1.01"}) as (control, candidate):
-        done = await run(tmp_path, control.url, candidate.url, "reads.txt")
-    assert done.returncode == 1
-    assert done.stdout.endswith("\n1 difference, in 1 of 1 answer.\n")
+async def test_different_sides_exit_with_1_and_list_differences(tmp_path: Path) -> None:
+    async with open_two_services(lambda _: {"ok": True, "amount": "1.01"}) as (control, candidate):
+        result = await run_compare(tmp_path, control.url, candidate.url, "reads.txt")
+    assert result.returncode == 1
+    assert result.stdout.endswith("\n1 difference, in 1 of 1 answer.\n")
     assert [
-        word for word in done.stdout.split() if word in ("value", "amount", "1.00", "1.01")
+        word for word in result.stdout.split() if word in ("value", "amount", "1.00", "1.01")
     ] == ["value", "amount", "1.00", "1.01"]
-    assert "\x1b" not in done.stdout + done.stderr
-    assert "ada" not in done.stdout
+    assert "\x1b" not in result.stdout + result.stderr
+    assert "ada" not in result.stdout
 
 
-async def test_a_side_that_is_not_there_ends_with_2_and_one_line(tmp_path: Path) -> None:
-    async with towns() as (control, _):
-        done = await run(tmp_path, control.url, "http://127.0.0.1:1", "reads.txt")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "candidate at http://127.0.0.1:1 cannot be reached" in done.stderr
-    assert done.stdout == ""
+async def test_unreachable_side_exits_with_2_and_one_line(tmp_path: Path) -> None:
+    async with open_two_services() as (control, _):
+        result = await run_compare(tmp_path, control.url, "http://127.0.0.1:1", "reads.txt")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "candidate at http://127.0.0.1:1 cannot be reached" in result.stderr
+    assert result.stdout == ""
 
 
-async def test_addresses_may_end_with_their_version(tmp_path: Path) -> None:
-    async with towns() as (control, candidate):
-        done = await run(tmp_path, f"{control.url}/v1", f"{candidate.url}/v1/", "reads.txt")
-        assert (done.returncode, control.lines) == (0, candidate.lines)
+async def test_addresses_may_end_with_version(tmp_path: Path) -> None:
+    async with open_two_services() as (control, candidate):
+        result = await run_compare(
+            tmp_path, f"{control.url}/v1", f"{candidate.url}/v1/", "reads.txt"
+        )
+        assert (result.returncode, control.lines) == (0, candidate.lines)
         assert control.lines[0].startswith("GET /v1/recipients?")
 
 
@@ -111,16 +115,16 @@ async def test_addresses_may_end_with_their_version(tmp_path: Path) -> None:
         (["reads.txt", "--side-by-side", "0"], KEYS, "side-by-side"),
     ],
 )
-async def test_a_mistake_is_one_line_and_2_and_nothing_is_asked(
+async def test_usage_error_exits_with_2_and_sends_nothing(
     tmp_path: Path, more: list[str], keys: dict[str, str], expected_text: str
 ) -> None:
     (tmp_path / "bad.toml").write_text("[[ignore]]\npath = 'a'\n")
-    async with towns() as (control, candidate):
-        done = await run(tmp_path, control.url, candidate.url, *more, keys=keys)
-        assert control.heard == candidate.heard == []
-    assert done.returncode == 2
-    assert expected_text in done.stderr
-    assert (done.stderr.count("\n"), done.stdout) == (1, "")
+    async with open_two_services() as (control, candidate):
+        result = await run_compare(tmp_path, control.url, candidate.url, *more, keys=keys)
+        assert control.requests == candidate.requests == []
+    assert result.returncode == 2
+    assert expected_text in result.stderr
+    assert (result.stderr.count("\n"), result.stdout) == (1, "")
 
 
 @pytest.mark.parametrize(
@@ -133,34 +137,34 @@ async def test_a_mistake_is_one_line_and_2_and_nothing_is_asked(
         "http://x:y",
     ],
 )
-async def test_an_address_that_is_none_or_holds_a_secret_is_refused_unsaid(
+async def test_invalid_address_or_address_with_secret_is_refused_without_quoting_it(
     tmp_path: Path, url: str
 ) -> None:
-    done = await run(tmp_path, url, "http://127.0.0.1:1", "reads.txt")
-    assert done.returncode == 2
-    assert "--control: the URL" in done.stderr or "--control: not a URL" in done.stderr
-    assert "geheim" not in done.stderr
+    result = await run_compare(tmp_path, url, "http://127.0.0.1:1", "reads.txt")
+    assert result.returncode == 2
+    assert "--control: the URL" in result.stderr or "--control: not a URL" in result.stderr
+    assert "geheim" not in result.stderr
 
 
-SECRETS = "Quinta Marshmallow, quinta@private.example, DE89370400440532013000"
+CANARIES = "Quinta Marshmallow, quinta@private.example, DE89370400440532013000"
 
 
-async def test_what_is_written_holds_no_key_and_no_person(tmp_path: Path) -> None:
-    def says(heard: Heard) -> Any:
+async def test_output_contains_no_key_and_no_personal_data(tmp_path: Path) -> None:
+    def says(heard: ReceivedRequest) -> Any:
         key = heard.headers["x-api-key"]
-        body = {"name": SECRETS, "iban": "DE89370400440532013000", "headers": {"X-API-Key": key}}
-        return Said(body, headers={"Content-Type": f"application/{key}"})
+        body = {"name": CANARIES, "iban": "DE89370400440532013000", "headers": {"X-API-Key": key}}
+        return PlannedResponse(body, headers={"Content-Type": f"application/{key}"})
 
-    async with towns(says) as (control, candidate):
-        control.says = says
+    async with open_two_services(says) as (control, candidate):
+        control.respond = says
         more = ("reads.txt", "--json", "out.json", "--html", "out.html")
-        done = await run(tmp_path, control.url, candidate.url, *more)
-        assert done.returncode == 1, done.stderr
-        written = done.stdout + done.stderr
+        result = await run_compare(tmp_path, control.url, candidate.url, *more)
+        assert result.returncode == 1, result.stderr
+        written = result.stdout + result.stderr
         written += "".join((tmp_path / name).read_text() for name in ("out.json", "out.html"))
-        for canary in (CONTROL_KEY, CANDIDATE_KEY, *SECRETS.split(", "), "Quinta", "ada@"):
+        for canary in (CONTROL_KEY, CANDIDATE_KEY, *CANARIES.split(", "), "Quinta", "ada@"):
             assert canary not in written
-        shown = await run(tmp_path, control.url, candidate.url, *more, "--show-values")
+        shown = await run_compare(tmp_path, control.url, candidate.url, *more, "--show-values")
     assert shown.returncode == 1
     written = shown.stdout + (tmp_path / "out.json").read_text()
     assert CONTROL_KEY not in written
@@ -168,27 +172,27 @@ async def test_what_is_written_holds_no_key_and_no_person(tmp_path: Path) -> Non
     assert stat.S_IMODE((tmp_path / "out.json").stat().st_mode) == 0o600
 
 
-async def test_the_json_report_has_the_shape_that_is_promised(tmp_path: Path) -> None:
-    async with towns(lambda _: Said({"ok": 1}, 200)) as (control, candidate):
-        done = await run(tmp_path, control.url, candidate.url, "reads.txt", "--json", "-")
-    told = json.loads(done.stdout)
-    assert [*told][:2] == ["format", "version"]
-    assert (told["format"], told["version"]) == (FORMAT, VERSION)
+async def test_json_report_matches_schema(tmp_path: Path) -> None:
+    async with open_two_services(lambda _: PlannedResponse({"ok": 1}, 200)) as (control, candidate):
+        result = await run_compare(tmp_path, control.url, candidate.url, "reads.txt", "--json", "-")
+    report = json.loads(result.stdout)
+    assert [*report][:2] == ["format", "version"]
+    assert (report["format"], report["version"]) == (FORMAT, VERSION)
     shape = TypeAdapter(Report)
-    read = shape.dump_python(shape.validate_json(done.stdout, strict=True), mode="json")
-    assert read == told, "validation drops keys that the schema does not name"
-    assert (told["result"], told["exit_code"], done.returncode) == ("different", 1, 1)
+    read = shape.dump_python(shape.validate_json(result.stdout, strict=True), mode="json")
+    assert read == report, "validation drops keys that the schema does not name"
+    assert (report["result"], report["exit_code"], result.returncode) == ("different", 1, 1)
 
 
 @pytest.mark.parametrize("more", [["--json", "-"], ["--show-values"]])
-async def test_what_the_output_has_no_letter_for_ends_nothing(
+async def test_unencodable_characters_do_not_end_the_command(
     more: list[str], tmp_path: Path
 ) -> None:
-    def odd(_heard: Heard) -> Any:
+    def odd(_heard: ReceivedRequest) -> Any:
         return {"ok": True, "amount": "1.00", "\ud800 →": "→"}
 
-    async with towns(odd) as (control, candidate):
-        done = await run(
+    async with open_two_services(odd) as (control, candidate):
+        result = await run_compare(
             tmp_path,
             control.url,
             candidate.url,
@@ -196,25 +200,27 @@ async def test_what_the_output_has_no_letter_for_ends_nothing(
             *more,
             keys={**KEYS, "PYTHONIOENCODING": "iso8859-2"},
         )
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (result.returncode, result.stderr) == (1, "")
 
 
-async def test_an_earlier_report_stays_where_there_is_no_new_one(tmp_path: Path) -> None:
+async def test_failed_run_keeps_earlier_report(tmp_path: Path) -> None:
     (tmp_path / "out.json").write_text("earlier")
-    done = await run(tmp_path, "nothing", "http://127.0.0.1:1", "reads.txt", "--json", "out.json")
-    assert done.returncode == 2
+    result = await run_compare(
+        tmp_path, "nothing", "http://127.0.0.1:1", "reads.txt", "--json", "out.json"
+    )
+    assert result.returncode == 2
     assert (tmp_path / "out.json").read_text() == "earlier"
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["out.json", "reads.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "reads.txt"]
 
 
-def test_what_a_killed_run_left_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_leftovers_of_killed_run_are_ignored(tmp_path: Path) -> None:
     (tmp_path / f".out.json.{os.getpid()}").write_text("")
     with _open_report(tmp_path / "out.json", private=False) as write:
         write("the report")
     assert (tmp_path / "out.json").read_text() == "the report"
 
 
-async def test_a_run_that_is_killed_leaves_no_draft_of_its_report(tmp_path: Path) -> None:
+async def test_killed_run_leaves_no_partial_report(tmp_path: Path) -> None:
     asked, over = asyncio.Event(), asyncio.Event()
 
     async def asks(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,46 +236,46 @@ async def test_a_run_that_is_killed_leaves_no_draft_of_its_report(tmp_path: Path
     running = await asyncio.create_subprocess_exec(
         *(*COMMAND, "compare", *sides, "reads.txt", "--json", "out.json", "--html", "out.html"),
         cwd=tmp_path,
-        env={**environment(), **KEYS},
+        env={**build_environment(), **KEYS},
     )
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await asked.wait()
         running.terminate()
         assert await running.wait() != 0
     over.set()
     server.close()
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["out.json", "reads.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "reads.txt"]
     assert (tmp_path / "out.json").read_text() == "earlier"
 
 
-async def test_on_a_terminal_there_are_ruled_tables_and_nothing_of_the_bar_stays(
+async def test_terminal_output_has_tables_and_no_leftover_progress_bar(
     tmp_path: Path,
 ) -> None:
-    def hostile(_heard: Heard) -> Any:
+    def hostile(_heard: ReceivedRequest) -> Any:
         return {"ok": True, "amount": "1.00", "status": "\x1b]0;title\x07\x1b[2J"}
 
     (tmp_path / "reads.txt").write_text("GET /v1/recipients\n")
     ours, theirs = pty.openpty()
-    async with towns(hostile) as (control, candidate):
+    async with open_two_services(hostile) as (control, candidate):
         arguments = ["--control", control.url, "--candidate", candidate.url, "--show-values"]
         process = await asyncio.create_subprocess_exec(
             *(*COMMAND, "compare", *arguments, "reads.txt"),
             cwd=tmp_path,
-            env=environment(**KEYS, COLUMNS="160", TERM="xterm"),
+            env=build_environment(**KEYS, COLUMNS="160", TERM="xterm"),
             stdout=theirs,
             stderr=theirs,
         )
         os.close(theirs)
-        async with asyncio.timeout(PATIENCE):
-            said = await asyncio.to_thread(_everything, ours)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            output = await asyncio.to_thread(read_until_closed, ours)
             assert await process.wait() == 1
-    assert "━┳━" in said
-    assert "1 difference, in 1 of 1 answer." in said
-    assert "\x1b]0;" not in said
-    assert "\x1b[2J" not in said.rpartition("━┳━")[2]
+    assert "━┳━" in output
+    assert "1 difference, in 1 of 1 answer." in output
+    assert "\x1b]0;" not in output
+    assert "\x1b[2J" not in output.rpartition("━┳━")[2]
 
 
-def _everything(terminal: int) -> str:
+def read_until_closed(terminal: int) -> str:
     parts = []
     with os.fdopen(terminal, "rb", buffering=0) as reader:
         while True:
@@ -279,7 +285,7 @@ def _everything(terminal: int) -> str:
                 return b"".join(parts).decode()
 
 
-def test_help_says_what_it_is_for_and_how_it_ends(tmp_path: Path) -> None:
-    said = command("compare", "--help", folder=tmp_path).stdout
+def test_help_describes_purpose_and_exit_codes(tmp_path: Path) -> None:
+    result = command("compare", "--help", folder=tmp_path).stdout
     for word in ("CONTROL_API_KEY", "--allow-writes", "--html", "Exit code 0", "HAR"):
-        assert word in said
+        assert word in result

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Fault, Service, start
-from tests.gateway.compare.towns import EXAMPLES, report
-from tests.house import KEY, open_house
+from tests.gateway.compare.fake_services import EXAMPLES, build_comparison_report
+from tests.running_gateway import KEY, open_house
 
 
 @pytest.fixture
-async def two(tmp_path: Path) -> AsyncIterator[tuple[list[str], list[Service]]]:
+async def two_gateways(tmp_path: Path) -> AsyncIterator[tuple[list[str], list[Service]]]:
     """URLs of two gateways, and the simulated services behind them."""
     async with AsyncExitStack() as stack:
         urls, services = [], []
@@ -23,43 +23,47 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[list[str], list[Service]]]:
             simulator = await start(service=Service())
             stack.push_async_callback(simulator.stop)
             (tmp_path / name).mkdir()
-            house = await stack.enter_async_context(open_house(tmp_path / name, simulator.url))
-            urls.append(house.running.url)
+            gateway = await stack.enter_async_context(open_house(tmp_path / name, simulator.url))
+            urls.append(gateway.running.url)
             services.append(simulator.service)
         yield urls, services
 
 
-def examples(*names: str) -> list[str]:
+def read_examples(*names: str) -> list[str]:
     return [(EXAMPLES / name).read_text() for name in names]
 
 
-async def compare_two(urls: list[str], *inputs: str, **options: Any) -> Any:
-    return await report(urls, *inputs, keys=(KEY["api_key"], KEY["api_key"]), **options)
+async def run_two_gateway_comparison(urls: list[str], *inputs: str, **options: Any) -> Any:
+    return await build_comparison_report(
+        urls, *inputs, keys=(KEY["api_key"], KEY["api_key"]), **options
+    )
 
 
-async def test_two_gateways_before_two_services_are_equal(
-    two: tuple[list[str], list[Service]],
+async def test_two_gateways_with_equal_services_are_equal(
+    two_gateways: tuple[list[str], list[Service]],
 ) -> None:
-    told = await compare_two(
-        two[0], *examples("reads.txt", "recipient.toml", "payday.toml"), allow_writes=True
+    told = await run_two_gateway_comparison(
+        two_gateways[0],
+        *read_examples("reads.txt", "recipient.toml", "payday.toml"),
+        allow_writes=True,
     )
     assert told["sentence"].startswith("Equal: "), (told["differences"], told["skipped"])
     assert told["counts"]["compared"] == told["counts"]["steps"] == 33
     assert told["ids"]["paired"] == told["ids"]["spelled_differently"] >= 5
     assert told["remarks"] == []
-    names = {one["operation"] for one in told["operations"]}
+    names = {operation["operation"] for operation in told["operations"]}
     assert names >= {"create_recipient", "start_batch", "read_batch", "delete_recipient"}
-    statuses = {status for one in told["operations"] for status in one["statuses"]}
+    statuses = {status for operation in told["operations"] for status in operation["statuses"]}
     assert statuses == {"200/200", "403/403", "404/404", "406/406"}
 
 
-async def test_a_service_that_answers_otherwise_is_found_out(
-    two: tuple[list[str], list[Service]],
+async def test_different_service_is_detected(
+    two_gateways: tuple[list[str], list[Service]],
 ) -> None:
-    urls, services = two
+    urls, services = two_gateways
     services[1].faults.append(Fault("GET", "/v1/balance", status=503, body=b"<html>", times=50))
-    told = await compare_two(urls, *examples("reads.txt"))
-    assert [(one["kind"], one["request"]) for one in told["differences"]] == [
+    told = await run_two_gateway_comparison(urls, *read_examples("reads.txt"))
+    assert [(difference["kind"], difference["request"]) for difference in told["differences"]] == [
         ("status", "GET /v1/profile/balances"),
         ("status", "GET /v1/profile/balances/service"),
         ("status", "GET /v1/profile/balances/wallet"),

@@ -22,10 +22,12 @@ from gateway.compare.operations import ID_IN_TEXT, OBJECT_ID
 from gateway.compare.rules import Rules, build_rules
 from gateway.compare.steps import Step, Template
 
-PAIRS = tomllib.loads((Path(__file__).parent / "pairs.toml").read_text(encoding="utf-8"))["pair"]
+BODY_PAIRS = tomllib.loads((Path(__file__).parent / "pairs.toml").read_text(encoding="utf-8"))[
+    "pair"
+]
 
 
-def found(control: str, candidate: str, **pair: Any) -> list[Difference]:
+def find_differences(control: str, candidate: str, **pair: Any) -> list[Difference]:
     rules = Rules().read_rules.combine(build_rules(pair.get("rules", {}), "table"))
     differ = Differ(
         rules,
@@ -36,8 +38,8 @@ def found(control: str, candidate: str, **pair: Any) -> list[Difference]:
     return differ.compare_bodies(control.encode(), candidate.encode())
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=[one["name"] for one in PAIRS])
-def test_a_pair_has_the_differences_that_the_table_says(pair: dict[str, Any]) -> None:
+@pytest.mark.parametrize("pair", BODY_PAIRS, ids=[one["name"] for one in BODY_PAIRS])
+def test_body_pair_has_listed_differences(pair: dict[str, Any]) -> None:
     eye = Redactor(is_unmasked=True)
     told = [
         [
@@ -46,7 +48,7 @@ def test_a_pair_has_the_differences_that_the_table_says(pair: dict[str, Any]) ->
             eye.redact_value((), one.control).text,
             eye.redact_value((), one.candidate).text,
         ]
-        for one in found(**pair)
+        for one in find_differences(**pair)
     ]
     wanted = sorted(pair["found"])
     assert (
@@ -54,10 +56,10 @@ def test_a_pair_has_the_differences_that_the_table_says(pair: dict[str, Any]) ->
     )
 
 
-def test_a_difference_says_where_it_is_on_either_side() -> None:
-    one, missing = found('{"l":["a","b",{"x":1}]}', '{"l":["b",{"x":2}]}')
+def test_difference_names_path_on_each_side() -> None:
+    difference, missing = find_differences('{"l":["a","b",{"x":1}]}', '{"l":["b",{"x":2}]}')
     assert (missing.kind, missing.control_path) == ("missing", ("l", 0))
-    assert (one.control_path, one.candidate_path, one.normal_path) == (
+    assert (difference.control_path, difference.candidate_path, difference.normal_path) == (
         ("l", 2, "x"),
         ("l", 1, "x"),
         "l[].x",
@@ -77,58 +79,67 @@ def test_a_difference_says_where_it_is_on_either_side() -> None:
         ('{"a":1}', '\ufeff{"a":1}', "starts with a byte order mark"),
     ],
 )
-def test_what_looks_alike_is_told_in_words(control: str, candidate: str, note: str) -> None:
-    assert [one.note for one in found(control, candidate)] == [note]
+def test_similar_values_are_described_in_words(control: str, candidate: str, note: str) -> None:
+    assert [difference.note for difference in find_differences(control, candidate)] == [note]
 
 
-def test_a_document_nested_deeper_than_can_be_walked_is_compared_as_text() -> None:
+def test_document_nested_too_deep_is_compared_as_text() -> None:
     for depth, kind in ((100, "value"), (101, "value"), (100_000, "value")):
         deep = "[" * depth + "1" + "]" * depth
-        assert found(deep, deep) == []
-        assert [one.kind for one in found(deep, deep.replace("1", "2"))] == [kind]
-    assert [one.kind for one in found("[" * 101 + "]" * 101, "[]")] == ["type"]
+        assert find_differences(deep, deep) == []
+        assert [
+            difference.kind for difference in find_differences(deep, deep.replace("1", "2"))
+        ] == [kind]
+    assert [difference.kind for difference in find_differences("[" * 101 + "]" * 101, "[]")] == [
+        "type"
+    ]
 
 
 # Answers
 
 
-def answer(status: int = 200, body: str = '{"ok":true}', **headers: str) -> Answer:
+def build_answer(status: int = 200, body: str = '{"ok":true}', **headers: str) -> Answer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Answer(status, named, body.encode())
 
 
-def of_answers(control: Answer, candidate: Answer) -> list[list[Any]]:
+def list_answer_differences(control: Answer, candidate: Answer) -> list[list[Any]]:
     differ = Differ(Rules().read_rules, IdMap())
-    return [[one.kind, one.normal_path] for one in differ.compare_answers(control, candidate)]
+    return [
+        [difference.kind, difference.normal_path]
+        for difference in differ.compare_answers(control, candidate)
+    ]
 
 
 REFUSAL = '{"ok":false,"errors":[{"code":"invalid_field","message":"no","field":"email"}]}'
 
 
-def test_a_refusal_where_control_agrees_is_one_difference_and_names_its_code() -> None:
+def test_refusal_by_candidate_is_one_difference_with_its_code() -> None:
     differ = Differ(Rules(), IdMap())
-    (one,) = differ.compare_answers(answer(), answer(406, REFUSAL))
-    assert (one.kind, one.normal_path, one.control, one.candidate) == (
+    (difference,) = differ.compare_answers(build_answer(), build_answer(406, REFUSAL))
+    assert (difference.kind, difference.normal_path, difference.control, difference.candidate) == (
         "status",
         "@status",
         200,
         406,
     )
-    assert one.note == "candidate says invalid_field"
+    assert difference.note == "candidate says invalid_field"
 
 
 @pytest.mark.parametrize(
     "errors", [None, 1, "x", {}, [1], [None], [{}], [{"code": 1}], [{"code": "Ada Lovelace"}]]
 )
-def test_a_refusal_of_any_other_shape_names_no_code(errors: Any) -> None:
+def test_refusal_of_unknown_shape_has_no_code(errors: Any) -> None:
     differ = Differ(Rules(), IdMap())
-    (one,) = differ.compare_answers(answer(), answer(406, json.dumps({"errors": errors})))
-    assert (one.kind, one.note) == ("status", "")
+    (difference,) = differ.compare_answers(
+        build_answer(), build_answer(406, json.dumps({"errors": errors}))
+    )
+    assert (difference.kind, difference.note) == ("status", "")
 
 
-def test_two_refusals_are_compared_in_their_bodies_too() -> None:
+def test_bodies_of_two_refusals_are_compared() -> None:
     other = REFUSAL.replace("invalid_field", "empty_field")
-    assert of_answers(answer(406, REFUSAL), answer(400, other)) == [
+    assert list_answer_differences(build_answer(406, REFUSAL), build_answer(400, other)) == [
         ["status", "@status"],
         ["value", "errors[].code"],
     ]
@@ -149,10 +160,10 @@ def test_two_refusals_are_compared_in_their_bodies_too() -> None:
         ({"retry_after": "7"}, {}, ["retry-after"]),
     ],
 )
-def test_the_headers_that_matter_are_compared_and_no_others(
+def test_only_listed_headers_are_compared(
     control: dict[str, str], candidate: dict[str, str], wanted: list[str]
 ) -> None:
-    assert of_answers(answer(**control), answer(**candidate)) == [
+    assert list_answer_differences(build_answer(**control), build_answer(**candidate)) == [
         ["header", f"@header.{name}"] for name in wanted
     ]
 
@@ -172,134 +183,141 @@ DOCUMENTS = st.recursive(
 )
 
 
-def text_of(document: Any) -> str:
+def dump_document(document: Any) -> str:
     if isinstance(document, dict):
-        pairs = (f"{json.dumps(key)}:{text_of(value)}" for key, value in document.items())
+        pairs = (f"{json.dumps(key)}:{dump_document(value)}" for key, value in document.items())
         return f"{{{','.join(pairs)}}}"
     if isinstance(document, list):
-        return f"[{','.join(map(text_of, document))}]"
+        return f"[{','.join(map(dump_document, document))}]"
     is_plain = document is None or isinstance(document, str | bool)
     return json.dumps(document) if is_plain else format(document, "f" if document else "")
 
 
-def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def list_paths(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     here = [path]
     if isinstance(document, dict):
         return here + [
-            one for key, value in document.items() for one in places(value, (*path, key))
+            one for key, value in document.items() for one in list_paths(value, (*path, key))
         ]
     if isinstance(document, list):
         return here + [
-            one for index, value in enumerate(document) for one in places(value, (*path, index))
+            one for index, value in enumerate(document) for one in list_paths(value, (*path, index))
         ]
     return here
 
 
-def at(document: Any, path: tuple[Any, ...]) -> Any:
+def value_at(document: Any, path: tuple[Any, ...]) -> Any:
     for part in path:
         document = document[part]
     return document
 
 
-def kind_of(value: Any) -> str:
+def name_type(value: Any) -> str:
     if value is None or isinstance(value, bool | str | list | dict):
         return type(value).__name__
     return "number"
 
 
 @given(DOCUMENTS)
-def test_a_document_equals_itself_however_it_is_spaced(document: Any) -> None:
-    text = text_of(document)
-    assert found(text, text) == []
-    assert found(text, f" {text}\n") == []
+def test_document_equals_itself_with_any_whitespace(document: Any) -> None:
+    text = dump_document(document)
+    assert find_differences(text, text) == []
+    assert find_differences(text, f" {text}\n") == []
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_two_documents_differ_one_way_if_they_differ_the_other_way(one: Any, other: Any) -> None:
-    there, back = found(text_of(one), text_of(other)), found(text_of(other), text_of(one))
-    assert bool(there) == bool(back) == (canonical(one) != canonical(other))
+def test_differences_are_symmetric(one: Any, other: Any) -> None:
+    there, back = (
+        find_differences(dump_document(one), dump_document(other)),
+        find_differences(dump_document(other), dump_document(one)),
+    )
+    assert bool(there) == bool(back) == (canonicalize(one) != canonicalize(other))
 
 
-def canonical(document: Any) -> Any:
+def canonicalize(document: Any) -> Any:
     if isinstance(document, dict):
-        return {key: canonical(value) for key, value in document.items()}
+        return {key: canonicalize(value) for key, value in document.items()}
     if isinstance(document, list):
-        return [canonical(value) for value in document]
-    return (kind_of(document), text_of(document))
+        return [canonicalize(value) for value in document]
+    return (name_type(document), dump_document(document))
 
 
 Mutation = Callable[[Any, Any], tuple[Any, str, tuple[Any, ...]] | None]
 
 
-def replaced(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+def replace_value(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     copied = copy.deepcopy(document)
-    at(copied, path[:-1])[path[-1]] = value
+    value_at(copied, path[:-1])[path[-1]] = value
     return copied
 
 
 @given(DOCUMENTS, st.data())
 @settings(max_examples=300)
-def test_a_value_or_type_that_is_changed_is_found_and_typed(document: Any, data: Any) -> None:
-    path = data.draw(st.sampled_from(places(document)))
-    old, new = at(document, path), data.draw(LEAVES)
-    assume(canonical(old) != canonical(new))
+def test_changed_value_or_type_is_found_and_classified(document: Any, data: Any) -> None:
+    path = data.draw(st.sampled_from(list_paths(document)))
+    old, new = value_at(document, path), data.draw(LEAVES)
+    assume(canonicalize(old) != canonicalize(new))
     assume(not isinstance(old, str | type(None)) or old != "" or new != "")
-    (one,) = found(text_of(document), text_of(replaced(document, path, new)))
-    assert one.kind == ("value" if kind_of(old) == kind_of(new) else "type")
-    assert one.control_path == path
+    (difference,) = find_differences(
+        dump_document(document), dump_document(replace_value(document, path, new))
+    )
+    assert difference.kind == ("value" if name_type(old) == name_type(new) else "type")
+    assert difference.control_path == path
 
 
 @given(DOCUMENTS, KEYS, LEAVES, st.data())
-def test_a_field_that_is_added_or_taken_is_found_and_typed(
+def test_added_or_removed_field_is_found_and_classified(
     document: Any, key: str, value: Any, data: Any
 ) -> None:
-    objects = [path for path in places(document) if isinstance(at(document, path), dict)]
+    objects = [path for path in list_paths(document) if isinstance(value_at(document, path), dict)]
     assume(objects)
     path = data.draw(st.sampled_from(objects))
-    assume(key not in at(document, path))
+    assume(key not in value_at(document, path))
     more = copy.deepcopy(document)
-    at(more, path)[key] = value
-    (one,) = found(text_of(document), text_of(more))
-    assert (one.kind, one.candidate_path) == ("extra", (*path, key))
-    (one,) = found(text_of(more), text_of(document))
-    assert (one.kind, one.control_path) == ("missing", (*path, key))
+    value_at(more, path)[key] = value
+    (difference,) = find_differences(dump_document(document), dump_document(more))
+    assert (difference.kind, difference.candidate_path) == ("extra", (*path, key))
+    (difference,) = find_differences(dump_document(more), dump_document(document))
+    assert (difference.kind, difference.control_path) == ("missing", (*path, key))
 
 
 @given(DOCUMENTS, LEAVES, st.data())
-def test_an_item_that_is_added_or_taken_is_found_and_typed(
+def test_added_or_removed_item_is_found_and_classified(
     document: Any, value: Any, data: Any
 ) -> None:
-    lists = [path for path in places(document) if isinstance(at(document, path), list)]
+    lists = [path for path in list_paths(document) if isinstance(value_at(document, path), list)]
     assume(lists)
     path = data.draw(st.sampled_from(lists))
-    assume(canonical(value) not in canonical(at(document, path)))
+    assume(canonicalize(value) not in canonicalize(value_at(document, path)))
     more = copy.deepcopy(document)
-    index = data.draw(st.integers(0, len(at(document, path))))
-    at(more, path).insert(index, value)
-    (one,) = found(text_of(document), text_of(more))
-    assert (one.kind, one.candidate_path) == ("extra", (*path, index))
-    (one,) = found(text_of(more), text_of(document))
-    assert (one.kind, one.control_path) == ("missing", (*path, index))
+    index = data.draw(st.integers(0, len(value_at(document, path))))
+    value_at(more, path).insert(index, value)
+    (difference,) = find_differences(dump_document(document), dump_document(more))
+    assert (difference.kind, difference.candidate_path) == ("extra", (*path, index))
+    (difference,) = find_differences(dump_document(more), dump_document(document))
+    assert (difference.kind, difference.control_path) == ("missing", (*path, index))
 
 
 @given(st.lists(LEAVES, min_size=2, max_size=6), st.data())
-def test_items_that_change_places_are_one_difference_of_order(items: list[Any], data: Any) -> None:
+def test_reordered_items_are_one_order_difference(items: list[Any], data: Any) -> None:
     first, second = sorted(
         data.draw(st.lists(st.integers(0, len(items) - 1), min_size=2, max_size=2, unique=True))
     )
-    assume(canonical(items[first]) != canonical(items[second]))
+    assume(canonicalize(items[first]) != canonicalize(items[second]))
     moved = [*items]
     moved[first], moved[second] = items[second], items[first]
-    (one,) = found(text_of({"payments": items}), text_of({"payments": moved}))
-    assert (one.kind, one.normal_path) == ("order", "payments")
+    (difference,) = find_differences(
+        dump_document({"payments": items}), dump_document({"payments": moved})
+    )
+    assert (difference.kind, difference.normal_path) == ("order", "payments")
 
 
 ODD_KEYS = st.one_of(
     st.sampled_from(["errors", "code", "id", "name", "amount"]), st.text(max_size=4)
 )
-ODD = st.recursive(
+ODD_DOCUMENTS = st.recursive(
     st.one_of(LEAVES, st.text(max_size=8), st.from_regex(r"[RBP]-[a-c]", fullmatch=True)),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4), st.dictionaries(ODD_KEYS, inner, max_size=4)
@@ -308,14 +326,23 @@ ODD = st.recursive(
 )
 
 
-@given(ODD, ODD, st.sampled_from([200, 404, 500]), st.sampled_from([200, 404]), st.booleans())
-def test_whatever_two_sides_answer_a_report_can_be_made_of_it(
+@given(
+    ODD_DOCUMENTS,
+    ODD_DOCUMENTS,
+    st.sampled_from([200, 404, 500]),
+    st.sampled_from([200, 404]),
+    st.booleans(),
+)
+def test_any_two_answers_can_be_reported(
     one: Any, other: Any, status: int, another: int, sees_all: bool
 ) -> None:
     differ = Differ(Rules(), IdMap(), key_order=True)
     viewer = ExampleBuilder(Redactor(("a-secret-key",), sees_all))
     step = Step("GET", Template(("/v1/recipients",)), "input", 1)
-    control, candidate = answer(status, text_of(one)), answer(another, text_of(other))
+    control, candidate = (
+        build_answer(status, dump_document(one)),
+        build_answer(another, dump_document(other)),
+    )
     for difference in differ.compare_answers(control, candidate):
         made = viewer.build_example(step, "GET /", (status, another), difference, differ.are_equal)
         assert made.control.text is not None
@@ -328,7 +355,7 @@ IDS = st.builds(
 
 
 @given(st.lists(IDS, min_size=1, max_size=8), st.data())
-def test_ids_that_are_renamed_throughout_are_no_difference(ids: list[str], data: Any) -> None:
+def test_consistently_renamed_ids_are_no_difference(ids: list[str], data: Any) -> None:
     names = data.draw(st.permutations([f"n{number}" for number in range(len(set(ids)))]))
     renamed = {
         id_: f"{id_.partition('-')[0]}-{name}"
@@ -338,11 +365,11 @@ def test_ids_that_are_renamed_throughout_are_no_difference(ids: list[str], data:
     other = [
         {"id": renamed[id_], "message": f"made {renamed[id_]}", "n": n} for n, id_ in enumerate(ids)
     ]
-    assert found(text_of(document), text_of(other)) == []
+    assert find_differences(dump_document(document), dump_document(other)) == []
 
 
 @given(st.lists(IDS, min_size=2, max_size=8, unique=True), st.data())
-def test_an_id_that_is_given_to_two_objects_is_a_difference(ids: list[str], data: Any) -> None:
+def test_id_shared_by_two_objects_is_a_difference(ids: list[str], data: Any) -> None:
     kinds = {id_[0] for id_ in ids}
     same = [[id_ for id_ in ids if id_[0] == kind] for kind in sorted(kinds)]
     assume(any(len(those) > 1 for those in same))
@@ -352,6 +379,6 @@ def test_an_id_that_is_given_to_two_objects_is_a_difference(ids: list[str], data
         str(n): {"id": f"{id_[0]}-n{ids.index(one if id_ == other else id_)}"}
         for n, id_ in enumerate(ids)
     }
-    (wrong,) = found(text_of(document), text_of(confused))
+    (wrong,) = find_differences(dump_document(document), dump_document(confused))
     assert (wrong.kind, wrong.control_path[-1]) == ("value", "id")
     assert OBJECT_ID.fullmatch(wrong.control)

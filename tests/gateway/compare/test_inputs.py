@@ -12,16 +12,16 @@ from gateway.compare.errors import InputError
 from gateway.compare.inputs import load_input, parse_input
 from gateway.compare.rules import Rules, parse_rules
 from gateway.compare.steps import Input, list_prerequisites
-from tests.gateway.compare.towns import EXAMPLES, har
+from tests.gateway.compare.fake_services import EXAMPLES, build_har
 
 
-def given(text: str) -> Input:
+def parse_text(text: str) -> Input:
     return parse_input(text, "input", Rules())
 
 
-def refused(text: str) -> str:
+def parse_refused_text(text: str) -> str:
     with pytest.raises(InputError) as caught:
-        given(text)
+        parse_text(text)
     return str(caught.value)
 
 
@@ -32,12 +32,12 @@ def refused(text: str) -> str:
         ("\n# a comment\n\n  get /v1/recipients?page=1  \n", "list of reads"),
         ('[[steps]]\nrequest = "GET /v1/batches"', "scenario"),
         ('# GET /v1/no\ntitle = "x"\nsteps = [{ request = "GET /v1/batches" }]', "scenario"),
-        (har(("GET", "https://old.example/v1/batches")), "recorded traffic"),
-        (f"\ufeff {har()}".removeprefix("\ufeff"), "recorded traffic"),
+        (build_har(("GET", "https://old.example/v1/batches")), "recorded traffic"),
+        (f"\ufeff {build_har()}".removeprefix("\ufeff"), "recorded traffic"),
     ],
 )
-def test_the_kind_of_an_input_is_told_by_its_content(text: str, kind: str) -> None:
-    assert given(text).kind == kind
+def test_input_kind_is_detected_by_content(text: str, kind: str) -> None:
+    assert parse_text(text).kind == kind
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,11 @@ def test_the_kind_of_an_input_is_told_by_its_content(text: str, kind: str) -> No
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_place_and_reason(
-    text: str, expected_text: str
-) -> None:
-    assert refused(text).startswith(expected_text)
+def test_unusable_input_is_refused_with_position_and_reason(text: str, expected_text: str) -> None:
+    assert parse_refused_text(text).startswith(expected_text)
 
 
-def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
+def test_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         load_input(tmp_path / "nowhere", Rules())
     (tmp_path / "latin").write_bytes(b"\xe9")
@@ -113,13 +111,13 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
 
 # Recorded traffic
 
-SECRET = "a-key-that-was-recorded"
+RECORDED_KEY = "a-key-that-was-recorded"
 
 
-def test_of_recorded_traffic_only_requests_of_the_legacy_interface_are_taken() -> None:
+def test_only_legacy_requests_of_recorded_traffic_are_read() -> None:
     signed = {"Authorization": "svcsign A:b"}
-    read = given(
-        har(
+    read = parse_text(
+        build_har(
             ("GET", "https://old.example/v1/recipients?page=2"),
             ("GET", "https://old.example/style.css"),
             ("GET", "https://old.example/api/v1/batches"),
@@ -136,24 +134,26 @@ def test_of_recorded_traffic_only_requests_of_the_legacy_interface_are_taken() -
     assert sum(read.omitted_counts.values()) == 4
 
 
-def test_no_secret_of_recorded_traffic_is_taken() -> None:
-    headers = {"X-API-Key": SECRET, "Cookie": SECRET, "X-Own": SECRET}
-    url = f"https://me:{SECRET}@old.example/v1/recipients?page=1&api_key={SECRET}&token={SECRET}"
-    read = given(har(("GET", url, None, {"said": SECRET}, headers)))
-    assert SECRET not in repr(read)
+def test_secrets_of_recorded_traffic_are_not_read() -> None:
+    headers = {"X-API-Key": RECORDED_KEY, "Cookie": RECORDED_KEY, "X-Own": RECORDED_KEY}
+    url = f"https://me:{RECORDED_KEY}@old.example/v1/recipients?page=1&api_key={RECORDED_KEY}&token={RECORDED_KEY}"
+    read = parse_text(build_har(("GET", url, None, {"said": RECORDED_KEY}, headers)))
+    assert RECORDED_KEY not in repr(read)
     assert read.steps[0].target.parts == ("/v1/recipients?page=1",)
 
 
-def test_an_address_that_was_recorded_as_people_read_it_is_sent_as_it_was() -> None:
-    (step,) = given(har(("GET", "https://old.example/v1/recipients?search=Zoë A&page=%31"))).steps
+def test_address_recorded_decoded_is_sent_as_received() -> None:
+    (step,) = parse_text(
+        build_har(("GET", "https://old.example/v1/recipients?search=Zoë A&page=%31"))
+    ).steps
     assert step.target.parts == ("/v1/recipients?search=Zo%C3%AB%20A&page=%31",)
 
 
-def test_a_recorded_body_is_sent_byte_for_byte() -> None:
+def test_recorded_body_is_sent_byte_for_byte() -> None:
     text = '{"amount": 10.50,\n "amount":1E2, "memo":"${x} $${y} \\u00e9"}'
-    traffic = json.loads(har(("POST", "https://old.example/v1/batches", {})))
+    traffic = json.loads(build_har(("POST", "https://old.example/v1/batches", {})))
     traffic["log"]["entries"][0]["request"]["postData"]["text"] = text
-    (step,) = given(json.dumps(traffic)).steps
+    (step,) = parse_text(json.dumps(traffic)).steps
     assert step.body is not None
     assert step.body.fill(lambda ref: ref.name) == text
 
@@ -166,12 +166,12 @@ def test_a_recorded_body_is_sent_byte_for_byte() -> None:
         ({"text": ""}, None),
     ],
 )
-def test_a_body_that_was_recorded_encoded_is_sent_as_it_was(
+def test_body_recorded_with_encoding_is_sent_as_received(
     posted: dict[str, str], expected_body: str | None
 ) -> None:
-    traffic = json.loads(har(("POST", "https://old.example/v1/batches", {})))
+    traffic = json.loads(build_har(("POST", "https://old.example/v1/batches", {})))
     traffic["log"]["entries"][0]["request"]["postData"] = {"mimeType": "", **posted}
-    (step,) = given(json.dumps(traffic)).steps
+    (step,) = parse_text(json.dumps(traffic)).steps
     assert (None if step.body is None else step.body.fill(lambda ref: ref.name)) == expected_body
 
 
@@ -186,18 +186,20 @@ def test_a_body_that_was_recorded_encoded_is_sent_as_it_was(
         {"bodySize": 7},
     ],
 )
-def test_a_request_whose_body_was_not_recorded_is_not_sent_without_it(
+def test_request_without_recorded_body_is_not_sent(
     request_: dict[str, Any],
 ) -> None:
-    traffic = json.loads(har(("POST", "https://old.example/v1/batches")))
+    traffic = json.loads(build_har(("POST", "https://old.example/v1/batches")))
     traffic["log"]["entries"][0]["request"] |= request_
-    assert given(json.dumps(traffic)).omitted_counts == {"its body was not recorded as text": 1}
+    assert parse_text(json.dumps(traffic)).omitted_counts == {
+        "its body was not recorded as text": 1
+    }
 
 
-def test_an_id_that_an_answer_brought_up_is_captured_from_it() -> None:
+def test_id_from_recorded_answer_is_captured() -> None:
     made = {"batch": {"id": "B-1", "payments": [{"id": "P-1"}, {"id": "P-2"}]}}
-    read = given(
-        har(
+    read = parse_text(
+        build_har(
             ("POST", "https://old.example/v1/batches", {"recipient": {"id": "R-1"}}, made),
             ("GET", "https://old.example/v1/batches/B-1/payments/P-2"),
             ("GET", "https://old.example/v1/recipients/R-1", None, {"recipient": {"id": "R-1"}}),
@@ -213,8 +215,8 @@ def test_an_id_that_an_answer_brought_up_is_captured_from_it() -> None:
 # Order
 
 
-def test_steps_wait_for_what_they_need_and_for_nothing_else() -> None:
-    steps = given(
+def test_steps_wait_only_for_their_dependencies() -> None:
+    steps = parse_text(
         """
         GET /v1/recipients?page=1
         GET /v1/recipients?page=2
@@ -227,12 +229,12 @@ def test_steps_wait_for_what_they_need_and_for_nothing_else() -> None:
     assert [*list_prerequisites([*steps])] == [0, 0, 2, 2, 0, 5]
 
 
-def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
+def test_write_waits_for_all_steps_and_all_steps_wait_for_it() -> None:
     scenario = "\n".join(
         f'[[steps]]\nrequest = "{line}"'
         for line in ("GET /v1/batches", "POST /v1/batches", "GET /v1/batches", "GET /v1/batches")
     )
-    assert [*list_prerequisites([*given(scenario).steps])] == [0, 1, 2, 2]
+    assert [*list_prerequisites([*parse_text(scenario).steps])] == [0, 1, 2, 2]
 
 
 # Rules
@@ -258,30 +260,30 @@ def test_a_write_waits_for_everything_and_everything_waits_for_it() -> None:
         ("x", "rules: not TOML"),
     ],
 )
-def test_a_rule_that_is_not_whole_is_refused(text: str, expected_text: str) -> None:
+def test_incomplete_rule_is_refused(text: str, expected_text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_rules(text, "rules")
     assert str(caught.value).startswith(expected_text)
 
 
-def test_a_refused_rule_is_told_without_what_it_says() -> None:
+def test_refused_rule_is_reported_without_its_text() -> None:
     with pytest.raises(InputError) as caught:
         parse_rules("[[ignore]]\npath = 5\nreason = 'ada@example.com'", "rules")
     assert "ada" not in str(caught.value)
 
 
 def test_every_built_in_rule_has_a_reason() -> None:
-    assert all(one.reason for one in Rules().rules)
+    assert all(rule.reason for rule in Rules().rules)
 
 
-def test_headers_in_a_file_take_the_place_of_the_list() -> None:
+def test_headers_of_file_replace_default_list() -> None:
     rules = Rules().combine(parse_rules('headers = ["X-Request-*"]', "rules"))
     assert rules.is_compared_header("x-request-id")
     assert not rules.is_compared_header("content-type")
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.t*")), ids=lambda path: path.name)
-def test_the_examples_that_are_shipped_can_be_read(path: Path) -> None:
+def test_shipped_examples_are_valid(path: Path) -> None:
     if path.name == "rules.toml":
         assert parse_rules(path.read_text(), path.name).rules
     else:

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from gateway.compare.mask import Redactor
 from gateway.compare.paths import header_path, parse_scenario_path
 from gateway.compare.strict_json import Number
-from tests.gateway.compare.towns import CANDIDATE_KEY, CONTROL_KEY, Heard, Said, compared
+from tests.gateway.compare.fake_services import (
+    CANDIDATE_KEY,
+    CONTROL_KEY,
+    PlannedResponse,
+    ReceivedRequest,
+    run_comparison,
+)
 
-EYE = Redactor((CONTROL_KEY, CANDIDATE_KEY))
+REDACTOR = Redactor((CONTROL_KEY, CANDIDATE_KEY))
 
 
 @pytest.mark.parametrize(
@@ -64,8 +70,8 @@ EYE = Redactor((CONTROL_KEY, CANDIDATE_KEY))
         ("country.capital", "1234567890", "********90"),
     ],
 )
-def test_a_value_is_shown_as_far_as_it_is_nobodys(path: str, value: Any, masked: str) -> None:
-    assert EYE.redact_value(parse_scenario_path(path), value).text == masked
+def test_value_is_shown_unless_personal(path: str, value: Any, masked: str) -> None:
+    assert REDACTOR.redact_value(parse_scenario_path(path), value).text == masked
 
 
 @pytest.mark.parametrize(
@@ -81,22 +87,25 @@ def test_a_value_is_shown_as_far_as_it_is_nobodys(path: str, value: Any, masked:
         (f"/v1/recipients/{CONTROL_KEY}?page={CONTROL_KEY}", "/v1/recipients/…?page=(an API key)"),
     ],
 )
-def test_a_request_is_shown_without_whom_it_is_about(target: str, masked: str) -> None:
-    assert EYE.redact_target(target) == masked
+def test_request_is_shown_without_personal_data(target: str, masked: str) -> None:
+    assert REDACTOR.redact_target(target) == masked
 
 
-def test_a_key_of_a_field_is_shown_unless_it_is_somebodys() -> None:
-    assert EYE.redact_normal_path(("balances", "USD")) == "balances.USD"
-    assert EYE.redact_normal_path(("by", "ada@example.com")) == 'by["a***@e***"]'
-    assert EYE.redact_normal_path(("by", "DE89370400440532013000")) == 'by["DE******************00"]'
-    assert EYE.redact_normal_path(header_path("retry-after")) == "@header.retry-after"
+def test_field_key_is_shown_unless_personal() -> None:
+    assert REDACTOR.redact_normal_path(("balances", "USD")) == "balances.USD"
+    assert REDACTOR.redact_normal_path(("by", "ada@example.com")) == 'by["a***@e***"]'
+    assert (
+        REDACTOR.redact_normal_path(("by", "DE89370400440532013000"))
+        == 'by["DE******************00"]'
+    )
+    assert REDACTOR.redact_normal_path(header_path("retry-after")) == "@header.retry-after"
 
 
-def test_what_differs_is_marked_in_what_is_shown() -> None:
+def test_difference_is_marked_in_masked_values() -> None:
     def marks(path: str, one: Any, other: Any) -> list[list[tuple[str, bool]]]:
         return [
             [(piece.text, piece.differs) for piece in shown.segments]
-            for shown in EYE.redact_pair(parse_scenario_path(path), one, other)
+            for shown in REDACTOR.redact_pair(parse_scenario_path(path), one, other)
         ]
 
     assert marks("amount", "1250.00", "1205.00") == [
@@ -112,14 +121,14 @@ def test_what_differs_is_marked_in_what_is_shown() -> None:
 
 
 @given(st.text(max_size=40), st.sampled_from(["name", "message", "status", "x", "memo", "amount"]))
-def test_no_word_of_four_letters_that_is_not_known_is_shown_whole(text: str, field: str) -> None:
+def test_unknown_word_of_four_letters_is_never_shown_whole(text: str, field: str) -> None:
     canary = f"{text} Quesadilla {text}"
-    assert "Quesadilla" not in EYE.redact_value((field,), canary).text
+    assert "Quesadilla" not in REDACTOR.redact_value((field,), canary).text
 
 
 @given(st.text(alphabet="0123456789 -", min_size=5, max_size=30))
-def test_of_a_long_number_no_more_than_two_digits_are_shown(text: str) -> None:
-    shown = EYE.redact_value(("accountNum",), text).text
+def test_long_number_shows_at_most_two_digits(text: str) -> None:
+    shown = REDACTOR.redact_value(("accountNum",), text).text
     assert sum(map(str.isdigit, shown)) <= 2
 
 
@@ -135,17 +144,17 @@ CANARIES = {
 }
 """An account number is looked for where an amount may not stand: amounts are shown."""
 
-PLACES = [
+CANARY_POSITIONS = [
     "name", "email", "status", "code", "message", "field", "amount", "currency", "country", "id",
     "type", "createdAt", "memo", "iban", "accountNum", "unknown", "language", "methodDisplay",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
-async def test_no_canary_is_in_a_report_wherever_a_side_puts_it(canary: str) -> None:
-    places = [place for place in PLACES if place != "amount" or not canary.isdigit()]
+async def test_report_contains_no_canary_from_any_position(canary: str) -> None:
+    places = [place for place in CANARY_POSITIONS if place != "amount" or not canary.isdigit()]
 
-    def says(heard: Heard) -> Any:
+    def says(heard: ReceivedRequest) -> Any:
         mine = heard.headers["x-api-key"] == CONTROL_KEY
         texts = [canary if mine else f"{canary} ", canary if mine else None, canary[::-1]]
         body: dict[str, Any] = {
@@ -158,31 +167,39 @@ async def test_no_canary_is_in_a_report_wherever_a_side_puts_it(canary: str) -> 
         body[canary if mine else "other"] = {canary: 1}
         if canary.isdigit():
             body["number"] = int(canary) + mine
-        return Said(body, headers={"Content-Type": canary if mine else "text/x"})
+        return PlannedResponse(body, headers={"Content-Type": canary if mine else "text/x"})
 
     from gateway.compare.page import render_report_page
 
     recorded = f"GET /v1/recipients?search={canary.replace(' ', '+')}\nGET /v1/batches"
-    done = await compared(says, says, recorded)
-    assert done.report["exit_code"] == 1
-    assert len(done.report["differences"]) > 20
-    for written in (json.dumps(done.report, ensure_ascii=False), render_report_page(done.report)):
+    comparison = await run_comparison(says, says, recorded)
+    assert comparison.report["exit_code"] == 1
+    assert len(comparison.report["differences"]) > 20
+    for written in (
+        json.dumps(comparison.report, ensure_ascii=False),
+        render_report_page(comparison.report),
+    ):
         assert canary not in written
         assert canary.replace(" ", "%20") not in written
         for part in canary.split():
             assert part not in written
-    done = await compared(says, says, recorded, show_values=True)
-    shown = json.dumps(done.report, ensure_ascii=False)
+    comparison = await run_comparison(says, says, recorded, show_values=True)
+    shown = json.dumps(comparison.report, ensure_ascii=False)
     assert (canary in shown) == (canary not in (CONTROL_KEY, CANDIDATE_KEY))
 
 
-async def test_no_canary_is_in_a_report_of_text_that_is_no_json() -> None:
+async def test_report_of_non_json_text_contains_no_canary() -> None:
     page = f"<p>{' '.join(CANARIES.values())}</p>".encode()
-    done = await compared(
-        lambda _: Said(page, 500), lambda _: Said(page + b"!", 502), "GET /v1/batches"
+    comparison = await run_comparison(
+        lambda _: PlannedResponse(page, 500),
+        lambda _: PlannedResponse(page + b"!", 502),
+        "GET /v1/batches",
     )
-    assert done.differences() == [["value", "$", 1], ["status", "@status", 1]] or done.differences()
-    written = json.dumps(done.report)
+    assert (
+        comparison.list_differences() == [["value", "$", 1], ["status", "@status", 1]]
+        or comparison.list_differences()
+    )
+    written = json.dumps(comparison.report)
     assert not [canary for canary in CANARIES.values() if canary in written]
 
 
@@ -190,5 +207,5 @@ async def test_no_canary_is_in_a_report_of_text_that_is_no_json() -> None:
     "target",
     ["/v1/recipients/k%2F%2Bsecret", "/v1/recipients?k%2F%2Bsecret=1", "/v1/x?a=k%2F%2Bsecret"],
 )
-def test_a_key_is_not_shown_percent_encoded_either(target: str) -> None:
+def test_percent_encoded_key_is_masked(target: str) -> None:
     assert "secret" not in Redactor(("k/+secret",), is_unmasked=True).redact_target(target)

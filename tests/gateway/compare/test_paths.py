@@ -26,9 +26,7 @@ from gateway.compare.operations import identify_operation
         (paths.header_path("retry-after"), "@header.retry-after", "@header.retry-after"),
     ],
 )
-def test_a_path_is_written_out_and_in_normal_form(
-    path: paths.Path, written: str, normal: str
-) -> None:
+def test_path_is_formatted_and_normalized(path: paths.Path, written: str, normal: str) -> None:
     assert (paths.format_path(path), paths.normalize_path(path)) == (written, normal)
 
 
@@ -44,7 +42,7 @@ def test_a_path_is_written_out_and_in_normal_form(
         ("by.{id}.n", ["by.{id}", "by", "$"]),
     ],
 )
-def test_what_a_place_stands_in(place: str, above: list[str]) -> None:
+def test_enclosing_object_of_path(place: str, above: list[str]) -> None:
     assert [*paths.iter_parent_paths(place)] == above
 
 
@@ -52,12 +50,12 @@ def test_what_a_place_stands_in(place: str, above: list[str]) -> None:
     ("text", "path"),
     [("recipient.id", ("recipient", "id")), ("a[0][1].b", ("a", 0, 1, "b")), ("[2].x", (2, "x"))],
 )
-def test_a_path_of_a_scenario_is_read(text: str, path: paths.Path) -> None:
+def test_scenario_path_is_parsed(text: str, path: paths.Path) -> None:
     assert paths.parse_scenario_path(text) == path
 
 
 @pytest.mark.parametrize("text", ["", ".a", "a.", "a..b", "a[x]", "a[0]b", "a[0"])
-def test_what_is_no_path_is_refused(text: str) -> None:
+def test_invalid_path_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^" + __import__("re").escape(text)):
         paths.parse_scenario_path(text)
 
@@ -74,7 +72,7 @@ def test_what_is_no_path_is_refused(text: str) -> None:
         ("@header.ratelimit-*", ["@header.ratelimit-limit"], ["@header.retry-after"]),
     ],
 )
-def test_a_rule_matches_the_places_that_it_names(
+def test_rule_matches_the_paths_it_names(
     pattern: str, matches: list[str], not_these: list[str]
 ) -> None:
     found = [
@@ -98,16 +96,16 @@ def test_a_rule_matches_the_places_that_it_names(
         ("GET", "/v1/recipients/R-1/ada@example.com", "", "/v1/recipients/{id}/…"),
     ],
 )
-def test_a_request_is_known_by_its_operation_and_never_by_whom_it_names(
+def test_request_is_identified_by_operation_without_ids(
     method: str, target: str, name: str, path: str
 ) -> None:
     one = identify_operation(method, target)
     assert (one.name, one.path) == (name, path)
 
 
-def test_the_wheel_has_the_page_with_all_that_it_shows(tmp_path: Path) -> None:
+def test_wheel_contains_page_with_its_assets(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=root,
         capture_output=True,
@@ -115,7 +113,7 @@ def test_the_wheel_has_the_page_with_all_that_it_shows(tmp_path: Path) -> None:
         check=False,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {f"gateway/compare/page.{end}" for end in ("html.j2", "css", "js")} <= {*names}

@@ -11,55 +11,55 @@ from typing import Any
 import pytest
 
 from gateway.compare.rules import Rules, build_rules
-from tests.gateway.compare.towns import (
+from tests.gateway.compare.fake_services import (
     CANDIDATE_KEY,
     CONTROL_KEY,
-    Compared,
-    Heard,
-    Said,
-    compared,
-    har,
-    open_town,
-    report,
+    ComparisonRun,
+    PlannedResponse,
+    ReceivedRequest,
+    build_comparison_report,
+    build_har,
+    open_fake_service,
+    run_comparison,
 )
 
 OK = {"ok": True}
 
 
-def ok(_heard: Heard) -> Any:
+def respond_ok(_heard: ReceivedRequest) -> Any:
     return OK
 
 
-def refusal(status: int, code: str, message: str = "no") -> Said:
-    return Said({"ok": False, "errors": [{"code": code, "message": message}]}, status)
+def build_refusal(status: int, code: str, message: str = "no") -> PlannedResponse:
+    return PlannedResponse({"ok": False, "errors": [{"code": code, "message": message}]}, status)
 
 
-class Books:
+class RecipientService:
     """A fake service that stores recipients under ids with its own prefix."""
 
     def __init__(self, prefix: str) -> None:
         self._numbers = itertools.count(1)
         self._prefix = prefix
-        self.kept: dict[str, dict[str, Any]] = {}
+        self.recipients: dict[str, dict[str, Any]] = {}
 
-    def __call__(self, heard: Heard) -> Any:
+    def __call__(self, heard: ReceivedRequest) -> Any:
         path = heard.target.partition("?")[0]
         if heard.method == "POST" and path == "/v1/recipients":
             id_ = f"R-{self._prefix}{next(self._numbers)}"
-            self.kept[id_] = {"id": id_, **json.loads(heard.body)}
-            return {"ok": True, "recipient": self.kept[id_]}
+            self.recipients[id_] = {"id": id_, **json.loads(heard.body)}
+            return {"ok": True, "recipient": self.recipients[id_]}
         if path == "/v1/recipients":
-            return {"ok": True, "recipients": [*self.kept.values()]}
+            return {"ok": True, "recipients": [*self.recipients.values()]}
         id_ = path.split("/")[3]
-        if id_ not in self.kept:
-            return refusal(404, "not_found", f"{id_} is not known")
+        if id_ not in self.recipients:
+            return build_refusal(404, "not_found", f"{id_} is not known")
         if heard.method == "DELETE":
-            del self.kept[id_]
+            del self.recipients[id_]
             return {"ok": True, "object": "deleted"}
         if heard.method == "PATCH":
-            self.kept[id_] |= json.loads(heard.body)
+            self.recipients[id_] |= json.loads(heard.body)
             return {"ok": True, "object": "updated"}
-        return {"ok": True, "recipient": self.kept[id_]}
+        return {"ok": True, "recipient": self.recipients[id_]}
 
 
 SCENARIO = """
@@ -86,11 +86,13 @@ request = "GET /v1/recipients/${one}"
 """
 
 
-async def test_a_scenario_runs_in_each_sides_own_world() -> None:
-    done = await compared(Books("a"), Books("zz"), SCENARIO, allow_writes=True)
-    assert done.report["result"] == "equal"
-    assert done.report["counts"]["compared"] == 6
-    assert done.control.lines == [
+async def test_scenario_runs_with_ids_of_each_side() -> None:
+    comparison = await run_comparison(
+        RecipientService("a"), RecipientService("zz"), SCENARIO, allow_writes=True
+    )
+    assert comparison.report["result"] == "equal"
+    assert comparison.report["counts"]["compared"] == 6
+    assert comparison.control.lines == [
         "POST /v1/recipients",
         "GET /v1/recipients/R-a1",
         "PATCH /v1/recipients/R-a1",
@@ -98,13 +100,18 @@ async def test_a_scenario_runs_in_each_sides_own_world() -> None:
         "DELETE /v1/recipients/R-a1",
         "GET /v1/recipients/R-a1",
     ]
-    assert done.candidate.lines == [line.replace("R-a1", "R-zz1") for line in done.control.lines]
-    assert done.control.heard[0].body == done.candidate.heard[0].body
-    assert '"amount":10.50' in done.control.heard[0].body
-    assert json.loads(done.candidate.heard[2].body) == {"memo": "for R-zz1", "ref": "R-zz1"}
+    assert comparison.candidate.lines == [
+        line.replace("R-a1", "R-zz1") for line in comparison.control.lines
+    ]
+    assert comparison.control.requests[0].body == comparison.candidate.requests[0].body
+    assert '"amount":10.50' in comparison.control.requests[0].body
+    assert json.loads(comparison.candidate.requests[2].body) == {
+        "memo": "for R-zz1",
+        "ref": "R-zz1",
+    }
 
 
-async def test_headers_are_filled_in_as_well() -> None:
+async def test_placeholders_in_headers_are_filled() -> None:
     scenario = """
     [[steps]]
     request = "POST /v1/recipients"
@@ -115,9 +122,11 @@ async def test_headers_are_filled_in_as_well() -> None:
     request = "GET /v1/recipients/${one}"
     headers = { X-Own = "${own}", X-Mine = 'of "${one}", in ${one}', X-Plain = "$${one}" }
     """
-    done = await compared(Books("a"), Books("zz"), scenario, allow_writes=True)
-    assert done.report["result"] == "equal"
-    ours, theirs = done.control.heard, done.candidate.heard
+    comparison = await run_comparison(
+        RecipientService("a"), RecipientService("zz"), scenario, allow_writes=True
+    )
+    assert comparison.report["result"] == "equal"
+    ours, theirs = comparison.control.requests, comparison.candidate.requests
     # The run's token makes keys unique, so a service that remembers keys executes them.
     assert ours[0].headers["idempotency-key"] == "one-token"
     assert theirs[0].headers["idempotency-key"] == "one-token"
@@ -127,23 +136,25 @@ async def test_headers_are_filled_in_as_well() -> None:
     assert ours[1].headers["x-plain"] == "${one}"
 
 
-async def test_an_object_that_turns_into_another_is_a_difference() -> None:
-    class Confused(Books):
-        def __call__(self, heard: Heard) -> Any:
+async def test_object_that_changes_identity_is_a_difference() -> None:
+    class Confused(RecipientService):
+        def __call__(self, heard: ReceivedRequest) -> Any:
             answer = super().__call__(heard)
             if heard.method == "GET" and isinstance(answer, dict) and "recipient" in answer:
                 return {"ok": True, "recipient": {**answer["recipient"], "id": "R-zz7"}}
             return answer
 
-    done = await compared(Books("a"), Confused("zz"), SCENARIO, allow_writes=True)
-    assert done.differences() == [["value", "recipient.id", 1]]
-    (one,) = done.report["differences"][0]["examples"]
+    comparison = await run_comparison(
+        RecipientService("a"), Confused("zz"), SCENARIO, allow_writes=True
+    )
+    assert comparison.list_differences() == [["value", "recipient.id", 1]]
+    (one,) = comparison.report["differences"][0]["examples"]
     assert (one["control"]["text"], one["candidate"]["text"]) == ("R-a1", "R-zz7")
     assert one["note"] == "control's R-a1 was paired with candidate's R-zz1"
 
 
-async def test_what_is_each_sides_own_is_taken_for_the_same_in_answers() -> None:
-    books = Books("w")  # both sides write to the same account
+async def test_ids_of_each_side_are_treated_as_equal_in_answers() -> None:
+    books = RecipientService("w")  # both sides write to the same account
     scenario = """
     [[steps]]
     request = "POST /v1/recipients"
@@ -152,33 +163,43 @@ async def test_what_is_each_sides_own_is_taken_for_the_same_in_answers() -> None
     request = "GET /v1/payments?search=${own}"
     """
 
-    def says(heard: Heard) -> Any:
+    def says(heard: ReceivedRequest) -> Any:
         if heard.method == "POST":
             return books(heard)
         word = heard.target.rpartition("=")[2]
-        return {"found": [one for one in books.kept.values() if word in one["email"]]}
+        return {
+            "found": [
+                recipient for recipient in books.recipients.values() if word in recipient["email"]
+            ]
+        }
 
-    done = await compared(says, says, scenario, allow_writes=True)
-    assert done.report["result"] == "equal"
-    assert len(books.kept) == len({one["email"] for one in books.kept.values()}) == 2
+    comparison = await run_comparison(says, says, scenario, allow_writes=True)
+    assert comparison.report["result"] == "equal"
+    assert (
+        len(books.recipients)
+        == len({recipient["email"] for recipient in books.recipients.values()})
+        == 2
+    )
 
 
-async def test_an_id_that_was_the_same_for_both_stays_so() -> None:
-    def says(heard: Heard) -> Any:
+async def test_id_equal_on_both_sides_stays_equal() -> None:
+    def says(heard: ReceivedRequest) -> Any:
         is_later = heard.target.endswith("B-2") and heard.headers["x-api-key"] == CANDIDATE_KEY
         return {"recipient": {"id": "R-2" if is_later else "R-1"}}
 
-    done = await compared(says, says, "GET /v1/batches/B-1\nGET /v1/batches/B-2")
-    assert done.differences() == [["value", "recipient.id", 1]]
+    comparison = await run_comparison(says, says, "GET /v1/batches/B-1\nGET /v1/batches/B-2")
+    assert comparison.list_differences() == [["value", "recipient.id", 1]]
 
 
-async def test_without_leave_no_write_is_sent_and_what_needs_it_is_skipped() -> None:
-    done = await compared(Books("a"), Books("b"), SCENARIO, "GET /v1/recipients")
-    assert done.control.lines == done.candidate.lines == ["GET /v1/recipients"]
-    told = done.report
+async def test_without_writes_allowed_dependent_steps_are_skipped() -> None:
+    comparison = await run_comparison(
+        RecipientService("a"), RecipientService("b"), SCENARIO, "GET /v1/recipients"
+    )
+    assert comparison.control.lines == comparison.candidate.lines == ["GET /v1/recipients"]
+    told = comparison.report
     assert told["exit_code"] == 0
-    assert [one["step"] for one in told["not_sent"]] == [1]
-    assert [one["step"] for one in told["skipped"]] == [2, 3, 4, 5, 6]
+    assert [step["step"] for step in told["not_sent"]] == [1]
+    assert [step["step"] for step in told["skipped"]] == [2, 3, 4, 5, 6]
     assert "write and was not sent" in told["skipped"][0]["why"]
     assert told["remarks"][0] == (
         "Not sent: 1 write, and 5 steps that need their results. "
@@ -186,334 +207,379 @@ async def test_without_leave_no_write_is_sent_and_what_needs_it_is_skipped() -> 
     )
 
 
-async def test_where_nothing_could_be_compared_nothing_is_called_equal() -> None:
-    done = await compared(Books("a"), Books("b"), SCENARIO)
-    assert (done.report["result"], done.report["exit_code"]) == ("could not run", 2)
-    assert done.control.heard == done.candidate.heard == []
+async def test_run_without_comparisons_reports_no_equality() -> None:
+    comparison = await run_comparison(RecipientService("a"), RecipientService("b"), SCENARIO)
+    assert (comparison.report["result"], comparison.report["exit_code"]) == ("could not run", 2)
+    assert comparison.control.requests == comparison.candidate.requests == []
 
 
-async def test_steps_that_need_what_was_refused_are_skipped_and_told() -> None:
-    def refuses(heard: Heard) -> Any:
-        return refusal(406, "invalid_field") if heard.method == "POST" else OK
+async def test_steps_that_depend_on_refused_step_are_skipped_and_reported() -> None:
+    def refuses(heard: ReceivedRequest) -> Any:
+        return build_refusal(406, "invalid_field") if heard.method == "POST" else OK
 
-    done = await compared(refuses, refuses, SCENARIO, allow_writes=True)
-    assert (done.report["result"], done.report["exit_code"]) == ("could not run", 2)
-    assert {one["why"] for one in done.report["skipped"]} == {
+    comparison = await run_comparison(refuses, refuses, SCENARIO, allow_writes=True)
+    assert (comparison.report["result"], comparison.report["exit_code"]) == ("could not run", 2)
+    assert {step["why"] for step in comparison.report["skipped"]} == {
         "needs recipient.id of step 1, but the 406 of control does not contain it"
     }
-    done = await compared(Books("a"), refuses, SCENARIO, allow_writes=True)
-    assert done.differences() == [["status", "@status", 1]]
-    assert "but the 406 of candidate" in done.report["skipped"][0]["why"]
+    comparison = await run_comparison(RecipientService("a"), refuses, SCENARIO, allow_writes=True)
+    assert comparison.list_differences() == [["status", "@status", 1]]
+    assert "but the 406 of candidate" in comparison.report["skipped"][0]["why"]
 
 
-async def test_each_key_goes_to_its_own_side_and_to_no_other() -> None:
+async def test_each_key_is_sent_to_its_own_side_only() -> None:
     steps = "\n".join(
         f'[[steps]]\nrequest = "GET /v1/batches"\nkey = "{key}"' for key in ("own", "none", "wrong")
     )
-    done = await compared(ok, ok, "GET /v1/recipients\nHEAD /v1/batches", steps)
+    comparison = await run_comparison(
+        respond_ok, respond_ok, "GET /v1/recipients\nHEAD /v1/batches", steps
+    )
     sent = [
-        [one.headers.get("x-api-key") for one in town.heard]
-        for town in (done.control, done.candidate)
+        [received.headers.get("x-api-key") for received in town.requests]
+        for town in (comparison.control, comparison.candidate)
     ]
     wrong = "a-key-that-is-nobodys"
     assert sent == [
         [CONTROL_KEY, CONTROL_KEY, CONTROL_KEY, None, wrong],
         [CANDIDATE_KEY, CANDIDATE_KEY, CANDIDATE_KEY, None, wrong],
     ]
-    for town, foreign in ((done.control, CANDIDATE_KEY), (done.candidate, CONTROL_KEY)):
-        assert foreign not in json.dumps([[one.line, one.body, one.headers] for one in town.heard])
+    for town, foreign in ((comparison.control, CANDIDATE_KEY), (comparison.candidate, CONTROL_KEY)):
+        assert foreign not in json.dumps(
+            [[received.line, received.body, received.headers] for received in town.requests]
+        )
 
 
-async def test_a_redirect_is_compared_and_not_followed() -> None:
-    async with open_town(ok) as elsewhere:
+async def test_redirect_is_compared_and_not_followed() -> None:
+    async with open_fake_service(respond_ok) as elsewhere:
 
-        def redirects(_heard: Heard) -> Any:
-            return Said(OK, 302, {"Location": f"{elsewhere.url}/v1/recipients"})
+        def redirects(_heard: ReceivedRequest) -> Any:
+            return PlannedResponse(OK, 302, {"Location": f"{elsewhere.url}/v1/recipients"})
 
-        done = await compared(redirects, redirects, "GET /v1/recipients")
-        assert done.report["operations"][0]["statuses"] == {"302/302": 1}
-        assert elsewhere.heard == []
-        assert done.report["remarks"] == [
+        comparison = await run_comparison(redirects, redirects, "GET /v1/recipients")
+        assert comparison.report["operations"][0]["statuses"] == {"302/302": 1}
+        assert elsewhere.requests == []
+        assert comparison.report["remarks"] == [
             "Both sides redirected 1 time. Redirects are not followed: give the addresses that they lead to.",
             "No answer was a success on both sides: only error responses were compared.",
         ]
 
 
 async def test_cookies_are_not_kept() -> None:
-    done = await compared(
-        lambda _: Said(OK, headers={"Set-Cookie": "session=1; Path=/"}),
-        ok,
+    comparison = await run_comparison(
+        lambda _: PlannedResponse(OK, headers={"Set-Cookie": "session=1; Path=/"}),
+        respond_ok,
         "GET /v1/recipients\nGET /v1/batches",
     )
-    assert not [one for one in done.control.heard if "cookie" in one.headers]
+    assert not [
+        received for received in comparison.control.requests if "cookie" in received.headers
+    ]
 
 
 @pytest.mark.parametrize("side", ["control", "candidate"])
-async def test_a_side_that_cannot_be_reached_is_told_before_anything_is_sent(side: str) -> None:
-    async with open_town(ok) as town:
+async def test_unreachable_side_is_reported_before_any_request(side: str) -> None:
+    async with open_fake_service(respond_ok) as town:
         urls = [town.url, "http://127.0.0.1:1"]
-        told = await report(urls if side == "candidate" else urls[::-1], "GET /v1/recipients")
+        told = await build_comparison_report(
+            urls if side == "candidate" else urls[::-1], "GET /v1/recipients"
+        )
         assert told["exit_code"] == 2
         assert told["sentence"] == (
             f"The comparison could not run: {side} at http://127.0.0.1:1 cannot be reached: "
             "cannot connect: connection refused."
         )
-        assert town.heard == []
+        assert town.requests == []
 
 
-async def test_a_name_that_can_be_none_is_told_like_one_that_is_not_known() -> None:
-    async with open_town(ok) as town:
-        told = await report([town.url, "http://a..b"], "GET /v1/recipients")
+async def test_invalid_host_name_is_reported_as_unknown_host() -> None:
+    async with open_fake_service(respond_ok) as town:
+        told = await build_comparison_report([town.url, "http://a..b"], "GET /v1/recipients")
     assert told["exit_code"] == 2
     assert told["sentence"].endswith(
         "candidate at http://a..b cannot be reached: the host name cannot be resolved."
     )
 
 
-async def test_a_side_that_gives_no_answer_is_told_and_the_rest_is_compared() -> None:
-    def slow(heard: Heard) -> Any:
-        return Said(OK, wait=30 if "batches" in heard.target else 0)
+async def test_missing_answer_is_reported_and_rest_is_compared() -> None:
+    def slow(heard: ReceivedRequest) -> Any:
+        return PlannedResponse(OK, delay_seconds=30 if "batches" in heard.target else 0)
 
-    done = await compared(ok, slow, "GET /v1/recipients\nGET /v1/batches", seconds=0.3)
-    assert done.report["exit_code"] == 2
-    assert [(one["request"], one["why"]) for one in done.report["failed"]] == [
+    comparison = await run_comparison(
+        respond_ok, slow, "GET /v1/recipients\nGET /v1/batches", seconds=0.3
+    )
+    assert comparison.report["exit_code"] == 2
+    assert [(one["request"], one["why"]) for one in comparison.report["failed"]] == [
         ("GET /v1/batches", "candidate: no answer within 0.3 s")
     ]
-    assert done.report["counts"]["equal"] == 1
+    assert comparison.report["counts"]["equal"] == 1
 
 
-async def test_a_difference_outranks_an_answer_that_is_wanting() -> None:
-    def says(heard: Heard) -> Any:
-        return Said(OK, drops=True) if "batches" in heard.target else {"ok": False}
+async def test_difference_outranks_missing_answer() -> None:
+    def says(heard: ReceivedRequest) -> Any:
+        return (
+            PlannedResponse(OK, drops_connection=True)
+            if "batches" in heard.target
+            else {"ok": False}
+        )
 
-    done = await compared(ok, says, "GET /v1/recipients\nGET /v1/batches")
-    assert done.report["exit_code"] == 1
-    assert len(done.report["failed"]) == 1
+    comparison = await run_comparison(respond_ok, says, "GET /v1/recipients\nGET /v1/batches")
+    assert comparison.report["exit_code"] == 1
+    assert len(comparison.report["failed"]) == 1
 
 
-async def test_a_read_whose_connection_drops_is_asked_once_more_and_a_write_never() -> None:
-    asked: list[str] = []
+async def test_read_is_retried_once_after_dropped_connection_and_write_never() -> None:
+    queries: list[str] = []
 
-    def drops_once(heard: Heard) -> Any:
-        asked.append(heard.line)
-        return Said(OK, drops=asked.count(heard.line) == 1)
+    def drops_once(heard: ReceivedRequest) -> Any:
+        queries.append(heard.line)
+        return PlannedResponse(OK, drops_connection=queries.count(heard.line) == 1)
 
     writes = '[[steps]]\nrequest = "DELETE /v1/recipients/R-1"'
-    done = await compared(ok, drops_once, "GET /v1/recipients", writes, allow_writes=True)
-    assert asked == ["GET /v1/recipients", "GET /v1/recipients", "DELETE /v1/recipients/R-1"]
-    assert done.report["counts"]["equal"] == 1
-    assert done.report["failed"][0]["why"].startswith(
+    comparison = await run_comparison(
+        respond_ok, drops_once, "GET /v1/recipients", writes, allow_writes=True
+    )
+    assert queries == ["GET /v1/recipients", "GET /v1/recipients", "DELETE /v1/recipients/R-1"]
+    assert comparison.report["counts"]["equal"] == 1
+    assert comparison.report["failed"][0]["why"].startswith(
         "candidate: the connection was dropped; the outcome of the write"
     )
 
 
 @pytest.mark.parametrize("side", ["control", "candidate"])
-async def test_a_key_that_the_first_answer_refuses_ends_it(side: str) -> None:
-    def refuses(_heard: Heard) -> Any:
-        return refusal(403, "invalid_api_key")
+async def test_key_refused_by_first_answer_ends_the_run(side: str) -> None:
+    def refuses(_heard: ReceivedRequest) -> Any:
+        return build_refusal(403, "invalid_api_key")
 
-    says = (refuses, ok) if side == "control" else (ok, refuses)
+    says = (refuses, respond_ok) if side == "control" else (respond_ok, refuses)
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(100))
-    done = await compared(*says, lines)
-    assert done.report["exit_code"] == 2
+    comparison = await run_comparison(*says, lines)
+    assert comparison.report["exit_code"] == 2
     assert (
         f"{side} refuses its API key (403 invalid_api_key); check {side.upper()}_API_KEY"
-        in (done.report["sentence"])
+        in (comparison.report["sentence"])
     )
-    assert len(done.control.heard) < 50
+    assert len(comparison.control.requests) < 50
 
 
 @pytest.mark.parametrize("first", ["GET /v1/geography/countries/US", "GET /v1/nothing"])
-async def test_a_wrong_key_ends_it_though_the_first_request_needs_none(first: str) -> None:
-    def says(heard: Heard) -> Any:
+async def test_wrong_key_ends_run_even_if_first_request_needs_none(first: str) -> None:
+    def says(heard: ReceivedRequest) -> Any:
         if "geography" in heard.target:
             return OK
         if "nothing" in heard.target:
-            return refusal(404, "not_found")
-        return refusal(403, "invalid_api_key")
+            return build_refusal(404, "not_found")
+        return build_refusal(403, "invalid_api_key")
 
-    done = await compared(says, says, f"{first}\nGET /v1/recipients\nGET /v1/batches")
-    assert done.report["exit_code"] == 2
-    assert "control refuses its API key" in done.report["sentence"]
-
-
-async def test_a_later_refusal_of_a_key_is_a_difference_like_others() -> None:
-    def says(heard: Heard) -> Any:
-        return refusal(403, "invalid_api_key") if "batches" in heard.target else OK
-
-    done = await compared(ok, says, "GET /v1/recipients\nGET /v1/batches")
-    assert done.differences() == [["status", "@status", 1]]
+    comparison = await run_comparison(says, says, f"{first}\nGET /v1/recipients\nGET /v1/batches")
+    assert comparison.report["exit_code"] == 2
+    assert "control refuses its API key" in comparison.report["sentence"]
 
 
-async def test_both_sides_are_asked_at_the_same_time() -> None:
-    both = asyncio.Barrier(2)
+async def test_later_refusal_of_key_is_an_ordinary_difference() -> None:
+    def says(heard: ReceivedRequest) -> Any:
+        return build_refusal(403, "invalid_api_key") if "batches" in heard.target else OK
 
-    async def says(_heard: Heard) -> Any:
+    comparison = await run_comparison(respond_ok, says, "GET /v1/recipients\nGET /v1/batches")
+    assert comparison.list_differences() == [["status", "@status", 1]]
+
+
+async def test_both_sides_are_requested_concurrently() -> None:
+    barrier = asyncio.Barrier(2)
+
+    async def says(_heard: ReceivedRequest) -> Any:
         async with asyncio.timeout(30):
-            await both.wait()  # neither side can continue alone
+            await barrier.wait()  # neither side can continue alone
         return OK
 
-    done = await compared(says, says, "GET /v1/recipients\nGET /v1/batches", side_by_side=1)
-    assert done.report["counts"]["equal"] == 2
+    comparison = await run_comparison(
+        says, says, "GET /v1/recipients\nGET /v1/batches", side_by_side=1
+    )
+    assert comparison.report["counts"]["equal"] == 2
 
 
-async def test_no_more_steps_are_under_way_than_was_said() -> None:
-    def says(_heard: Heard) -> Any:
-        return Said(OK, wait=0.01)
+async def test_concurrency_limit_of_steps_holds() -> None:
+    def says(_heard: ReceivedRequest) -> Any:
+        return PlannedResponse(OK, delay_seconds=0.01)
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(60))
-    done = await compared(says, says, lines, side_by_side=3)
-    assert done.control.most_at_once == done.candidate.most_at_once == 3
+    comparison = await run_comparison(says, says, lines, side_by_side=3)
+    assert (
+        comparison.control.max_concurrent_requests
+        == comparison.candidate.max_concurrent_requests
+        == 3
+    )
 
 
-async def test_reads_that_may_learn_an_id_wait_for_what_tells_it() -> None:
+async def test_reads_that_need_an_id_wait_for_its_source() -> None:
     """The list is slow, and later steps still use the candidate's own id."""
 
     def of(prefix: str) -> Any:
-        def says(heard: Heard) -> Any:
+        def says(heard: ReceivedRequest) -> Any:
             if heard.target == "/v1/recipients":
                 ids = [f"R-{prefix}{number}" for number in range(3)]
-                return Said({"recipients": [{"id": id_} for id_ in ids]}, wait=0.2)
+                return PlannedResponse(
+                    {"recipients": [{"id": id_} for id_ in ids]}, delay_seconds=0.2
+                )
             id_ = heard.target.split("/")[3]
             known = id_.startswith(f"R-{prefix}")
-            return {"recipient": {"id": id_}} if known else refusal(404, "not_found")
+            return {"recipient": {"id": id_}} if known else build_refusal(404, "not_found")
 
         return says
 
     lines = "GET /v1/recipients\n" + "\n".join(f"GET /v1/recipients/R-a{n}" for n in range(3))
-    done = await compared(of("a"), of("b"), lines, side_by_side=8)
-    assert done.report["result"] == "equal"
-    assert sorted(done.candidate.lines[1:]) == [f"GET /v1/recipients/R-b{n}" for n in range(3)]
-    assert done.report["ids"] == {"paired": 3, "spelled_differently": 3}
-    assert "3 ids of 3 differ between the two sides" in done.report["remarks"][0]
+    comparison = await run_comparison(of("a"), of("b"), lines, side_by_side=8)
+    assert comparison.report["result"] == "equal"
+    assert sorted(comparison.candidate.lines[1:]) == [
+        f"GET /v1/recipients/R-b{n}" for n in range(3)
+    ]
+    assert comparison.report["ids"] == {"paired": 3, "spelled_differently": 3}
+    assert "3 ids of 3 differ between the two sides" in comparison.report["remarks"][0]
 
 
-async def test_recorded_traffic_is_played_with_each_sides_own_ids() -> None:
-    recorded = har(
+async def test_recorded_traffic_is_replayed_with_ids_of_each_side() -> None:
+    recorded = build_har(
         ("POST", "https://old.example/v1/recipients", {"n": 1}, {"recipient": {"id": "R-rec"}}),
         ("GET", "https://old.example/v1/recipients/R-rec"),
         ("PATCH", "https://old.example/v1/recipients/R-rec", {"memo": "to R-rec"}),
         ("DELETE", "https://old.example/v1/recipients/R-rec"),
     )
-    done = await compared(Books("a"), Books("b"), recorded, allow_writes=True)
-    assert done.report["result"] == "equal"
-    assert [line.split("/")[-1] for line in done.control.lines[1:]] == ["R-a1"] * 3
-    assert [line.split("/")[-1] for line in done.candidate.lines[1:]] == ["R-b1"] * 3
-    assert done.candidate.heard[2].body == '{"memo": "to R-b1"}'
+    comparison = await run_comparison(
+        RecipientService("a"), RecipientService("b"), recorded, allow_writes=True
+    )
+    assert comparison.report["result"] == "equal"
+    assert [line.split("/")[-1] for line in comparison.control.lines[1:]] == ["R-a1"] * 3
+    assert [line.split("/")[-1] for line in comparison.candidate.lines[1:]] == ["R-b1"] * 3
+    assert comparison.candidate.requests[2].body == '{"memo": "to R-b1"}'
 
 
-async def test_recorded_reads_keep_ids_that_are_still_there_though_the_list_has_shifted() -> None:
-    def says(heard: Heard) -> Any:
+async def test_recorded_reads_keep_existing_ids_in_shifted_list() -> None:
+    def says(heard: ReceivedRequest) -> Any:
         ids = ["R-new", "R-old"]
         if heard.target == "/v1/recipients":
             return {"recipients": [{"id": id_} for id_ in ids]}
         return {"recipient": {"id": heard.target.split("/")[3]}}
 
-    recorded = har(
+    recorded = build_har(
         ("GET", "https://old.example/v1/recipients", None, {"recipients": [{"id": "R-old"}]}),
         ("GET", "https://old.example/v1/recipients/R-old"),
     )
-    done = await compared(says, says, recorded)
-    assert done.control.lines[1] == done.candidate.lines[1] == "GET /v1/recipients/R-old"
+    comparison = await run_comparison(says, says, recorded)
+    assert (
+        comparison.control.lines[1] == comparison.candidate.lines[1] == "GET /v1/recipients/R-old"
+    )
 
 
-async def test_what_needs_a_recorded_write_that_is_not_sent_is_skipped() -> None:
-    recorded = har(
+async def test_step_that_needs_unsent_recorded_write_is_skipped() -> None:
+    recorded = build_har(
         ("POST", "https://old.example/v1/recipients", {"n": 1}, {"recipient": {"id": "R-rec"}}),
         ("GET", "https://old.example/v1/recipients/R-rec"),
         ("GET", "https://old.example/v1/recipients"),
     )
-    done = await compared(Books("a"), Books("b"), recorded)
-    assert done.control.lines == ["GET /v1/recipients"]
-    assert (done.report["counts"]["not_sent"], done.report["counts"]["skipped"]) == (1, 1)
-    assert done.report["exit_code"] == 0
+    comparison = await run_comparison(RecipientService("a"), RecipientService("b"), recorded)
+    assert comparison.control.lines == ["GET /v1/recipients"]
+    assert (comparison.report["counts"]["not_sent"], comparison.report["counts"]["skipped"]) == (
+        1,
+        1,
+    )
+    assert comparison.report["exit_code"] == 0
 
 
-async def test_noise_is_where_control_differs_from_itself() -> None:
+async def test_noise_is_a_path_where_control_differs_from_itself() -> None:
     numbers = itertools.count()
 
-    def says(heard: Heard) -> Any:
+    def says(heard: ReceivedRequest) -> Any:
         wrong = heard.headers["x-api-key"] == CANDIDATE_KEY
         return {"ok": True, "serial": next(numbers), "amount": "1.01" if wrong else "1.00"}
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(10))
-    done = await compared(says, says, lines, measure_noise=True)
-    assert done.differences() == [["value", "amount", 10]]
-    assert [(one["path"], one["answers"]) for one in done.report["noise"]] == [("serial", 10)]
-    assert len(done.control.heard) == 20
-    assert len(done.candidate.heard) == 10
+    comparison = await run_comparison(says, says, lines, measure_noise=True)
+    assert comparison.list_differences() == [["value", "amount", 10]]
+    assert [(one["path"], one["answers"]) for one in comparison.report["noise"]] == [("serial", 10)]
+    assert len(comparison.control.requests) == 20
+    assert len(comparison.candidate.requests) == 10
 
 
-async def test_one_answer_in_which_control_wavers_hides_no_difference_in_others() -> None:
-    asked: list[str] = []
+async def test_noise_in_one_answer_hides_no_difference_in_others() -> None:
+    queries: list[str] = []
 
-    def control(heard: Heard) -> Any:
-        asked.append(heard.target)
-        wavers = heard.target.endswith("=3") and asked.count(heard.target) == 2
+    def control(heard: ReceivedRequest) -> Any:
+        queries.append(heard.target)
+        wavers = heard.target.endswith("=3") and queries.count(heard.target) == 2
         return {"amount": "9.99" if wavers else "1.00"}
 
-    def candidate(heard: Heard) -> Any:
+    def candidate(heard: ReceivedRequest) -> Any:
         return {"amount": "1.01" if heard.target.endswith(("=7", "=3")) else "1.00"}
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(20))
-    done = await compared(control, candidate, lines, measure_noise=True)
-    assert done.differences() == [["value", "amount", 1]]
-    assert [(one["path"], one["answers"]) for one in done.report["noise"]] == [("amount", 1)]
-    assert done.report["counts"]["different"] == 1
+    comparison = await run_comparison(control, candidate, lines, measure_noise=True)
+    assert comparison.list_differences() == [["value", "amount", 1]]
+    assert [(one["path"], one["answers"]) for one in comparison.report["noise"]] == [("amount", 1)]
+    assert comparison.report["counts"]["different"] == 1
 
 
-async def test_values_that_waver_hide_no_field_that_is_missing_or_of_another_type() -> None:
+async def test_unstable_values_hide_no_missing_field_or_changed_type() -> None:
     numbers = itertools.count()
 
-    def control(_heard: Heard) -> Any:
+    def control(_heard: ReceivedRequest) -> Any:
         return {"ok": True, "serial": next(numbers), "seen": str(next(numbers))}
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
-    done = await compared(control, lambda _: {"ok": True, "seen": 1}, lines, measure_noise=True)
-    assert done.differences() == [["type", "seen", 3], ["missing", "serial", 3]]
-    assert done.report["counts"]["different"] == 3
+    comparison = await run_comparison(
+        control, lambda _: {"ok": True, "seen": 1}, lines, measure_noise=True
+    )
+    assert comparison.list_differences() == [["type", "seen", 3], ["missing", "serial", 3]]
+    assert comparison.report["counts"]["different"] == 3
 
 
-async def test_fields_that_come_and_go_in_control_are_noise() -> None:
+async def test_unstable_fields_of_control_are_noise() -> None:
     numbers = itertools.count()
 
-    def control(_heard: Heard) -> Any:
+    def control(_heard: ReceivedRequest) -> Any:
         return {"ok": True, "serial": 1} if next(numbers) % 2 else OK
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
-    done = await compared(control, ok, lines, measure_noise=True, side_by_side=1)
-    assert done.differences() == []
-    done = await compared(control, lambda _: {"ok": True, "serial": 2}, lines, measure_noise=True)
-    assert done.differences() == []
+    comparison = await run_comparison(
+        control, respond_ok, lines, measure_noise=True, side_by_side=1
+    )
+    assert comparison.list_differences() == []
+    comparison = await run_comparison(
+        control, lambda _: {"ok": True, "serial": 2}, lines, measure_noise=True
+    )
+    assert comparison.list_differences() == []
 
 
-async def test_a_write_is_not_sent_twice_to_measure_noise() -> None:
-    done = await compared(Books("a"), Books("b"), SCENARIO, allow_writes=True, measure_noise=True)
-    assert [line for line in done.control.lines if line.startswith("POST")] == [
+async def test_write_is_not_repeated_to_measure_noise() -> None:
+    comparison = await run_comparison(
+        RecipientService("a"),
+        RecipientService("b"),
+        SCENARIO,
+        allow_writes=True,
+        measure_noise=True,
+    )
+    assert [line for line in comparison.control.lines if line.startswith("POST")] == [
         "POST /v1/recipients"
     ]
 
 
-async def test_a_read_is_asked_until_what_it_waits_for_is_so() -> None:
-    asked = itertools.count()
+async def test_read_is_polled_until_its_condition_holds() -> None:
+    call_count = itertools.count()
 
-    def says(heard: Heard) -> Any:
+    def says(heard: ReceivedRequest) -> Any:
         if heard.headers["x-api-key"] == CONTROL_KEY:
             return {"batch": {"status": "complete"}}
-        return {"batch": {"status": "complete" if next(asked) else "processing"}}
+        return {"batch": {"status": "complete" if next(call_count) else "processing"}}
 
     step = """
     [[steps]]
     request = "GET /v1/batches/B-1"
     until = { path = "batch.status", is = "complete", within = 20 }
     """
-    done = await compared(says, says, step)
-    assert done.report["result"] == "equal"
-    assert (len(done.control.heard), len(done.candidate.heard)) == (1, 2)
+    comparison = await run_comparison(says, says, step)
+    assert comparison.report["result"] == "equal"
+    assert (len(comparison.control.requests), len(comparison.candidate.requests)) == (1, 2)
 
 
-async def test_what_is_not_awaited_in_time_is_compared_as_it_is() -> None:
-    def says(heard: Heard) -> Any:
+async def test_answer_is_compared_when_its_condition_times_out() -> None:
+    def says(heard: ReceivedRequest) -> Any:
         is_control = heard.headers["x-api-key"] == CONTROL_KEY
         return {"batch": {"status": "complete" if is_control else "processing"}}
 
@@ -522,44 +588,44 @@ async def test_what_is_not_awaited_in_time_is_compared_as_it_is() -> None:
     request = "GET /v1/batches/B-1"
     until = { path = "batch.status", is = "complete", within = 0.1 }
     """
-    done = await compared(says, says, step)
-    assert done.differences() == [["value", "batch.status", 1]]
+    comparison = await run_comparison(says, says, step)
+    assert comparison.list_differences() == [["value", "batch.status", 1]]
 
 
-async def test_rules_of_a_scenario_hold_for_its_own_steps_and_are_counted() -> None:
+async def test_scenario_rules_apply_to_own_steps_and_are_counted() -> None:
     numbers = itertools.count()
 
-    def says(_heard: Heard) -> Any:
+    def says(_heard: ReceivedRequest) -> Any:
         return {"serial": next(numbers)}
 
     scenario = """
     rules = { present = [{ path = "serial", reason = "counts every answer" }] }
     steps = [{ request = "GET /v1/recipients" }]
     """
-    done = await compared(says, says, scenario, "GET /v1/recipients")
-    assert done.differences() == [["value", "serial", 1]]
-    (rule,) = [one for one in done.report["rules"] if one["origin"] == "input 1"]
+    comparison = await run_comparison(says, says, scenario, "GET /v1/recipients")
+    assert comparison.list_differences() == [["value", "serial", 1]]
+    (rule,) = [one for one in comparison.report["rules"] if one["origin"] == "input 1"]
     assert (rule["reason"], rule["used"]) == ("counts every answer", 1)
 
 
-async def test_times_need_be_the_same_where_both_sides_look_at_the_same_objects() -> None:
+async def test_times_must_agree_if_both_sides_show_the_same_objects() -> None:
     seconds = iter(range(60))
 
-    def says(_heard: Heard) -> Any:
+    def says(_heard: ReceivedRequest) -> Any:
         return {"createdAt": f"2026-03-01T10:00:{next(seconds):02}.000Z"}
 
     write = '[[steps]]\nrequest = "POST /v1/batches"'
-    reads = await compared(says, says, "GET /v1/recipients")
-    assert reads.differences() == [["value", "createdAt", 1]]
-    writes = await compared(says, says, write, allow_writes=True)
-    assert writes.differences() == []
+    reads = await run_comparison(says, says, "GET /v1/recipients")
+    assert reads.list_differences() == [["value", "createdAt", 1]]
+    writes = await run_comparison(says, says, write, allow_writes=True)
+    assert writes.list_differences() == []
 
 
-def differs_once_in(number: int) -> tuple[Any, Any]:
+def build_services_with_one_difference(number: int) -> tuple[Any, Any]:
     """Build two services; one amount in one answer of the candidate is wrong by a cent."""
 
     def of(wrong_page: int | None) -> Any:
-        def says(heard: Heard) -> Any:
+        def says(heard: ReceivedRequest) -> Any:
             page = int(re.findall(r"page=(\d+)", heard.target)[0])
             amount = f"{page}.{'01' if page == wrong_page else '00'}"
             return f'{{"ok":true,"payments":[{{"id":"P-{page}","amount":"{amount}"}}]}}'.encode()
@@ -569,71 +635,81 @@ def differs_once_in(number: int) -> tuple[Any, Any]:
     return of(None), of(number)
 
 
-LINES = "\n".join(f"GET /v1/payments?page={page}" for page in range(10_000))
+TEN_THOUSAND_READS = "\n".join(f"GET /v1/payments?page={page}" for page in range(10_000))
 
 
 async def test_ten_thousand_equal_answers_have_no_difference() -> None:
-    same, _ = differs_once_in(0)
-    done = await compared(same, same, LINES, side_by_side=16)
-    assert done.report["sentence"] == "Equal: 10,000 answers of each side say the same."
-    assert done.report["differences"] == []
-    assert done.control.most_at_once <= 16
+    same, _ = build_services_with_one_difference(0)
+    comparison = await run_comparison(same, same, TEN_THOUSAND_READS, side_by_side=16)
+    assert comparison.report["sentence"] == "Equal: 10,000 answers of each side say the same."
+    assert comparison.report["differences"] == []
+    assert comparison.control.max_concurrent_requests <= 16
 
 
-async def test_one_wrong_amount_in_ten_thousand_answers_shows() -> None:
-    done = await compared(*differs_once_in(7_654), LINES, side_by_side=16)
-    assert done.differences() == [["value", "payments[].amount", 1]]
-    (one,) = done.report["differences"][0]["examples"]
+async def test_one_wrong_amount_in_ten_thousand_answers_is_found() -> None:
+    comparison = await run_comparison(
+        *build_services_with_one_difference(7_654), TEN_THOUSAND_READS, side_by_side=16
+    )
+    assert comparison.list_differences() == [["value", "payments[].amount", 1]]
+    (one,) = comparison.report["differences"][0]["examples"]
     assert (one["control"]["text"], one["candidate"]["text"]) == ("7654.00", "7654.01")
     assert one["request"] == "GET /v1/payments?page=7654"
-    assert done.report["counts"]["equal"] == 9_999
+    assert comparison.report["counts"]["equal"] == 9_999
 
 
-async def test_a_difference_in_every_answer_is_told_once_with_a_few_examples() -> None:
+async def test_difference_in_every_answer_is_reported_once_with_examples() -> None:
     lines = "\n".join(f"GET /v1/payments?page={page}" for page in range(200))
-    done = await compared(
+    comparison = await run_comparison(
         lambda _: {"amount": "1.00"}, lambda _: {"amount": "1.01"}, lines, examples=3
     )
-    assert done.differences() == [["value", "amount", 200]]
-    assert len(done.report["differences"][0]["examples"]) == 3
+    assert comparison.list_differences() == [["value", "amount", 200]]
+    assert len(comparison.report["differences"][0]["examples"]) == 3
 
 
-async def test_two_runs_over_the_same_answers_give_the_same_report() -> None:
-    def wavers(heard: Heard) -> Any:
+async def test_equal_answers_give_equal_reports() -> None:
+    def wavers(heard: ReceivedRequest) -> Any:
         page = int(heard.target.rpartition("=")[2])
         late = 0.02 if page % 7 == 0 else 0
-        return Said({"list": [{"id": f"R-{page % 5}x", "n": page}]}, wait=late)
+        return PlannedResponse({"list": [{"id": f"R-{page % 5}x", "n": page}]}, delay_seconds=late)
 
-    def other(heard: Heard) -> Any:
+    def other(heard: ReceivedRequest) -> Any:
         page = int(heard.target.rpartition("=")[2])
         return {"list": [{"id": f"R-{page % 3}y", "n": page}]}
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(40))
-    reports = [await compared(wavers, other, lines, side_by_side=8) for _ in range(2)]
-    one, two = (done.report["differences"] for done in reports)
+    reports = [await run_comparison(wavers, other, lines, side_by_side=8) for _ in range(2)]
+    one, two = (comparison.report["differences"] for comparison in reports)
     assert one
     assert one == two
 
 
-async def test_answers_that_are_all_refusals_are_called_that() -> None:
-    done: Compared = await compared(
-        lambda _: refusal(404, "not_found"), lambda _: refusal(404, "not_found"), "GET /v1/batches"
+async def test_run_of_refusals_only_is_reported_as_such() -> None:
+    comparison: ComparisonRun = await run_comparison(
+        lambda _: build_refusal(404, "not_found"),
+        lambda _: build_refusal(404, "not_found"),
+        "GET /v1/batches",
     )
-    assert done.report["exit_code"] == 0
-    assert done.report["remarks"] == [
+    assert comparison.report["exit_code"] == 0
+    assert comparison.report["remarks"] == [
         "No answer was a success on both sides: only error responses were compared."
     ]
 
 
-async def test_a_limit_that_is_reached_is_told() -> None:
-    done = await compared(ok, lambda _: refusal(429, "rate_limit_exceeded"), "GET /v1/batches")
-    assert "Candidate answered 429 1 time: its rate limit was reached." in done.report["remarks"]
+async def test_reached_limit_is_reported() -> None:
+    comparison = await run_comparison(
+        respond_ok, lambda _: build_refusal(429, "rate_limit_exceeded"), "GET /v1/batches"
+    )
+    assert (
+        "Candidate answered 429 1 time: its rate limit was reached." in comparison.report["remarks"]
+    )
 
 
-async def test_a_rule_in_a_file_is_counted_when_it_was_needed() -> None:
+async def test_used_rule_of_file_is_counted() -> None:
     rules = Rules().combine(
         build_rules({"ignore": [{"path": "x", "reason": "never read"}]}, "rules.toml")
     )
-    done = await compared(lambda _: {"x": 1}, lambda _: {}, "GET /v1/batches", rules=rules)
-    assert done.differences() == []
-    assert [one["used"] for one in done.report["rules"] if one["path"] == "x"] == [1]
+    comparison = await run_comparison(
+        lambda _: {"x": 1}, lambda _: {}, "GET /v1/batches", rules=rules
+    )
+    assert comparison.list_differences() == []
+    assert [rule["used"] for rule in comparison.report["rules"] if rule["path"] == "x"] == [1]

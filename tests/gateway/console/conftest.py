@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.console import Seen, Visitor, open_console, visiting
+from tests.console import ConsoleClient, ConsoleUnderTest, open_console, open_console_client
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def seen(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Seen]:
+async def console(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleUnderTest]:
     async with open_console(tmp_path_factory.mktemp("console")) as seen:
         yield seen
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def visitor(seen: Seen) -> AsyncIterator[Visitor]:
-    async with visiting(seen.url) as visitor:
+async def console_client(console: ConsoleUnderTest) -> AsyncIterator[ConsoleClient]:
+    async with open_console_client(console.url) as visitor:
         yield visitor

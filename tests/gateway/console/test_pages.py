@@ -17,20 +17,28 @@ from click.testing import CliRunner
 from gateway.cli import gateway
 from gateway.simulator import Fault
 from gateway.storage import open_store
-from gateway.storage.restore_marks import NONE, flag_restored
+from gateway.storage.restore_detection import NO_MARK, flag_restored
 from gateway.storage.statements import Transaction
 from gateway.storage.traffic_rows import (
-    KEPT,
+    RETENTION,
     Span,
     Traffic,
-    adding_traffic,
-    forget_traffic,
-    span_of,
-    traffic_by,
+    add_traffic_steps,
+    delete_old_traffic,
+    find_span_start,
+    load_traffic,
 )
-from tests.console import OTHERS, Answer, Seen, Visitor, filled, open_console, visiting
-from tests.house import settings_for
-from tests.operating import eventually
+from tests.console import (
+    OTHERS,
+    Answer,
+    ConsoleClient,
+    ConsoleUnderTest,
+    open_console,
+    open_console_client,
+    open_filled_console,
+)
+from tests.operator_commands import eventually
+from tests.running_gateway import settings_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,19 +48,21 @@ PAGES = (
 )
 
 TODAY = datetime.now(UTC).date()
-ENDS = {
+DEPRECATION = {
     "announced": str(TODAY - timedelta(days=30)),
     "sunset": str(TODAY + timedelta(days=31)),
 }
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def seen(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Seen]:
-    async with filled(tmp_path_factory.mktemp("console"), deprecation=ENDS) as seen:
+async def console(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleUnderTest]:
+    async with open_filled_console(
+        tmp_path_factory.mktemp("console"), deprecation=DEPRECATION
+    ) as seen:
         yield seen
 
 
-async def words(visitor: Visitor, path: str) -> str:
+async def read_page_text(visitor: ConsoleClient, path: str) -> str:
     """Read a page as text."""
     answer = await visitor.get(path)
     assert answer.status == 200, answer.text
@@ -61,10 +71,10 @@ async def words(visitor: Visitor, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_every_page_is_one_document_that_asks_nobody_else(
-    visitor: Visitor, path: str
+async def test_every_page_is_one_self_contained_document(
+    console_client: ConsoleClient, path: str
 ) -> None:
-    answer = await visitor.get(path)
+    answer = await console_client.get(path)
     assert (answer.status, answer.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
@@ -76,34 +86,34 @@ async def test_every_page_is_one_document_that_asks_nobody_else(
     assert not re.findall(r"""(?:href|src|action)=["'](?!/|#)""", answer.text)
 
 
-async def test_the_overview_says_what_needs_somebody_first(visitor: Visitor) -> None:
-    said = await words(visitor, "/")
-    matters = said[said.index("issues") : said.index("Requests last 24 h")]
+async def test_overview_lists_alerts_first(console_client: ConsoleClient) -> None:
+    page_text = await read_page_text(console_client, "/")
+    matters = page_text[page_text.index("issues") : page_text.index("Requests last 24 h")]
     assert "requests failed (5xx)" in matters
     assert "1 key is near its limit" in matters
     assert "1 batch is superseded at the service" in matters
     assert "1 compared key has answers that differ" in matters
     assert matters.index("failed (5xx)") < matters.index("near its limit")
-    assert "31 days to the sunset" in said
+    assert "31 days to the sunset" in page_text
 
 
-async def test_traffic_is_told_by_operation_and_merchant_and_of_one_alone(
-    visitor: Visitor,
+async def test_traffic_is_shown_by_operation_and_by_merchant(
+    console_client: ConsoleClient,
 ) -> None:
-    every = await visitor.get("/traffic")
+    every = await console_client.get("/traffic")
     for name in ("list_recipients", "unmatched route", *OTHERS):
         assert f">{name}</a>" in every.text
     href = re.search('href="(/traffic[^"]*merchant=kiosk[^"]*)"', every.text)
     assert href
-    one = await visitor.get(href[1].replace("&amp;", "&"))
+    one = await console_client.get(href[1].replace("&amp;", "&"))
     assert "Filtered by" in one.text
     merchants = one.text[one.text.index("By merchant") :]
     assert "kiosk" in merchants
     assert "northwind" not in merchants
 
 
-async def test_a_plot_and_its_table_tell_the_same(visitor: Visitor) -> None:
-    answer = await visitor.get("/traffic?hours=6")
+async def test_chart_and_table_show_the_same_numbers(console_client: ConsoleClient) -> None:
+    answer = await console_client.get("/traffic?hours=6")
     plot = answer.text[answer.text.index('id="requests"') : answer.text.index('id="at-service"')]
     titles = re.findall(r"<title>([^<]+): answered ([\d,]+), ", plot)
     rows = re.findall(r'<th scope="row">([^<]+)</th><td class="number">([\d,]+)</td>', plot)
@@ -113,42 +123,46 @@ async def test_a_plot_and_its_table_tell_the_same(visitor: Visitor) -> None:
 
 
 @pytest.mark.parametrize("query", ["?hours=1", "?hours=nonsense", "?merchant=nobody&operation=<b>"])
-async def test_odd_questions_about_traffic_are_answered(visitor: Visitor, query: str) -> None:
-    answer = await visitor.get(f"/traffic{query}")
+async def test_invalid_traffic_parameters_are_answered(
+    console_client: ConsoleClient, query: str
+) -> None:
+    answer = await console_client.get(f"/traffic{query}")
     assert answer.status == 200
     assert "<b><b>" not in answer.text
 
 
-async def test_what_was_just_asked_is_in_the_traffic_within_a_second(
-    seen: Seen, visitor: Visitor
+async def test_request_appears_in_traffic_within_one_second(
+    console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
     path = "/traffic?hours=1&operation=read_country"
-    assert "read_country</a>" not in (await visitor.get(path)).text
-    assert (await seen.house.ask("GET", "/v1/geography/countries/CA")).status == 200
+    assert "read_country</a>" not in (await console_client.get(path)).text
+    assert (await console.gateway.request("GET", "/v1/geography/countries/CA")).status == 200
 
     async def counted() -> bool:
-        return "read_country</a>" in (await visitor.get(path)).text
+        return "read_country</a>" in (await console_client.get(path)).text
 
     await eventually(counted)
 
 
-async def test_times_are_told_as_percentiles_split_into_service_and_gateway(
+async def test_durations_are_percentiles_split_into_service_and_gateway(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The service is slow; the gateway adds almost nothing."""
     async with (
         open_console(tmp_path_factory.mktemp("times")) as seen,
-        visiting(seen.url) as visitor,
+        open_console_client(seen.url) as visitor,
     ):
-        seen.simulator.next(Fault("GET", "/v1/balance", delay=0.3))
-        assert (await seen.house.ask("GET", "/v1/profile/balances")).status == 200
+        seen.simulator.inject_fault(Fault("GET", "/v1/balance", delay=0.3))
+        assert (await seen.gateway.request("GET", "/v1/profile/balances")).status == 200
 
         async def counted() -> bool:
             return "read_balances</a>" in (await visitor.get("/traffic")).text
 
         await eventually(counted)
         for when in ("last 24 h", "now"):
-            row = re.search(rf"{when} 1 " + r"([\d.]+) ms " * 7, await words(visitor, "/traffic"))
+            row = re.search(
+                rf"{when} 1 " + r"([\d.]+) ms " * 7, await read_page_text(visitor, "/traffic")
+            )
             assert row
             *service, gateway, _, _, slowest = map(float, row.groups())
             assert service == sorted(service)
@@ -157,155 +171,164 @@ async def test_times_are_told_as_percentiles_split_into_service_and_gateway(
             assert slowest >= 300
 
 
-async def test_who_is_near_the_limit_comes_first(visitor: Visitor) -> None:
-    said = await words(visitor, "/limits")
-    assert "1 above 80 %." in said
-    assert "nightly 11 12 92 % • near demo sandbox" in said
-    assert said.index("nightly") < said.index("demo-sandbox")
+async def test_keys_near_rate_limit_are_listed_first(console_client: ConsoleClient) -> None:
+    page_text = await read_page_text(console_client, "/limits")
+    assert "1 above 80 %." in page_text
+    assert "nightly 11 12 92 % • near demo sandbox" in page_text
+    assert page_text.index("nightly") < page_text.index("demo-sandbox")
 
 
-async def test_the_migration_page_says_who_still_uses_what_and_what_it_becomes(
-    visitor: Visitor,
+async def test_migration_page_lists_used_operations_by_key_with_replacements(
+    console_client: ConsoleClient,
 ) -> None:
-    said = await words(visitor, "/migration")
-    assert "31 days to the sunset" in said
-    assert "kiosk kiosk sandbox 7 operations" in said
-    assert "inactive since" in said
-    assert "POST /recipients/:id/accounts" in said
-    assert "migrate-guide --key northwind" in said
+    page_text = await read_page_text(console_client, "/migration")
+    assert "31 days to the sunset" in page_text
+    assert "kiosk kiosk sandbox 7 operations" in page_text
+    assert "inactive since" in page_text
+    assert "POST /recipients/:id/accounts" in page_text
+    assert "migrate-guide --key northwind" in page_text
 
 
-async def test_a_lost_write_and_an_abandoned_batch_are_shown_with_what_to_do(
-    seen: Seen, visitor: Visitor
+async def test_lost_write_and_superseded_batch_are_shown_with_advice(
+    console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
-    said = await words(visitor, "/writes")
-    assert "1 write in doubt" in said
-    assert re.search(r"writes settle [0-9a-f]{12}\.\d+ --made A-…", said)
-    assert "1 superseded batch" in said
-    assert "never start it: its client deleted it" in said
-    listed = json.loads(await commanded(seen, "writes", "unsettled", "--json"))["writes"]
-    assert all(one["write"] in said for one in listed)
+    page_text = await read_page_text(console_client, "/writes")
+    assert "1 write in doubt" in page_text
+    assert re.search(r"writes settle [0-9a-f]{12}\.\d+ --made A-…", page_text)
+    assert "1 superseded batch" in page_text
+    assert "never start it: its client deleted it" in page_text
+    listed = json.loads(await run_command_beside(console, "writes", "unsettled", "--json"))[
+        "writes"
+    ]
+    assert all(one["write"] in page_text for one in listed)
 
 
-async def test_comparison_drills_down_to_the_fields(visitor: Visitor) -> None:
-    assert "demo-sandbox • not ready 48 1,452 2 0 demo sandbox" in await words(visitor, "/compare")
-    said = await words(visitor, "/compare/key?key=demo-sandbox")
-    assert "recipients[].payout.primary.currency value 41" in said
-    assert (await visitor.get("/compare/key?key=nobody")).status == 404
+async def test_comparison_drills_down_to_fields(console_client: ConsoleClient) -> None:
+    assert "demo-sandbox • not ready 48 1,452 2 0 demo sandbox" in await read_page_text(
+        console_client, "/compare"
+    )
+    page_text = await read_page_text(console_client, "/compare/key?key=demo-sandbox")
+    assert "recipients[].payout.primary.currency value 41" in page_text
+    assert (await console_client.get("/compare/key?key=nobody")).status == 404
 
 
-async def test_the_service_page_has_what_was_found_out_and_tries_it(visitor: Visitor) -> None:
-    said = await words(visitor, "/service")
-    assert "DELETE /batches/{id} not there" in said
-    assert "PATCH /batches/{id} not needed yet" in said
-    tried = await visitor.post("/service", {})
+async def test_service_page_shows_and_probes_capabilities(console_client: ConsoleClient) -> None:
+    page_text = await read_page_text(console_client, "/service")
+    assert "DELETE /batches/{id} not there" in page_text
+    assert "PATCH /batches/{id} not needed yet" in page_text
+    tried = await console_client.post("/service", {})
     assert tried.status == 200
     assert "Check results" in tried.text
     assert "is refused" in tried.text
     assert "keys rotate-secret" in tried.text
 
 
-async def test_the_service_page_has_the_index_of_recipients(tmp_path: Path) -> None:
+async def test_service_page_shows_recipient_index(tmp_path: Path) -> None:
     for name in ("on", "off"):
         (tmp_path / name).mkdir()
-    async with open_console(tmp_path / "on") as seen, visiting(seen.url) as visitor:
+    async with open_console(tmp_path / "on") as seen, open_console_client(seen.url) as visitor:
         seen.simulator.service.seed_recipients(300, seed=7)
-        assert "recipient cache empty" in await words(visitor, "/service")
-        got = await seen.house.ask("GET", "/v1/recipients?orderBy=city")
-        told = f"{got.body['meta']['records']} recipients of 1 merchant, read 0 min ago"
-        assert told in await words(visitor, "/service")
+        assert "recipient cache empty" in await read_page_text(visitor, "/service")
+        response = await seen.gateway.request("GET", "/v1/recipients?orderBy=city")
+        told = f"{response.body['meta']['records']} recipients of 1 merchant, read 0 min ago"
+        assert told in await read_page_text(visitor, "/service")
     off = open_console(tmp_path / "off", lists={"index": False})
-    async with off as seen, visiting(seen.url) as visitor:
-        assert "recipient cache off" in await words(visitor, "/service")
+    async with off as seen, open_console_client(seen.url) as visitor:
+        assert "recipient cache off" in await read_page_text(visitor, "/service")
 
 
-async def test_assets_may_be_kept_for_good_and_nothing_else_is_given(visitor: Visitor) -> None:
-    page = await visitor.get("/")
+async def test_assets_are_cacheable_and_no_other_file_is_served(
+    console_client: ConsoleClient,
+) -> None:
+    page = await console_client.get("/")
     for address in re.findall(r'"(/assets/[^"]+)"', page.text):
-        answer = await visitor.get(address)
+        answer = await console_client.get(address)
         assert answer.status == 200
         assert "immutable" in answer.headers["Cache-Control"]
     for name in ("routes.py", "..%2froutes.py", "%2e%2e/pages.py", ""):
-        assert (await visitor.get(f"/assets/{name}")).status == 404
+        assert (await console_client.get(f"/assets/{name}")).status == 404
 
 
-async def commanded(seen: Seen, *words: str) -> str:
+async def run_command_beside(seen: ConsoleUnderTest, *words: str) -> str:
     """Run a command beside the running gateway and return its output."""
-    state = seen.house.settings.state
+    state = seen.gateway.settings.state
     variables = {
         "PAYOUT_GATEWAY_STATE__URL": state.url,
         "PAYOUT_GATEWAY_STATE__ENCRYPTION_KEY_FILE": str(state.encryption_key_file),
     }
-    done = await asyncio.to_thread(CliRunner(env=variables).invoke, gateway, words)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    result = await asyncio.to_thread(CliRunner(env=variables).invoke, gateway, words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
-async def test_a_gateway_that_nobody_used_has_pages_too(
+async def test_unused_gateway_has_pages(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    async with open_console(tmp_path_factory.mktemp("new")) as new, visiting(new.url) as visitor:
+    async with (
+        open_console(tmp_path_factory.mktemp("new")) as new,
+        open_console_client(new.url) as visitor,
+    ):
         for path in PAGES:
             known = 404 if path.startswith("/compare/key") else 200
             assert (await visitor.get(path)).status == known, path
-        assert "All systems operational" in await words(visitor, "/")
-        assert "No requests in this period." in await words(visitor, "/traffic")
+        assert "All systems operational" in await read_page_text(visitor, "/")
+        assert "No requests in this period." in await read_page_text(visitor, "/traffic")
 
 
-async def test_where_the_state_was_put_back_the_first_page_says_so(tmp_path: Path) -> None:
-    async with open_console(tmp_path) as seen, visiting(seen.url) as visitor:
-        async with open_store(seen.house.settings.state) as store:
-            await flag_restored(store, NONE)
-        said = await words(visitor, "/")
-        assert "1 issue" in said
-        assert "so no batch is started: run `payout-gateway reconcile`" in said
+async def test_restored_state_is_announced_on_overview(tmp_path: Path) -> None:
+    async with open_console(tmp_path) as seen, open_console_client(seen.url) as visitor:
+        async with open_store(seen.gateway.settings.state) as store:
+            await flag_restored(store, NO_MARK)
+        page_text = await read_page_text(visitor, "/")
+        assert "1 issue" in page_text
+        assert "so no batch is started: run `payout-gateway reconcile`" in page_text
 
 
-async def test_where_the_state_is_gone_a_page_says_so(
+async def test_page_without_state_says_so(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("gone")
-    async with open_console(folder) as seen, visiting(seen.url) as visitor:
+    async with open_console(folder) as seen, open_console_client(seen.url) as visitor:
         await visitor.get("/")
-        async with open_store(seen.house.settings.state) as store, store.write() as connection:
+        async with open_store(seen.gateway.settings.state) as store, store.write() as connection:
             await connection.exec_driver_sql("DROP TABLE traffic")
         answer: Answer = await visitor.get("/traffic")
         assert answer.status == 503
         assert "The database is unavailable" in answer.text
 
 
-async def test_traffic_is_forgotten_after_its_time_and_spans_add_up(
+async def test_traffic_expires_and_time_spans_add_up(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     settings = settings_for(tmp_path_factory.mktemp("spans"), "http://127.0.0.1:9")
     async with open_store(settings.state) as store:
         now = store.clock()
-        new, old = span_of(now), span_of(now - KEPT - timedelta(hours=1))
+        new, old = find_span_start(now), find_span_start(now - RETENTION - timedelta(hours=1))
         for _ in range(2):
             carried = {
                 Span(new, "a", "live", "x"): Traffic(3, 1, 1, 30, 20, 12),
                 Span(old, "a", "live", "x"): Traffic(5, 0, 0, 1, 1, 1),
             }
-            await store.carried_out(Transaction(partial(adding_traffic, carried)))
-        await forget_traffic(store)
-        found = await traffic_by(store, old, "began_at", "operation")
-        assert found == {(new, "x"): Traffic(6, 2, 2, 60, 40, 12)}
-        assert (await traffic_by(store, old, only={"merchant": "b"}))[()].requests == 0
+            await store.carried_out(Transaction(partial(add_traffic_steps, carried)))
+        await delete_old_traffic(store)
+        traffic = await load_traffic(store, old, "began_at", "operation")
+        assert traffic == {(new, "x"): Traffic(6, 2, 2, 60, 40, 12)}
+        assert (await load_traffic(store, old, required_values={"merchant": "b"}))[()].requests == 0
 
 
-async def test_durations_of_several_writings_add_up(
+async def test_durations_of_several_flushes_add_up(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     settings = settings_for(tmp_path_factory.mktemp("durations"), "http://127.0.0.1:9")
     async with open_store(settings.state) as store:
-        began_at = span_of(store.clock())
+        began_at = find_span_start(store.clock())
         for merchant, ms in (("a", 3.0), ("a", 3.0), ("b", 3.0), ("b", 9_000.0)):
-            its = Traffic(1, service_ms=9)
-            its.gateway.count(ms)
-            carried = {Span(began_at, merchant, "live", "x"): its}
-            await store.carried_out(Transaction(partial(adding_traffic, carried)))
-        found = await traffic_by(store, began_at, "operation", durations=True)
-    (whole,) = found.values()
+            traffic_counts = Traffic(1, service_ms=9)
+            traffic_counts.gateway.count(ms)
+            carried = {Span(began_at, merchant, "live", "x"): traffic_counts}
+            await store.carried_out(Transaction(partial(add_traffic_steps, carried)))
+        traffic = await load_traffic(store, began_at, "operation", has_durations=True)
+    (whole,) = traffic.values()
     whole.slowest_ms = 7_000
     assert whole.percentile("gateway", 99) == 7_000
     assert whole.percentile("gateway", 50) == whole.gateway.percentile(50)

@@ -16,7 +16,7 @@ from gateway.simulator import Service, start
 NOW = 1_760_000_000.0
 
 
-class Clock:
+class FakeClock:
     def __init__(self):
         self.now = NOW
 
@@ -24,7 +24,7 @@ class Clock:
         return self.now
 
 
-class Answer:
+class SimulatorResponse:
     def __init__(self, status, headers, text):
         self.status = status
         self.headers = headers
@@ -42,7 +42,7 @@ class Answer:
         return [(error["code"], error.get("field")) for error in self.json["errors"]]
 
 
-class Client:
+class SignedClient:
     def __init__(self, session, simulator):
         self.session = session
         self.simulator = simulator
@@ -76,7 +76,7 @@ class Client:
         async with self.session.request(
             method, url, data=io.BytesIO(data) if data else None, headers=sent
         ) as response:
-            return Answer(response.status, response.headers, await response.text())
+            return SimulatorResponse(response.status, response.headers, await response.text())
 
     async def create_recipient(self, **fields):
         """Create a recipient; required fields that are not given get defaults."""
@@ -124,13 +124,13 @@ class Client:
 
     async def list_amounts(self, batch):
         """List (source, target) amounts of each payment."""
-        found = (await self.read_summary(batch))["payments"]
-        return [(each["sourceAmount"], each["targetAmount"]) for each in found]
+        payments = (await self.read_summary(batch))["payments"]
+        return [(each["sourceAmount"], each["targetAmount"]) for each in payments]
 
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return FakeClock()
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ async def connect(clock):
             simulator = await start(service=service, legacy_port=0)
             stack.push_async_callback(simulator.stop)
             session = await stack.enter_async_context(aiohttp.ClientSession())
-            return Client(session, simulator)
+            return SignedClient(session, simulator)
 
         yield connect
 
@@ -193,7 +193,7 @@ async def payee(client, us_bank, us_address):
 
 
 @pytest.fixture
-async def german(client, german_bank, us_address):
+async def german_payee(client, german_bank, us_address):
     """A payee in euros by bank transfer: minimum 2, fee 1.00."""
     address = {**us_address, "country": "DE"}
     return await client.create_recipient(name="Zoë", address=address, account=german_bank)

@@ -17,33 +17,35 @@ async def recipient(client):
 
 
 @pytest.fixture
-async def path(recipient):
+async def accounts_path(recipient):
     return f"/v1/recipients/{recipient['id']}/accounts"
 
 
-def without(account, *names):
+def remove_fields(account, *names):
     return {name: value for name, value in account.items() if name not in names}
 
 
-async def test_a_bank_account_is_shown_masked_and_with_its_bank(client, recipient, path, us_bank):
+async def test_bank_account_is_masked_and_has_bank_details(
+    client, recipient, accounts_path, us_bank
+):
     sent = us_bank | {"bankRegion": "NY", "bankCity": "Ithaca", "bankName": "Mine", "odd": [1]}
-    made = await client.create_account(recipient, **sent)
-    assert set(made) == BANK_FIELDS
-    assert re.fullmatch(r"A-[A-Za-z0-9]{16}", made["recipientAccountId"])
-    assert (made["accountNum"], made["iban"]) == ("****47", None)
-    assert made["bankRegionCode"] == "NY"
-    assert made["bankName"] not in (None, "", "Mine")
-    assert made["primary"] is True
-    read = await client.call("GET", f"{path}/{made['recipientAccountId']}")
-    assert read.json == {"ok": True, "account": made}
+    account = await client.create_account(recipient, **sent)
+    assert set(account) == BANK_FIELDS
+    assert re.fullmatch(r"A-[A-Za-z0-9]{16}", account["recipientAccountId"])
+    assert (account["accountNum"], account["iban"]) == ("****47", None)
+    assert account["bankRegionCode"] == "NY"
+    assert account["bankName"] not in (None, "", "Mine")
+    assert account["primary"] is True
+    read = await client.call("GET", f"{accounts_path}/{account['recipientAccountId']}")
+    assert read.json == {"ok": True, "account": account}
     shown = await client.read_recipient(recipient)
-    assert shown["accounts"] == [made]
+    assert shown["accounts"] == [account]
     assert (shown["payoutMethod"], shown["primaryCurrency"]) == ("bank-transfer", "USD")
 
 
-async def test_an_iban_is_shown_masked(client, recipient, german_bank):
-    made = await client.create_account(recipient, **german_bank, swiftBic="cobadeff")
-    assert (made["accountNum"], made["iban"]) == (None, "****00")
+async def test_iban_is_masked(client, recipient, german_bank):
+    account = await client.create_account(recipient, **german_bank, swiftBic="cobadeff")
+    assert (account["accountNum"], account["iban"]) == (None, "****00")
 
 
 async def test_other_methods_have_their_own_fields(client, recipient, wallet):
@@ -58,7 +60,7 @@ async def test_other_methods_have_their_own_fields(client, recipient, wallet):
     wallet = await client.create_account(recipient, **wallet)
     check = await client.create_account(recipient, type="check", mailing=mailing)
     mobile = await client.create_account(recipient, type="mobile-wallet", phone="+1 555 0100")
-    assert without(wallet, "recipientAccountId") == {
+    assert remove_fields(wallet, "recipientAccountId") == {
         "primary": True,
         "currency": "USD",
         "type": "wallet",
@@ -68,12 +70,12 @@ async def test_other_methods_have_their_own_fields(client, recipient, wallet):
     assert mobile["phoneNumber"] == "+1 555 0100"
 
 
-async def test_the_first_account_is_primary_and_only_one_ever_is(
-    client, recipient, path, us_bank, wallet
+async def test_first_account_is_primary_and_only_one_is(
+    client, recipient, accounts_path, us_bank, wallet
 ):
     async def primary():
         shown = await client.read_recipient(recipient)
-        types = [each["type"] for each in shown["accounts"] if each["primary"]]
+        types = [account["type"] for account in shown["accounts"] if account["primary"]]
         return [*types, shown["payoutMethod"], shown["primaryCurrency"]]
 
     first = await client.create_account(recipient, **us_bank, primary=False)
@@ -84,29 +86,31 @@ async def test_the_first_account_is_primary_and_only_one_ever_is(
     third = await client.create_account(recipient, **wallet, primary=True)
     assert third["primary"] is True
     assert await primary() == ["wallet", "wallet", "USD"]
-    await client.call("PATCH", f"{path}/{second['recipientAccountId']}", {"primary": True})
+    await client.call("PATCH", f"{accounts_path}/{second['recipientAccountId']}", {"primary": True})
     assert await primary() == ["wallet", "wallet", "EUR"]
-    await client.call("PATCH", f"{path}/{first['recipientAccountId']}", {"primary": True})
+    await client.call("PATCH", f"{accounts_path}/{first['recipientAccountId']}", {"primary": True})
     assert await primary() == ["bank-transfer", "bank-transfer", "USD"]
 
 
-async def test_a_primary_account_cannot_just_stop_being_it(client, recipient, path, wallet):
-    made = await client.create_account(recipient, **wallet)
-    target = f"{path}/{made['recipientAccountId']}"
+async def test_primary_account_cannot_be_demoted(client, recipient, accounts_path, wallet):
+    account = await client.create_account(recipient, **wallet)
+    target = f"{accounts_path}/{account['recipientAccountId']}"
     answer = await client.call("PATCH", target, {"primary": False})
     assert (answer.status, answer.errors) == (400, [("invalid_field", "primary")])
     answer = await client.call("PATCH", target, {"primary": "yes"})
     assert answer.errors == [("invalid_field", "primary")]
 
 
-async def test_an_update_makes_a_new_id(client, recipient, path, us_bank, wallet):
-    made = await client.create_account(recipient, **us_bank)
+async def test_update_creates_a_new_account_id(client, recipient, accounts_path, us_bank, wallet):
+    account = await client.create_account(recipient, **us_bank)
     other = await client.create_account(recipient, **wallet)
-    old = f"{path}/{made['recipientAccountId']}"
+    old = f"{accounts_path}/{account['recipientAccountId']}"
     answer = await client.call("PATCH", old, {"bankCity": "Ithaca", "bankRegion": "NY"})
     changed = answer.json["account"]
-    assert changed["recipientAccountId"] != made["recipientAccountId"]
-    assert without(changed, "recipientAccountId") == without(made, "recipientAccountId") | {
+    assert changed["recipientAccountId"] != account["recipientAccountId"]
+    assert remove_fields(changed, "recipientAccountId") == remove_fields(
+        account, "recipientAccountId"
+    ) | {
         "bankCity": "Ithaca",
         "bankRegionCode": "NY",
     }
@@ -117,9 +121,9 @@ async def test_an_update_makes_a_new_id(client, recipient, path, us_bank, wallet
     assert (await client.read_recipient(recipient))["accounts"] == [changed, other]
 
 
-async def test_an_update_is_checked_as_a_whole(client, recipient, path, us_bank):
-    made = await client.create_account(recipient, **us_bank)
-    target = f"{path}/{made['recipientAccountId']}"
+async def test_updated_account_is_validated_as_a_whole(client, recipient, accounts_path, us_bank):
+    account = await client.create_account(recipient, **us_bank)
+    target = f"{accounts_path}/{account['recipientAccountId']}"
     for body, error in [
         ({"accountNum": "****47"}, ("invalid_field", "accountNum")),
         ({"iban": "****00"}, ("invalid_field", "iban")),
@@ -130,25 +134,25 @@ async def test_an_update_is_checked_as_a_whole(client, recipient, path, us_bank)
     ]:
         answer = await client.call("PATCH", target, body)
         assert (answer.status, answer.errors) == (400, [error])
-    assert (await client.call("GET", target)).json["account"] == made
+    assert (await client.call("GET", target)).json["account"] == account
     body = {"country": "AU", "currency": "AUD", "branchId": "123456", "type": "bank-transfer"}
     assert (await client.call("PATCH", target, body)).json["account"]["currency"] == "AUD"
     assert (await client.read_recipient(recipient))["primaryCurrency"] == "AUD"
 
 
-async def test_deleting_the_primary_account_makes_another_primary(
-    client, recipient, path, us_bank, wallet
+async def test_deleting_primary_account_promotes_another(
+    client, recipient, accounts_path, us_bank, wallet
 ):
     first = await client.create_account(recipient, **us_bank)
     second = await client.create_account(recipient, **wallet, currency="EUR")
-    answer = await client.call("DELETE", f"{path}/{first['recipientAccountId']}")
+    answer = await client.call("DELETE", f"{accounts_path}/{first['recipientAccountId']}")
     assert (answer.status, answer.json) == (200, {"ok": True, "object": "deleted"})
     shown = await client.read_recipient(recipient)
     assert shown["accounts"] == [second | {"primary": True}]
     assert (shown["payoutMethod"], shown["primaryCurrency"]) == ("wallet", "EUR")
 
 
-async def test_without_an_account_a_recipient_is_incomplete(client, us_address, us_bank):
+async def test_recipient_without_account_is_incomplete(client, us_address, us_bank):
     made = await client.create_recipient(address=us_address, account=us_bank)
     assert made["status"] == "active"
     account = made["accounts"][0]["recipientAccountId"]
@@ -157,15 +161,15 @@ async def test_without_an_account_a_recipient_is_incomplete(client, us_address, 
     assert (shown["status"], shown["accounts"], shown["payoutMethod"]) == ("incomplete", [], None)
 
 
-async def test_an_account_is_its_recipients_only(client, recipient, wallet):
-    made = await client.create_account(recipient, **wallet)
+async def test_account_belongs_to_one_recipient(client, recipient, wallet):
+    account = await client.create_account(recipient, **wallet)
     other = await client.create_recipient()
-    target = f"/v1/recipients/{other['id']}/accounts/{made['recipientAccountId']}"
+    target = f"/v1/recipients/{other['id']}/accounts/{account['recipientAccountId']}"
     for method in ("GET", "PATCH", "DELETE"):
         assert (await client.call(method, target)).status == 404
 
 
-async def test_an_account_moves_the_update_date(client, clock, recipient, wallet):
+async def test_account_change_updates_recipient_date(client, clock, recipient, wallet):
     clock.now += 60
     await client.create_account(recipient, **wallet)
     shown = await client.read_recipient(recipient)
@@ -211,8 +215,8 @@ async def test_an_account_moves_the_update_date(client, clock, recipient, wallet
         ),
     ],
 )
-async def test_an_account_is_told_all_that_is_wrong(client, path, body, errors):
-    answer = await client.call("POST", path, body)
+async def test_all_account_errors_are_listed(client, accounts_path, body, errors):
+    answer = await client.call("POST", accounts_path, body)
     assert (answer.status, answer.errors) == (400, errors)
 
 
@@ -253,8 +257,10 @@ async def test_an_account_is_told_all_that_is_wrong(client, path, body, errors):
         ({"country": "DE", "iban": "****00"}, [("invalid_field", "iban")]),
     ],
 )
-async def test_a_bank_account_has_what_its_country_asks(client, path, us_bank, changed, errors):
-    answer = await client.call("POST", path, us_bank | changed)
+async def test_bank_account_requires_fields_of_its_country(
+    client, accounts_path, us_bank, changed, errors
+):
+    answer = await client.call("POST", accounts_path, us_bank | changed)
     assert (answer.status, answer.errors) == (400, errors)
 
 
@@ -274,12 +280,14 @@ async def test_a_bank_account_has_what_its_country_asks(client, path, us_bank, c
         {"country": "ET", "swiftBic": "ABCDETAA", "bankAddress": "1 A", "bankCity": "B"},
     ],
 )
-async def test_and_is_accepted_with_it(client, recipient, us_bank, changed):
+async def test_bank_account_with_fields_of_its_country_is_accepted(
+    client, recipient, us_bank, changed
+):
     await client.create_account(recipient, **(us_bank | changed))
 
 
-async def test_an_account_number_may_be_asked_for_beside_an_iban(connect, german_bank):
-    client = await connect(switches=Switches(account_number_with_iban="required"))
+async def test_account_number_can_be_required_with_iban(connect, german_bank):
+    client = await connect(options=Switches(account_number_with_iban="required"))
     made = await client.create_recipient()
     path = f"/v1/recipients/{made['id']}/accounts"
     answer = await client.call("POST", path, german_bank)
@@ -287,12 +295,12 @@ async def test_an_account_number_may_be_asked_for_beside_an_iban(connect, german
     await client.create_account(made, **german_bank, accountNum="532013000")
 
 
-async def test_some_countries_ask_for_a_government_id_first(client, us_bank):
+async def test_some_countries_require_government_id_first(client, us_bank):
     made = await client.create_recipient(
         address={"country": "CO", "street1": "1", "city": "B", "phone": "555123"}
     )
     path = f"/v1/recipients/{made['id']}"
-    bank = without(us_bank | {"country": "CO", "currency": "COP"}, "branchId")
+    bank = remove_fields(us_bank | {"country": "CO", "currency": "COP"}, "branchId")
     answer = await client.call("POST", f"{path}/accounts", bank)
     assert (answer.status, answer.errors) == (400, [("empty_field", "governmentIds")])
     ids = [{"country": "CO", "type": "other", "value": "1234567890"}]
@@ -303,12 +311,12 @@ async def test_some_countries_ask_for_a_government_id_first(client, us_bank):
     assert answer.json["recipient"]["status"] == "incomplete"
 
 
-async def test_or_leave_the_recipient_incomplete_without_one(connect, us_bank):
-    client = await connect(switches=Switches(missing_government_id="incomplete"))
+async def test_recipient_without_government_id_can_stay_incomplete(connect, us_bank):
+    client = await connect(options=Switches(missing_government_id="incomplete"))
     made = await client.create_recipient(
         address={"country": "CO", "street1": "1", "city": "B", "phone": "555123"}
     )
-    bank = without(us_bank | {"country": "CO", "currency": "COP"}, "branchId")
+    bank = remove_fields(us_bank | {"country": "CO", "currency": "COP"}, "branchId")
     await client.create_account(made, **bank)
     assert (await client.read_recipient(made))["status"] == "incomplete"
 
@@ -328,7 +336,7 @@ async def test_or_leave_the_recipient_incomplete_without_one(connect, us_bank):
         ),
     ],
 )
-async def test_the_route_follows_country_and_account(client, us_bank, changed, route, minimum):
+async def test_route_depends_on_country_and_account(client, us_bank, changed, route, minimum):
     address = {"street1": "1 High Street", "city": "Austin", "country": "US", "phone": "555123"}
     made = await client.create_recipient(address=address, account=us_bank | changed)
     assert (made["routeType"], made["routeMinimum"]) == (route, minimum)

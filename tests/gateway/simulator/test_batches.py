@@ -4,29 +4,29 @@ import re
 
 import pytest
 
-from gateway.simulator import Key, Switches, Words
+from gateway.simulator import ServiceCredentials, Switches, Vocabulary
 
-BATCH = {
+BATCH_FIELDS = {
     "id", "status", "amount", "totalPayments", "currency", "description", "sentAt", "completedAt",
     "createdAt", "updatedAt", "quoteExpiredAt",
 }  # fmt: skip
-PAYMENT = {
+PAYMENT_FIELDS = {
     "id", "recipient", "status", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees",
     "recipientFees", "merchantFees", "memo", "sourceCurrency", "sourceCurrencyName",
     "targetCurrency", "targetCurrencyName", "compliance", "processedAt", "createdAt", "updatedAt",
     "batch",
 }  # fmt: skip
-LISTED = PAYMENT | {"method", "methodDisplay", "isSupplyPayment"}
-NOBODY = {"recipient": {"id": "R-nobody"}, "amount": "1.00", "currency": "USD"}
+LISTED_PAYMENT_FIELDS = PAYMENT_FIELDS | {"method", "methodDisplay", "isSupplyPayment"}
+UNKNOWN_PAYEE_PAYMENT = {"recipient": {"id": "R-nobody"}, "amount": "1.00", "currency": "USD"}
 
 
-async def counted(client):
-    return {name: client.service.created[name] for name in ("batch", "payment")}
+async def count_created(client):
+    return {name: client.service.created_counts[name] for name in ("batch", "payment")}
 
 
-async def test_a_batch_may_be_empty(client):
+async def test_batch_may_be_empty(client):
     batch = await client.create_batch(description="März")
-    assert set(batch) == BATCH
+    assert set(batch) == BATCH_FIELDS
     assert re.fullmatch(r"B-[A-Za-z0-9]{22}", batch["id"])
     assert (batch["status"], batch["amount"], batch["totalPayments"]) == ("open", "0.00", 0)
     assert (batch["currency"], batch["description"]) == ("USD", "März")
@@ -36,16 +36,16 @@ async def test_a_batch_may_be_empty(client):
     assert answer.json["batch"]["description"] == ""
 
 
-async def test_a_batch_is_created_with_its_payments(client, payee, german):
+async def test_batch_is_created_with_payments(client, payee, german_payee):
     batch = await client.create_batch(
-        client.build_payment(payee, "10.10", memo="née"), client.build_payment(german, "7")
+        client.build_payment(payee, "10.10", memo="née"), client.build_payment(german_payee, "7")
     )
     assert (batch["amount"], batch["totalPayments"]) == ("17.10", 2)
-    assert await counted(client) == {"batch": 1, "payment": 2}
+    assert await count_created(client) == {"batch": 1, "payment": 2}
     summary = await client.read_summary(batch)
     first, second = summary.pop("payments")
     assert summary == batch
-    assert set(first) == LISTED
+    assert set(first) == LISTED_PAYMENT_FIELDS
     assert re.fullmatch(r"P-[A-Za-z0-9]{22}", first["id"])
     assert first["recipient"] == {
         "id": payee["id"],
@@ -67,7 +67,7 @@ async def test_a_batch_is_created_with_its_payments(client, payee, german):
     }
 
 
-async def test_a_summary_has_all_payments(client, payee):
+async def test_summary_contains_all_payments(client, payee):
     batch = await client.create_batch(
         *(client.build_payment(payee, str(number)) for number in range(1, 251))
     )
@@ -76,13 +76,13 @@ async def test_a_summary_has_all_payments(client, payee):
     assert batch["amount"] == "31375.00"
 
 
-async def test_a_payment_is_added(client, clock, payee):
+async def test_payment_is_added(client, clock, payee):
     batch = await client.create_batch()
     clock.now += 5
     added = await client.add_payment(
         batch, client.build_payment(payee, "12.34", memo="second thought")
     )
-    assert set(added) == PAYMENT
+    assert set(added) == PAYMENT_FIELDS
     assert added["recipient"] == await client.read_recipient(payee)
     assert added["createdAt"] == added["batch"]["updatedAt"] == "2025-10-09T08:53:25.000Z"
     summary = await client.read_summary(batch)
@@ -99,7 +99,7 @@ async def test_a_payment_is_added(client, clock, payee):
         " 1.00", "1.00\n", "\u0661", "NaN", "", None, 1, 1.5, True, [], "9" * 31,
     ],
 )  # fmt: skip
-async def test_an_amount_is_positive_with_two_decimals_or_none(client, payee, amount):
+async def test_amount_must_be_positive_with_at_most_two_decimals(client, payee, amount):
     code = "empty_field" if amount in ("", None) else "invalid_field"
     answer = await client.call(
         "POST",
@@ -110,10 +110,10 @@ async def test_an_amount_is_positive_with_two_decimals_or_none(client, payee, am
         },
     )
     assert (answer.status, answer.errors) == (400, [(code, "payments[1].amount")])
-    assert await counted(client) == {"batch": 0, "payment": 0}
+    assert await count_created(client) == {"batch": 0, "payment": 0}
 
 
-async def test_large_amounts_stay_exact(client, payee):
+async def test_large_amounts_are_exact(client, payee):
     large = "9" * 30 + ".99"
     batch = await client.create_batch(
         client.build_payment(payee, large), client.build_payment(payee, "0.02")
@@ -161,13 +161,13 @@ async def test_large_amounts_stay_exact(client, payee):
         ),
     ],
 )
-async def test_a_create_is_told_all_that_is_wrong(client, body, errors):
+async def test_all_errors_of_a_create_are_listed(client, body, errors):
     answer = await client.call("POST", "/v1/batches", body)
     assert (answer.status, answer.errors) == (400, errors)
-    assert client.service.world().batches == {}
+    assert client.service.find_or_create_tenant().batches == {}
 
 
-async def test_what_is_wrong_with_an_added_payment(client, payee):
+async def test_errors_of_an_added_payment_are_listed(client, payee):
     batch = await client.create_batch()
     target = f"/v1/batches/{batch['id']}/payments"
     answer = await client.call("POST", target, {"amount": "1.5"})
@@ -176,23 +176,26 @@ async def test_what_is_wrong_with_an_added_payment(client, payee):
         ("invalid_field", "amount"),
         ("empty_field", "currency"),
     ]
-    answer = await client.call("POST", target, NOBODY)
+    answer = await client.call("POST", target, UNKNOWN_PAYEE_PAYMENT)
     assert (answer.status, answer.errors) == (404, [("not_found", "recipient.id")])
     answer = await client.call("POST", "/v1/batches/B-none/payments", client.build_payment(payee))
     assert (answer.status, answer.errors) == (404, [("not_found", None)])
-    assert await counted(client) == {"batch": 1, "payment": 0}
+    assert await count_created(client) == {"batch": 1, "payment": 0}
 
 
-async def test_the_status_of_validation_failures_can_be_the_other_one(connect):
-    client = await connect(switches=Switches(validation_status=406))
+async def test_validation_status_can_be_406(connect):
+    client = await connect(options=Switches(validation_status=406))
     assert (await client.call("POST", "/v1/batches", {})).status == 406
     batch = await client.create_batch()
     assert (await client.start_batch(batch)).status == 400
 
 
-async def test_an_unknown_recipient_is_not_found_once_the_fields_are_right(client, payee):
-    odd = {**NOBODY, "recipient": {"id": 7}}
-    body = {"currency": "USD", "payments": [client.build_payment(payee), NOBODY, odd]}
+async def test_unknown_recipient_is_not_found_if_fields_are_valid(client, payee):
+    odd = {**UNKNOWN_PAYEE_PAYMENT, "recipient": {"id": 7}}
+    body = {
+        "currency": "USD",
+        "payments": [client.build_payment(payee), UNKNOWN_PAYEE_PAYMENT, odd],
+    }
     answer = await client.call("POST", "/v1/batches", body)
     unknown = [("not_found", f"payments[{position}].recipient.id") for position in (1, 2)]
     assert (answer.status, answer.errors) == (404, unknown)
@@ -201,9 +204,12 @@ async def test_an_unknown_recipient_is_not_found_once_the_fields_are_right(clien
     assert (answer.status, answer.errors) == (400, [("invalid_field", "payments[3].amount")])
 
 
-async def test_an_unknown_recipient_can_be_an_invalid_field(connect):
-    client = await connect(switches=Switches(unknown_recipient=400))
-    body = {"currency": "USD", "payments": [NOBODY, {**NOBODY, "amount": ""}]}
+async def test_unknown_recipient_can_be_an_invalid_field(connect):
+    client = await connect(options=Switches(unknown_recipient=400))
+    body = {
+        "currency": "USD",
+        "payments": [UNKNOWN_PAYEE_PAYMENT, {**UNKNOWN_PAYEE_PAYMENT, "amount": ""}],
+    }
     answer = await client.call("POST", "/v1/batches", body)
     assert (answer.status, answer.errors) == (
         400,
@@ -215,39 +221,39 @@ async def test_an_unknown_recipient_can_be_an_invalid_field(connect):
     )
 
 
-async def test_suspended_and_archived_recipients_are_refused(client, payee, german):
+async def test_suspended_and_archived_recipients_are_refused(client, payee, german_payee):
     await client.call("PATCH", f"/v1/recipients/{payee['id']}", {"status": "suspended"})
-    await client.call("DELETE", f"/v1/recipients/{german['id']}")
+    await client.call("DELETE", f"/v1/recipients/{german_payee['id']}")
     body = {
         "currency": "USD",
-        "payments": [client.build_payment(payee), client.build_payment(german)],
+        "payments": [client.build_payment(payee), client.build_payment(german_payee)],
     }
     answer = await client.call("POST", "/v1/batches", body)
     wrong = [("invalid_status", f"payments[{position}].recipient.id") for position in (0, 1)]
     assert (answer.status, answer.errors) == (400, wrong)
-    body["payments"].append(NOBODY)
+    body["payments"].append(UNKNOWN_PAYEE_PAYMENT)
     answer = await client.call("POST", "/v1/batches", body)
     assert (answer.status, answer.errors) == (404, [("not_found", "payments[2].recipient.id")])
-    assert await counted(client) == {"batch": 0, "payment": 0}
+    assert await count_created(client) == {"batch": 0, "payment": 0}
 
 
-async def test_an_archived_recipient_can_be_unknown(connect):
-    client = await connect(switches=Switches(reads_archived=False))
-    gone = await client.create_recipient()
-    await client.call("DELETE", f"/v1/recipients/{gone['id']}")
-    body = {"currency": "USD", "payments": [client.build_payment(gone)]}
+async def test_archived_recipient_can_be_unknown(connect):
+    client = await connect(options=Switches(reads_archived=False))
+    archived = await client.create_recipient()
+    await client.call("DELETE", f"/v1/recipients/{archived['id']}")
+    body = {"currency": "USD", "payments": [client.build_payment(archived)]}
     answer = await client.call("POST", "/v1/batches", body)
     assert (answer.status, answer.errors) == (404, [("not_found", "payments[0].recipient.id")])
 
 
-async def test_an_incomplete_recipient_may_be_in_a_batch(client):
+async def test_incomplete_recipient_may_be_in_a_batch(client):
     batch = await client.create_batch(client.build_payment(await client.create_recipient()))
     (payment,) = (await client.read_summary(batch))["payments"]
     assert (payment["recipient"]["status"], payment["method"]) == ("incomplete", None)
     assert (payment["targetCurrency"], payment["fees"]) == ("USD", "0.00")
 
 
-async def test_a_batch_that_the_balance_does_not_cover_is_pending(client, payee):
+async def test_batch_above_balance_is_pending(client, payee):
     client.service.set_balance("demo", "USD", "100.99")
     batch = await client.create_batch(client.build_payment(payee, "100.00"))
     assert batch["status"] == "pending"
@@ -260,10 +266,10 @@ async def test_a_batch_that_the_balance_does_not_cover_is_pending(client, payee)
     ] == "pending"
 
 
-async def test_another_merchant_sees_none_of_it(client, payee):
+async def test_batch_is_invisible_to_another_merchant(client, payee):
     batch = await client.create_batch(client.build_payment(payee))
     (payment,) = (await client.read_summary(batch))["payments"]
-    client.service.add_key(Key("AK2", "two", "other"))
+    client.service.add_credentials(ServiceCredentials("AK2", "two", "other"))
     client.access_key, client.secret_key = "AK2", "two"
     for target in (f"/v1/batch/{batch['id']}/summary", f"/v1/payments/{payment['id']}"):
         assert (await client.call("GET", target)).status == 404
@@ -278,8 +284,8 @@ async def test_another_merchant_sees_none_of_it(client, payee):
     assert answer.errors == [("not_found", "payments[0].recipient.id")]
 
 
-async def test_writes_can_answer_with_no_more_than_an_id(connect, us_bank, us_address):
-    client = await connect(switches=Switches(answers="bare"))
+async def test_writes_can_answer_with_id_only(connect, us_bank, us_address):
+    client = await connect(options=Switches(answers="bare"))
     payee = await client.create_recipient(address=us_address, account=us_bank)
     batch = await client.create_batch(client.build_payment(payee))
     assert set(batch) == {"id"}
@@ -292,24 +298,24 @@ async def test_writes_can_answer_with_no_more_than_an_id(connect, us_bank, us_ad
     assert (await client.call("PATCH", target, {"memo": "x"})).json == bare
     assert (await client.generate_quote(batch)).json == bare
     read = (await client.call("GET", f"/v1/payments/{added['id']}")).json["payment"]
-    assert (set(read), read["memo"]) == (PAYMENT, "x")
+    assert (set(read), read["memo"]) == (PAYMENT_FIELDS, "x")
     assert (await client.call("DELETE", target)).json == bare
     summary = await client.read_summary(batch)
-    assert set(summary) == BATCH | {"payments"}
-    assert set(summary["payments"][0]) == LISTED
+    assert set(summary) == BATCH_FIELDS | {"payments"}
+    assert set(summary["payments"][0]) == LISTED_PAYMENT_FIELDS
     assert (await client.start_batch(batch)).json == bare
     other = await client.create_batch()
     assert (await client.call("DELETE", f"/v1/batches/{other['id']}")).json == bare
 
 
-async def test_words_and_lengths_can_be_another_services(connect, us_bank, us_address):
+async def test_vocabulary_and_id_lengths_are_configurable(connect, us_bank, us_address):
     client = await connect(
-        words=Words(
+        words=Vocabulary(
             batch_currency="sourceCurrency",
             summary_path="/v1/batches/{id}/summary",
             summary="digest",
         ),
-        switches=Switches(batch_id_length=16, payment_id_length=20),
+        options=Switches(batch_id_length=16, payment_id_length=20),
     )
     answer = await client.call("POST", "/v1/batches", {"currency": "USD"})
     assert answer.errors == [("empty_field", "sourceCurrency")]
@@ -321,11 +327,11 @@ async def test_words_and_lengths_can_be_another_services(connect, us_bank, us_ad
     assert (await client.call("GET", f"/v1/batch/{batch['id']}/summary")).status == 404
 
 
-async def test_a_test_can_lay_fields_over(client, payee):
+async def test_fields_of_answers_can_be_overridden(client, payee):
     batch = await client.create_batch(client.build_payment(payee))
-    client.service.batch(batch["id"]).extra = {"status": "accepted", "dealId": "D-1"}
+    client.service.require_batch(batch["id"]).overrides = {"status": "accepted", "dealId": "D-1"}
     (payment,) = (await client.read_summary(batch))["payments"]
-    client.service.payment(payment["id"]).extra = {"status": "held"}
+    client.service.require_payment(payment["id"]).overrides = {"status": "held"}
     summary = await client.read_summary(batch)
     assert (summary["status"], summary["dealId"]) == ("accepted", "D-1")
     assert summary["payments"][0]["status"] == "held"

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 
 import pytest
 
-DEMO = ("SIMULATORACCESSKEY", "simulator-secret-key")
-RUN = [sys.executable, "-c", "from gateway.cli.simulate import simulate; simulate()"]
+DEMO_CREDENTIALS = ("SIMULATORACCESSKEY", "simulator-secret-key")
+COMMAND = [sys.executable, "-c", "from gateway.cli.simulate import simulate; simulate()"]
 
 
 @contextmanager
-def running(*arguments, lines, stdin=""):
+def run_simulator(*arguments, lines, stdin=""):
     """Run the command and yield its process, its URL, and the lines that it printed."""
-    command = [*RUN, "--port", "0", *arguments]
+    command = [*COMMAND, "--port", "0", *arguments]
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -37,17 +37,19 @@ def running(*arguments, lines, stdin=""):
             process.kill()
 
 
-def listed(url, access_key, secret_key, query="", signed_query=""):
+def list_recipients(url, access_key, secret_key, query="", signed_query=""):
     target = "/v1/recipients"
     text = f"GET\n{target}{signed_query}\n\n"
-    return asked(f"{url}{target}{query}", "GET", text, (access_key, secret_key))
+    return send_with_signature(f"{url}{target}{query}", "GET", text, (access_key, secret_key))
 
 
-def called(url, method, target, body=""):
-    return asked(f"{url}{target}", method, f"{method}\n{target}\n{body}\n", DEMO, body)
+def send_signed(url, method, target, body=""):
+    return send_with_signature(
+        f"{url}{target}", method, f"{method}\n{target}\n{body}\n", DEMO_CREDENTIALS, body
+    )
 
 
-def asked(address, method, text, pair, body=""):
+def send_with_signature(address, method, text, pair, body=""):
     access_key, secret_key = pair
     stamp = str(int(time.time()))
     signed = f"{stamp}\n{text}".encode()
@@ -71,26 +73,26 @@ def asked(address, method, text, pair, body=""):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_takes_the_demo_pair_and_ends_on_a_signal(number):
-    with running(lines=2) as (process, url, printed):
+def test_command_uses_demo_credentials_and_stops_on_signal(number):
+    with run_simulator(lines=2) as (process, url, printed):
         assert url.startswith("http://127.0.0.1:")
         line = json.loads(re.search(r"\{.*\}", printed[1])[0])
         assert "keys import -" in printed[1]
         assert set(line) == {"merchant", "environment", "api_key", "access_key", "secret_key"}
-        status, answer = listed(url, line["access_key"], line["secret_key"])
+        status, answer = list_recipients(url, line["access_key"], line["secret_key"])
         assert (status, answer["meta"]["records"]) == (200, 0)
         process.send_signal(number)
         assert process.wait(10) == 0
         assert (process.stdout.read(), process.stderr.read()) == ("", "")
 
 
-def test_it_takes_keys_and_switches():
+def test_command_accepts_credentials_and_options():
     keys = [
         {"merchant": "acme", "environment": "live", "access_key": "AK1", "secret_key": "one"},
         {"merchant": "acme", "environment": "live", "access_key": "AK2", "secret_key": "two"},
     ]
     text = "\n".join(json.dumps({**key, "api_key": "k", "name": "n"}) for key in keys) + "\n\n"
-    with running(
+    with run_simulator(
         *("--keys", "-", "--seed", "3", "--recipients", "40", "--lists-archived"),
         *("--signed-target", "path-and-query", "--validation-status", "406"),
         *("--account-number-with-iban", "required"),
@@ -98,34 +100,38 @@ def test_it_takes_keys_and_switches():
         stdin=text,
     ) as (_, url, printed):
         assert "one" not in printed[0]
-        status, answer = listed(url, "AK1", "one")
+        status, answer = list_recipients(url, "AK1", "one")
         assert (status, answer["meta"]["records"]) == (200, 40)
-        assert listed(url, "AK2", "two") == (status, answer)
-        assert listed(url, *DEMO)[0] == 401
-        assert listed(url, "AK1", "one", "?orderBy=id")[0] == 401
-        assert listed(url, "AK1", "one", "?orderBy=id", "?orderBy=id")[0] == 406
+        assert list_recipients(url, "AK2", "two") == (status, answer)
+        assert list_recipients(url, *DEMO_CREDENTIALS)[0] == 401
+        assert list_recipients(url, "AK1", "one", "?orderBy=id")[0] == 401
+        assert list_recipients(url, "AK1", "one", "?orderBy=id", "?orderBy=id")[0] == 406
 
 
-def test_it_can_have_no_inferred_operations_and_answer_barely():
-    with running("--no-inferred", "--bare", "--processing-seconds", "0", lines=2) as (_, url, _):
+def test_command_can_disable_optional_endpoints_and_give_bare_answers():
+    with run_simulator("--no-inferred", "--bare", "--processing-seconds", "0", lines=2) as (
+        _,
+        url,
+        _,
+    ):
         person = (
             '{"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com",'
         )
         person += '"address": {"country": "US"},'
         person += '"account": {"type": "wallet", "emailAddress": "a@example.com"}}'
-        _, answer = called(url, "POST", "/v1/recipients", person)
+        _, answer = send_signed(url, "POST", "/v1/recipients", person)
         paid = {"recipient": {"id": answer["recipient"]["id"]}, "amount": "1", "currency": "USD"}
         body = json.dumps({"currency": "USD", "payments": [paid]})
-        status, answer = called(url, "POST", "/v1/batches", body)
+        status, answer = send_signed(url, "POST", "/v1/batches", body)
         assert (status, set(answer["batch"])) == (200, {"id"})
         path = f"/v1/batches/{answer['batch']['id']}"
-        assert called(url, "GET", path)[0] == called(url, "GET", "/v1/batches")[0] == 404
-        assert called(url, "POST", f"{path}/start-processing") == (200, {"ok": True})
-        status, answer = called(url, "GET", f"/v1/batch/{path[12:]}/summary")
+        assert send_signed(url, "GET", path)[0] == send_signed(url, "GET", "/v1/batches")[0] == 404
+        assert send_signed(url, "POST", f"{path}/start-processing") == (200, {"ok": True})
+        status, answer = send_signed(url, "GET", f"/v1/batch/{path[12:]}/summary")
         assert (status, answer["batchSummary"]["status"]) == (200, "processed")
 
 
-def legacy_list(url, api_key):
+def list_legacy_recipients(url, api_key):
     request = urllib.request.Request(f"{url}/v1/recipients", headers={"X-API-Key": api_key})
     try:
         with urllib.request.urlopen(request, timeout=10) as response:
@@ -135,21 +141,21 @@ def legacy_list(url, api_key):
             return refused.status, json.load(refused)
 
 
-def test_it_serves_both_faces_at_once_over_the_same_state():
-    with running("--legacy-port", "0", lines=3) as (_, url, printed):
+def test_command_serves_both_interfaces_over_one_state():
+    with run_simulator("--legacy-port", "0", lines=3) as (_, url, printed):
         legacy = re.search(r"http://\S+", printed[1])[0]
         assert "legacy" in printed[1]
         assert legacy != url
         line = json.loads(re.search(r"\{.*\}", printed[2])[0])
-        assert legacy_list(legacy, line["api_key"])[1]["meta"]["records"] == 0
+        assert list_legacy_recipients(legacy, line["api_key"])[1]["meta"]["records"] == 0
         person = '{"type": "business", "name": "Acme", "email": "acme@example.com"}'
-        _, made = called(url, "POST", "/v1/recipients", person)
-        _status, answer = legacy_list(legacy, line["api_key"])
-        assert [each["id"] for each in answer["recipients"]] == [made["recipient"]["id"]]
-        assert legacy_list(legacy, "wrong")[0] == 403
+        _, made = send_signed(url, "POST", "/v1/recipients", person)
+        _status, answer = list_legacy_recipients(legacy, line["api_key"])
+        assert [recipient["id"] for recipient in answer["recipients"]] == [made["recipient"]["id"]]
+        assert list_legacy_recipients(legacy, "wrong")[0] == 403
 
 
-WORDS = """
+VOCABULARY_TOML = """
 [vocabulary.legacy]
 wallet = "paypal"
 service = "acme"
@@ -162,40 +168,40 @@ balance_path = "/v1/funds"
 
 
 @pytest.mark.parametrize("way", ["named", "where it runs", "variables"])
-def test_both_faces_speak_the_words_of_the_configuration(way, tmp_path, monkeypatch):
+def test_both_interfaces_use_configured_vocabulary(way, tmp_path, monkeypatch):
     """Each merchant has a wallet balance, which can be read without any setup."""
     arguments = ["--legacy-port", "0"]
     if way == "variables":
-        for line in WORDS.split("\n[")[1:]:
+        for line in VOCABULARY_TOML.split("\n[")[1:]:
             section, *assignments = line.strip().splitlines()
-            for name, word in (one.split(" = ") for one in assignments):
+            for name, word in (assignment.split(" = ") for assignment in assignments):
                 key = f"{section.rstrip(']').lstrip('[')}__{name}".replace(".", "__").upper()
                 monkeypatch.setenv(f"PAYOUT_GATEWAY_{key}", word.strip('"'))
     else:
-        (tmp_path / "gateway.toml").write_text(WORDS)
+        (tmp_path / "gateway.toml").write_text(VOCABULARY_TOML)
     if way == "named":
         arguments += ["--config", str(tmp_path / "gateway.toml")]
     else:
         monkeypatch.chdir(tmp_path)
-    with running(*arguments, lines=3) as (_, url, printed):
+    with run_simulator(*arguments, lines=3) as (_, url, printed):
         legacy = re.search(r"http://\S+", printed[1])[0]
-        status, answer = called(url, "GET", "/v1/funds")
+        status, answer = send_signed(url, "GET", "/v1/funds")
         assert (status, answer["balances"]["payco"]["type"]) == (200, "payco")
-        assert called(url, "GET", "/v1/balance")[0] == 404
+        assert send_signed(url, "GET", "/v1/balance")[0] == 404
         person = {"type": "business", "name": "Acme", "email": "acme@example.com"}
         person["payout"] = {
             "primary": {"method": "paypal", "currency": "USD"},
             "accounts": {"paypal": {"address": "acme@example.com"}},
         }
-        status, answer = legacy_ask(legacy, "POST", "/v1/recipients", person)
+        status, answer = send_legacy(legacy, "POST", "/v1/recipients", person)
         assert (status, answer["recipient"]["payout"]["methodDisplay"]) == (200, "PayPal")
-        status, answer = legacy_ask(legacy, "GET", "/v1/profile/balances/paypal")
+        status, answer = send_legacy(legacy, "GET", "/v1/profile/balances/paypal")
         assert (status, answer["balances"]["paypal"]["amount"]) == (200, "1000000.00")
-        assert legacy_ask(legacy, "GET", "/v1/profile/balances/acme")[0] == 200
-        assert legacy_ask(legacy, "GET", "/v1/profile/balances/wallet")[0] == 404
+        assert send_legacy(legacy, "GET", "/v1/profile/balances/acme")[0] == 200
+        assert send_legacy(legacy, "GET", "/v1/profile/balances/wallet")[0] == 404
 
 
-def legacy_ask(url, method, path, body=None):
+def send_legacy(url, method, path, body=None):
     data = json.dumps(body).encode() if body else None
     headers = {"X-API-Key": "simulator-api-key"}
     request = urllib.request.Request(f"{url}{path}", data=data, headers=headers, method=method)
@@ -207,19 +213,19 @@ def legacy_ask(url, method, path, body=None):
             return refused.status, json.load(refused)
 
 
-def test_words_that_cannot_be_are_one_line(tmp_path):
+def test_invalid_vocabulary_is_reported_in_one_line(tmp_path):
     (tmp_path / "gateway.toml").write_text('[vocabulary.legacy]\nwallet = "bank"\n')
-    done = subprocess.run(
-        [*RUN, "--config", str(tmp_path / "gateway.toml")],
+    result = subprocess.run(
+        [*COMMAND, "--config", str(tmp_path / "gateway.toml")],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "vocabulary.legacy.wallet: is the name of another payout method" in done.stderr
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "vocabulary.legacy.wallet: is the name of another payout method" in result.stderr
 
 
-def test_the_legacy_face_takes_the_api_keys_of_the_file():
+def test_legacy_interface_accepts_api_keys_of_file():
     keys = [
         {"merchant": "acme", "environment": "live", "access_key": "AK1", "secret_key": "one"},
         {"merchant": "acme", "environment": "live", "access_key": "AK2", "secret_key": "two"},
@@ -228,13 +234,17 @@ def test_the_legacy_face_takes_the_api_keys_of_the_file():
     api_keys = [{"api_key": "first"}, {}, {"api_key": "second"}]
     text = "\n".join(json.dumps({**key, **own}) for key, own in zip(keys, api_keys, strict=True))
     arguments = ("--keys", "-", "--seed", "1", "--recipients", "9", "--legacy-port", "0")
-    with running(*arguments, lines=2, stdin=text) as (_, _, printed):
+    with run_simulator(*arguments, lines=2, stdin=text) as (_, _, printed):
         legacy = re.search(r"http://\S+", printed[1])[0]
-        found = [legacy_list(legacy, key) for key in ("first", "second")]
+        found = [list_legacy_recipients(legacy, key) for key in ("first", "second")]
         assert [status for status, _ in found] == [200, 200]
-        ids = [{each["id"] for each in answer["recipients"]} for _, answer in found]
+        ids = [{recipient["id"] for recipient in answer["recipients"]} for _, answer in found]
         assert not ids[0] & ids[1]
-        assert legacy_list(legacy, "simulator-api-key")[0] == legacy_list(legacy, "")[0] == 403
+        assert (
+            list_legacy_recipients(legacy, "simulator-api-key")[0]
+            == list_legacy_recipients(legacy, "")[0]
+            == 403
+        )
 
 
 @pytest.mark.parametrize(
@@ -255,24 +265,24 @@ def test_the_legacy_face_takes_the_api_keys_of_the_file():
          '"api_key": "hush"}'), "is used for two merchants"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_keys_is_one_line(text, expected_text):
-    done = subprocess.run(
-        [*RUN, "--keys", "-"], input=text, capture_output=True, text=True, check=False
+def test_invalid_credentials_are_reported_in_one_line(text, expected_text):
+    result = subprocess.run(
+        [*COMMAND, "--keys", "-"], input=text, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert expected_text in done.stderr
-    assert "hush" not in done.stderr
-    assert "Traceback" not in done.stderr
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert expected_text in result.stderr
+    assert "hush" not in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("ports", [("--port",), ("--port", "0", "--legacy-port")])
-def test_a_port_in_use_is_one_line(ports):
+def test_port_in_use_is_reported_in_one_line(ports):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        command = [*RUN, *ports, port]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
+        command = [*COMMAND, *ports, port]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
         f"Error: Cannot listen on 127.0.0.1 port {port}: the port is in use; choose another\n"
     )

@@ -5,70 +5,70 @@ import pytest
 from gateway.simulator import Switches
 
 
-async def listed(client, query=""):
+async def list_recipients(client, query=""):
     answer = await client.call("GET", f"/v1/recipients{query}")
     assert answer.status == 200, answer.text
     return answer.json
 
 
-async def emails(client, query):
+async def list_email_names(client, query):
     """List the emails of the found recipients, without domain, in the answer's order."""
-    found = await listed(client, f"?orderBy=createdAt&sortBy=asc&{query}")
-    return [each["email"].split("@")[0] for each in found["recipients"]]
+    answer = await list_recipients(client, f"?orderBy=createdAt&sortBy=asc&{query}")
+    return [recipient["email"].split("@")[0] for recipient in answer["recipients"]]
 
 
 @pytest.fixture
-def accounts(us_bank, german_bank, wallet):
+def account_sets(us_bank, german_bank, wallet):
     return [us_bank], [german_bank], [wallet, us_bank]
 
 
 @pytest.fixture
-async def people(client, clock, accounts, us_address):
+async def recipients(client, clock, account_sets, us_address):
     """Four recipients, created a day apart from 2025-10-09 on."""
     day = 86_400
-    made = [
+    recipient = [
         await client.create_recipient(
             email="ana@north.example.com",
             firstName="Ana",
             lastName="Müller",
             referenceId="X-1",
             address=us_address,
-            accounts=accounts[0],
+            accounts=account_sets[0],
         )
     ]
     clock.now += day
-    made.append(
+    recipient.append(
         await client.create_recipient(
             email="bob@example.org",
             firstName="Bob",
             lastName="Ängström",
             referenceId="x-2",
             address=us_address | {"country": "DE"},
-            accounts=accounts[1],
+            accounts=account_sets[1],
         )
     )
     clock.now += day
-    made.append(
+    recipient.append(
         await client.create_recipient(
             email="cy@example.com",
             firstName="Anabel",
             lastName="Cy",
             address={"country": "FR"},
-            accounts=accounts[2],
+            accounts=account_sets[2],
         )
     )
     clock.now += day
     business = {"type": "business", "name": "Zebra Ana & Co", "email": "dot@example.com"}
     answer = await client.call("POST", "/v1/recipients", business)
-    made.append(answer.json["recipient"])
+    recipient.append(answer.json["recipient"])
     clock.now += day
-    return made
+    return recipient
 
 
-async def test_a_list_shows_whole_recipients(client, people):
-    found = await listed(client, "?orderBy=createdAt&sortBy=asc")
-    assert found["recipients"] == people
-    assert found["meta"] == {"page": 1, "pages": 1, "records": 4}
+async def test_list_contains_full_recipients(client, recipients):
+    answer = await list_recipients(client, "?orderBy=createdAt&sortBy=asc")
+    assert answer["recipients"] == recipients
+    assert answer["meta"] == {"page": 1, "pages": 1, "records": 4}
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ async def test_a_list_shows_whole_recipients(client, people):
         ("unknown=1&city=Austin", ["ana", "bob", "cy", "dot"]),
     ],
 )
-async def test_parameters_leave_some(client, people, query, expected):
-    assert await emails(client, query) == expected
+async def test_parameters_filter_the_list(client, recipients, query, expected):
+    assert await list_email_names(client, query) == expected
 
 
 @pytest.mark.parametrize(
@@ -121,18 +121,20 @@ async def test_parameters_leave_some(client, people, query, expected):
         ("endDate=2025-10-09", []),
     ],
 )
-async def test_dates_are_those_of_the_last_update(client, people, query, expected):
+async def test_date_filters_use_update_date(client, recipients, query, expected):
     body = {"placeOfBirth": "Kraków"}
-    await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", body)
-    assert await emails(client, query) == expected
+    await client.call("PATCH", f"/v1/recipients/{recipients[0]['id']}", body)
+    assert await list_email_names(client, query) == expected
 
 
-async def test_compliance_has_no_filter_for_review(client, people):
-    for recipient, status in zip(people, ("pending", "review", "verified", "blocked"), strict=True):
+async def test_compliance_filter_has_no_review_status(client, recipients):
+    for recipient, status in zip(
+        recipients, ("pending", "review", "verified", "blocked"), strict=True
+    ):
         client.service.set_compliance(recipient["id"], status)
-    assert await emails(client, "complianceStatus=pending") == ["ana"]
-    assert await emails(client, "complianceStatus=verified") == ["cy"]
-    assert await emails(client, "complianceStatus=blocked") == ["dot"]
+    assert await list_email_names(client, "complianceStatus=pending") == ["ana"]
+    assert await list_email_names(client, "complianceStatus=verified") == ["cy"]
+    assert await list_email_names(client, "complianceStatus=blocked") == ["dot"]
     assert (await client.call("GET", "/v1/recipients?complianceStatus=review")).status == 400
 
 
@@ -164,7 +166,7 @@ async def test_compliance_has_no_filter_for_review(client, people):
         ),
     ],
 )
-async def test_a_question_that_makes_no_sense_is_refused(client, query, errors):
+async def test_invalid_query_is_refused(client, query, errors):
     answer = await client.call("GET", f"/v1/recipients?{query}")
     assert (answer.status, answer.errors) == (400, errors)
 
@@ -180,16 +182,16 @@ async def test_a_question_that_makes_no_sense_is_refused(client, query, errors):
         ("updatedAt", ["bob", "cy", "dot", "ana"]),
     ],
 )
-async def test_six_orders_and_two_directions(client, people, order, expected):
-    await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", {"placeOfBirth": "Łódź"})
+async def test_list_has_six_orders_and_two_directions(client, recipients, order, expected):
+    await client.call("PATCH", f"/v1/recipients/{recipients[0]['id']}", {"placeOfBirth": "Łódź"})
 
     async def in_order(query):
-        answer = await listed(client, f"?{query}")
-        return [each["email"].split("@")[0] for each in answer["recipients"]]
+        answer = await list_recipients(client, f"?{query}")
+        return [recipient["email"].split("@")[0] for recipient in answer["recipients"]]
 
     def ties_by_id(emails, key):
         """Equal recipients are in the order of their ids, in either direction."""
-        ids = {each["email"].split("@")[0]: each["id"] for each in people}
+        ids = {each["email"].split("@")[0]: each["id"] for each in recipients}
         groups = [list(group) for _, group in itertools.groupby(emails, key)]
         return [each for group in groups for each in sorted(group, key=ids.__getitem__)]
 
@@ -205,29 +207,31 @@ async def test_six_orders_and_two_directions(client, people, order, expected):
     assert await in_order(f"orderBy={order}") == downwards
 
 
-async def test_without_an_order_the_last_updated_come_first(client, people):
-    await client.call("PATCH", f"/v1/recipients/{people[0]['id']}", {"placeOfBirth": "Łódź"})
-    found = (await listed(client))["recipients"]
-    assert [each["id"] for each in found] == [people[i]["id"] for i in (0, 3, 2, 1)]
+async def test_default_order_is_last_updated_first(client, recipients):
+    await client.call("PATCH", f"/v1/recipients/{recipients[0]['id']}", {"placeOfBirth": "Łódź"})
+    answer = (await list_recipients(client))["recipients"]
+    assert [recipient["id"] for recipient in answer] == [recipients[i]["id"] for i in (0, 3, 2, 1)]
 
 
-async def test_a_list_comes_in_pages_of_ten(client):
+async def test_default_page_size_is_ten(client):
     for number in range(23):
         await client.create_recipient(email=f"p{number:02d}@example.com")
-    pages = [await listed(client, f"?orderBy=email&sortBy=asc&page={n}") for n in (1, 2, 3, 4)]
+    pages = [
+        await list_recipients(client, f"?orderBy=email&sortBy=asc&page={n}") for n in (1, 2, 3, 4)
+    ]
     assert [len(page["recipients"]) for page in pages] == [10, 10, 3, 0]
     assert [page["meta"] for page in pages] == [
         {"page": n, "pages": 3, "records": 23} for n in (1, 2, 3, 4)
     ]
-    found = [each["email"] for page in pages for each in page["recipients"]]
+    found = [recipient["email"] for page in pages for recipient in page["recipients"]]
     assert found == [f"p{number:02d}@example.com" for number in range(23)]
-    assert (await listed(client, "?pageSize=5"))["meta"]["pages"] == 5
+    assert (await list_recipients(client, "?pageSize=5"))["meta"]["pages"] == 5
 
 
-async def test_a_page_has_a_largest_size(connect):
-    client = await connect(switches=Switches(max_page_size=2))
+async def test_page_size_is_limited(connect):
+    client = await connect(options=Switches(max_page_size=2))
     for _ in range(3):
         await client.create_recipient()
-    found = await listed(client, "?pageSize=1000")
-    assert len(found["recipients"]) == 2
-    assert found["meta"] == {"page": 1, "pages": 2, "records": 3}
+    answer = await list_recipients(client, "?pageSize=1000")
+    assert len(answer["recipients"]) == 2
+    assert answer["meta"] == {"page": 1, "pages": 2, "records": 3}

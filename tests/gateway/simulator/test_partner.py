@@ -36,49 +36,53 @@ BANK_ACCOUNT = {
 }
 
 
-async def made(client, **fields):
+async def create_submerchant(client, **fields):
     body = {"merchant": MERCHANT, "onboarding": ONBOARDING, **fields}
     answer = await client.call("POST", "/v1/profile/submerchant", body)
     assert answer.status == 200, answer.text
     return answer.json["merchant"]
 
 
-def act_as(client, merchant):
+def use_credentials_of(client, merchant):
     client.access_key, client.secret_key = merchant["accessKey"], merchant["secretKey"]
 
 
 @pytest.fixture
-async def child(client):
+async def submerchant(client):
     """Create a sub-merchant; from here on the client signs with its credentials."""
-    merchant = await made(client)
-    act_as(client, merchant)
+    merchant = await create_submerchant(client)
+    use_credentials_of(client, merchant)
     return merchant
 
 
-async def test_a_submerchant_is_another_merchant_with_a_pair_of_its_own(client, us_address):
+async def test_submerchant_is_a_merchant_with_its_own_credentials(client, us_address):
     theirs = await client.create_recipient(address=us_address)
-    child = await made(client)
+    child = await create_submerchant(client)
     assert set(child) == {"id", "accessKey", "secretKey"}
-    act_as(client, child)
+    use_credentials_of(client, child)
     assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
     path = f"/v1/recipients/{theirs['id']}"
     assert (await client.call("GET", path)).errors == [("not_found", None)]
     own = await client.create_recipient()
     assert (await client.call("GET", f"/v1/recipients/{own['id']}")).status == 200
-    world = next(each for each in client.service.worlds.values() if own["id"] in each.recipients)
-    assert (world.owner.parent_id, world.owner.name) == ("demo", "Atelier Ünlü")
-    assert world.owner.status == "approved_by_partner"
+    world = next(each for each in client.service.tenants.values() if own["id"] in each.recipients)
+    assert (world.merchant_record.parent_id, world.merchant_record.name) == ("demo", "Atelier Ünlü")
+    assert world.merchant_record.status == "approved_by_partner"
 
 
-async def test_two_submerchants_have_different_pairs(client):
-    first, second = await made(client), await made(client)
+async def test_submerchants_have_different_credentials(client):
+    first, second = await create_submerchant(client), await create_submerchant(client)
     assert not set(first.values()) & set(second.values())
 
 
-async def test_onboarding_that_lacks_something_is_incomplete_and_refuses_nothing(client):
-    act_as(client, await made(client, onboarding={"businessCity": "Nîmes"}))
+async def test_incomplete_onboarding_is_pending_and_refuses_nothing(client):
+    use_credentials_of(
+        client, await create_submerchant(client, onboarding={"businessCity": "Nîmes"})
+    )
     assert (await client.call("GET", "/v1/recipients")).status == 200
-    statuses = {each.name: each.status for each in client.service.merchants.known.values()}
+    statuses = {
+        merchant.name: merchant.status for merchant in client.service.merchants.by_tenant.values()
+    }
     assert statuses["Atelier Ünlü"] == "pending"
 
 
@@ -115,43 +119,43 @@ async def test_onboarding_that_lacks_something_is_incomplete_and_refuses_nothing
         ),
     ],
 )
-async def test_what_is_wrong_with_a_submerchant_is_told_at_once(client, body, errors):
+async def test_all_errors_of_a_submerchant_are_listed(client, body, errors):
     answer = await client.call("POST", "/v1/profile/submerchant", body)
     assert (answer.status, answer.errors) == (400, errors)
 
 
 @pytest.mark.parametrize("path", ["/v1/profile/submerchant", "/v1/profile/sandbox"])
-async def test_a_submerchant_is_nobodys_parent(client, child, path):
+async def test_submerchant_cannot_create_submerchants(client, submerchant, path):
     answer = await client.call("POST", path, {"merchant": MERCHANT})
     assert (answer.status, answer.errors) == (403, [("not_authorized", None)])
 
 
-async def test_the_partner_feature_can_be_missing(connect):
-    client = await connect(switches=Switches(partner=False))
+async def test_partner_feature_can_be_disabled(connect):
+    client = await connect(options=Switches(partner=False))
     answer = await client.call("POST", "/v1/profile/submerchant", {"merchant": MERCHANT})
     assert (answer.status, answer.errors) == (403, [("not_authorized", None)])
 
 
-async def test_onboarding_is_updated_with_the_submerchants_own_key(client):
+async def test_onboarding_is_updated_with_key_of_submerchant(client):
     body = {"businessTotalMonthly": "900.50", "businessPpm": "100-500"}
     answer = await client.call("POST", "/v1/onboarding/update", body)
     assert (answer.status, answer.errors) == (403, [("not_authorized", None)])
-    act_as(client, await made(client))
+    use_credentials_of(client, await create_submerchant(client))
     assert (await client.call("POST", "/v1/onboarding/update", body)).json == {"ok": True}
     assert (await client.call("POST", "/v1/onboarding/update", {})).json == {"ok": True}
     answer = await client.call("POST", "/v1/onboarding/update", {"businessPpm": "40"})
     assert answer.errors == [("invalid_field", "businessPpm")]
 
 
-async def test_onboarding_can_become_complete(client):
+async def test_onboarding_can_be_completed(client):
     onboarding = {name: each for name, each in ONBOARDING.items() if name != "businessPpm"}
-    act_as(client, await made(client, onboarding=onboarding))
+    use_credentials_of(client, await create_submerchant(client, onboarding=onboarding))
     await client.call("POST", "/v1/onboarding/update", {"businessPpm": "less-10"})
-    statuses = {each.name: each.status for each in client.service.merchants.known.values()}
+    statuses = {each.name: each.status for each in client.service.merchants.by_tenant.values()}
     assert statuses["Atelier Ünlü"] == "approved_by_partner"
 
 
-async def test_funding_information_names_the_merchant_in_its_memo(client, child):
+async def test_funding_memo_names_the_merchant(client, submerchant):
     answer = await client.call("GET", "/v1/balances/info")
     entries = answer.json["info"]
     assert set(entries[0]) == {
@@ -168,22 +172,22 @@ async def test_funding_information_names_the_merchant_in_its_memo(client, child)
     assert not memos & {entry["referenceMemo"] for entry in parents}
 
 
-async def test_a_sandbox_submerchant_has_keys_where_they_were_asked_for(client):
+async def test_sandbox_submerchant_has_keys_if_requested(client):
     answer = await client.call("POST", "/v1/profile/sandbox", {})
     assert set(answer.json["merchant"]) == {"id"}
     body = {"apikey": True, "merchant": {"name": "Trial"}}
     answer = await client.call("POST", "/v1/profile/sandbox", body)
-    act_as(client, answer.json["merchant"])
+    use_credentials_of(client, answer.json["merchant"])
     assert (await client.call("GET", "/v1/recipients")).status == 200
     names = {
-        each.name: each.primary_currency
-        for each in client.service.merchants.known.values()
-        if each.parent_id == "demo"
+        merchant.name: merchant.primary_currency
+        for merchant in client.service.merchants.by_tenant.values()
+        if merchant.parent_id == "demo"
     }
     assert names == {"demo": "USD", "Trial": "USD"}
 
 
-async def test_a_sandbox_submerchant_is_deleted_with_its_keys(client):
+async def test_sandbox_submerchant_is_deleted_with_its_keys(client):
     answer = await client.call("POST", "/v1/profile/sandbox", {"apikey": True})
     child = answer.json["merchant"]
     assert (await client.call("DELETE", "/v1/profile/sandbox", {"id": child["id"]})).json == {
@@ -191,19 +195,19 @@ async def test_a_sandbox_submerchant_is_deleted_with_its_keys(client):
     }
     answer = await client.call("DELETE", "/v1/profile/sandbox", {"id": child["id"]})
     assert (answer.status, answer.errors) == (403, [("invalid_field", "id")])
-    act_as(client, child)
+    use_credentials_of(client, child)
     answer = await client.call("GET", "/v1/recipients")
     assert (answer.status, answer.errors) == (401, [("invalid_api_key", None)])
 
 
-async def test_only_the_parents_own_sandbox_submerchants_can_be_deleted(client):
-    other = await made(client)
+async def test_parent_can_delete_only_its_own_sandbox_submerchants(client):
+    other = await create_submerchant(client)
     for wanted in ({}, {"id": "1"}, {"id": other["id"]}):
         answer = await client.call("DELETE", "/v1/profile/sandbox", wanted)
         assert (answer.status, answer.errors) == (403, [("invalid_field", "id")])
 
 
-async def test_arguments_of_a_sandbox_may_be_in_the_query(client):
+async def test_sandbox_arguments_may_be_in_query(client):
     answer = await client.call("POST", "/v1/profile/sandbox?apikey=true")
     child = answer.json["merchant"]
     assert set(child) == {"id", "accessKey", "secretKey"}
@@ -211,7 +215,7 @@ async def test_arguments_of_a_sandbox_may_be_in_the_query(client):
     assert answer.json == {"ok": True}
 
 
-async def test_a_bank_account_is_shown_masked(client, child):
+async def test_bank_account_is_masked(client, submerchant):
     path = "/v1/direct-debit/bank-account/"
     answer = await client.call("POST", path, BANK_ACCOUNT)
     shown = answer.json["merchantBankAccount"]
@@ -225,7 +229,7 @@ async def test_a_bank_account_is_shown_masked(client, child):
     assert answer.json["merchantBankAccount"]["enabled"] is False
 
 
-async def test_a_bank_account_needs_all_its_fields_and_its_slash(client, child):
+async def test_bank_account_requires_all_fields_and_trailing_slash(client, submerchant):
     path = "/v1/direct-debit/bank-account/"
     body = BANK_ACCOUNT | {"transit": "12-3", "enabled": "yes"}
     del body["bankId"]
@@ -238,7 +242,7 @@ async def test_a_bank_account_needs_all_its_fields_and_its_slash(client, child):
 
 
 @pytest.mark.parametrize("color", ["#1a2B3c", "1a2b3c", "#fff", "FFF"])
-async def test_widget_colors_are_three_or_six_hex_digits(client, child, color):
+async def test_widget_colors_have_three_or_six_hex_digits(client, submerchant, color):
     body = {"colors": {"primary": color, "inputText": color}}
     assert (await client.call("POST", "/v1/iframe/config", body)).json == {"ok": True}
 
@@ -252,6 +256,6 @@ async def test_widget_colors_are_three_or_six_hex_digits(client, child, color):
         ({"colors": {"subText": "red"}}, ("invalid_field", "colors.subText")),
     ],
 )
-async def test_other_widget_colors_are_refused(client, child, body, error):
+async def test_invalid_widget_colors_are_refused(client, submerchant, body, error):
     answer = await client.call("POST", "/v1/iframe/config", body)
     assert (answer.status, answer.errors) == (400, [error])

@@ -1,31 +1,31 @@
 """Lists of payments, and balances."""
 
-from gateway.simulator import Switches, Words
+from gateway.simulator import Switches, Vocabulary
 
 
-async def test_all_payments_are_listed_the_newest_first(client, clock, payee, german):
+async def test_all_payments_are_listed_newest_first(client, clock, payee, german_payee):
     await client.create_batch(
-        client.build_payment(payee, "1.00"), client.build_payment(german, "2.00")
+        client.build_payment(payee, "1.00"), client.build_payment(german_payee, "2.00")
     )
     clock.now += 1
     batch = await client.create_batch()
     last = await client.add_payment(batch, client.build_payment(payee, "3.00", memo="Größe"))
     answer = (await client.call("GET", "/v1/payments")).json
     assert answer["meta"] == {"page": 1, "pages": 1, "records": 3}
-    assert [each["sourceAmount"] for each in answer["payments"]] == ["3.00", "2.00", "1.00"]
+    assert [payment["sourceAmount"] for payment in answer["payments"]] == ["3.00", "2.00", "1.00"]
     assert answer["payments"][0] == last
     page = (await client.call("GET", "/v1/payments?page=2&pageSize=2&search=")).json
-    assert [each["sourceAmount"] for each in page["payments"]] == ["1.00"]
+    assert [payment["sourceAmount"] for payment in page["payments"]] == ["1.00"]
     found = (await client.call("GET", "/v1/payments?search=gr%C3%B6")).json
     assert found["payments"] == [last]
     assert (await client.call("GET", "/v1/payments?pageSize=0")).status == 400
 
 
-async def test_a_recipients_payments_are_those_of_batches_and_seeded_ones(
-    client, clock, payee, german
+async def test_recipient_payments_include_batch_and_seeded_payments(
+    client, clock, payee, german_payee
 ):
     await client.create_batch(
-        client.build_payment(payee, "1.00"), client.build_payment(german, "2.00")
+        client.build_payment(payee, "1.00"), client.build_payment(german_payee, "2.00")
     )
     seeded = client.service.seed_payments(payee["id"], 2, seed=1)
     clock.now += 400 * 24 * 3600
@@ -33,16 +33,16 @@ async def test_a_recipients_payments_are_those_of_batches_and_seeded_ones(
     path = f"/v1/recipients/{payee['id']}/payments"
     answer = (await client.call("GET", path)).json
     assert answer["meta"]["records"] == 4
-    created = [each["createdAt"] for each in answer["payments"]]
+    created = [payment["createdAt"] for payment in answer["payments"]]
     assert created == sorted(created, reverse=True)
     assert answer["payments"][0]["sourceAmount"] == "3.00"
-    assert all(each["recipient"] == payee for each in answer["payments"])
+    assert all(payment["recipient"] == payee for payment in answer["payments"])
     one = (await client.call("GET", f"/v1/payments/{seeded[0]['id']}")).json["payment"]
     assert one in answer["payments"]
     assert (await client.call("GET", "/v1/payments?pageSize=20")).json["meta"]["records"] == 5
 
 
-async def test_a_payment_shows_its_recipient_as_now(client, payee):
+async def test_payment_shows_current_recipient(client, payee):
     payment = await client.add_payment(await client.create_batch(), client.build_payment(payee))
     client.service.set_compliance(payee["id"], "verified")
     await client.call("PATCH", f"/v1/recipients/{payee['id']}", {"firstName": "Ana"})
@@ -51,7 +51,7 @@ async def test_a_payment_shows_its_recipient_as_now(client, payee):
     assert read["compliance"] == {"status": "verified", "checkedAt": "2025-10-09T08:53:20.000Z"}
 
 
-async def test_an_unknown_payment_is_not_found(client):
+async def test_unknown_payment_is_not_found(client):
     answer = await client.call("GET", "/v1/payments/P-none")
     assert (answer.status, answer.errors) == (404, [("not_found", None)])
 
@@ -71,7 +71,7 @@ async def test_balances_are_keyed_by_currency(client):
     assert [each["primary"] for each in answer["balances"].values()] == [True] + [False] * 4
 
 
-async def test_a_wallet_balance_is_there_once_set(client):
+async def test_wallet_balance_appears_once_set(client):
     client.service.set_wallet_balance("demo", "USD", "7")
     balances = (await client.call("GET", "/v1/balance")).json["balances"]
     assert balances["wallet"] == {
@@ -83,23 +83,23 @@ async def test_a_wallet_balance_is_there_once_set(client):
     }
 
 
-async def test_balances_can_be_a_list_elsewhere_in_other_words(connect):
+async def test_balances_can_be_a_list_with_other_path_and_names(connect):
     client = await connect(
-        switches=Switches(balance_shape="list"),
-        words=Words(balance_path="/v1/profile/balances", service="house", wallet="purse"),
+        options=Switches(balance_shape="list"),
+        words=Vocabulary(balance_path="/v1/profile/balances", service="house", wallet="purse"),
     )
     client.service.set_balance("demo", "JPY", "1")
     client.service.set_wallet_balance("demo", "USD", "7.00")
     client.service.set_balance("other", "JPY", "2")
-    found = (await client.call("GET", "/v1/profile/balances")).json["balances"]
-    assert [(each["currency"], each["type"]) for each in found[-2:]] == [
+    answer = (await client.call("GET", "/v1/profile/balances")).json["balances"]
+    assert [(payment["currency"], payment["type"]) for payment in answer[-2:]] == [
         ("JPY", "house"), ("USD", "purse"),
     ]  # fmt: skip
-    assert found[-2]["amount"] == "1.00"
+    assert answer[-2]["amount"] == "1.00"
     assert (await client.call("GET", "/v1/balance")).status == 404
 
 
-async def test_a_started_batch_shows_in_the_balance(client, clock, payee):
+async def test_started_batch_changes_balance(client, clock, payee):
     batch = await client.create_batch(client.build_payment(payee, "10.00"))
     client.service.set_outcome(payee["id"], "returned")
     await client.start_batch(batch)

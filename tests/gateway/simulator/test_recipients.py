@@ -4,7 +4,7 @@ import pytest
 
 from gateway.simulator import Switches
 
-FIELDS = {
+RECIPIENT_FIELDS = {
     "id", "referenceId", "type", "email", "name", "firstName", "lastName", "status",
     "complianceStatus", "compliance", "avatarUrl", "language", "dob", "placeOfBirth", "passport",
     "ssn", "governmentIds", "address", "routeType", "routeMinimum", "estimatedFees",
@@ -13,9 +13,9 @@ FIELDS = {
 }  # fmt: skip
 
 
-async def test_a_recipient_is_made_of_the_fields_of_the_create_body(client, clock):
+async def test_recipient_has_fields_of_create_body(client, clock):
     clock.now = 1_760_000_000.1239
-    made = await client.create_recipient(
+    recipient = await client.create_recipient(
         referenceId="ref-1",
         passport="X123",
         dob="1990-02-28",
@@ -26,16 +26,16 @@ async def test_a_recipient_is_made_of_the_fields_of_the_create_body(client, cloc
         tags=["not in the create body"],
         status="suspended",
     )
-    assert set(made) == FIELDS
-    assert re.fullmatch(r"R-[A-Za-z0-9]{16}", made["id"])
-    assert made["name"] == "Zoë Peña"
-    assert made["status"] == "incomplete"
-    assert (made["language"], made["tags"]) == ("en", [])
-    assert made["complianceStatus"] == "pending"
-    assert made["compliance"] == {"status": "pending", "checkedAt": None}
-    assert made["governmentIds"] == [{"country": "US", "type": "SSN", "value": "****89"}]
-    assert made["ssn"] is None
-    assert made["address"] == {
+    assert set(recipient) == RECIPIENT_FIELDS
+    assert re.fullmatch(r"R-[A-Za-z0-9]{16}", recipient["id"])
+    assert recipient["name"] == "Zoë Peña"
+    assert recipient["status"] == "incomplete"
+    assert (recipient["language"], recipient["tags"]) == ("en", [])
+    assert recipient["complianceStatus"] == "pending"
+    assert recipient["compliance"] == {"status": "pending", "checkedAt": None}
+    assert recipient["governmentIds"] == [{"country": "US", "type": "SSN", "value": "****89"}]
+    assert recipient["ssn"] is None
+    assert recipient["address"] == {
         "street1": "Größe 1",
         "street2": None,
         "city": None,
@@ -44,34 +44,38 @@ async def test_a_recipient_is_made_of_the_fields_of_the_create_body(client, cloc
         "country": "US",
         "phone": "+1 555 0100",
     }
-    assert (made["accounts"], made["payoutMethod"], made["routeMinimum"]) == ([], None, None)
-    assert made["createdAt"] == made["updatedAt"] == "2025-10-09T08:53:20.123Z"
-    assert await client.read_recipient(made) == made
+    assert (recipient["accounts"], recipient["payoutMethod"], recipient["routeMinimum"]) == (
+        [],
+        None,
+        None,
+    )
+    assert recipient["createdAt"] == recipient["updatedAt"] == "2025-10-09T08:53:20.123Z"
+    assert await client.read_recipient(recipient) == recipient
 
 
-async def test_a_business_has_its_own_name_and_perhaps_a_contact(client):
+async def test_business_has_name_and_optional_contact(client):
     body = {"type": "business", "name": "Café Orléans", "email": "pay@example.com"}
     answer = await client.call("POST", "/v1/recipients", body)
     assert answer.json["recipient"]["name"] == "Café Orléans"
     assert answer.json["recipient"]["firstName"] is None
 
 
-async def test_two_recipients_may_have_one_email(client):
+async def test_two_recipients_may_share_an_email(client):
     first, second = await client.create_recipient(), await client.create_recipient()
     assert first["id"] != second["id"]
 
 
 @pytest.mark.parametrize("name", ["account", "accounts"])
-async def test_accounts_may_come_with_the_recipient(client, us_bank, us_address, name):
+async def test_accounts_may_be_created_with_recipient(client, us_bank, us_address, name):
     nested = us_bank if name == "account" else [us_bank]
-    made = await client.create_recipient(address=us_address, **{name: nested})
-    assert made["status"] == "active"
-    assert [each["primary"] for each in made["accounts"]] == [True]
-    assert (made["payoutMethod"], made["primaryCurrency"]) == ("bank-transfer", "USD")
-    assert (made["routeType"], made["routeMinimum"]) == ("ach", "1")
+    recipient = await client.create_recipient(address=us_address, **{name: nested})
+    assert recipient["status"] == "active"
+    assert [account["primary"] for account in recipient["accounts"]] == [True]
+    assert (recipient["payoutMethod"], recipient["primaryCurrency"]) == ("bank-transfer", "USD")
+    assert (recipient["routeType"], recipient["routeMinimum"]) == ("ach", "1")
 
 
-async def test_a_refused_nested_account_makes_no_recipient(client, us_bank):
+async def test_recipient_with_invalid_account_is_not_created(client, us_bank):
     body = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com"}
     del us_bank["branchId"]
     answer = await client.call("POST", "/v1/recipients", {**body, "accounts": [us_bank]})
@@ -81,13 +85,11 @@ async def test_a_refused_nested_account_makes_no_recipient(client, us_bank):
     assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
 
 
-async def test_a_recipient_becomes_active_with_an_address_and_an_account(
-    client, us_bank, us_address
-):
-    made = await client.create_recipient()
-    await client.create_account(made, **us_bank)
-    assert (await client.read_recipient(made))["status"] == "incomplete"
-    path = f"/v1/recipients/{made['id']}"
+async def test_recipient_with_address_and_account_becomes_active(client, us_bank, us_address):
+    recipient = await client.create_recipient()
+    await client.create_account(recipient, **us_bank)
+    assert (await client.read_recipient(recipient))["status"] == "incomplete"
+    path = f"/v1/recipients/{recipient['id']}"
     for name in ("country", "street1", "city"):
         body = {"address": {name: us_address[name]}}
         updated = (await client.call("PATCH", path, body)).json["recipient"]
@@ -101,27 +103,29 @@ async def test_a_recipient_becomes_active_with_an_address_and_an_account(
 
 
 @pytest.mark.parametrize("address", [{"country": "FR"}, None])
-async def test_a_wallet_needs_no_address(client, wallet, address):
-    made = await client.create_recipient(address=address)
-    await client.create_account(made, **wallet)
-    assert (await client.read_recipient(made))["status"] == "active"
+async def test_wallet_requires_no_address(client, wallet, address):
+    recipient = await client.create_recipient(address=address)
+    await client.create_account(recipient, **wallet)
+    assert (await client.read_recipient(recipient))["status"] == "active"
 
 
-async def test_some_countries_need_a_phone_for_bank_transfers(client, us_bank):
-    made = await client.create_recipient(address={"country": "ZA", "street1": "1 A", "city": "B"})
+async def test_some_countries_require_phone_for_bank_transfers(client, us_bank):
+    recipient = await client.create_recipient(
+        address={"country": "ZA", "street1": "1 A", "city": "B"}
+    )
     bank = us_bank | {"country": "ZA", "currency": "ZAR"}
     del bank["branchId"]
-    await client.create_account(made, **bank)
-    assert (await client.read_recipient(made))["status"] == "incomplete"
+    await client.create_account(recipient, **bank)
+    assert (await client.read_recipient(recipient))["status"] == "incomplete"
     body = {"phone": "+27 21 555 0100"}
-    answer = await client.call("PATCH", f"/v1/recipients/{made['id']}", body)
+    answer = await client.call("PATCH", f"/v1/recipients/{recipient['id']}", body)
     assert answer.json["recipient"]["status"] == "active"
     assert answer.json["recipient"]["address"]["phone"] == "+27 21 555 0100"
 
 
-async def test_any_field_of_a_recipient_may_be_changed_but_the_accounts(client, clock, wallet):
-    made = await client.create_recipient()
-    await client.create_account(made, **wallet)
+async def test_every_recipient_field_except_accounts_can_be_updated(client, clock, wallet):
+    recipient = await client.create_recipient()
+    await client.create_account(recipient, **wallet)
     clock.now += 5
     body = {
         "language": "pt-BR",
@@ -141,7 +145,7 @@ async def test_any_field_of_a_recipient_may_be_changed_but_the_accounts(client, 
         b'{"tags":["a",1.10,12345678901234567890,{"deep":null}],"governmentIds":'
         b'[{"country":"FR","type":"other","value":"12-34","note":[1E400]}]}'
     )
-    path = f"/v1/recipients/{made['id']}"
+    path = f"/v1/recipients/{recipient['id']}"
     assert (await client.call("PATCH", path, exact)).status == 200
     answer = await client.call("PATCH", path, body)
     changed = answer.json["recipient"]
@@ -151,16 +155,16 @@ async def test_any_field_of_a_recipient_may_be_changed_but_the_accounts(client, 
     assert changed["contactEmails"] == ["b@example.com"]
     assert (changed["language"], changed["placeOfBirth"]) == ("pt-BR", "Évora")
     assert len(changed["accounts"]) == 1
-    assert (changed["id"], changed["complianceStatus"]) == (made["id"], "pending")
+    assert (changed["id"], changed["complianceStatus"]) == (recipient["id"], "pending")
     assert changed["createdAt"] < changed["updatedAt"]
     # Numbers and unknown values are kept as they were written.
     assert '"tags":["a",1.10,12345678901234567890,{"deep":null}]' in answer.text
     assert '"value":"****34","note":[1E+400]' in answer.text
 
 
-async def test_a_status_can_be_set_and_stays(client, us_bank, us_address):
-    made = await client.create_recipient(address=us_address, account=us_bank)
-    path = f"/v1/recipients/{made['id']}"
+async def test_status_set_by_client_persists(client, us_bank, us_address):
+    recipient = await client.create_recipient(address=us_address, account=us_bank)
+    path = f"/v1/recipients/{recipient['id']}"
     answer = await client.call("PATCH", path, {"status": "suspended"})
     assert answer.json["recipient"]["status"] == "suspended"
     answer = await client.call("PATCH", path, {"address": {"city": "Waco"}})
@@ -172,27 +176,27 @@ async def test_a_status_can_be_set_and_stays(client, us_bank, us_address):
         assert (answer.status, answer.errors) == (400, [("invalid_field", "status")])
 
 
-async def test_a_status_is_given_in_any_state(client):
-    made = await client.create_recipient()
-    answer = await client.call("PATCH", f"/v1/recipients/{made['id']}", {"status": "active"})
+async def test_status_can_be_set_in_any_state(client):
+    recipient = await client.create_recipient()
+    answer = await client.call("PATCH", f"/v1/recipients/{recipient['id']}", {"status": "active"})
     assert answer.json["recipient"]["status"] == "active"
 
 
-async def test_a_deleted_recipient_is_archived(client):
-    made = await client.create_recipient()
-    path = f"/v1/recipients/{made['id']}"
+async def test_deleted_recipient_is_archived(client):
+    recipient = await client.create_recipient()
+    path = f"/v1/recipients/{recipient['id']}"
     answer = await client.call("DELETE", path)
     assert (answer.status, answer.json) == (200, {"ok": True})
-    assert (await client.read_recipient(made))["status"] == "archived"
+    assert (await client.read_recipient(recipient))["status"] == "archived"
     assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
     assert (await client.call("DELETE", path)).status == 200
 
 
-async def test_an_archived_recipient_takes_nothing_but_a_status(client, wallet):
-    made = await client.create_recipient()
-    path = f"/v1/recipients/{made['id']}"
-    await client.create_account(made, **wallet)
-    account = (await client.read_recipient(made))["accounts"][0]["recipientAccountId"]
+async def test_archived_recipient_accepts_status_changes_only(client, wallet):
+    recipient = await client.create_recipient()
+    path = f"/v1/recipients/{recipient['id']}"
+    await client.create_account(recipient, **wallet)
+    account = (await client.read_recipient(recipient))["accounts"][0]["recipientAccountId"]
     await client.call("DELETE", path)
     for method, target, body in [
         ("PATCH", path, {"firstName": "A"}),
@@ -207,35 +211,33 @@ async def test_an_archived_recipient_takes_nothing_but_a_status(client, wallet):
 
 
 @pytest.mark.parametrize("filters_archived", [True, False])
-async def test_archived_recipients_are_listed_where_the_status_asks_for_them(
-    connect, filters_archived
-):
-    client = await connect(switches=Switches(filters_archived=filters_archived))
-    gone, made = [await client.create_recipient() for _ in range(2)]
-    await client.call("DELETE", f"/v1/recipients/{gone['id']}")
+async def test_archived_recipients_are_listed_only_by_status_filter(connect, filters_archived):
+    client = await connect(options=Switches(filters_archived=filters_archived))
+    archived, recipient = [await client.create_recipient() for _ in range(2)]
+    await client.call("DELETE", f"/v1/recipients/{archived['id']}")
     for query, ids in (
-        ("status=archived", [gone["id"]] if filters_archived else []),
+        ("status=archived", [archived["id"]] if filters_archived else []),
         ("status=archived&orderBy=updatedAt&startDate=2999-01-01", []),
-        ("", [made["id"]]),
+        ("", [recipient["id"]]),
     ):
-        listed = (await client.call("GET", f"/v1/recipients?{query}")).json
-        assert [each["id"] for each in listed["recipients"]] == ids
-        assert listed["meta"]["records"] == len(ids)
+        answer = (await client.call("GET", f"/v1/recipients?{query}")).json
+        assert [each["id"] for each in answer["recipients"]] == ids
+        assert answer["meta"]["records"] == len(ids)
 
 
-async def test_an_archived_recipient_can_be_listed_and_unreadable(connect):
-    client = await connect(switches=Switches(lists_archived=True, reads_archived=False))
-    made = await client.create_recipient()
-    path = f"/v1/recipients/{made['id']}"
+async def test_archived_recipient_can_be_listed_but_unreadable(connect):
+    client = await connect(options=Switches(lists_archived=True, reads_archived=False))
+    recipient = await client.create_recipient()
+    path = f"/v1/recipients/{recipient['id']}"
     await client.call("DELETE", path)
-    listed = (await client.call("GET", "/v1/recipients?status=archived")).json
-    assert [each["status"] for each in listed["recipients"]] == ["archived"]
+    answer = (await client.call("GET", "/v1/recipients?status=archived")).json
+    assert [each["status"] for each in answer["recipients"]] == ["archived"]
     for method in ("GET", "PATCH", "DELETE"):
         assert (await client.call(method, path)).status == 404
-    assert (await client.call("DELETE", "/v1/recipients", {"ids": [made["id"]]})).status == 404
+    assert (await client.call("DELETE", "/v1/recipients", {"ids": [recipient["id"]]})).status == 404
 
 
-async def test_several_are_deleted_all_or_none(client):
+async def test_recipients_are_deleted_all_or_none(client):
     ids = [(await client.create_recipient())["id"] for _ in range(3)]
     answer = await client.call("DELETE", "/v1/recipients", {"ids": [*ids, "R-unknown"]})
     assert (answer.status, answer.errors) == (404, [("not_found", None)])
@@ -255,12 +257,12 @@ async def test_several_are_deleted_all_or_none(client):
         ({"ids": [1]}, ("invalid_field", "ids")),
     ],
 )
-async def test_several_are_deleted_by_their_ids(client, body, error):
+async def test_bulk_delete_requires_valid_ids(client, body, error):
     answer = await client.call("DELETE", "/v1/recipients", body)
     assert (answer.status, answer.errors) == (400, [error])
 
 
-async def test_arguments_may_come_as_query_parameters(client):
+async def test_arguments_may_be_query_parameters(client):
     first, second = await client.create_recipient(), await client.create_recipient()
     path = f"/v1/recipients/{first['id']}?placeOfBirth=%C3%89vora"
     answer = await client.call("PATCH", path)
@@ -272,8 +274,8 @@ async def test_arguments_may_come_as_query_parameters(client):
 
 
 async def test_unknown_ids_paths_and_methods_are_not_found(client):
-    made = await client.create_recipient()
-    path = f"/v1/recipients/{made['id']}"
+    recipient = await client.create_recipient()
+    path = f"/v1/recipients/{recipient['id']}"
     for method, target in [
         ("GET", "/v1/recipients/R-unknown"),
         ("PATCH", "/v1/recipients/R-unknown"),
@@ -299,26 +301,29 @@ async def test_unknown_ids_paths_and_methods_are_not_found(client):
 
 
 @pytest.mark.parametrize("status", ["pending", "review", "verified", "blocked"])
-async def test_tests_can_set_a_compliance_status(client, status):
-    made = await client.create_recipient()
-    client.service.set_compliance(made["id"], status)
-    read = await client.read_recipient(made)
+async def test_compliance_status_can_be_set(client, status):
+    recipient = await client.create_recipient()
+    client.service.set_compliance(recipient["id"], status)
+    read = await client.read_recipient(recipient)
     assert read["complianceStatus"] == read["compliance"]["status"] == status
     assert (read["compliance"]["checkedAt"] is None) == (status == "pending")
 
 
-async def test_tests_can_lay_fields_over_an_answer(client):
-    made = await client.create_recipient()
-    client.service.recipient(made["id"]).extra = {"routeMinimum": 30, "inventedLater": [None]}
-    read = await client.read_recipient(made)
+async def test_fields_of_answer_can_be_overridden(client):
+    recipient = await client.create_recipient()
+    client.service.require_recipient(recipient["id"]).overrides = {
+        "routeMinimum": 30,
+        "inventedLater": [None],
+    }
+    read = await client.read_recipient(recipient)
     assert (read["routeMinimum"], read["inventedLater"]) == (30, [None])
 
 
-async def test_ids_can_be_longer_and_follow_a_seed(connect):
+async def test_id_length_is_configurable_and_ids_follow_seed(connect):
     switches = Switches(recipient_id_length=22)
-    first = await (await connect(seed=5, switches=switches)).create_recipient()
-    again = await (await connect(seed=5, switches=switches)).create_recipient()
-    other = await (await connect(seed=6, switches=switches)).create_recipient()
+    first = await (await connect(seed=5, options=switches)).create_recipient()
+    again = await (await connect(seed=5, options=switches)).create_recipient()
+    other = await (await connect(seed=6, options=switches)).create_recipient()
     assert re.fullmatch(r"R-[A-Za-z0-9]{22}", first["id"])
     assert first == again
     assert first["id"] != other["id"]

@@ -11,16 +11,18 @@ async def recipient(client):
 
 
 @pytest.fixture
-async def path(recipient):
+async def recipient_path(recipient):
     return f"/v1/recipients/{recipient['id']}"
 
 
-async def test_what_happens_to_a_recipient_is_logged(client, clock, recipient, path):
+async def test_activity_of_recipient_is_logged(client, clock, recipient, recipient_path):
     clock.now += 1
     body = {"placeOfBirth": "Málaga"}
-    changed = await client.call("PATCH", path, body, headers={"X-API-Key": "stray-secret"})
-    await client.call("PATCH", path, {"email": ""})
-    answer = await client.call("GET", f"{path}/logs")
+    changed = await client.call(
+        "PATCH", recipient_path, body, headers={"X-API-Key": "stray-secret"}
+    )
+    await client.call("PATCH", recipient_path, {"email": ""})
+    answer = await client.call("GET", f"{recipient_path}/logs")
     assert answer.json["meta"] == {"page": 1, "pages": 1, "records": 3}
     refused, patched, created = answer.json["activities"]
     assert (refused["code"], patched["code"], created["code"]) == (400, 200, 200)
@@ -28,7 +30,7 @@ async def test_what_happens_to_a_recipient_is_logged(client, clock, recipient, p
     headers = patched.pop("headers")
     assert patched == {
         "ip": "127.0.0.1",
-        "url": path,
+        "url": recipient_path,
         "method": "PATCH",
         "request": json.dumps(body),
         "response": changed.text,
@@ -40,35 +42,35 @@ async def test_what_happens_to_a_recipient_is_logged(client, clock, recipient, p
     assert headers["Authorization"] == headers["X-API-Key"] == "****"
     assert headers["Content-Type"] == "application/json"
     # Reading the log adds no entry to it; reading the recipient does.
-    assert (await client.call("GET", f"{path}/logs")).json["meta"]["records"] == 3
+    assert (await client.call("GET", f"{recipient_path}/logs")).json["meta"]["records"] == 3
     await client.read_recipient(recipient)
-    page = (await client.call("GET", f"{path}/logs?page=2&pageSize=3")).json
+    page = (await client.call("GET", f"{recipient_path}/logs?page=2&pageSize=3")).json
     assert (len(page["activities"]), page["meta"]["pages"]) == (1, 2)
 
 
-async def test_each_of_several_deleted_has_it_in_its_log(client, recipient, path):
+async def test_bulk_delete_is_logged_for_each_recipient(client, recipient, recipient_path):
     other = await client.create_recipient()
     ids = [recipient["id"], other["id"]]
     await client.call("DELETE", "/v1/recipients", {"ids": ids})
-    for each in ids:
-        answer = await client.call("GET", f"/v1/recipients/{each}/logs")
+    for id_ in ids:
+        answer = await client.call("GET", f"/v1/recipients/{id_}/logs")
         assert answer.json["activities"][0]["method"] == "DELETE"
 
 
-async def test_a_header_that_is_not_text_can_be_logged(client, recipient, path):
-    await client.call("GET", path, headers={"X-Odd": "\udcff"})
-    assert (await client.call("GET", f"{path}/logs")).status == 200
+async def test_undecodable_header_can_be_logged(client, recipient, recipient_path):
+    await client.call("GET", recipient_path, headers={"X-Odd": "\udcff"})
+    assert (await client.call("GET", f"{recipient_path}/logs")).status == 200
 
 
-async def test_payments_are_there_once_seeded(client, recipient, path):
-    answer = await client.call("GET", f"{path}/payments")
+async def test_seeded_payments_are_listed(client, recipient, recipient_path):
+    answer = await client.call("GET", f"{recipient_path}/payments")
     assert answer.json == {
         "ok": True,
         "payments": [],
         "meta": {"page": 1, "pages": 0, "records": 0},
     }
     client.service.seed_payments(recipient["id"], 12, seed=3)
-    first = (await client.call("GET", f"{path}/payments")).json
+    first = (await client.call("GET", f"{recipient_path}/payments")).json
     assert (len(first["payments"]), first["meta"]["pages"]) == (10, 2)
     payment = first["payments"][0]
     assert set(payment) == {
@@ -80,22 +82,22 @@ async def test_payments_are_there_once_seeded(client, recipient, path):
     assert payment["recipient"] == await client.read_recipient(recipient)
     assert set(payment["batch"]) == {"id", "createdAt", "updatedAt", "sentAt", "completedAt"}
     assert len(payment["batch"]["id"]) == len("B-") + 22
-    assert (await client.call("GET", f"{path}/payments?page=0")).status == 400
+    assert (await client.call("GET", f"{recipient_path}/payments?page=0")).status == 400
 
 
-async def test_a_test_can_bring_its_own_payment(client, recipient, path):
+async def test_custom_payment_can_be_added(client, recipient, recipient_path):
     payment = {"id": "P-1", "recipient": {"id": recipient["id"]}, "sourceAmount": "1.00"}
-    client.service.add_payment(recipient["id"], payment)
-    assert (await client.call("GET", f"{path}/payments")).json["payments"] == [payment]
+    client.service.add_seeded_payment(recipient["id"], payment)
+    assert (await client.call("GET", f"{recipient_path}/payments")).json["payments"] == [payment]
 
 
-async def test_offline_payments_are_a_plain_list(client, recipient, path):
-    target = f"{path}/offlinePayments"
+async def test_offline_payments_are_a_plain_list(client, recipient, recipient_path):
+    target = f"{recipient_path}/offlinePayments"
     assert (await client.call("GET", target)).json == {"ok": True, "offlinePayments": []}
     client.service.seed_offline_payments(recipient["id"], 2)
-    found = (await client.call("GET", target)).json["offlinePayments"]
-    assert [each["recipientId"] for each in found] == [recipient["id"]] * 2
-    assert set(found[0]) == {
+    answer = (await client.call("GET", target)).json["offlinePayments"]
+    assert [each["recipientId"] for each in answer] == [recipient["id"]] * 2
+    assert set(answer[0]) == {
         "id", "recipientId", "amount", "currency", "category", "memo", "externalId", "tags",
         "taxReportable", "processedAt", "createdAt", "updatedAt", "deletedAt",
         "withholdingAmount", "withholdingCurrency", "equivalentWithholdingAmount",
@@ -103,8 +105,8 @@ async def test_offline_payments_are_a_plain_list(client, recipient, path):
     }  # fmt: skip
 
 
-async def test_every_request_is_kept_without_its_secrets(connect):
-    client = await connect(requests_kept=3)
+async def test_requests_are_kept_without_secrets(connect):
+    client = await connect(max_kept_requests=3)
     await client.call("GET", "/v1/recipients?search=%C3%A9&page=1", headers={"X-API-Key": "k"})
     await client.call("POST", "/v1/recipients", b'{"type": "individual"}')
     client.secret_key = "wrong"
@@ -116,17 +118,17 @@ async def test_every_request_is_kept_without_its_secrets(connect):
     assert listed.headers["x-api-key"] == "****"
     assert (created.body, created.status) == (b'{"type": "individual"}', 400)
     assert refused.status == 401
-    assert client.service.calls("GET") == [listed, refused]
-    assert client.service.calls(path="/v1/recipients") == [listed, created]
-    assert client.service.calls("GET", "/v1/*") == [listed, refused]
-    assert client.service.calls("GET", "/*") == []
+    assert client.service.list_requests("GET") == [listed, refused]
+    assert client.service.list_requests(path="/v1/recipients") == [listed, created]
+    assert client.service.list_requests("GET", "/v1/*") == [listed, refused]
+    assert client.service.list_requests("GET", "/*") == []
     client.secret_key = "simulator-secret-key"
     await client.call("GET", "/v1/recipients")
     assert len(client.service.requests) == 3
     assert listed not in client.service.requests
 
 
-async def test_a_body_has_no_upper_limit(client):
+async def test_body_size_is_unlimited(client):
     body = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com"}
     answer = await client.call("POST", "/v1/recipients", {**body, "ballast": "x" * 3_000_000})
     assert answer.status == 200

@@ -2,12 +2,12 @@ import email.utils
 
 import pytest
 
-from gateway.simulator import Key, Switches, Words
+from gateway.simulator import ServiceCredentials, Switches, Vocabulary
 
-UNKNOWN = [("invalid_api_key", None)]
+INVALID_KEY_ERRORS = [("invalid_api_key", None)]
 
 
-async def test_a_signed_request_is_answered(client):
+async def test_signed_request_is_answered(client):
     answer = await client.call("GET", "/v1/recipients")
     assert answer.status == 200
     assert answer.json == {
@@ -18,7 +18,7 @@ async def test_a_signed_request_is_answered(client):
     assert answer.headers["Content-Type"].startswith("application/json")
 
 
-async def test_the_signature_is_made_by_the_document_to_the_letter(client):
+async def test_signature_matches_document(client):
     # printf '1760000000\nGET\n/v1/recipients\n\n' | openssl dgst -sha256 -hmac simulator-secret-key
     assert client.sign("1760000000", "GET", "/v1/recipients", b"") == (
         "7be880cd7355b74b75dcb582035c6c8ae8dfba6a6773b31c00a61fd5cadf3cb3"
@@ -39,7 +39,7 @@ async def test_the_signature_is_made_by_the_document_to_the_letter(client):
         "Bearer SIMULATORACCESSKEY:" + "0" * 64,
     ],
 )
-async def test_any_other_authorization_is_an_invalid_key(client, authorization):
+async def test_other_authorization_is_an_invalid_key(client, authorization):
     headers = {} if authorization is None else {"Authorization": authorization}
     url = client.simulator.url + "/v1/recipients"
     async with client.session.get(url, headers=headers) as response:
@@ -47,7 +47,7 @@ async def test_any_other_authorization_is_an_invalid_key(client, authorization):
         assert (await response.json())["errors"][0]["code"] == "invalid_api_key"
 
 
-async def test_a_signature_covers_method_path_and_body(client):
+async def test_signature_covers_method_path_and_body(client):
     signed = client.sign("1760000000", "GET", "/v1/recipients", b"")
     headers = {"Authorization": f"svcsign SIMULATORACCESSKEY:{signed}"}
     stamp = "1760000000"
@@ -59,10 +59,10 @@ async def test_a_signature_covers_method_path_and_body(client):
         ("GET", "/v1/recipients", b" "),
     ]:
         wrong = await client.call(method, target, body, timestamp=stamp, headers=headers)
-        assert (wrong.status, wrong.errors) == (401, UNKNOWN)
+        assert (wrong.status, wrong.errors) == (401, INVALID_KEY_ERRORS)
 
 
-async def test_the_signature_is_lower_case(client):
+async def test_signature_must_be_lower_case(client):
     signed = client.sign("1760000000", "GET", "/v1/recipients", b"").upper()
     headers = {"Authorization": f"svcsign SIMULATORACCESSKEY:{signed}"}
     assert (await client.call("GET", "/v1/recipients", headers=headers)).status == 401
@@ -71,18 +71,18 @@ async def test_the_signature_is_lower_case(client):
 @pytest.mark.parametrize(
     ("age", "status"), [(0, 200), (30, 200), (31, 401), (-30, 200), (-31, 401), (3600, 401)]
 )
-async def test_a_timestamp_is_good_for_thirty_seconds_to_either_side(client, age, status):
+async def test_timestamp_is_valid_for_thirty_seconds_either_way(client, age, status):
     stamp = str(int(client.service.clock()) - age)
     assert (await client.call("GET", "/v1/recipients", timestamp=stamp)).status == status
 
 
 @pytest.mark.parametrize("stamp", ["", "now", "1760000000.0", "+1760000000", "1_760_000_000"])
-async def test_a_timestamp_is_whole_seconds(client, stamp):
+async def test_timestamp_must_be_whole_seconds(client, stamp):
     answer = await client.call("GET", "/v1/recipients", timestamp=stamp)
-    assert (answer.status, answer.errors) == (401, UNKNOWN)
+    assert (answer.status, answer.errors) == (401, INVALID_KEY_ERRORS)
 
 
-async def test_ages_and_the_date_header_follow_the_clock(client, clock):
+async def test_age_and_date_header_follow_the_clock(client, clock):
     stamp = str(int(clock.now))
     clock.now += 86_400
     assert (await client.call("GET", "/v1/recipients", timestamp=stamp)).status == 401
@@ -91,59 +91,59 @@ async def test_ages_and_the_date_header_follow_the_clock(client, clock):
     assert email.utils.parsedate_to_datetime(answer.headers["Date"]).timestamp() == clock.now
 
 
-async def test_the_signed_path_is_without_its_query(client):
+async def test_signed_path_excludes_query_by_default(client):
     assert (await client.call("GET", "/v1/recipients?page=1")).status == 200
     client.signs_query = True
     assert (await client.call("GET", "/v1/recipients?page=1")).status == 401
     assert (await client.call("GET", "/v1/recipients")).status == 200
 
 
-async def test_the_signed_path_can_be_with_its_query(connect):
-    client = await connect(switches=Switches(signed_target="path-and-query"))
+async def test_signed_path_can_include_query(connect):
+    client = await connect(options=Switches(signed_target="path-and-query"))
     assert (await client.call("GET", "/v1/recipients?page=1")).status == 401
     client.signs_query = True
     assert (await client.call("GET", "/v1/recipients?search=%E2%82%AC&page=1")).status == 200
 
 
-async def test_a_stranger_learns_nothing_of_paths(client):
+async def test_unauthenticated_request_learns_nothing_about_paths(client):
     client.secret_key = "wrong"
     assert (await client.call("GET", "/v1/nothing")).status == 401
 
 
-async def test_a_service_can_have_words_of_its_own(connect):
-    words = Words(scheme="prsign", timestamp_header="X-PR-Timestamp", wallet="paypal",
+async def test_vocabulary_of_service_is_configurable(connect):
+    words = Vocabulary(scheme="prsign", timestamp_header="X-PR-Timestamp", wallet="paypal",
                   avatar_url="gravatarUrl")  # fmt: skip
-    client = await connect(words=words)
+    client = await connect(vocabulary=words)
     assert (await client.call("GET", "/v1/recipients")).status == 401
     client.scheme, client.timestamp_header = "prsign", "X-PR-Timestamp"
     recipient = await client.create_recipient()
     assert "gravatarUrl" in recipient
     assert "avatarUrl" not in recipient
     await client.create_account(recipient, type="paypal", emailAddress="zoe@example.org")
-    listed = await client.call("GET", "/v1/recipients?payoutMethod=paypal")
-    assert listed.json["meta"]["records"] == 1
+    answer = await client.call("GET", "/v1/recipients?payoutMethod=paypal")
+    assert answer.json["meta"]["records"] == 1
     assert (await client.call("GET", "/v1/recipients?payoutMethod=wallet")).status == 400
 
 
-async def test_each_merchant_and_environment_is_a_world_of_its_own(connect):
+async def test_each_merchant_and_environment_is_separate(connect):
     keys = [
-        Key("AK1", "one", "acme", "live"),
-        Key("AK2", "two", "acme", "live"),
-        Key("AK3", "three", "acme", "sandbox"),
-        Key("AK4", "four", "other", "live"),
+        ServiceCredentials("AK1", "one", "acme", "live"),
+        ServiceCredentials("AK2", "two", "acme", "live"),
+        ServiceCredentials("AK3", "three", "acme", "sandbox"),
+        ServiceCredentials("AK4", "four", "other", "live"),
     ]
-    client = await connect(keys=keys)
+    client = await connect(credentials=keys)
     client.access_key, client.secret_key = "AK1", "one"
     recipient = await client.create_recipient()
     path = f"/v1/recipients/{recipient['id']}"
     seen = {}
     for key in keys:
         client.access_key, client.secret_key = key.access_key, key.secret_key
-        listed = await client.call("GET", "/v1/recipients")
+        answer = await client.call("GET", "/v1/recipients")
         read = await client.call("GET", path)
-        seen[key.access_key] = (listed.json["meta"]["records"], read.status)
+        seen[key.access_key] = (answer.json["meta"]["records"], read.status)
     assert seen == {"AK1": (1, 200), "AK2": (1, 200), "AK3": (0, 404), "AK4": (0, 404)}
 
 
-async def test_a_key_does_not_show_its_secret():
-    assert "hush" not in repr(Key("AK", "hush"))
+async def test_repr_of_credentials_hides_secret():
+    assert "hush" not in repr(ServiceCredentials("AK", "hush"))

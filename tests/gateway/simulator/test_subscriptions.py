@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.simulator import Key
+from gateway.simulator import ServiceCredentials
 
 HOOK = {"action": "created", "model": "recipient", "target": "https://hooks.example.com/payouts"}
 PATH = "/v1/subscriptions"
@@ -13,7 +13,7 @@ async def hook(client):
     return (await client.call("POST", PATH, HOOK)).json["subscription"]
 
 
-async def test_a_subscription_is_made_and_read(client, hook):
+async def test_subscription_is_created_and_read(client, hook):
     assert list(hook) == ["id", "action", "model", "target"]
     assert hook == {"id": hook["id"], **HOOK}
     answer = await client.call("GET", f"{PATH}/{hook['id']}")
@@ -26,7 +26,7 @@ async def test_subscriptions_are_a_plain_list(client, hook):
     assert answer.json == {"ok": True, "subscriptions": [hook, other["subscription"]]}
 
 
-async def test_a_change_is_answered_flat(client, hook):
+async def test_update_is_answered_without_envelope(client, hook):
     answer = await client.call("PATCH", f"{PATH}/{hook['id']}", {"action": "upload-completed"})
     assert answer.text == (
         '{"ok":true,"action":"upload-completed","model":"recipient",'
@@ -36,7 +36,7 @@ async def test_a_change_is_answered_flat(client, hook):
     assert read.json["subscription"]["action"] == "upload-completed"
 
 
-async def test_a_deleted_subscription_is_gone(client, hook):
+async def test_deleted_subscription_is_not_found(client, hook):
     path = f"{PATH}/{hook['id']}"
     assert (await client.call("DELETE", path)).json == {"ok": True}
     for method in ("GET", "PATCH", "DELETE"):
@@ -55,7 +55,7 @@ async def test_a_deleted_subscription_is_gone(client, hook):
         ({"target": 7, "model": []}, [("invalid_field", "model"), ("invalid_field", "target")]),
     ],
 )
-async def test_only_the_documents_words_are_taken(client, hook, changed, errors):
+async def test_only_documented_values_are_accepted(client, hook, changed, errors):
     answer = await client.call("POST", PATH, HOOK | changed)
     assert (answer.status, answer.errors) == (400, errors)
     answer = await client.call("PATCH", f"{PATH}/{hook['id']}", changed)
@@ -63,8 +63,8 @@ async def test_only_the_documents_words_are_taken(client, hook, changed, errors)
     assert (await client.call("GET", PATH)).json["subscriptions"] == [hook]
 
 
-async def test_subscriptions_are_the_merchants_own(client, hook):
-    client.service.add_key(Key("OTHER", "other-secret", "other"))
+async def test_subscriptions_belong_to_one_merchant(client, hook):
+    client.service.add_credentials(ServiceCredentials("OTHER", "other-secret", "other"))
     client.access_key, client.secret_key = "OTHER", "other-secret"
     assert (await client.call("GET", PATH)).json["subscriptions"] == []
     assert (await client.call("GET", f"{PATH}/{hook['id']}")).status == 404

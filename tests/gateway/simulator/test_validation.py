@@ -2,10 +2,10 @@ import pytest
 
 from gateway.simulator import Switches
 
-PERSON = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com"}
+RECIPIENT_BODY = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com"}
 
 
-def government_id(**fields):
+def build_government_id(**fields):
     return {"governmentIds": [{"country": "BR", "type": "other", "value": "12345678901", **fields}]}
 
 
@@ -18,34 +18,34 @@ def government_id(**fields):
             [("empty_field", "firstName"), ("empty_field", "lastName"), ("empty_field", "email")],
         ),
         ({"type": "business", "email": "a@example.com"}, [("empty_field", "name")]),
-        ({**PERSON, "email": ""}, [("empty_field", "email")]),
-        ({**PERSON, "email": None}, [("empty_field", "email")]),
+        ({**RECIPIENT_BODY, "email": ""}, [("empty_field", "email")]),
+        ({**RECIPIENT_BODY, "email": None}, [("empty_field", "email")]),
         (
             {"type": "robot", "email": "nobody"},
             [("invalid_field", "type"), ("invalid_field", "email")],
         ),
-        ({**PERSON, "firstName": 7}, [("invalid_field", "firstName")]),
-        ({**PERSON, "email": {}}, [("invalid_field", "email")]),
-        ({**PERSON, "dob": "1990-02-30"}, [("invalid_field", "dob")]),
-        ({**PERSON, "dob": "19900228"}, [("invalid_field", "dob")]),
-        ({**PERSON, "dob": 1990}, [("invalid_field", "dob")]),
-        ({**PERSON, "passport": "****47"}, [("invalid_field", "passport")]),
-        ({**PERSON, "phone": "call me"}, [("invalid_field", "phone")]),
-        ({**PERSON, "address": "here"}, [("invalid_field", "address")]),
+        ({**RECIPIENT_BODY, "firstName": 7}, [("invalid_field", "firstName")]),
+        ({**RECIPIENT_BODY, "email": {}}, [("invalid_field", "email")]),
+        ({**RECIPIENT_BODY, "dob": "1990-02-30"}, [("invalid_field", "dob")]),
+        ({**RECIPIENT_BODY, "dob": "19900228"}, [("invalid_field", "dob")]),
+        ({**RECIPIENT_BODY, "dob": 1990}, [("invalid_field", "dob")]),
+        ({**RECIPIENT_BODY, "passport": "****47"}, [("invalid_field", "passport")]),
+        ({**RECIPIENT_BODY, "phone": "call me"}, [("invalid_field", "phone")]),
+        ({**RECIPIENT_BODY, "address": "here"}, [("invalid_field", "address")]),
         (
-            {**PERSON, "address": {"country": "USA", "city": 5, "street1": "P.O. Box 7"}},
+            {**RECIPIENT_BODY, "address": {"country": "USA", "city": 5, "street1": "P.O. Box 7"}},
             [
                 ("invalid_field", "address.street1"),
                 ("invalid_field", "address.city"),
                 ("invalid_field", "address.country"),
             ],
         ),
-        ({**PERSON, "address": {"country": "us"}}, [("invalid_field", "address.country")]),
-        ({**PERSON, "address": {"phone": "?"}}, [("invalid_field", "address.phone")]),
-        ({**PERSON, "governmentIds": {}}, [("invalid_field", "governmentIds")]),
-        ({**PERSON, "governmentIds": ["1"]}, [("invalid_field", "governmentIds[0]")]),
+        ({**RECIPIENT_BODY, "address": {"country": "us"}}, [("invalid_field", "address.country")]),
+        ({**RECIPIENT_BODY, "address": {"phone": "?"}}, [("invalid_field", "address.phone")]),
+        ({**RECIPIENT_BODY, "governmentIds": {}}, [("invalid_field", "governmentIds")]),
+        ({**RECIPIENT_BODY, "governmentIds": ["1"]}, [("invalid_field", "governmentIds[0]")]),
         (
-            {**PERSON, "governmentIds": [{}]},
+            {**RECIPIENT_BODY, "governmentIds": [{}]},
             [
                 ("empty_field", "governmentIds[0].country"),
                 ("empty_field", "governmentIds[0].type"),
@@ -53,7 +53,7 @@ def government_id(**fields):
             ],
         ),
         (
-            {**PERSON, **government_id(country="XX", type=5, value=5)},
+            {**RECIPIENT_BODY, **build_government_id(country="XX", type=5, value=5)},
             [
                 ("invalid_field", "governmentIds[0].country"),
                 ("invalid_field", "governmentIds[0].type"),
@@ -61,12 +61,12 @@ def government_id(**fields):
             ],
         ),
         (
-            {**PERSON, **government_id(value="****01")},
+            {**RECIPIENT_BODY, **build_government_id(value="****01")},
             [("invalid_field", "governmentIds[0].value")],
         ),
     ],
 )
-async def test_a_create_is_told_all_that_is_wrong(client, body, errors):
+async def test_all_errors_of_a_create_are_listed(client, body, errors):
     answer = await client.call("POST", "/v1/recipients", body)
     assert (answer.status, answer.errors) == (400, errors)
     assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
@@ -79,9 +79,9 @@ async def test_a_create_is_told_all_that_is_wrong(client, body, errors):
         ("CR", 9, 12), ("GT", 8, 12), ("KZ", 12, 12), ("PY", 6, 11),
     ],
 )  # fmt: skip
-async def test_government_ids_of_individuals_have_their_digits(client, country, least, most):
+async def test_government_ids_of_individuals_have_fixed_length(client, country, least, most):
     for digits, status in [(least - 1, 400), (least, 200), (most, 200), (most + 1, 400)]:
-        body = PERSON | government_id(country=country, value="1" * digits)
+        body = RECIPIENT_BODY | build_government_id(country=country, value="1" * digits)
         answer = await client.call("POST", "/v1/recipients", body)
         assert answer.status == status, digits
         if status == 400:
@@ -89,15 +89,15 @@ async def test_government_ids_of_individuals_have_their_digits(client, country, 
 
 
 @pytest.mark.parametrize(("country", "digits"), [("AR", 11), ("BR", 14)])
-async def test_government_ids_of_businesses_have_theirs(client, country, digits):
+async def test_government_ids_of_businesses_have_fixed_length(client, country, digits):
     body = {"type": "business", "name": "Co", "email": "co@example.com"}
     for wrong, status in [(-1, 400), (0, 200), (1, 400)]:
         value = "1" * (digits + wrong)
         answer = await client.call(
-            "POST", "/v1/recipients", body | government_id(country=country, value=value)
+            "POST", "/v1/recipients", body | build_government_id(country=country, value=value)
         )
         assert answer.status == status
-    free = await client.call("POST", "/v1/recipients", body | government_id(country="CL"))
+    free = await client.call("POST", "/v1/recipients", body | build_government_id(country="CL"))
     assert free.status == 200
 
 
@@ -112,8 +112,8 @@ async def test_government_ids_of_businesses_have_theirs(client, country, digits)
         ({"country": "FR", "type": "tax-card", "value": "anything"}, 200),
     ],
 )
-async def test_government_ids_are_read_as_people_write_them(client, fields, status):
-    body = PERSON | government_id(**fields)
+async def test_government_ids_may_contain_separators(client, fields, status):
+    body = RECIPIENT_BODY | build_government_id(**fields)
     assert (await client.call("POST", "/v1/recipients", body)).status == status
 
 
@@ -128,34 +128,36 @@ async def test_government_ids_are_read_as_people_write_them(client, fields, stat
         ({"primaryCurrency": "euro"}, ("invalid_field", "primaryCurrency")),
         ({"tags": "a"}, ("invalid_field", "tags")),
         ({"contactEmails": ["a"]}, ("invalid_field", "contactEmails")),
-        (government_id(value="****01"), ("invalid_field", "governmentIds[0].value")),
+        (build_government_id(value="****01"), ("invalid_field", "governmentIds[0].value")),
     ],
 )
-async def test_an_update_is_checked_and_changes_nothing_when_refused(client, body, error):
-    made = await client.create_recipient()
-    answer = await client.call("PATCH", f"/v1/recipients/{made['id']}", {"dob": None, **body})
+async def test_refused_update_changes_nothing(client, body, error):
+    recipient = await client.create_recipient()
+    answer = await client.call("PATCH", f"/v1/recipients/{recipient['id']}", {"dob": None, **body})
     assert (answer.status, answer.errors) == (400, [error])
-    assert await client.read_recipient(made) == made
+    assert await client.read_recipient(recipient) == recipient
 
 
 @pytest.mark.parametrize(
     "body", [b"{", b"[]", b'"text"', b"null", b"NaN", b"\xff", b'{"a":"\\ud800"}', b"[" * 100_000]
 )
-async def test_a_body_is_a_json_object(client, body):
+async def test_body_must_be_a_json_object(client, body):
     answer = await client.call("POST", "/v1/recipients", body)
     assert (answer.status, answer.errors) == (400, [("invalid_field", None)])
 
 
-async def test_a_body_says_that_it_is_json(client):
+async def test_content_type_must_be_json(client):
     for kind, status in [("text/plain", 400), ("Application/JSON; charset=utf-8", 200)]:
-        answer = await client.call("POST", "/v1/recipients", PERSON, headers={"Content-Type": kind})
+        answer = await client.call(
+            "POST", "/v1/recipients", RECIPIENT_BODY, headers={"Content-Type": kind}
+        )
         assert answer.status == status
 
 
-async def test_validation_can_be_406(connect):
-    client = await connect(switches=Switches(validation_status=406))
-    made = await client.create_recipient()
-    path = f"/v1/recipients/{made['id']}"
+async def test_validation_status_can_be_406(connect):
+    client = await connect(options=Switches(validation_status=406))
+    recipient = await client.create_recipient()
+    path = f"/v1/recipients/{recipient['id']}"
     assert (await client.call("POST", "/v1/recipients", {})).status == 406
     assert (await client.call("POST", f"{path}/accounts", {})).status == 406
     assert (await client.call("GET", "/v1/recipients/R-unknown")).status == 404
@@ -164,7 +166,7 @@ async def test_validation_can_be_406(connect):
     assert (await client.call("POST", f"{path}/accounts", {})).status == 400
 
 
-JUNK = [
+JUNK_VALUES = [
     None,
     True,
     0,
@@ -181,7 +183,7 @@ JUNK = [
     {},
     {"a": {}},
 ]
-FIELDS = [
+RECIPIENT_FIELDS = [
     "type", "name", "firstName", "lastName", "email", "referenceId", "passport", "dob", "phone",
     "status", "language", "placeOfBirth", "ssn", "primaryCurrency", "tags", "contactEmails",
     "address", "governmentIds", "account", "accounts",
@@ -193,16 +195,17 @@ ACCOUNT_FIELDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: repr(junk)[:20])
-async def test_junk_is_never_an_internal_error(client, us_bank, junk):
-    made = await client.create_recipient()
-    path = f"/v1/recipients/{made['id']}"
+@pytest.mark.parametrize("junk", JUNK_VALUES, ids=lambda junk: repr(junk)[:20])
+async def test_random_input_is_never_an_internal_error(client, us_bank, junk):
+    recipient = await client.create_recipient()
+    path = f"/v1/recipients/{recipient['id']}"
     bank = us_bank | {"country": "CO"}
     ids = {"country": "CO", "type": "other", "value": "1"}
     writes = [
-        ("POST", "/v1/recipients", {**PERSON, "account": bank, each: junk}) for each in FIELDS
+        ("POST", "/v1/recipients", {**RECIPIENT_BODY, "account": bank, each: junk})
+        for each in RECIPIENT_FIELDS
     ]
-    writes += [("PATCH", path, {each: junk}) for each in FIELDS]
+    writes += [("PATCH", path, {each: junk}) for each in RECIPIENT_FIELDS]
     writes += [
         ("PATCH", path, {"governmentIds": [{**ids, each: junk}]}) for each in ("country", *ids)
     ]

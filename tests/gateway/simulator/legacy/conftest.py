@@ -17,14 +17,14 @@ STATUSES = {
     "internal_server_error": 500,
 }
 # Words that only the current interface has.
-FOREIGN = (
+CURRENT_ONLY_WORDS = (
     "archived", "review", "recipientAccountId", "accountHolderName", "branchId", "bankId",
     "bankRegionCode", "emailAddress", "governmentIds", "routeMinimum", "routeType",
     "estimatedFees", "contactEmails", "placeOfBirth", "processed_word",
 )  # fmt: skip
 
 
-class Legacy:
+class LegacyClient:
     def __init__(self, client):
         self.client = client
         self.service = client.service
@@ -38,19 +38,19 @@ class Legacy:
             data = json.dumps(body, default=str).encode()
         url = URL(f"{self.url}/v1{path}", encoded=True)
         async with self.client.session.request(method, url, data=data, headers=sent) as response:
-            got = Got(response.status, await response.text(), response.headers)
-        got.check_shape()
-        return got
+            answer = LegacyAnswer(response.status, await response.text(), response.headers)
+        answer.check_shape()
+        return answer
 
     async def request_ok(self, method, path, body=None):
-        got = await self.request(method, path, body)
-        assert got.status == 200, got.text
-        return got.body
+        answer = await self.request(method, path, body)
+        assert answer.status == 200, answer.text
+        return answer.body
 
     async def request_refused(self, method, path, body=None):
-        got = await self.request(method, path, body)
-        assert got.status != 200, got.text
-        return got.status, got.errors
+        answer = await self.request(method, path, body)
+        assert answer.status != 200, answer.text
+        return answer.status, answer.errors
 
     async def create_recipient(self, **fields):
         body = {"type": "individual", "firstName": "Zoë", "lastName": "Peña"}
@@ -71,7 +71,7 @@ class Legacy:
         return (await self.request_ok("GET", f"/batches/{batch['id']}/payments"))["payments"]
 
 
-class Got:
+class LegacyAnswer:
     def __init__(self, status, text, headers):
         self.status = status
         self.text = text
@@ -80,23 +80,23 @@ class Got:
 
     @property
     def errors(self):
-        return [(each["code"], each.get("field")) for each in self.body["errors"]]
+        return [(error["code"], error.get("field")) for error in self.body["errors"]]
 
     def check_shape(self):
         assert self.text.startswith('{"ok":true' if self.status == 200 else '{"ok":false')
-        assert not [word for word in FOREIGN if f'"{word}"' in self.text], self.text
+        assert not [word for word in CURRENT_ONLY_WORDS if f'"{word}"' in self.text], self.text
         if self.status == 200:
             return
         assert set(self.body) == {"ok", "errors"}
         for error in self.body["errors"]:
             assert STATUSES[error["code"]] == self.status
             assert error["message"]
-            assert not [word for word in FOREIGN if word in error["message"]], self.text
+            assert not [word for word in CURRENT_ONLY_WORDS if word in error["message"]], self.text
 
 
 @pytest.fixture
 async def legacy(client):
-    return Legacy(client)
+    return LegacyClient(client)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def connect_legacy(connect):
     """Like `connect`, but return a client of the legacy interface."""
 
     async def connected(**settings):
-        return Legacy(await connect(**settings))
+        return LegacyClient(await connect(**settings))
 
     return connected
 
@@ -115,38 +115,38 @@ def address():
 
 
 @pytest.fixture
-def us():
+def us_payout():
     """A payout object for a request body: a bank account in the US."""
     bank = {"country": "US", "accountNum": "0123456747", "routing": "021000021"}
     return {"primary": {"method": "bank", "currency": "USD"}, "accounts": {"bank": bank}}
 
 
 @pytest.fixture
-def germany():
+def german_payout():
     bank = {"country": "DE", "iban": "DE89370400440532013000"}
     return {"primary": {"method": "bank", "currency": "EUR"}, "accounts": {"bank": bank}}
 
 
 @pytest.fixture
-def purse():
+def wallet_payout():
     wallet = {"address": "zoe@example.org"}
     return {"primary": {"method": "wallet", "currency": "USD"}, "accounts": {"wallet": wallet}}
 
 
 @pytest.fixture
-async def payee(legacy, us, address):
+async def payee(legacy, us_payout, address):
     """A payee in US dollars, fee 1.00."""
-    return await legacy.create_recipient(address=address, payout=us)
+    return await legacy.create_recipient(address=address, payout=us_payout)
 
 
 @pytest.fixture
-async def german(legacy, germany, address):
+async def german_payee(legacy, german_payout, address):
     """A payee in euros, fee 1.00."""
     return await legacy.create_recipient(
-        email="german@example.com", address=address | {"country": "DE"}, payout=germany
+        email="german@example.com", address=address | {"country": "DE"}, payout=german_payout
     )
 
 
 @pytest.fixture
-async def wallet_holder(legacy, purse):
-    return await legacy.create_recipient(email="wallet@example.com", payout=purse)
+async def wallet_holder(legacy, wallet_payout):
+    return await legacy.create_recipient(email="wallet@example.com", payout=wallet_payout)

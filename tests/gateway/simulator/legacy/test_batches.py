@@ -5,11 +5,11 @@ from decimal import Decimal
 
 import pytest
 
-FIELDS = [
+BATCH_FIELDS = [
     "id", "status", "amount", "totalPayments", "currency", "description", "sentAt",
     "completedAt", "createdAt", "updatedAt",
 ]  # fmt: skip
-LISTED = [
+LISTED_PAYMENT_FIELDS = [
     "id", "recipient", "status", "sourceAmount", "targetAmount", "exchangeRate", "fxRate", "fees",
     "recipientFees", "merchantFees", "memo", "sourceCurrency", "sourceCurrencyName",
     "targetCurrency", "targetCurrencyName", "compliance", "processedAt", "createdAt",
@@ -17,39 +17,39 @@ LISTED = [
 ]  # fmt: skip
 
 
-def path(batch, tail=""):
+def batch_path(batch, tail=""):
     return f"/batches/{batch['id']}{tail}"
 
 
-async def read(legacy, batch):
-    return (await legacy.request_ok("GET", path(batch)))["batch"]
+async def read_batch(legacy, batch):
+    return (await legacy.request_ok("GET", batch_path(batch)))["batch"]
 
 
-async def test_a_batch_has_the_documents_fields_in_its_order(legacy, payee):
-    made = await legacy.create_batch(
+async def test_batch_has_documented_fields_in_order(legacy, payee):
+    batch = await legacy.create_batch(
         legacy.build_payment(payee, "10.25"), legacy.build_payment(payee, 5), description="May"
     )
-    assert list(made) == FIELDS
-    assert re.fullmatch(r"B-[A-Z0-9]{16}", made["id"])
-    assert made | {"id": ""} == {
+    assert list(batch) == BATCH_FIELDS
+    assert re.fullmatch(r"B-[A-Z0-9]{16}", batch["id"])
+    assert batch | {"id": ""} == {
         "id": "", "status": "open", "amount": "15.25", "totalPayments": 2, "currency": "USD",
         "description": "May", "sentAt": None, "completedAt": None,
         "createdAt": "2025-10-09T08:53:20.000Z", "updatedAt": "2025-10-09T08:53:20.000Z",
     }  # fmt: skip
 
 
-async def test_a_batch_by_id_has_its_payments_with_reduced_recipients(legacy, payee):
-    made = await legacy.create_batch(
+async def test_batch_by_id_has_payments_with_reduced_recipients(legacy, payee):
+    batch = await legacy.create_batch(
         *[legacy.build_payment(payee, f"{n + 1}.00") for n in range(11)]
     )
-    whole = await read(legacy, made)
-    assert list(whole) == [*FIELDS, "payments"]
+    whole = await read_batch(legacy, batch)
+    assert list(whole) == [*BATCH_FIELDS, "payments"]
     assert whole["payments"]["meta"] == {"page": 1, "pages": 2, "records": 11}
     shown = whole["payments"]["payments"][0]
     assert len(whole["payments"]["payments"]) == 10
-    assert list(shown) == LISTED
+    assert list(shown) == LISTED_PAYMENT_FIELDS
     assert list(shown["batch"]) == ["id", "createdAt", "updatedAt", "sentAt", "completedAt"]
-    assert shown["batch"]["id"] == made["id"]
+    assert shown["batch"]["id"] == batch["id"]
     assert shown["recipient"] == {
         "id": payee["id"], "referenceId": None, "email": "zoe@example.com", "name": "Zoë Peña",
         "status": "active", "country": "US", "countryCode": "US",
@@ -58,15 +58,17 @@ async def test_a_batch_by_id_has_its_payments_with_reduced_recipients(legacy, pa
     assert (shown["isSupplyPayment"], shown["memo"], shown["processedAt"]) == (False, "", None)
 
 
-async def test_an_empty_batch_may_be_made(legacy):
-    made = await legacy.create_batch()
-    assert (made["amount"], made["totalPayments"]) == ("0.00", 0)
+async def test_empty_batch_can_be_created(legacy):
+    batch = await legacy.create_batch()
+    assert (batch["amount"], batch["totalPayments"]) == ("0.00", 0)
 
 
-async def test_payments_are_by_source_or_target_amount(legacy, german):
-    target = {"recipient": {"id": german["id"]}, "targetAmount": 92, "targetCurrency": "EUR"}
-    made = await legacy.create_batch(legacy.build_payment(german, "100.00", memo="Größe"), target)
-    first, second = await legacy.list_payments(made)
+async def test_payments_have_source_or_target_amount(legacy, german_payee):
+    target = {"recipient": {"id": german_payee["id"]}, "targetAmount": 92, "targetCurrency": "EUR"}
+    batch = await legacy.create_batch(
+        legacy.build_payment(german_payee, "100.00", memo="Größe"), target
+    )
+    first, second = await legacy.list_payments(batch)
     assert (first["sourceAmount"], first["targetAmount"]) == ("100.00", "92.00")
     assert (second["sourceAmount"], second["targetAmount"]) == ("100.00", "92.00")
     assert (first["exchangeRate"], first["fxRate"], first["fees"]) == ("0.92", "0.92", "1.00")
@@ -74,13 +76,13 @@ async def test_payments_are_by_source_or_target_amount(legacy, german):
     assert first["memo"] == "Größe"
 
 
-async def test_a_recipient_may_be_named_by_email(legacy, payee):
-    made = await legacy.create_batch({"recipient": {"email": payee["email"]}, "sourceAmount": "5"})
-    (shown,) = await legacy.list_payments(made)
+async def test_recipient_can_be_named_by_email(legacy, payee):
+    batch = await legacy.create_batch({"recipient": {"email": payee["email"]}, "sourceAmount": "5"})
+    (shown,) = await legacy.list_payments(batch)
     assert shown["recipient"]["id"] == payee["id"]
 
 
-async def test_the_currency_may_be_the_payments(legacy, payee):
+async def test_batch_currency_can_come_from_payments(legacy, payee):
     payments = [legacy.build_payment(payee, sourceCurrency="CAD"), legacy.build_payment(payee)]
     body = {"payments": payments}
     made = (await legacy.request_ok("POST", "/batches", body))["batch"]
@@ -91,7 +93,7 @@ async def test_the_currency_may_be_the_payments(legacy, payee):
     "amount",
     ["0", "0.00", "-1", "+1", "1.0", "1.001", "1e2", "1,000", " 1", "1_0", "٣", True, [], 1.5, -3],
 )
-async def test_another_amount_is_refused(legacy, payee, amount):
+async def test_other_amount_is_refused(legacy, payee, amount):
     body = {
         "sourceCurrency": "USD",
         "payments": [legacy.build_payment(payee), legacy.build_payment(payee, amount)],
@@ -101,21 +103,21 @@ async def test_another_amount_is_refused(legacy, payee, amount):
 
 
 @pytest.mark.parametrize("written", [b"1e2", b"1.000E+1", b"10.0", b"1.000"])
-async def test_a_number_counts_as_it_is_written(legacy, payee, written):
+async def test_number_is_validated_as_written(legacy, payee, written):
     body = b'{"sourceCurrency":"USD","payments":[{"recipient":{"id":"%b"},"sourceAmount":%b}]}'
     data = body % (payee["id"].encode(), written)
-    got = await legacy.request("POST", "/batches", data=data)
-    assert got.errors == [("invalid_field", "payments[0].sourceAmount")]
-    got = await legacy.request("POST", "/batches", data=data.replace(written, b"10.00"))
-    assert got.body["batch"]["amount"] == "10.00"
+    answer = await legacy.request("POST", "/batches", data=data)
+    assert answer.errors == [("invalid_field", "payments[0].sourceAmount")]
+    answer = await legacy.request("POST", "/batches", data=data.replace(written, b"10.00"))
+    assert answer.body["batch"]["amount"] == "10.00"
 
 
-async def test_the_digits_of_a_large_sum_are_all_there(legacy, payee):
-    made = await legacy.create_batch(
+async def test_large_sum_keeps_all_digits(legacy, payee):
+    batch = await legacy.create_batch(
         legacy.build_payment(payee, "99999999999999999999.99"), legacy.build_payment(payee, 10**20)
     )
-    assert made["amount"] == "199999999999999999999.99"
-    assert made["status"] == "pending"
+    assert batch["amount"] == "199999999999999999999.99"
+    assert batch["status"] == "pending"
 
 
 ERRORS = [
@@ -148,12 +150,12 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("body", "errors"), ERRORS)
-async def test_what_is_wrong_with_a_batch_is_told_and_nothing_is_made(legacy, body, errors):
+async def test_invalid_batch_is_refused_and_not_created(legacy, body, errors):
     assert await legacy.request_refused("POST", "/batches", body) == (406, errors)
     assert (await legacy.request_ok("GET", "/batches"))["batches"] == []
 
 
-async def test_each_payment_is_told_about(legacy, payee):
+async def test_errors_of_each_payment_are_listed(legacy, payee):
     body = {
         "payments": [
             legacy.build_payment(payee, sourceCurrency="USD"),
@@ -177,7 +179,7 @@ async def test_each_payment_is_told_about(legacy, payee):
 
 
 @pytest.mark.parametrize("word", ["disabled", "suspended", None])
-async def test_who_cannot_be_paid_joins_no_batch(legacy, payee, word):
+async def test_unpayable_recipient_is_refused(legacy, payee, word):
     where = f"/recipients/{payee['id']}"
     if word is None:
         await legacy.request_ok("DELETE", where)
@@ -192,24 +194,26 @@ async def test_who_cannot_be_paid_joins_no_batch(legacy, payee, word):
     assert await legacy.request_refused("POST", "/batches", body) == expected
 
 
-async def test_an_address_of_several_recipients_names_nobody(legacy, payee):
+async def test_ambiguous_email_is_refused(legacy, payee):
     other = await legacy.create_recipient()
     body = {"sourceCurrency": "USD"}
     body["payments"] = [{"recipient": {"email": payee["email"]}, "sourceAmount": "1"}]
-    got = await legacy.request("POST", "/batches", body)
-    assert got.errors == [("invalid_field", "payments[0].recipient.email")]
-    assert "several" in got.text
+    answer = await legacy.request("POST", "/batches", body)
+    assert answer.errors == [("invalid_field", "payments[0].recipient.email")]
+    assert "several" in answer.text
     await legacy.request_ok("DELETE", f"/recipients/{other['id']}")
     await legacy.request_ok("POST", "/batches", body)
 
 
-async def test_payments_are_added_changed_and_removed_at_once(legacy, clock, payee, german):
-    made = await legacy.create_batch(*[legacy.build_payment(payee, f"{n}.00") for n in (1, 2, 3)])
-    first, second, third = await legacy.list_payments(made)
+async def test_payments_are_added_changed_and_removed_in_one_edit(
+    legacy, clock, payee, german_payee
+):
+    batch = await legacy.create_batch(*[legacy.build_payment(payee, f"{n}.00") for n in (1, 2, 3)])
+    first, second, third = await legacy.list_payments(batch)
     clock.now += 60
     body = {
         "payments": [
-            legacy.build_payment(german, "40.00"),
+            legacy.build_payment(german_payee, "40.00"),
             {"id": third["id"], "targetAmount": "9.20", "targetCurrency": "EUR"},
         ],
         "update_payments": [{"id": first["id"], "sourceAmount": 10, "memo": "more"}],
@@ -217,33 +221,35 @@ async def test_payments_are_added_changed_and_removed_at_once(legacy, clock, pay
         "description": "April",
         "unknown": "ignored",
     }
-    got = await legacy.request("PATCH", path(made), body)
-    assert got.text == '{"ok":true,"object":"updated"}'
-    after = await read(legacy, made)
+    answer = await legacy.request("PATCH", batch_path(batch), body)
+    assert answer.text == '{"ok":true,"object":"updated"}'
+    after = await read_batch(legacy, batch)
     assert (after["description"], after["amount"]) == ("April", "60.00")
-    assert [(each["sourceAmount"], each["memo"]) for each in after["payments"]["payments"]] == [
+    assert [
+        (payment["sourceAmount"], payment["memo"]) for payment in after["payments"]["payments"]
+    ] == [
         ("10.00", "more"),
         ("10.00", ""),
         ("40.00", ""),
     ]
     assert after["updatedAt"] > after["createdAt"]
-    got = await legacy.request("PATCH", path(made), {**after, "description": None})
-    assert got.text == '{"ok":true,"object":"updated"}'
-    again = await read(legacy, made)
+    answer = await legacy.request("PATCH", batch_path(batch), {**after, "description": None})
+    assert answer.text == '{"ok":true,"object":"updated"}'
+    again = await read_batch(legacy, batch)
     assert again == {**after, "description": "", "updatedAt": again["updatedAt"]}
-    got = await legacy.request("PATCH", path(made), {"sourceCurrency": "EUR"})
-    assert (got.status, got.errors) == (406, [("invalid_field", "sourceCurrency")])
+    answer = await legacy.request("PATCH", batch_path(batch), {"sourceCurrency": "EUR"})
+    assert (answer.status, answer.errors) == (406, [("invalid_field", "sourceCurrency")])
 
 
-async def test_an_edit_is_all_or_nothing(legacy, payee):
-    made = await legacy.create_batch(legacy.build_payment(payee), legacy.build_payment(payee))
-    one, two = (each["id"] for each in await legacy.list_payments(made))
+async def test_edit_is_all_or_nothing(legacy, payee):
+    batch = await legacy.create_batch(legacy.build_payment(payee), legacy.build_payment(payee))
+    one, two = (payment["id"] for payment in await legacy.list_payments(batch))
     body = {
         "payments": [{"id": "P-unknown", "sourceAmount": "1"}],
         "update_payments": [{"id": one, "sourceAmount": "99.00"}, {"sourceAmount": "1"}],
         "remove_payments": [{"id": one}, {"id": two}, {"id": "P-unknown"}, {"id": 7}],
     }
-    assert await legacy.request_refused("PATCH", path(made), body) == (
+    assert await legacy.request_refused("PATCH", batch_path(batch), body) == (
         406,
         [
             ("invalid_field", "payments[0].id"),
@@ -253,22 +259,22 @@ async def test_an_edit_is_all_or_nothing(legacy, payee):
             ("invalid_field", "remove_payments[3].id"),
         ],
     )
-    assert (await read(legacy, made))["amount"] == "20.00"
+    assert (await read_batch(legacy, batch))["amount"] == "20.00"
 
 
-async def test_a_batch_is_deleted(legacy, payee):
-    made = await legacy.create_batch(legacy.build_payment(payee))
-    (payment,) = await legacy.list_payments(made)
-    got = await legacy.request("DELETE", path(made))
-    assert got.text == '{"ok":true,"object":"deleted"}'
-    for where in (path(made), path(made, "/payments"), f"/payments/{payment['id']}"):
+async def test_batch_is_deleted(legacy, payee):
+    batch = await legacy.create_batch(legacy.build_payment(payee))
+    (payment,) = await legacy.list_payments(batch)
+    answer = await legacy.request("DELETE", batch_path(batch))
+    assert answer.text == '{"ok":true,"object":"deleted"}'
+    for where in (batch_path(batch), batch_path(batch, "/payments"), f"/payments/{payment['id']}"):
         assert await legacy.request_refused("GET", where) == (404, [("not_found", None)])
 
 
-async def test_several_are_deleted_or_none(legacy, payee):
-    made = [await legacy.create_batch(legacy.build_payment(payee)) for _ in range(3)]
-    ids = [each["id"] for each in made]
-    await legacy.request_ok("POST", path(made[2], "/start-processing"))
+async def test_batches_are_deleted_all_or_none(legacy, payee):
+    batch = [await legacy.create_batch(legacy.build_payment(payee)) for _ in range(3)]
+    ids = [each["id"] for each in batch]
+    await legacy.request_ok("POST", batch_path(batch[2], "/start-processing"))
     assert await legacy.request_refused("DELETE", "/batches", {"ids": ids}) == (
         406,
         [("invalid_status", None)],
@@ -288,128 +294,133 @@ async def test_several_are_deleted_or_none(legacy, payee):
     ]
 
 
-async def test_a_list_has_the_newest_first_and_finds_by_id(legacy, clock):
+async def test_list_is_newest_first_and_searchable_by_id(legacy, clock):
     made = []
     for _ in range(12):
         made.append(await legacy.create_batch())
         clock.now += 1
-    got = await legacy.request_ok("GET", "/batches?page=2&pageSize=5")
-    assert got["meta"] == {"page": 2, "pages": 3, "records": 12}
-    assert got["batches"] == made[::-1][5:10]
+    body = await legacy.request_ok("GET", "/batches?page=2&pageSize=5")
+    assert body["meta"] == {"page": 2, "pages": 3, "records": 12}
+    assert body["batches"] == made[::-1][5:10]
     wanted = made[4]
-    got = await legacy.request_ok("GET", f"/batches?search={wanted['id'][4:12].lower()}")
-    assert got["batches"] == [wanted]
-    got = await legacy.request_ok("GET", "/batches?search=&page=0&pageSize=x")
-    assert (got["meta"]["page"], len(got["batches"])) == (1, 10)
-    real = next(iter(legacy.service.world().batches))
+    body = await legacy.request_ok("GET", f"/batches?search={wanted['id'][4:12].lower()}")
+    assert body["batches"] == [wanted]
+    body = await legacy.request_ok("GET", "/batches?search=&page=0&pageSize=x")
+    assert (body["meta"]["page"], len(body["batches"])) == (1, 10)
+    real = next(iter(legacy.service.find_or_create_tenant().batches))
     assert (await legacy.request_ok("GET", f"/batches?search={real}"))["batches"] == []
 
 
-async def test_a_quote_moves_the_rates_of_bank_transfers(legacy, german, wallet_holder):
-    made = await legacy.create_batch(
-        legacy.build_payment(german, "100.00"), legacy.build_payment(wallet_holder, "10.00")
+async def test_quote_updates_rates_of_bank_transfers(legacy, german_payee, wallet_holder):
+    batch = await legacy.create_batch(
+        legacy.build_payment(german_payee, "100.00"), legacy.build_payment(wallet_holder, "10.00")
     )
-    got = await legacy.request("POST", path(made, "/generate-quote"))
-    quoted = got.body["batch"]["payments"]["payments"]
-    assert [each["targetAmount"] for each in quoted] == ["92.05", "10.00"]
-    assert quoted == await legacy.list_payments(made)
-    summary = (await legacy.request_ok("GET", path(made, "/summary")))["batchSummary"]
+    answer = await legacy.request("POST", batch_path(batch, "/generate-quote"))
+    quoted = answer.body["batch"]["payments"]["payments"]
+    assert [payment["targetAmount"] for payment in quoted] == ["92.05", "10.00"]
+    assert quoted == await legacy.list_payments(batch)
+    summary = (await legacy.request_ok("GET", batch_path(batch, "/summary")))["batchSummary"]
     assert summary["quoteExpiredAt"] == "2025-10-09T09:23:20.000Z"
 
 
-async def test_an_expired_quote_is_refused_until_there_is_a_new_one(legacy, clock, payee):
-    made = await legacy.create_batch(legacy.build_payment(payee))
-    await legacy.request_ok("POST", path(made, "/generate-quote"))
+async def test_expired_quote_is_refused_until_renewed(legacy, clock, payee):
+    batch = await legacy.create_batch(legacy.build_payment(payee))
+    await legacy.request_ok("POST", batch_path(batch, "/generate-quote"))
     clock.now += 1800
-    start = path(made, "/start-processing")
+    start = batch_path(batch, "/start-processing")
     assert await legacy.request_refused("POST", start) == (406, [("expired_quote", None)])
-    await legacy.request_ok("POST", path(made, "/generate-quote"))
+    await legacy.request_ok("POST", batch_path(batch, "/generate-quote"))
     await legacy.request_ok("POST", start)
 
 
-async def test_the_life_of_a_batch(legacy, clock, payee, german):
-    made = await legacy.create_batch(
-        legacy.build_payment(payee, "100.00"), legacy.build_payment(german, "50.00")
+async def test_batch_life_cycle(legacy, clock, payee, german_payee):
+    batch = await legacy.create_batch(
+        legacy.build_payment(payee, "100.00"), legacy.build_payment(german_payee, "50.00")
     )
-    legacy.service.set_outcome(german["id"], "returned")
-    got = await legacy.request("POST", path(made, "/start-processing"), data=b"")
-    assert list(got.body["batch"]) == FIELDS
-    assert (got.body["batch"]["status"], got.body["batch"]["sentAt"]) == (
+    legacy.service.set_outcome(german_payee["id"], "returned")
+    answer = await legacy.request("POST", batch_path(batch, "/start-processing"), data=b"")
+    assert list(answer.body["batch"]) == BATCH_FIELDS
+    assert (answer.body["batch"]["status"], answer.body["batch"]["sentAt"]) == (
         "processing",
         "2025-10-09T08:53:20.000Z",
     )
     refused = (406, [("invalid_status", None)])
     for state in ("processing", "complete"):
-        assert (await read(legacy, made))["status"] == state
+        assert (await read_batch(legacy, batch))["status"] == state
         for method, tail, body in [
             ("PATCH", "", {}), ("DELETE", "", None), ("POST", "/generate-quote", None),
             ("POST", "/start-processing", None), ("POST", "/payments", legacy.build_payment(payee)),
         ]:  # fmt: skip
-            assert await legacy.request_refused(method, path(made, tail), body) == refused
+            assert await legacy.request_refused(method, batch_path(batch, tail), body) == refused
         clock.now += 2
-    done = await read(legacy, made)
+    done = await read_batch(legacy, batch)
     assert done["completedAt"] == "2025-10-09T08:53:22.000Z"
-    assert [each["status"] for each in done["payments"]["payments"]] == ["processed", "returned"]
+    assert [payment["status"] for payment in done["payments"]["payments"]] == [
+        "processed",
+        "returned",
+    ]
     # 50.00 was returned; its fee of 1.00 was not.
-    assert legacy.service.balance("demo", "USD") == Decimal("999898.00")
+    assert legacy.service.read_balance("demo", "USD") == Decimal("999898.00")
 
 
-async def test_a_batch_of_which_nothing_arrived_is_complete_too(legacy, clock, payee):
+async def test_batch_of_failed_payments_is_complete(legacy, clock, payee):
     legacy.service.set_outcome(payee["id"], "failed")
-    made = await legacy.create_batch(legacy.build_payment(payee))
-    await legacy.request_ok("POST", path(made, "/start-processing"))
+    batch = await legacy.create_batch(legacy.build_payment(payee))
+    await legacy.request_ok("POST", batch_path(batch, "/start-processing"))
     clock.now += 3
-    assert (await read(legacy, made))["status"] == "complete"
-    (payment,) = await legacy.list_payments(made)
+    assert (await read_batch(legacy, batch))["status"] == "complete"
+    (payment,) = await legacy.list_payments(batch)
     assert (payment["status"], payment["processedAt"]) == ("failed", None)
 
 
-async def test_what_cannot_be_started_is_not(legacy, payee, german, wallet_holder):
+async def test_unstartable_batch_is_refused(legacy, payee, german_payee, wallet_holder):
     refused = (406, [("invalid_status", None)])
     empty = await legacy.create_batch()
-    assert await legacy.request_refused("POST", path(empty, "/start-processing")) == refused
+    assert await legacy.request_refused("POST", batch_path(empty, "/start-processing")) == refused
     poor = await legacy.create_batch(legacy.build_payment(payee, "1000000.00"))
     assert poor["status"] == "pending"
-    assert await legacy.request_refused("POST", path(poor, "/start-processing")) == refused
+    assert await legacy.request_refused("POST", batch_path(poor, "/start-processing")) == refused
     small = await legacy.create_batch(
-        legacy.build_payment(german, "1.00"),
-        {"recipient": {"id": german["id"]}, "targetAmount": "1", "targetCurrency": "EUR"},
+        legacy.build_payment(german_payee, "1.00"),
+        {"recipient": {"id": german_payee["id"]}, "targetAmount": "1", "targetCurrency": "EUR"},
     )
-    got = await legacy.request("POST", path(small, "/start-processing"))
+    answer = await legacy.request("POST", batch_path(small, "/start-processing"))
     # No sent field is at fault, so the message names the payment.
-    assert got.errors == [("invalid_field", None)] * 2
-    for error, each in zip(got.body["errors"], await legacy.list_payments(small), strict=True):
-        assert each["id"] in error["message"]
+    assert answer.errors == [("invalid_field", None)] * 2
+    for error, payment in zip(
+        answer.body["errors"], await legacy.list_payments(small), strict=True
+    ):
+        assert payment["id"] in error["message"]
     stopped = await legacy.create_batch(
         legacy.build_payment(payee), legacy.build_payment(wallet_holder)
     )
     await legacy.request_ok("PATCH", f"/recipients/{wallet_holder['id']}", {"status": "disabled"})
-    assert await legacy.request_refused("POST", path(stopped, "/start-processing")) == refused
+    assert await legacy.request_refused("POST", batch_path(stopped, "/start-processing")) == refused
 
 
-async def test_a_pending_batch_can_be_edited_and_is_open_once_funded(legacy, payee):
-    made = await legacy.create_batch(legacy.build_payment(payee, "1000000.00"))
-    await legacy.request_ok("PATCH", path(made), {"payments": [legacy.build_payment(payee)]})
+async def test_pending_batch_can_be_edited_and_opens_once_funded(legacy, payee):
+    batch = await legacy.create_batch(legacy.build_payment(payee, "1000000.00"))
+    await legacy.request_ok("PATCH", batch_path(batch), {"payments": [legacy.build_payment(payee)]})
     legacy.service.set_balance("demo", "USD", "2000000.00")
-    assert (await read(legacy, made))["status"] == "open"
+    assert (await read_batch(legacy, batch))["status"] == "open"
 
 
-async def test_a_summary_has_every_field(legacy, clock, payee, wallet_holder):
+async def test_summary_has_every_field(legacy, clock, payee, wallet_holder):
     legacy.service.set_wallet_balance("demo", "USD", "77.70")
-    made = await legacy.create_batch(
+    batch = await legacy.create_batch(
         legacy.build_payment(payee, "100.10"),
         legacy.build_payment(payee, "0.05"),
         legacy.build_payment(wallet_holder, "20.00"),
     )
     clock.now += 5
-    got = await legacy.request("GET", path(made, "/summary"))
-    shown = got.body["batchSummary"]
+    answer = await legacy.request("GET", batch_path(batch, "/summary"))
+    shown = answer.body["batchSummary"]
     assert list(shown) == [
         "id", "processed_by", "errors", "serverTime", "status", "currency", "description",
         "sentAt", "completedAt", "createdAt", "updatedAt", "quoteExpiredAt", "methods",
         "ServiceTotal", "GatewayTotal", "total", "merchantBalances", "enoughFunds",
     ]  # fmt: skip
-    assert (shown["id"], shown["processed_by"], shown["errors"]) == (made["id"], "API", [])
+    assert (shown["id"], shown["processed_by"], shown["errors"]) == (batch["id"], "API", [])
     assert shown["serverTime"] == "2025-10-09T08:53:25.000Z"
     assert list(shown["methods"]) == ["bank-transfer", "wallet"]
     bank = {
@@ -431,17 +442,17 @@ async def test_a_summary_has_every_field(legacy, clock, payee, wallet_holder):
         "GatewayTotal": Decimal("77.70"), "ServiceTotal": Decimal(1_000_000)
     }  # fmt: skip
     assert shown["enoughFunds"] is True
-    assert '"value":100.15,"fees":2,' in got.text
-    assert '"GatewayTotal":77.7,' in got.text
+    assert '"value":100.15,"fees":2,' in answer.text
+    assert '"GatewayTotal":77.7,' in answer.text
 
 
-async def test_a_summary_of_an_empty_or_poor_batch(legacy, payee):
-    made = await legacy.create_batch(sourceCurrency="JPY")
-    shown = (await legacy.request_ok("GET", path(made, "/summary")))["batchSummary"]
+async def test_summary_of_empty_or_unfunded_batch(legacy, payee):
+    batch = await legacy.create_batch(sourceCurrency="JPY")
+    shown = (await legacy.request_ok("GET", batch_path(batch, "/summary")))["batchSummary"]
     assert list(shown["methods"]) == ["bank-transfer", "wallet"]
     assert (shown["total"]["count"], shown["merchantBalances"]["ServiceTotal"]) == (0, 0)
     poor = await legacy.create_batch(legacy.build_payment(payee, "1000000.00"))
-    shown = (await legacy.request_ok("GET", path(poor, "/summary")))["batchSummary"]
+    shown = (await legacy.request_ok("GET", batch_path(poor, "/summary")))["batchSummary"]
     assert (shown["status"], shown["enoughFunds"]) == ("pending", False)
 
 
@@ -452,7 +463,7 @@ async def test_a_summary_of_an_empty_or_poor_batch(legacy, payee):
         ("POST", "/payments"), ("POST", "/generate-quote"), ("POST", "/start-processing"),
     ],
 )  # fmt: skip
-async def test_an_unknown_batch_is_404(legacy, method, tail):
+async def test_unknown_batch_is_404(legacy, method, tail):
     where = f"/batches/B-unknown{tail}"
     body = {} if (method, tail) in {("PATCH", ""), ("POST", "/payments")} else None
     assert await legacy.request_refused(method, where, body) == (404, [("not_found", None)])

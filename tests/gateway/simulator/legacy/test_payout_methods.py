@@ -6,41 +6,41 @@ from gateway.simulator import Switches
 
 USD = {"code": "USD", "name": "US Dollar"}
 EUR = {"code": "EUR", "name": "Euro"}
-HOLD = {"limit": 1000, "active": False}
+HOLDUP = {"limit": 1000, "active": False}
 
 IBANS = {"GB": "GB29NWBK60161331926819", "FR": "FR1420041010050500013M02606"}
 
 
 @pytest.fixture
-async def bare(legacy, address):
+async def recipient_without_method(legacy, address):
     """A recipient without a payout method."""
     return await legacy.create_recipient(address=address)
 
 
-def path(recipient):
+def payout_path(recipient):
     return f"/recipients/{recipient['id']}/payout-methods"
 
 
-def bank(country, currency, /, **fields):
+def build_bank_payout(country, currency, /, **fields):
     accounts = {"bank": {"country": country, **fields}}
     return {"primary": {"method": "bank", "currency": currency}, "accounts": accounts}
 
 
-async def shown(legacy, recipient):
-    got = await legacy.request_ok("GET", path(recipient))
-    del got["ok"]
-    return got
+async def read_payout(legacy, recipient):
+    body = await legacy.request_ok("GET", payout_path(recipient))
+    del body["ok"]
+    return body
 
 
-async def test_a_method_is_added_and_shown_as_the_document_has_it(legacy, bare, us):
-    got = await legacy.request_ok("POST", path(bare), us)
-    assert list(got) == [
+async def test_method_is_added_and_shown_as_documented(legacy, recipient_without_method, us_payout):
+    body = await legacy.request_ok("POST", payout_path(recipient_without_method), us_payout)
+    assert list(body) == [
         "ok", "autoswitch", "holdup", "primary", "method", "methodDisplay", "accounts"
     ]  # fmt: skip
-    assert (got["autoswitch"], got["holdup"]) == (HOLD, HOLD)
-    assert got["primary"] == {"method": "bank", "currency": {**USD, "currency": USD}}
-    assert (got["method"], got["methodDisplay"]) == ("bank", "Bank Transfer")
-    account = got["accounts"]["bank"]
+    assert (body["autoswitch"], body["holdup"]) == (HOLDUP, HOLDUP)
+    assert body["primary"] == {"method": "bank", "currency": {**USD, "currency": USD}}
+    assert (body["method"], body["methodDisplay"]) == ("bank", "Bank Transfer")
+    account = body["accounts"]["bank"]
     assert list(account) == [
         "institution", "branch", "branchNum", "currency", "country", "name", "accountNum",
         "routing", "iban", "swiftBic", "bankAddress", "bankCity", "bankProvince",
@@ -49,19 +49,26 @@ async def test_a_method_is_added_and_shown_as_the_document_has_it(legacy, bare, 
     assert account["name"] == "Zoë Peña"
     assert (account["accountNum"], account["routing"]) == ("****47", "021000021")
     assert (account["branch"], account["branchNum"]) == ("021000021", None)
-    assert await shown(legacy, bare) == {name: got[name] for name in got if name != "ok"}
-    assert (await legacy.read_recipient(bare))["payout"] == await shown(legacy, bare)
-    assert (await legacy.read_recipient(bare))["status"] == "active"
+    assert await read_payout(legacy, recipient_without_method) == {
+        name: body[name] for name in body if name != "ok"
+    }
+    assert (await legacy.read_recipient(recipient_without_method))["payout"] == await read_payout(
+        legacy, recipient_without_method
+    )
+    assert (await legacy.read_recipient(recipient_without_method))["status"] == "active"
 
 
-async def test_a_wallet_is_an_address(legacy, bare, purse):
-    got = await legacy.request_ok("POST", path(bare), purse)
-    assert (got["method"], got["methodDisplay"]) == ("wallet", "Wallet")
-    assert got["accounts"] == {"wallet": {"address": "zoe@example.org"}}
+async def test_wallet_is_an_address(legacy, recipient_without_method, wallet_payout):
+    body = await legacy.request_ok("POST", payout_path(recipient_without_method), wallet_payout)
+    assert (body["method"], body["methodDisplay"]) == ("wallet", "Wallet")
+    assert body["accounts"] == {"wallet": {"address": "zoe@example.org"}}
 
 
-async def test_without_a_method_there_is_nothing_to_read(legacy, bare):
-    assert await legacy.request_refused("GET", path(bare)) == (404, [("not_found", None)])
+async def test_recipient_without_method_has_none_to_read(legacy, recipient_without_method):
+    assert await legacy.request_refused("GET", payout_path(recipient_without_method)) == (
+        404,
+        [("not_found", None)],
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,10 +93,12 @@ async def test_without_a_method_there_is_nothing_to_read(legacy, bare):
          {"bankProvince": "NY", "name": "Z. Peña", "governmentId": "****89", "currency": "EUR"}),
     ],
 )  # fmt: skip
-async def test_each_country_has_its_own_words(legacy, country, currency, fields, as_shown):
+async def test_each_country_has_its_own_field_names(legacy, country, currency, fields, as_shown):
     bare = await legacy.create_recipient()
-    got = await legacy.request_ok("POST", path(bare), bank(country, currency, **fields))
-    account = got["accounts"]["bank"]
+    body = await legacy.request_ok(
+        "POST", payout_path(bare), build_bank_payout(country, currency, **fields)
+    )
+    account = body["accounts"]["bank"]
     assert {name: account[name] for name in as_shown} == as_shown
 
 
@@ -100,9 +109,9 @@ async def test_each_country_has_its_own_words(legacy, country, currency, fields,
         ({"primary": "bank"}, [("invalid_field", "primary")]),
         ({"accounts": {"bank": {"country": "JP", "accountNum": "12345"}}},
          [("empty_field", "primary.currency")]),
-        (bank("JP", "JPY", accountNum="12345", currency="yen!"),
+        (build_bank_payout("JP", "JPY", accountNum="12345", currency="yen!"),
          [("invalid_field", "accounts.bank.currency")]),
-        (bank("JP", "yen!", accountNum="12345"), [("invalid_field", "primary.currency")]),
+        (build_bank_payout("JP", "yen!", accountNum="12345"), [("invalid_field", "primary.currency")]),
         ({"accounts": {"wallet": {}}, "primary": {"method": "wallet"}},
          [("empty_field", "accounts.wallet.address")]),
         ({"primary": {"method": "check"}}, [("invalid_field", "primary.method")]),
@@ -111,152 +120,168 @@ async def test_each_country_has_its_own_words(legacy, country, currency, fields,
          [("invalid_field", "accounts.wallet.address")]),
         ({"primary": {"method": "wallet"}, "accounts": {"wallet": {"address": "", "x": 1}}},
          [("empty_field", "accounts.wallet.address")]),
-        (bank("US", None, accountNum="12345"),
+        (build_bank_payout("US", None, accountNum="12345"),
          [("empty_field", "primary.currency"), ("empty_field", "accounts.bank.routing")]),
-        (bank("US", "USD", accountNum="12345", routing="12"),
+        (build_bank_payout("US", "USD", accountNum="12345", routing="12"),
          [("invalid_field", "accounts.bank.routing")]),
-        (bank("US", "USD", accountNum="12345", branchNum="021000021"),
+        (build_bank_payout("US", "USD", accountNum="12345", branchNum="021000021"),
          [("empty_field", "accounts.bank.routing")]),
-        (bank("CA", "CAD", accountNum="12345"),
+        (build_bank_payout("CA", "CAD", accountNum="12345"),
          [("empty_field", "accounts.bank.institution"),
           ("empty_field", "accounts.bank.branchNum")]),
-        (bank("AU", "AUD", accountNum="12345"), [("empty_field", "accounts.bank.branchNum")]),
-        (bank("AU", "AUD", accountNum="12345", routing="1"),
+        (build_bank_payout("AU", "AUD", accountNum="12345"), [("empty_field", "accounts.bank.branchNum")]),
+        (build_bank_payout("AU", "AUD", accountNum="12345", routing="1"),
          [("invalid_field", "accounts.bank.routing")]),
-        (bank("DE", "EUR", iban="DE89370400440532013001"),
+        (build_bank_payout("DE", "EUR", iban="DE89370400440532013001"),
          [("invalid_field", "accounts.bank.iban")]),
-        (bank("JP", "JPY", accountNum="DE89370400440532013000"),
+        (build_bank_payout("JP", "JPY", accountNum="DE89370400440532013000"),
          [("invalid_field", "accounts.bank.accountNum")]),
-        (bank("JP", "JPY", accountNum="****47"), [("invalid_field", "accounts.bank.accountNum")]),
-        (bank("JP", "JPY", accountNum="12345", swiftBic="A", bankRegion=7.5),
+        (build_bank_payout("JP", "JPY", accountNum="****47"), [("invalid_field", "accounts.bank.accountNum")]),
+        (build_bank_payout("JP", "JPY", accountNum="12345", swiftBic="A", bankRegion=7.5),
          [("invalid_field", "accounts.bank.bankRegion"),
           ("invalid_field", "accounts.bank.swiftBic")]),
-        (bank("BR", "BRL", accountNum="12345"), [("empty_field", "accounts.bank.governmentId")]),
-        (bank("BR", "BRL", accountNum="12345", governmentId="1"),
+        (build_bank_payout("BR", "BRL", accountNum="12345"), [("empty_field", "accounts.bank.governmentId")]),
+        (build_bank_payout("BR", "BRL", accountNum="12345", governmentId="1"),
          [("invalid_field", "accounts.bank.governmentId")]),
-        (bank("UZ", "UZS", accountNum="12345"),
+        (build_bank_payout("UZ", "UZS", accountNum="12345"),
          [("empty_field", "accounts.bank.swiftBic"),
           ("empty_field", "accounts.bank.bankAddress"),
           ("empty_field", "accounts.bank.bankCity")]),
-        (bank("XX", "USD", accountNum="12345"), [("invalid_field", "accounts.bank.country")]),
+        (build_bank_payout("XX", "USD", accountNum="12345"), [("invalid_field", "accounts.bank.country")]),
         ({"primary": {"method": "bank", "currency": "USD"}, "holdup": {"limit": "many"},
           "autoswitch": {"active": "perhaps"}, "accounts": {"bank": []}},
          [("invalid_field", "autoswitch.active"), ("invalid_field", "holdup.limit"),
           ("invalid_field", "accounts.bank")]),
     ],
 )  # fmt: skip
-async def test_what_is_wrong_is_told_in_the_clients_words(legacy, bare, body, errors):
-    assert await legacy.request_refused("POST", path(bare), body) == (406, errors)
-    assert (await legacy.client.read_recipient(bare))["accounts"] == []
+async def test_errors_use_client_field_names(legacy, recipient_without_method, body, errors):
+    assert await legacy.request_refused("POST", payout_path(recipient_without_method), body) == (
+        406,
+        errors,
+    )
+    assert (await legacy.client.read_recipient(recipient_without_method))["accounts"] == []
 
 
-async def test_both_kinds_may_be_added_at_once(legacy, bare, us, purse):
-    us["accounts"] |= purse["accounts"]
-    us["primary"]["method"] = "wallet"
-    got = await legacy.request_ok("POST", path(bare), us)
-    assert got["method"] == "wallet"
-    assert list(got["accounts"]) == ["bank", "wallet"]
+async def test_both_kinds_may_be_added_at_once(
+    legacy, recipient_without_method, us_payout, wallet_payout
+):
+    us_payout["accounts"] |= wallet_payout["accounts"]
+    us_payout["primary"]["method"] = "wallet"
+    body = await legacy.request_ok("POST", payout_path(recipient_without_method), us_payout)
+    assert body["method"] == "wallet"
+    assert list(body["accounts"]) == ["bank", "wallet"]
 
 
 @pytest.mark.parametrize("wallet", [{"address": None}, {"address": ""}, {}])
-async def test_an_account_of_nothing_is_none_but_for_the_method_that_is_named(
-    legacy, bare, us, wallet
+async def test_empty_account_counts_only_for_named_method(
+    legacy, recipient_without_method, us_payout, wallet
 ):
-    us["accounts"]["wallet"] = wallet
-    got = await legacy.request_ok("POST", path(bare), us)
-    assert list(got["accounts"]) == ["bank"]
-    us["primary"]["method"] = "wallet"
+    us_payout["accounts"]["wallet"] = wallet
+    body = await legacy.request_ok("POST", payout_path(recipient_without_method), us_payout)
+    assert list(body["accounts"]) == ["bank"]
+    us_payout["primary"]["method"] = "wallet"
     errors = [("empty_field", "accounts.wallet.address")]
-    assert await legacy.request_refused("POST", path(bare), us) == (406, errors)
+    assert await legacy.request_refused(
+        "POST", payout_path(recipient_without_method), us_payout
+    ) == (406, errors)
 
 
-async def test_a_post_of_a_kind_takes_the_place_of_the_one_before(legacy, payee):
-    body = bank("US", "USD", accountNum="9876543", routing="021000021")
-    got = await legacy.request_ok("POST", path(payee), body)
+async def test_post_replaces_method_of_same_kind(legacy, payee):
+    body = build_bank_payout("US", "USD", accountNum="9876543", routing="021000021")
+    got = await legacy.request_ok("POST", payout_path(payee), body)
     assert got["accounts"]["bank"]["accountNum"] == "****43"
     (account,) = (await legacy.client.read_recipient(payee))["accounts"]
     assert (account["accountNum"], account["primary"]) == ("****43", True)
 
 
 @pytest.mark.parametrize("currency", ["EUR", "USD"])
-async def test_a_post_of_the_account_that_was_shown_makes_no_second_one(
-    legacy, payee, purse, currency
-):
+async def test_post_of_shown_account_creates_no_second_one(legacy, payee, wallet_payout, currency):
     """The masked number identifies the account; other differing fields are changed in it."""
     await legacy.request_ok(
-        "POST", path(payee), bank("GB", currency, accountNum="31926819", branchNum="601613")
+        "POST",
+        payout_path(payee),
+        build_bank_payout("GB", currency, accountNum="31926819", branchNum="601613"),
     )
-    await legacy.request_ok("PATCH", path(payee), purse)
-    recipient, before = legacy.service.recipient(payee["id"]), await shown(legacy, payee)
-    ids = [one.id for one in recipient.accounts]
-    assert await legacy.request_ok("POST", path(payee), before) == {"ok": True, **before}
-    assert [one.id for one in recipient.accounts] == ids
+    await legacy.request_ok("PATCH", payout_path(payee), wallet_payout)
+    recipient, before = (
+        legacy.service.require_recipient(payee["id"]),
+        await read_payout(legacy, payee),
+    )
+    ids = [account.id for account in recipient.accounts]
+    assert await legacy.request_ok("POST", payout_path(payee), before) == {"ok": True, **before}
+    assert [account.id for account in recipient.accounts] == ids
     before["accounts"]["bank"]["name"] = "Z. Peña"
-    assert await legacy.request_ok("POST", path(payee), before) == {"ok": True, **before}
-    held = next(one for one in recipient.accounts if one.type == "bank-transfer")
+    assert await legacy.request_ok("POST", payout_path(payee), before) == {"ok": True, **before}
+    held = next(account for account in recipient.accounts if account.type == "bank-transfer")
     assert (held.fields["accountNum"], held.fields["currency"]) == ("31926819", currency)
     assert held.fields["accountHolderName"] == "Z. Peña"
 
 
-async def test_a_post_of_another_kind_leaves_the_one_before(legacy, payee, purse):
-    got = await legacy.request_ok("POST", path(payee), purse)
-    assert (got["method"], list(got["accounts"])) == ("wallet", ["bank", "wallet"])
+async def test_post_of_other_kind_keeps_existing_method(legacy, payee, wallet_payout):
+    body = await legacy.request_ok("POST", payout_path(payee), wallet_payout)
+    assert (body["method"], list(body["accounts"])) == ("wallet", ["bank", "wallet"])
 
 
-async def test_a_patch_changes_what_it_names(legacy, payee):
-    before = await shown(legacy, payee)
+async def test_patch_changes_only_named_fields(legacy, payee):
+    before = await read_payout(legacy, payee)
     body = {"accounts": {"bank": {"bankCity": "Boston", "accountNum": "****47"}}}
-    assert await legacy.request_ok("PATCH", path(payee), body) == {"ok": True, "object": "updated"}
-    after = await shown(legacy, payee)
+    assert await legacy.request_ok("PATCH", payout_path(payee), body) == {
+        "ok": True,
+        "object": "updated",
+    }
+    after = await read_payout(legacy, payee)
     assert after["accounts"]["bank"] == before["accounts"]["bank"] | {"bankCity": "Boston"}
     account = (await legacy.client.read_recipient(payee))["accounts"][0]
-    assert legacy.service.recipient(payee["id"]).accounts[0].fields["accountNum"] == "0123456747"
+    assert (
+        legacy.service.require_recipient(payee["id"]).accounts[0].fields["accountNum"]
+        == "0123456747"
+    )
     assert account["recipientAccountId"].startswith("A-")
 
 
-async def test_a_patch_makes_a_method_primary_that_is_there(legacy, payee, purse):
-    await legacy.request_ok("POST", path(payee), purse)
+async def test_patch_makes_existing_method_primary(legacy, payee, wallet_payout):
+    await legacy.request_ok("POST", payout_path(payee), wallet_payout)
     await legacy.request_ok(
-        "PATCH", path(payee), {"primary": {"method": "bank", "currency": "EUR"}}
+        "PATCH", payout_path(payee), {"primary": {"method": "bank", "currency": "EUR"}}
     )
-    after = await shown(legacy, payee)
+    after = await read_payout(legacy, payee)
     assert after["primary"] == {"method": "bank", "currency": {**EUR, "currency": EUR}}
     assert after["accounts"]["bank"]["currency"] == "EUR"
 
 
-async def test_a_patch_makes_a_method_that_is_not_there(legacy, payee, purse):
+async def test_patch_creates_missing_method(legacy, payee, wallet_payout):
     expected = (406, [("empty_field", "accounts.wallet")])
     body = {"primary": {"method": "wallet"}}
-    assert await legacy.request_refused("PATCH", path(payee), body) == expected
-    await legacy.request_ok("PATCH", path(payee), purse)
-    assert (await shown(legacy, payee))["method"] == "wallet"
+    assert await legacy.request_refused("PATCH", payout_path(payee), body) == expected
+    await legacy.request_ok("PATCH", payout_path(payee), wallet_payout)
+    assert (await read_payout(legacy, payee))["method"] == "wallet"
 
 
-async def test_a_patch_of_a_method_that_is_not_primary_leaves_the_primary_one(legacy, payee):
+async def test_patch_of_secondary_method_keeps_primary(legacy, payee):
     body = {"accounts": {"wallet": {"address": "zoe@example.org"}}}
-    await legacy.request_ok("PATCH", path(payee), body)
-    after = await shown(legacy, payee)
+    await legacy.request_ok("PATCH", payout_path(payee), body)
+    after = await read_payout(legacy, payee)
     assert (after["method"], list(after["accounts"])) == ("bank", ["bank", "wallet"])
 
 
-async def test_a_currency_alone_is_the_primary_methods(legacy, wallet_holder):
-    await legacy.request_ok("PATCH", path(wallet_holder), {"primary": {"currency": "EUR"}})
+async def test_currency_alone_applies_to_primary_method(legacy, wallet_holder):
+    await legacy.request_ok("PATCH", payout_path(wallet_holder), {"primary": {"currency": "EUR"}})
     assert (await legacy.read_recipient(wallet_holder))["primaryCurrency"] == "EUR"
 
 
-async def test_another_country_makes_another_account(legacy, payee):
+async def test_other_country_creates_another_account(legacy, payee):
     body = {"accounts": {"bank": {"country": "DE", "accountNum": "****47"}}}
-    assert await legacy.request_refused("PATCH", path(payee), body) == (
+    assert await legacy.request_refused("PATCH", payout_path(payee), body) == (
         406,
         [
             ("empty_field", "primary.currency"),
             ("empty_field", "accounts.bank.iban"),
         ],
     )
-    body = bank("DE", "EUR", iban="DE89370400440532013000")
+    body = build_bank_payout("DE", "EUR", iban="DE89370400440532013000")
     del body["primary"]["method"]
-    await legacy.request_ok("PATCH", path(payee), body)
-    after = await shown(legacy, payee)
+    await legacy.request_ok("PATCH", payout_path(payee), body)
+    after = await read_payout(legacy, payee)
     assert (after["accounts"]["bank"]["iban"], after["accounts"]["bank"]["routing"]) == (
         "****00",
         None,
@@ -265,71 +290,78 @@ async def test_another_country_makes_another_account(legacy, payee):
     assert account["primary"] is True
 
 
-async def test_a_whole_payout_may_be_sent_back(legacy, payee, purse):
+async def test_whole_payout_can_be_sent_back(legacy, payee, wallet_payout):
     await legacy.request_ok(
-        "POST", path(payee), purse | {"autoswitch": {"limit": 5, "active": True}}
+        "POST", payout_path(payee), wallet_payout | {"autoswitch": {"limit": 5, "active": True}}
     )
-    whole = await shown(legacy, payee)
-    await legacy.request_ok("PATCH", path(payee), whole)
-    assert await shown(legacy, payee) == whole
+    whole = await read_payout(legacy, payee)
+    await legacy.request_ok("PATCH", payout_path(payee), whole)
+    assert await read_payout(legacy, payee) == whole
 
 
 @pytest.mark.parametrize("name", ["autoswitch", "holdup"])
-async def test_what_was_set_is_remembered(legacy, payee, name):
-    await legacy.request_ok("PATCH", path(payee), {name: {"active": "True"}})
-    assert (await shown(legacy, payee))[name] == {"limit": 1000, "active": True}
-    await legacy.request_ok("PATCH", path(payee), {name: {"limit": 20, "active": "False"}})
-    after = await shown(legacy, payee)
+async def test_set_values_are_remembered(legacy, payee, name):
+    await legacy.request_ok("PATCH", payout_path(payee), {name: {"active": "True"}})
+    assert (await read_payout(legacy, payee))[name] == {"limit": 1000, "active": True}
+    await legacy.request_ok("PATCH", payout_path(payee), {name: {"limit": 20, "active": "False"}})
+    after = await read_payout(legacy, payee)
     assert after[name] == {"limit": 20, "active": False}
     other = {"autoswitch": "holdup", "holdup": "autoswitch"}[name]
-    assert after[other] == HOLD
+    assert after[other] == HOLDUP
 
 
-async def test_a_government_id_takes_the_place_of_that_countrys(legacy, bare):
-    body = bank("BR", "BRL", accountNum="12345", governmentId="12345678901")
-    await legacy.request_ok("POST", path(bare), body)
+async def test_government_id_replaces_the_one_of_same_country(legacy, recipient_without_method):
+    body = build_bank_payout("BR", "BRL", accountNum="12345", governmentId="12345678901")
+    await legacy.request_ok("POST", payout_path(recipient_without_method), body)
     for value, seen in (("****01", "****01"), ("98765432109", "****09")):
         await legacy.request_ok(
-            "PATCH", path(bare), {"accounts": {"bank": {"governmentId": value}}}
+            "PATCH",
+            payout_path(recipient_without_method),
+            {"accounts": {"bank": {"governmentId": value}}},
         )
-        assert (await shown(legacy, bare))["accounts"]["bank"]["governmentId"] == seen
+        assert (await read_payout(legacy, recipient_without_method))["accounts"]["bank"][
+            "governmentId"
+        ] == seen
     masked = {"accounts": {"bank": {"governmentId": "****77"}}}
     expected = (406, [("invalid_field", "accounts.bank.governmentId")])
-    assert await legacy.request_refused("PATCH", path(bare), masked) == expected
+    assert (
+        await legacy.request_refused("PATCH", payout_path(recipient_without_method), masked)
+        == expected
+    )
 
 
-async def test_methods_without_a_legacy_word_keep_their_own(legacy, bare):
+async def test_methods_without_legacy_name_keep_their_own(legacy, recipient_without_method):
     account = {"type": "mobile-wallet", "phone": "+1 555 0100", "currency": "USD"}
-    await legacy.client.create_account(bare, **account)
-    after = await shown(legacy, bare)
+    await legacy.client.create_account(recipient_without_method, **account)
+    after = await read_payout(legacy, recipient_without_method)
     assert (after["method"], after["methodDisplay"]) == ("mobile-wallet", "Mobile Wallet")
     assert after["accounts"] == {}
-    await legacy.request_ok("PATCH", path(bare), after)
-    assert await shown(legacy, bare) == after
+    await legacy.request_ok("PATCH", payout_path(recipient_without_method), after)
+    assert await read_payout(legacy, recipient_without_method) == after
 
 
-async def test_of_several_accounts_the_primary_one_is_shown_or_the_last(legacy, payee, us_bank):
+async def test_primary_or_last_of_several_accounts_is_shown(legacy, payee, us_bank):
     for number in ("1111111", "2222222"):
         await legacy.client.create_account(payee, **us_bank | {"accountNum": number})
-    assert (await shown(legacy, payee))["accounts"]["bank"]["accountNum"] == "****47"
+    assert (await read_payout(legacy, payee))["accounts"]["bank"]["accountNum"] == "****47"
     await legacy.client.create_account(
         payee, type="wallet", emailAddress="a@example.com", primary=True
     )
-    assert (await shown(legacy, payee))["accounts"]["bank"]["accountNum"] == "****22"
+    assert (await read_payout(legacy, payee))["accounts"]["bank"]["accountNum"] == "****22"
 
 
-async def test_an_iban_is_enough_where_the_current_face_asks_for_more(connect_legacy, germany):
-    legacy = await connect_legacy(switches=Switches(account_number_with_iban="required"))
-    germany["accounts"]["bank"]["iban"] = "DE89 3704 0044 0532 0130 47"[:-2] + "00"
-    made = await legacy.create_recipient(payout=germany)
-    account = made["payout"]["accounts"]["bank"]
+async def test_iban_suffices_if_current_interface_requires_more(connect_legacy, german_payout):
+    legacy = await connect_legacy(options=Switches(account_number_with_iban="required"))
+    german_payout["accounts"]["bank"]["iban"] = "DE89 3704 0044 0532 0130 47"[:-2] + "00"
+    recipient = await legacy.create_recipient(payout=german_payout)
+    account = recipient["payout"]["accounts"]["bank"]
     assert (account["iban"], account["accountNum"]) == ("****00", "****00")
-    stored = legacy.service.recipient(made["id"]).accounts[0]
+    stored = legacy.service.require_recipient(recipient["id"]).accounts[0]
     assert stored.fields["accountNum"] == "0532013000"
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
-async def test_an_unknown_recipient_is_404(legacy, us, method):
-    body = None if method == "GET" else us
+async def test_unknown_recipient_is_404(legacy, us_payout, method):
+    body = None if method == "GET" else us_payout
     where = "/recipients/R-unknown/payout-methods"
     assert await legacy.request_refused(method, where, body) == (404, [("not_found", None)])

@@ -2,53 +2,55 @@
 
 import pytest
 
-from gateway.simulator.legacy.recipient_list import ORDERS
+from gateway.simulator.legacy.recipient_list import SORT_KEYS
 
-DAY = 86_400
+DAY_SECONDS = 86_400
 
 
 @pytest.fixture
-async def people(legacy, us, germany, purse, address):
+async def recipients(legacy, us_payout, german_payout, wallet_payout, address):
     """Four recipients, created a day apart from 2025-10-09T08:53:20 on, and a deleted one."""
     clock = legacy.service.clock
-    made = [
+    recipient = [
         await legacy.create_recipient(
             email="ana@north.example.com", firstName="Ana", lastName="Müller", referenceId="X-1",
-            address=address, payout=us,
+            address=address, payout=us_payout,
         )
     ]  # fmt: skip
-    clock.now += DAY
-    made.append(
+    clock.now += DAY_SECONDS
+    recipient.append(
         await legacy.create_recipient(
             email="bob@example.org", firstName="Bob", lastName="Ängström", referenceId="x-2",
-            address=address | {"country": "DE", "city": "Köln"}, payout=germany,
+            address=address | {"country": "DE", "city": "Köln"}, payout=german_payout,
         )
     )  # fmt: skip
-    clock.now += DAY
-    made.append(
+    clock.now += DAY_SECONDS
+    recipient.append(
         await legacy.create_recipient(
             email="cy@example.com", firstName="Anabel", lastName="Cy", address={"country": "FR"},
-            payout=purse,
+            payout=wallet_payout,
         )
     )  # fmt: skip
-    clock.now += DAY
+    clock.now += DAY_SECONDS
     business = {"type": "business", "name": "Zebra Ana & Co", "email": "dot@example.com"}
-    made.append((await legacy.request_ok("POST", "/recipients", business))["recipient"])
-    gone = await legacy.create_recipient(email="gone@example.com", address=address, payout=us)
-    await legacy.request_ok("DELETE", f"/recipients/{gone['id']}")
-    return made
+    recipient.append((await legacy.request_ok("POST", "/recipients", business))["recipient"])
+    archived = await legacy.create_recipient(
+        email="gone@example.com", address=address, payout=us_payout
+    )
+    await legacy.request_ok("DELETE", f"/recipients/{archived['id']}")
+    return recipient
 
 
-async def found(legacy, query, order="orderBy=createdAt&sortBy=asc"):
-    got = await legacy.request_ok("GET", f"/recipients?{order}&{query}")
-    assert got["meta"]["records"] >= len(got["recipients"])
-    return [each["email"].partition("@")[0] for each in got["recipients"]]
+async def list_email_names(legacy, query, order="orderBy=createdAt&sortBy=asc"):
+    body = await legacy.request_ok("GET", f"/recipients?{order}&{query}")
+    assert body["meta"]["records"] >= len(body["recipients"])
+    return [each["email"].partition("@")[0] for each in body["recipients"]]
 
 
-async def test_a_list_shows_whole_recipients_the_newest_first(legacy, people):
-    got = await legacy.request_ok("GET", "/recipients")
-    assert got["recipients"] == people[::-1]
-    assert got["meta"] == {"page": 1, "pages": 1, "records": 4}
+async def test_list_has_full_recipients_newest_first(legacy, recipients):
+    body = await legacy.request_ok("GET", "/recipients")
+    assert body["recipients"] == recipients[::-1]
+    assert body["meta"] == {"page": 1, "pages": 1, "records": 4}
 
 
 @pytest.mark.parametrize(
@@ -80,8 +82,8 @@ async def test_a_list_shows_whole_recipients_the_newest_first(legacy, people):
         ("status=active&search=ana&country=US", ["ana"]),
     ],
 )
-async def test_parameters_leave_some(legacy, people, query, expected):
-    assert await found(legacy, query) == expected
+async def test_parameters_filter_the_list(legacy, recipients, query, expected):
+    assert await list_email_names(legacy, query) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,10 +98,10 @@ async def test_parameters_leave_some(legacy, people, query, expected):
         ("startDate=yesterday&endDate=2025-13-01", ["ana", "bob", "cy", "dot"]),
     ],
 )
-async def test_dates_are_those_of_the_creation(legacy, people, clock, query, expected):
-    clock.now += DAY
-    await legacy.request_ok("PATCH", f"/recipients/{people[0]['id']}", {"language": "de"})
-    assert await found(legacy, query) == expected
+async def test_date_filters_use_creation_date(legacy, recipients, clock, query, expected):
+    clock.now += DAY_SECONDS
+    await legacy.request_ok("PATCH", f"/recipients/{recipients[0]['id']}", {"language": "de"})
+    assert await list_email_names(legacy, query) == expected
 
 
 @pytest.mark.parametrize(
@@ -116,41 +118,41 @@ async def test_dates_are_those_of_the_creation(legacy, people, clock, query, exp
         ("orderBy=nonsense&sortBy=up", ["dot", "cy", "bob", "ana"]),
     ],
 )
-async def test_the_order_is_asked_for(legacy, people, order, expected):
-    assert (await found(legacy, "", order))[: len(expected)] == expected
+async def test_order_is_configurable(legacy, recipients, order, expected):
+    assert (await list_email_names(legacy, "", order))[: len(expected)] == expected
 
 
-@pytest.mark.parametrize("name", sorted(ORDERS))
-async def test_every_order_runs_both_ways_with_ties_by_id(legacy, people, name):
-    got = await legacy.request_ok("GET", f"/recipients?orderBy={name}&sortBy=asc")
+@pytest.mark.parametrize("name", sorted(SORT_KEYS))
+async def test_every_order_runs_both_ways_with_ties_by_id(legacy, recipients, name):
+    body = await legacy.request_ok("GET", f"/recipients?orderBy={name}&sortBy=asc")
     again = await legacy.request_ok("GET", f"/recipients?orderBy={name}&sortBy=desc")
-    assert {each["id"] for each in got["recipients"]} == {each["id"] for each in people}
-    assert {each["id"] for each in again["recipients"]} == {each["id"] for each in people}
+    assert {each["id"] for each in body["recipients"]} == {each["id"] for each in recipients}
+    assert {each["id"] for each in again["recipients"]} == {each["id"] for each in recipients}
 
 
-async def test_equal_ones_are_in_the_order_of_their_ids(legacy):
+async def test_equal_recipients_are_ordered_by_id(legacy):
     ids = sorted([(await legacy.create_recipient())["id"] for _ in range(5)])
     for direction in ("asc", "desc"):
-        got = await legacy.request_ok("GET", f"/recipients?orderBy=status&sortBy={direction}")
-        assert [each["id"] for each in got["recipients"]] == ids
+        body = await legacy.request_ok("GET", f"/recipients?orderBy=status&sortBy={direction}")
+        assert [each["id"] for each in body["recipients"]] == ids
 
 
-async def test_statuses_are_found_by_the_words_that_are_shown(legacy, people):
-    for each, word in zip(people, ("inactive", "disabled", "suspended"), strict=False):
+async def test_status_filter_uses_shown_words(legacy, recipients):
+    for each, word in zip(recipients, ("inactive", "disabled", "suspended"), strict=False):
         await legacy.request_ok("PATCH", f"/recipients/{each['id']}", {"status": word})
-    assert await found(legacy, "status=inactive") == ["ana"]
-    assert await found(legacy, "status=disabled") == ["bob"]
-    assert await found(legacy, "status=suspended") == ["cy"]
-    assert await found(legacy, "status=active") == []
+    assert await list_email_names(legacy, "status=inactive") == ["ana"]
+    assert await list_email_names(legacy, "status=disabled") == ["bob"]
+    assert await list_email_names(legacy, "status=suspended") == ["cy"]
+    assert await list_email_names(legacy, "status=active") == []
     order = "orderBy=status&sortBy=asc"
-    assert await found(legacy, "", order) == ["bob", "ana", "dot", "cy"]
+    assert await list_email_names(legacy, "", order) == ["bob", "ana", "dot", "cy"]
 
 
-async def test_pending_includes_what_is_under_review(legacy, people):
-    legacy.service.set_compliance(people[0]["id"], "review")
-    legacy.service.set_compliance(people[1]["id"], "blocked")
-    assert await found(legacy, "complianceStatus=pending") == ["ana", "cy", "dot"]
-    assert await found(legacy, "complianceStatus=blocked") == ["bob"]
+async def test_pending_filter_includes_recipients_under_review(legacy, recipients):
+    legacy.service.set_compliance(recipients[0]["id"], "review")
+    legacy.service.set_compliance(recipients[1]["id"], "blocked")
+    assert await list_email_names(legacy, "complianceStatus=pending") == ["ana", "cy", "dot"]
+    assert await list_email_names(legacy, "complianceStatus=blocked") == ["bob"]
 
 
 @pytest.mark.parametrize(
@@ -163,16 +165,16 @@ async def test_pending_includes_what_is_under_review(legacy, people):
         ("search=nobody", {"page": 1, "pages": 0, "records": 0}, []),
     ],
 )  # fmt: skip
-async def test_pages(legacy, people, query, page, emails):
-    got = await legacy.request_ok("GET", f"/recipients?orderBy=createdAt&sortBy=asc&{query}")
-    assert got["meta"] == page
-    assert [each["email"].partition("@")[0] for each in got["recipients"]] == emails
+async def test_list_is_paged(legacy, recipients, query, page, emails):
+    body = await legacy.request_ok("GET", f"/recipients?orderBy=createdAt&sortBy=asc&{query}")
+    assert body["meta"] == page
+    assert [each["email"].partition("@")[0] for each in body["recipients"]] == emails
 
 
-async def test_made_up_recipients_are_all_readable_by_a_legacy_client(legacy):
+async def test_seeded_recipients_are_all_readable_by_legacy_client(legacy):
     seeded = legacy.service.seed_recipients(600, 3)
-    kept = {each.id for each in seeded if not each.archived}
-    got = await legacy.request_ok("GET", "/recipients?pageSize=1000")
-    assert {each["id"] for each in got["recipients"]} == kept
-    methods = {each["payout"]["method"] for each in got["recipients"]}
+    kept = {each.id for each in seeded if not each.is_archived}
+    body = await legacy.request_ok("GET", "/recipients?pageSize=1000")
+    assert {each["id"] for each in body["recipients"]} == kept
+    methods = {each["payout"]["method"] for each in body["recipients"]}
     assert methods >= {None, "bank", "wallet", "mobile-wallet"}

@@ -4,12 +4,12 @@ import re
 
 import pytest
 
-FIELDS = [
+RECIPIENT_FIELDS = [
     "id", "referenceId", "email", "name", "firstName", "lastName", "type", "status",
     "complianceStatus", "compliance", "avatarUrl", "language", "dob", "passport", "ssn",
     "address", "payout", "payoutMethod", "primaryCurrency", "createdAt", "updatedAt",
 ]  # fmt: skip
-PERSON = {
+RECIPIENT_BODY = {
     "type": "individual",
     "firstName": "Zoë",
     "lastName": "Peña",
@@ -17,8 +17,8 @@ PERSON = {
 }
 
 
-async def test_a_recipient_has_the_documents_fields_in_its_order(legacy):
-    made = await legacy.create_recipient(
+async def test_recipient_has_documented_fields_in_order(legacy):
+    recipient = await legacy.create_recipient(
         referenceId="ref-1",
         language="fr",
         currency="EUR",
@@ -27,31 +27,39 @@ async def test_a_recipient_has_the_documents_fields_in_its_order(legacy):
         ssn="123456789",
         address={"street1": "Größe 1", "street2": "", "city": "Austin", "country": "USA"},
     )
-    assert list(made) == FIELDS
-    assert re.fullmatch(r"R-[A-Za-z0-9]{16}", made["id"])
-    assert made["address"] == {
+    assert list(recipient) == RECIPIENT_FIELDS
+    assert re.fullmatch(r"R-[A-Za-z0-9]{16}", recipient["id"])
+    assert recipient["address"] == {
         "street1": "Größe 1", "street2": "", "city": "Austin", "region": None,
         "postalCode": None, "country": "US", "phone": None,
     }  # fmt: skip
-    assert list(made["address"]) == [
+    assert list(recipient["address"]) == [
         "street1", "street2", "city", "region", "postalCode", "country", "phone"
     ]  # fmt: skip
-    assert (made["name"], made["language"], made["primaryCurrency"]) == ("Zoë Peña", "fr", "EUR")
-    assert (made["ssn"], made["dob"], made["passport"]) == ("****89", "1990-02-28", "X123")
-    assert (made["status"], made["payout"]) == ("incomplete", {"method": None})
-    assert made["compliance"] == {"status": "pending", "checkedAt": None}
-    assert made["createdAt"] == made["updatedAt"] == "2025-10-09T08:53:20.000Z"
-    assert await legacy.read_recipient(made) == made
+    assert (recipient["name"], recipient["language"], recipient["primaryCurrency"]) == (
+        "Zoë Peña",
+        "fr",
+        "EUR",
+    )
+    assert (recipient["ssn"], recipient["dob"], recipient["passport"]) == (
+        "****89",
+        "1990-02-28",
+        "X123",
+    )
+    assert (recipient["status"], recipient["payout"]) == ("incomplete", {"method": None})
+    assert recipient["compliance"] == {"status": "pending", "checkedAt": None}
+    assert recipient["createdAt"] == recipient["updatedAt"] == "2025-10-09T08:53:20.000Z"
+    assert await legacy.read_recipient(recipient) == recipient
 
 
-async def test_a_payout_method_may_come_with_the_recipient(legacy, payee):
+async def test_payout_method_may_be_created_with_recipient(legacy, payee):
     assert (payee["status"], payee["payoutMethod"]) == ("active", "bank-transfer")
     assert payee["payout"]["accounts"]["bank"]["accountNum"] == "****47"
     assert payee["primaryCurrency"] == "USD"
-    assert legacy.service.created == {"recipient": 1, "account": 1}
+    assert legacy.service.created_counts == {"recipient": 1, "account": 1}
 
 
-async def test_a_wallet_needs_no_address(legacy, wallet_holder):
+async def test_wallet_requires_no_address(legacy, wallet_holder):
     assert (wallet_holder["status"], wallet_holder["payoutMethod"]) == ("active", "wallet")
 
 
@@ -69,7 +77,8 @@ async def test_a_wallet_needs_no_address(legacy, wallet_holder):
         ),
         ({"type": "business", "email": "a@example.com"}, [("empty_field", "name")]),
         (
-            PERSON | {"email": "no", "dob": "1990", "language": "english", "currency": "euro"},
+            RECIPIENT_BODY
+            | {"email": "no", "dob": "1990", "language": "english", "currency": "euro"},
             [
                 ("invalid_field", "email"),
                 ("invalid_field", "dob"),
@@ -78,19 +87,19 @@ async def test_a_wallet_needs_no_address(legacy, wallet_holder):
             ],
         ),
         (
-            PERSON | {"address": {"street1": 7.5, "country": "XX"}, "ssn": "123-45-6789"},
+            RECIPIENT_BODY | {"address": {"street1": 7.5, "country": "XX"}, "ssn": "123-45-6789"},
             [
                 ("invalid_field", "address.street1"),
                 ("invalid_field", "address.country"),
                 ("invalid_field", "ssn"),
             ],
         ),
-        (PERSON | {"address": "here"}, [("invalid_field", "address")]),
-        (PERSON | {"ssn": "12345"}, [("invalid_field", "ssn")]),
-        (PERSON | {"ssn": "****89"}, [("invalid_field", "ssn")]),
-        (PERSON | {"payout": "bank"}, [("invalid_field", "payout")]),
+        (RECIPIENT_BODY | {"address": "here"}, [("invalid_field", "address")]),
+        (RECIPIENT_BODY | {"ssn": "12345"}, [("invalid_field", "ssn")]),
+        (RECIPIENT_BODY | {"ssn": "****89"}, [("invalid_field", "ssn")]),
+        (RECIPIENT_BODY | {"payout": "bank"}, [("invalid_field", "payout")]),
         (
-            PERSON
+            RECIPIENT_BODY
             | {
                 "email": "no",
                 "payout": {
@@ -106,13 +115,13 @@ async def test_a_wallet_needs_no_address(legacy, wallet_holder):
         ),
     ],
 )
-async def test_all_that_is_wrong_is_told_at_once_and_nothing_is_made(legacy, body, errors):
+async def test_all_errors_are_listed_and_nothing_is_created(legacy, body, errors):
     assert await legacy.request_refused("POST", "/recipients", body) == (406, errors)
-    assert legacy.service.created == {}
+    assert legacy.service.created_counts == {}
 
 
-async def test_loose_bodies_are_taken(legacy):
-    made = await legacy.create_recipient(
+async def test_lenient_bodies_are_accepted(legacy):
+    recipient = await legacy.create_recipient(
         referenceId="",
         dob=None,
         address=None,
@@ -122,27 +131,27 @@ async def test_loose_bodies_are_taken(legacy):
         currency="eur",
         avatar=7,
     )
-    assert (made["referenceId"], made["payout"]) == (None, {"method": None})
-    assert (made["passport"], made["primaryCurrency"]) == ("1234567", "EUR")
-    assert await legacy.request_ok("PATCH", f"/recipients/{made['id']}", made)
+    assert (recipient["referenceId"], recipient["payout"]) == (None, {"method": None})
+    assert (recipient["passport"], recipient["primaryCurrency"]) == ("1234567", "EUR")
+    assert await legacy.request_ok("PATCH", f"/recipients/{recipient['id']}", recipient)
 
 
-async def test_the_only_method_that_is_sent_is_the_primary_one(legacy, purse, us):
-    made = await legacy.create_recipient(payout={"accounts": purse["accounts"]})
-    assert made["payout"]["method"] == "wallet"
-    del us["primary"]["method"]
-    us["accounts"] |= purse["accounts"]
-    body = {"type": "business", "name": "Acme", "email": "a@example.com", "payout": us}
+async def test_only_sent_method_is_primary(legacy, wallet_payout, us_payout):
+    recipient = await legacy.create_recipient(payout={"accounts": wallet_payout["accounts"]})
+    assert recipient["payout"]["method"] == "wallet"
+    del us_payout["primary"]["method"]
+    us_payout["accounts"] |= wallet_payout["accounts"]
+    body = {"type": "business", "name": "Acme", "email": "a@example.com", "payout": us_payout}
     expected = (406, [("empty_field", "payout.primary.method")])
     assert await legacy.request_refused("POST", "/recipients", body) == expected
 
 
-async def test_a_change_is_answered_by_one_word(legacy, clock, payee):
+async def test_change_is_answered_by_one_word(legacy, clock, payee):
     clock.now += 60
     body = {"firstName": "Ana", "address": {"city": "Dallas"}, "language": "es-MX"}
     path = f"/recipients/{payee['id']}"
-    got = await legacy.request("PATCH", path, body)
-    assert got.text == '{"ok":true,"object":"updated"}'
+    answer = await legacy.request("PATCH", path, body)
+    assert answer.text == '{"ok":true,"object":"updated"}'
     read = await legacy.read_recipient(payee)
     assert (read["name"], read["language"]) == ("Ana Peña", "es-MX")
     assert read["address"]["street1"] == payee["address"]["street1"]
@@ -153,14 +162,14 @@ async def test_a_change_is_answered_by_one_word(legacy, clock, payee):
 
 
 @pytest.mark.parametrize("body", [{}, {"unknown": 1}, "whole"])
-async def test_what_changes_nothing_leaves_the_time_of_the_last_change(legacy, clock, payee, body):
+async def test_no_op_change_keeps_update_date(legacy, clock, payee, body):
     clock.now += 60
     path = f"/recipients/{payee['id']}"
     await legacy.request_ok("PATCH", path, payee if body == "whole" else body)
     assert await legacy.read_recipient(payee) == payee
 
 
-async def test_what_differs_in_a_whole_recipient_is_changed(legacy, clock, payee):
+async def test_differing_fields_of_full_recipient_are_changed(legacy, clock, payee):
     clock.now += 60
     await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {**payee, "currency": "GBP"})
     read = await legacy.read_recipient(payee)
@@ -168,7 +177,7 @@ async def test_what_differs_in_a_whole_recipient_is_changed(legacy, clock, payee
     assert read["updatedAt"] > payee["updatedAt"]
 
 
-async def test_a_whole_recipient_may_be_sent_back(legacy, payee):
+async def test_full_recipient_can_be_sent_back(legacy, payee):
     await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {"ssn": "123456789"})
     whole = await legacy.read_recipient(payee)
     assert await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", whole) == {
@@ -178,7 +187,7 @@ async def test_a_whole_recipient_may_be_sent_back(legacy, payee):
     assert await legacy.read_recipient(payee) == whole
 
 
-async def test_a_refused_change_changes_nothing(legacy, payee):
+async def test_refused_change_changes_nothing(legacy, payee):
     body = {"firstName": "Ana", "payout": {"accounts": {"bank": {"routing": "1"}}}}
     path = f"/recipients/{payee['id']}"
     expected = (406, [("invalid_field", "payout.accounts.bank.routing")])
@@ -188,8 +197,8 @@ async def test_a_refused_change_changes_nothing(legacy, payee):
     assert (status, errors) == (406, [("empty_field", "email"), ("invalid_field", "type")])
 
 
-async def test_a_payout_may_be_changed_with_the_recipient(legacy, payee, purse):
-    await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {"payout": purse})
+async def test_payout_may_be_changed_with_recipient(legacy, payee, wallet_payout):
+    await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {"payout": wallet_payout})
     read = await legacy.read_recipient(payee)
     assert (read["payout"]["method"], read["payoutMethod"]) == ("wallet", "wallet")
     assert set(read["payout"]["accounts"]) == {"bank", "wallet"}
@@ -204,14 +213,14 @@ async def test_a_payout_may_be_changed_with_the_recipient(legacy, payee, purse):
         ("suspended", "suspended"),
     ],
 )
-async def test_a_client_may_choose_a_status(legacy, payee, word, current):
+async def test_client_may_set_status(legacy, payee, word, current):
     path = f"/recipients/{payee['id']}"
     await legacy.request_ok("PATCH", path, {"status": word})
     assert (await legacy.read_recipient(payee))["status"] == word
     assert (await legacy.client.read_recipient(payee))["status"] == current
 
 
-async def test_a_status_that_is_shown_already_asks_for_nothing(legacy, payee):
+async def test_current_status_may_be_sent_again(legacy, payee):
     path = f"/recipients/{payee['id']}"
     await legacy.request_ok("PATCH", path, {"status": "inactive"})
     await legacy.request_ok("PATCH", path, {"status": "incomplete", "language": "de"})
@@ -222,19 +231,19 @@ async def test_a_status_that_is_shown_already_asks_for_nothing(legacy, payee):
 
 
 @pytest.mark.parametrize("word", ["archived", "review", 7, ["active"]])
-async def test_another_status_is_refused(legacy, payee, word):
+async def test_other_status_is_refused(legacy, payee, word):
     path = f"/recipients/{payee['id']}"
     expected = (406, [("invalid_field", "status")])
     assert await legacy.request_refused("PATCH", path, {"status": word}) == expected
 
 
-async def test_an_id_of_another_country_stays(legacy, address):
+async def test_government_id_of_another_country_is_kept(legacy, address):
     bank = {"country": "BR", "accountNum": "123456", "governmentId": "12345678901"}
     payout = {"primary": {"method": "bank", "currency": "BRL"}, "accounts": {"bank": bank}}
-    made = await legacy.create_recipient(payout=payout, ssn="123456789", address=address)
-    assert made["ssn"] == "****89"
-    assert made["payout"]["accounts"]["bank"]["governmentId"] == "****01"
-    path = f"/recipients/{made['id']}"
+    recipient = await legacy.create_recipient(payout=payout, ssn="123456789", address=address)
+    assert recipient["ssn"] == "****89"
+    assert recipient["payout"]["accounts"]["bank"]["governmentId"] == "****01"
+    path = f"/recipients/{recipient['id']}"
     assert await legacy.request_refused("PATCH", path, {"ssn": "987654321"}) == (
         406,
         [("invalid_field", "ssn")],
@@ -245,17 +254,17 @@ async def test_an_id_of_another_country_stays(legacy, address):
 @pytest.mark.parametrize(
     ("status", "legacy_word"), [("review", "pending"), ("verified", "verified")]
 )
-async def test_compliance_has_the_legacy_words(legacy, payee, status, legacy_word):
+async def test_compliance_uses_legacy_words(legacy, payee, status, legacy_word):
     legacy.service.set_compliance(payee["id"], status)
     read = await legacy.read_recipient(payee)
     assert (read["complianceStatus"], read["compliance"]["status"]) == (legacy_word, legacy_word)
     assert read["compliance"]["checkedAt"] == "2025-10-09T08:53:20.000Z"
 
 
-async def test_a_deleted_recipient_is_gone_for_good(legacy, payee):
+async def test_deleted_recipient_is_gone(legacy, payee):
     path = f"/recipients/{payee['id']}"
-    got = await legacy.request("DELETE", path)
-    assert got.text == '{"ok":true,"object":"deleted"}'
+    answer = await legacy.request("DELETE", path)
+    assert answer.text == '{"ok":true,"object":"deleted"}'
     for method, tail in [
         ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/logs"), ("GET", "/payments"),
         ("GET", "/payout-methods"), ("POST", "/payout-methods"), ("PATCH", "/payout-methods"),
@@ -268,8 +277,8 @@ async def test_a_deleted_recipient_is_gone_for_good(legacy, payee):
     assert (await legacy.request_ok("GET", "/recipients"))["recipients"] == []
 
 
-async def test_several_are_deleted_or_none(legacy, payee, german):
-    ids = [payee["id"], german["id"]]
+async def test_recipients_are_deleted_all_or_none(legacy, payee, german_payee):
+    ids = [payee["id"], german_payee["id"]]
     for wrong in ([*ids, "R-unknown"], [*ids, 7], [*ids, None]):
         assert await legacy.request_refused("DELETE", "/recipients", {"ids": wrong}) == (
             404,
@@ -290,25 +299,25 @@ async def test_several_are_deleted_or_none(legacy, payee, german):
 @pytest.mark.parametrize(
     ("body", "code"), [({}, "empty_field"), ({"ids": []}, "empty_field"), ({"ids": "R-1"}, "invalid_field")]
 )  # fmt: skip
-async def test_ids_are_a_list(legacy, body, code):
+async def test_ids_must_be_a_list(legacy, body, code):
     assert await legacy.request_refused("DELETE", "/recipients", body) == (406, [(code, "ids")])
 
 
 @pytest.mark.parametrize(
     ("method", "tail"), [("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/logs"), ("GET", "/payments")]
 )  # fmt: skip
-async def test_an_unknown_recipient_is_404(legacy, method, tail):
+async def test_unknown_recipient_is_404(legacy, method, tail):
     path = f"/recipients/R-unknown{tail}"
     body = {} if method == "PATCH" else None
     assert await legacy.request_refused(method, path, body) == (404, [("not_found", None)])
 
 
-async def test_logs_have_what_was_asked_and_answered(legacy, payee):
+async def test_logs_contain_requests_and_answers(legacy, payee):
     path = f"/recipients/{payee['id']}"
     await legacy.request_ok("PATCH", path, {"language": "de"})
-    got = await legacy.request_ok("GET", f"{path}/logs")
-    assert got["meta"] == {"page": 1, "pages": 1, "records": 2}
-    newest = got["activities"][0]
+    body = await legacy.request_ok("GET", f"{path}/logs")
+    assert body["meta"] == {"page": 1, "pages": 1, "records": 2}
+    newest = body["activities"][0]
     assert set(newest) == {
         "ip", "url", "method", "headers", "request", "response", "code", "source", "testMode",
         "createdAt",
@@ -318,22 +327,22 @@ async def test_logs_have_what_was_asked_and_answered(legacy, payee):
     assert newest["response"] == '{"ok":true,"object":"updated"}'
 
 
-async def test_a_recipients_payments_have_the_full_recipient(legacy, payee, german):
+async def test_recipient_payments_have_full_recipient(legacy, payee, german_payee):
     batch = await legacy.create_batch(
-        legacy.build_payment(payee, "1.00"), legacy.build_payment(german, "2.00")
+        legacy.build_payment(payee, "1.00"), legacy.build_payment(german_payee, "2.00")
     )
     await legacy.create_batch(legacy.build_payment(payee, "3.00"))
-    got = await legacy.request_ok("GET", f"/recipients/{payee['id']}/payments?pageSize=1&page=2")
-    assert got["meta"] == {"page": 2, "pages": 2, "records": 2}
-    (shown,) = got["payments"]
+    body = await legacy.request_ok("GET", f"/recipients/{payee['id']}/payments?pageSize=1&page=2")
+    assert body["meta"] == {"page": 2, "pages": 2, "records": 2}
+    (shown,) = body["payments"]
     assert (shown["sourceAmount"], shown["batch"]["id"]) == ("1.00", batch["id"])
     assert shown["recipient"] == payee
 
 
-async def test_payments_of_before_are_shown_too(legacy, payee):
+async def test_earlier_payments_are_listed(legacy, payee):
     (seeded,) = legacy.service.seed_payments(payee["id"], 1)
-    got = await legacy.request_ok("GET", f"/recipients/{payee['id']}/payments")
-    (shown,) = got["payments"]
+    body = await legacy.request_ok("GET", f"/recipients/{payee['id']}/payments")
+    (shown,) = body["payments"]
     assert list(shown)[:3] == ["id", "recipient", "status"]
     assert (shown["id"], shown["sourceAmount"]) == (seeded["id"], seeded["sourceAmount"])
     assert re.fullmatch(r"B-[A-Z0-9]{16}", shown["batch"]["id"])

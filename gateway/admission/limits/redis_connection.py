@@ -1,0 +1,182 @@
+"""A connection to Redis that decides many requests in one pipeline.
+
+redis-py tries ten times by default. Here a call is tried once, because the caller can decide
+locally. A connection that failed is not used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.maint_notifications import MaintNotificationsConfig
+
+CONNECT_SECONDS = 1.0
+"""Timeout of a new connection; no client request waits for it."""
+
+MAX_POLLS = 18
+POLL_SECONDS = 0.005
+"""A reply is polled so often, at this interval: Redis counts as unavailable after 90 ms."""
+
+ADMIT_SCRIPT = Path(__file__).with_name("admit.lua").read_text("utf-8")
+# EVALSHA identifies scripts by their SHA-1 digest.
+_SCRIPT_DIGEST = hashlib.sha1(ADMIT_SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+REDIS_ERRORS = (RedisError, OSError, TimeoutError)
+"""Errors that mean that Redis is unavailable."""
+
+Result = TypeVar("Result")
+
+
+class AdmissionQuestion(NamedTuple):
+    """Asks whether one more request of a key is admitted."""
+
+    redis_key: str
+    limit: int
+
+
+AdmissionReply = tuple[bool, int, int]
+"""Whether the request is admitted, the requests that remain, and the seconds until more do."""
+
+
+class RedisConnection:
+    """An open connection; see ``open_redis_connection``. Only one caller may use it at a time."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def ask(
+        self, questions: Sequence[AdmissionQuestion]
+    ) -> list[AdmissionReply | ResponseError]:
+        """Return a reply or Redis's error for each question; raises one of ``REDIS_ERRORS``."""
+        return await await_redis_reply(self._ask_with_script(questions))
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def load_script(self) -> None:
+        """Load the script into Redis's script cache."""
+        await self._redis.script_load(ADMIT_SCRIPT)
+
+    async def _ask_with_script(
+        self, questions: Sequence[AdmissionQuestion]
+    ) -> list[AdmissionReply | ResponseError]:
+        replies = await self._run_script(questions)
+        # After a restart or a failover, Redis does not have the script.
+        unknown_positions = [
+            position for position, reply in enumerate(replies) if isinstance(reply, NoScriptError)
+        ]
+        if unknown_positions:
+            await self.load_script()
+            retried_replies = await self._run_script(
+                [questions[position] for position in unknown_positions]
+            )
+            for position, reply in zip(unknown_positions, retried_replies, strict=True):
+                replies[position] = reply
+        return replies
+
+    async def _run_script(
+        self, questions: Sequence[AdmissionQuestion]
+    ) -> list[AdmissionReply | ResponseError]:
+        pipe = self._redis.pipeline(transaction=False)
+        for redis_key, limit in questions:
+            pipe.evalsha(_SCRIPT_DIGEST, 1, redis_key, limit)
+        return [_parse_reply(raw_reply) for raw_reply in await pipe.execute(raise_on_error=False)]
+
+
+def _parse_reply(raw_reply: Any) -> AdmissionReply | ResponseError:
+    if isinstance(raw_reply, ResponseError):
+        return raw_reply
+    is_admitted, remaining, seconds = raw_reply
+    return bool(is_admitted), int(remaining), int(seconds)
+
+
+async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Return the coroutine's result; raises TimeoutError after ``MAX_POLLS`` polls.
+
+    It does not wait once for the whole time: if this process is busy, the reply may have arrived long
+    before the event loop gets to it, and Redis must not be declared unavailable for that.
+    """
+    task = asyncio.ensure_future(coroutine)
+    task.add_done_callback(_retrieve_exception)
+    try:
+        for _ in range(MAX_POLLS):
+            if (await asyncio.wait({task}, timeout=POLL_SECONDS))[0]:
+                return task.result()
+        raise TimeoutError
+    finally:
+        task.cancel()
+
+
+def _retrieve_exception(task: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of a late reply, which asyncio would otherwise report as never retrieved."""
+    if not task.cancelled():
+        task.exception()
+
+
+def describe_redis_error(error: BaseException) -> str:
+    """Return the type of an error and Redis's error code, without the text, which may hold data."""
+    error_code = str(error).partition(" ")[0]
+    has_error_code = (
+        isinstance(error, ResponseError) and error_code.isupper() and error_code.isalpha()
+    )
+    return f"{type(error).__name__} {error_code}" if has_error_code else type(error).__name__
+
+
+def create_redis_client(url: str) -> Redis:
+    """Create a client with one connection and no retries. It uses RESP2, which all servers support."""
+    client: Redis = Redis.from_url(
+        url,
+        protocol=2,
+        max_connections=1,
+        retry=Retry(NoBackoff(), 0),
+        socket_connect_timeout=CONNECT_SECONDS,
+        socket_timeout=CONNECT_SECONDS,
+        maint_notifications_config=MaintNotificationsConfig(enabled=False),
+    )
+    return client
+
+
+ALLOWED_URL_PARAMETERS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname"}
+
+
+def find_redis_url_problems(url: str) -> Iterator[str]:
+    """Yield the problems of a redis:// or rediss:// URL, without repeating its password."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises if it is not a number
+    except ValueError:
+        yield "is not a valid URL; in a password, write / # ? @ : as %2F %23 %3F %40 %3A"
+        return
+    if parts.path.removeprefix("/") and not parts.path.removeprefix("/").isdecimal():
+        yield "the path must be empty or a database number (redis://host:6379/0)"
+    if (
+        set(parse_qs(parts.query, keep_blank_values=True)) - ALLOWED_URL_PARAMETERS
+        or parts.fragment
+    ):
+        yield f"may have only these parameters: {', '.join(sorted(ALLOWED_URL_PARAMETERS))}"
+    elif parts.query and parts.scheme != "rediss":
+        yield "ssl_… parameters require a rediss:// URL"
+
+
+async def open_redis_connection(url: str, probe: AdmissionQuestion) -> RedisConnection:
+    """Open a connection and probe it with a question; raises one of ``REDIS_ERRORS``."""
+    connection = RedisConnection(create_redis_client(url))
+    try:
+        async with asyncio.timeout(2 * CONNECT_SECONDS):
+            await connection.load_script()
+        for reply in await connection.ask([probe]):
+            if isinstance(reply, ResponseError):
+                raise reply  # noqa: TRY301 - an error reply means that the probe failed
+    except BaseException:
+        await connection.close()
+        raise
+    return connection

@@ -1,0 +1,154 @@
+"""The admission of a request: the memory for its body and a place among the running requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from math import ceil
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.admission.load.fair_limiter import FairLimiter, LimiterCapacity, Waiter, WaiterState
+from gateway.admission.load.memory_budget import MemoryBudget
+from mappings import errors
+from mappings.failures import Halted
+
+if TYPE_CHECKING:
+    from gateway.config.settings import Load as LoadSettings
+
+TOO_MANY_REASON = "too many requests wait"
+
+
+class Overloaded(Halted):
+    """The gateway is overloaded; nothing was sent to the service. ``reason`` is for the log."""
+
+    error_type = "overloaded"
+
+    def __init__(self, reason: str, retry_after: int) -> None:
+        super().__init__(errors.OVERLOADED, retry_after=retry_after)
+        self.reason = reason
+
+
+class RequestConnection(Protocol):
+    """The connection of a request. It is not closed for others between these two calls."""
+
+    def start_work(self) -> None: ...
+    def end_work(self) -> None: ...
+
+
+class LoadShedder:
+    """The load limits of one process and their current use."""
+
+    def __init__(self, settings: LoadSettings) -> None:
+        self.settings = settings
+        self.memory_budget = MemoryBudget(settings.held_bytes)
+        self.limiter = FairLimiter(
+            LimiterCapacity(
+                settings.in_flight,
+                settings.in_flight_per_merchant,
+                settings.queue,
+                settings.queue_per_merchant,
+            )
+        )
+        self.shed_counts: Counter[str] = Counter()
+        """Rejected requests, by reason."""
+        self._wakeups: dict[Waiter, asyncio.Future[str]] = {}
+
+    def create_slot(
+        self, holder: str, connection: RequestConnection | None = None
+    ) -> AdmissionSlot:
+        """Create the slot of a request; the caller must release it in any case.
+
+        ``holder`` is the merchant, or the client's address, that the body's memory counts for.
+        """
+        return AdmissionSlot(self, holder, connection)
+
+    def record_shed(self, reason: str) -> Overloaded:
+        self.shed_counts[reason] += 1
+        # After this time every request that waits now has started or was rejected.
+        return Overloaded(reason, max(1, ceil(self.settings.queue_seconds)))
+
+    def enter(self, merchant: str) -> Waiter:
+        waiter, displaced = self.limiter.enter(merchant)
+        for displaced_waiter in displaced:
+            self.wake(displaced_waiter, "displaced by merchants with shorter queues")
+        return waiter
+
+    async def wait_for_turn(self, waiter: Waiter) -> None:
+        """Wait until the waiter may run; raises Overloaded if it may not in time."""
+        wakeup = self._wakeups[waiter] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(self.settings.queue_seconds):
+                shed_reason = await wakeup
+        except TimeoutError:
+            shed_reason = "waited longer than load.queue_seconds"
+        finally:
+            del self._wakeups[waiter]
+        if shed_reason:
+            raise self.record_shed(shed_reason)
+
+    def wake(self, waiter: Waiter, shed_reason: str = "") -> None:
+        """Wake a waiter to run, or to fail if there is a reason."""
+        wakeup = self._wakeups.get(waiter)
+        if wakeup is not None and not wakeup.done():
+            wakeup.set_result(shed_reason)
+
+    def leave(self, waiter: Waiter) -> None:
+        for started_waiter in self.limiter.leave(waiter):
+            self.wake(started_waiter)
+
+
+class AdmissionSlot:
+    """The slot of one request; see ``LoadShedder.create_slot``."""
+
+    def __init__(
+        self, load: LoadShedder, holder: str, connection: RequestConnection | None
+    ) -> None:
+        self._load = load
+        self._holder = holder
+        self._connection = connection
+        self._reserved_bytes = 0
+        self._waiter: Waiter | None = None
+
+    def check_capacity(self, merchant: str) -> None:
+        """Raise Overloaded if the request would be rejected anyway, before its body is read."""
+        if self._load.limiter.would_shed(merchant):
+            raise self._load.record_shed(TOO_MANY_REASON)
+
+    @property
+    def max_bytes(self) -> int:
+        """The largest body that can be admitted at all, even if no other is in memory."""
+        return self._load.memory_budget.max_bytes_per_merchant
+
+    def reserve_bytes(self, size: int) -> None:
+        """Reserve memory for a part of the body; raises Overloaded."""
+        if size and not self._load.memory_budget.try_reserve(
+            self._holder, size, self._reserved_bytes
+        ):
+            raise self._load.record_shed("request bodies exceed load.held_bytes")
+        self._reserved_bytes += size
+
+    async def acquire(self, merchant: str) -> None:
+        """Wait for a place among the running requests; raises Overloaded."""
+        waiter = self._waiter = self._load.enter(merchant)
+        # Shed immediately: neither a place to run nor one to wait is free.
+        if waiter.state is WaiterState.SHED:
+            raise self._load.record_shed(TOO_MANY_REASON)
+        if waiter.state is WaiterState.WAITING:
+            await self._load.wait_for_turn(waiter)
+        if self._connection:
+            self._connection.start_work()
+
+    def cancel_wait(self) -> None:
+        """Cancel the wait of a request whose client disconnected; a running request continues."""
+        if self._waiter is not None:
+            self._load.wake(self._waiter, "the client disconnected while the request waited")
+
+    def release(self) -> None:
+        if self._reserved_bytes:
+            self._load.memory_budget.release(self._holder, self._reserved_bytes)
+            self._reserved_bytes = 0
+        if self._waiter is not None:
+            self._load.leave(self._waiter)
+            self._waiter = None
+            if self._connection:
+                self._connection.end_work()

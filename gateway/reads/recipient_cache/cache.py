@@ -1,0 +1,390 @@
+"""The cache of one merchant's recipients in one environment, and its synchronization.
+
+Its correctness depends on one comparison. After an increment the cache has every recipient that the service
+has, and perhaps some that were archived elsewhere, because an increment does not list those. So if it has as
+many as the service counted just before, it has the same ones. If it has more, one call with the status filter
+lists the recipients that were archived last. If the service does not list them, or they do not explain the
+difference, the surplus entries are found by counting along the update dates: a binary search down to one
+page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gateway.observability import metrics
+from gateway.payloads.worker_thread import run_in_thread
+from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
+from gateway.reads.recipient_cache.entry import RecipientEntry
+from gateway.reads.recipient_cache.scan import PAGE_SIZE
+from mappings.failures import Unreachable
+from mappings.objects import ARCHIVED
+from mappings.paging import FIRST_PAGE
+
+if TYPE_CHECKING:
+    from gateway.storage.tenants import Tenant
+
+CHANGE_DELAY_SECONDS = 10.0
+"""A change becomes visible in the service's list at most this long after its update date."""
+
+CHANGE_DELAY_MS = int(CHANGE_DELAY_SECONDS * 1000)
+
+MAX_CLOCK_SKEW_MS = 60_000
+"""Update dates that are further in the future are not trusted as a mark, in milliseconds."""
+
+MAX_SYNC_ATTEMPTS = 5
+"""Comparisons for one query, while others change the list."""
+
+ListRemoteChanges = Callable[[], Awaitable[Collection[str]]]
+"""Returns the ids of recipients that other processes have changed since the last call."""
+
+
+log = structlog.get_logger()
+
+
+class CacheDroppedError(Exception):
+    """The cache was dropped during its refresh."""
+
+
+async def list_no_remote_changes() -> Collection[str]:
+    """Return no changes, for a database that no other process uses."""
+    return ()
+
+
+class RecipientCache:
+    """A tenant's recipients; refreshed ``max_age_seconds`` after the start of the last refresh.
+
+    ``make_room`` returns whether there is room for a number of recipients.
+    """
+
+    def __init__(
+        self,
+        tenant: Tenant,
+        max_age_seconds: float,
+        make_room: Callable[[RecipientCache, int], bool],
+        list_remote_changes: ListRemoteChanges = list_no_remote_changes,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.rows: dict[str, RecipientEntry] = {}
+        self.expected_count = 0
+        """The number of recipients that a running refresh will load."""
+        self.page_size: int | None = PAGE_SIZE
+        """None if the service refuses this page size; its default is used then."""
+        self.changed_ids: set[str] = set()
+        """Recipients that this process has changed since they were read."""
+        self.used_at = monotonic()
+        self._tenant = tenant
+        self._refresh_started_at: float | None = None
+        self._refresh_task: asyncio.Task[None] | None = None
+        self._is_dropped = False
+        self._max_age_seconds = max_age_seconds
+        self._make_room = make_room
+        self._list_remote_changes = list_remote_changes
+        self._monotonic = monotonic
+        self._wall_clock = wall_clock
+        self._removed_deleted_ids: frozenset[str] = frozenset()
+        self._removed_at: dict[str, float] = {}
+        """Recipients that the service no longer has, with the time of the request that showed it."""
+        self._increment_start: int | None = None
+        self._date_marks: list[tuple[float, int]] = []
+        self._lock = asyncio.Lock()
+        self._last_finished_sync = self._last_requested_sync = 0
+
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since the start of the last full refresh."""
+        return (
+            math.inf
+            if self._refresh_started_at is None
+            else self._monotonic() - self._refresh_started_at
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        return self.age_seconds < self._max_age_seconds
+
+    async def sync(self, reader: ServiceListReader, deleted_ids: frozenset[str]) -> None:
+        """Bring the cache to the state of the service at the time of this call, or later.
+
+        ``deleted_ids`` are recipients that were deleted through the gateway. Raises CacheUnavailable,
+        CacheDroppedError, and the errors of a call.
+        """
+        self.used_at = self._monotonic()
+        self._last_requested_sync += 1
+        requested_sync = self._last_requested_sync
+        async with self._lock:
+            # Queries that wait for the lock share one synchronization.
+            if (
+                self._last_finished_sync >= requested_sync
+            ):  # a synchronization that started after this call has finished
+                return
+            newest_request = self._last_requested_sync
+            await self._sync(reader, deleted_ids)
+            self._last_finished_sync = newest_request
+
+    async def _sync(self, reader: ServiceListReader, deleted_ids: frozenset[str]) -> None:
+        if not self.is_whole:
+            await self._wait_for_refresh(self.start_refresh(reader, deleted_ids))
+        if not self.is_whole:
+            raise CacheUnavailable("a refresh takes longer than lists.index_seconds")
+        for attempt in range(MAX_SYNC_ATTEMPTS):
+            self._remove_deleted(deleted_ids)
+            count_before, increment_start = await reader.count_rows(), self._increment_start
+            await self._apply_increment(reader)
+            self._check_room(len(self.rows))
+            if len(self.rows) == count_before:
+                return
+            if len(self.rows) > count_before and await self._remove_archived(
+                reader, count_before, increment_start
+            ):
+                return
+            if attempt:  # the first difference is usually a change between the two calls
+                await self._repair(reader, count_before)
+        raise Unreachable("the list kept changing while it was read")
+
+    def _check_room(self, count: int) -> None:
+        self.expected_count = count
+        if not self._make_room(self, count):
+            raise CacheUnavailable("there are more recipients than lists.index_recipients")
+
+    def _remove_deleted(self, deleted_ids: frozenset[str]) -> None:
+        """Remove deleted recipients, only once: if the service still lists one, it is found again."""
+        for id_ in self.rows.keys() & (deleted_ids - self._removed_deleted_ids):
+            del self.rows[id_]
+        self._removed_deleted_ids |= deleted_ids
+
+    def _store_entries(self, entries: Iterable[RecipientEntry]) -> None:
+        for entry in entries:
+            stored_entry = self.rows.get(entry.id)
+            if stored_entry is None:
+                # A page of a refresh may arrive after a later request showed that it is gone.
+                is_newer = entry.asked_at >= self._removed_at.get(entry.id, -math.inf)
+            else:
+                is_newer = not entry.is_older_than(stored_entry)
+            if is_newer:
+                self.rows[entry.id] = entry
+
+    def _remove(self, id_: str, asked_at: float) -> None:
+        if self.rows.pop(id_, None) is not None:
+            self._removed_at[id_] = asked_at
+
+    # Refreshes
+
+    def start_refresh(
+        self, reader: ServiceListReader, deleted_ids: frozenset[str]
+    ) -> asyncio.Task[None]:
+        """Start a full refresh, or return the running one. Client disconnects do not cancel it."""
+        if self._refresh_task is None or self._refresh_task.done():
+            self._refresh_task = asyncio.create_task(
+                self._refresh(reader, deleted_ids), name="index"
+            )
+            self._refresh_task.add_done_callback(self._record_refresh_outcome)
+        return self._refresh_task
+
+    async def _wait_for_refresh(self, refresh_task: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.shield(refresh_task)
+        except asyncio.CancelledError:
+            current_task = asyncio.current_task()
+            if (
+                self._is_dropped
+                and refresh_task.cancelled()
+                and not (current_task and current_task.cancelling())
+            ):
+                raise CacheDroppedError from None
+            raise
+
+    def _record_refresh_outcome(self, refresh_task: asyncio.Task[None]) -> None:
+        if refresh_task.cancelled():
+            outcome = metrics.CANCELLED
+        elif error := refresh_task.exception():
+            outcome = metrics.FAILED
+            # Waiting queries get the error, and the next query tries again.
+            log.info(
+                "recipient_cache_refresh_failed",
+                **self._tenant._asdict(),
+                **{"error.type": type(error).__name__},
+            )
+        else:
+            outcome = metrics.REFRESHED
+        metrics.cache_refreshes.labels(self._tenant.environment, outcome).inc()
+
+    async def close(self) -> None:
+        """Cancel a running refresh."""
+        self._is_dropped = True
+        if self._refresh_task is not None:
+            self._refresh_task.cancel()
+            await asyncio.gather(self._refresh_task, return_exceptions=True)
+
+    async def _refresh(self, reader: ServiceListReader, deleted_ids: frozenset[str]) -> None:
+        """Read all recipients of the service, and then remove those that it no longer has.
+
+        Queries may run meanwhile, because an older entry never replaces a newer one.
+        """
+        started_at, is_background = self._monotonic(), self.is_whole
+        self._removed_at.clear()
+        if not is_background:
+            await self._list_remote_changes()  # the refresh reads all changes made before now
+        records, newest = await reader.count_and_find_newest()
+        self._check_room(records)
+        marked_at = self._monotonic()
+        seen_ids: set[str] = set()
+        stale_count = 0
+
+        def store_entries(entries: Sequence[RecipientEntry]) -> None:
+            nonlocal stale_count
+            seen_ids.update(entry.id for entry in entries)
+            for entry in entries:
+                stored_entry = self.rows.get(entry.id)
+                stale_count += stored_entry is not None and entry.has_undated_change(stored_entry)
+            self._store_entries(entries)
+
+        await reader.walk_all(records, store_entries)
+        for id_ in [id_ for id_, entry in self.rows.items() if entry.asked_at < started_at]:
+            if id_ not in seen_ids:
+                del self.rows[id_]
+        self._refresh_started_at, self._removed_deleted_ids = started_at, deleted_ids
+        if not is_background:
+            newest = self._limit_to_now(newest)
+            self._date_marks = [] if newest is None else [(marked_at, newest)]
+            self._increment_start = None if newest is None else newest - CHANGE_DELAY_MS
+        metrics.cache_stale.labels(self._tenant.environment).inc(stale_count)
+        counts = {
+            "recipients": len(self.rows),
+            "upstream_calls": reader.call_count,
+            "stale_entries": stale_count,
+        }
+        duration_ms = round((self._monotonic() - started_at) * 1000)
+        log.info(
+            "recipient_cache_refreshed",
+            **self._tenant._asdict(),
+            **counts,
+            duration_ms=duration_ms,
+        )
+
+    async def _apply_increment(self, reader: ServiceListReader) -> None:
+        """Read recipients changed since the last increment, and those changed here that it lacks."""
+        changed_ids, self.changed_ids = self.changed_ids, set()
+        try:
+            changed_ids |= set(await self._list_remote_changes())
+            sent_at = self._monotonic()
+            walked_entries = await reader.walk(self._store_entries, self._increment_start)
+            unseen_ids = (changed_ids & self.rows.keys()) - {entry.id for entry in walked_entries}
+            read_at = self._monotonic()
+            for id_ in await reader.fetch_each(unseen_ids, self._store_entries):
+                self._remove(id_, read_at)
+        except BaseException:
+            # These recipients have not been read again yet, so the next increment has to do it.
+            self.changed_ids |= changed_ids
+            raise
+        self._advance_increment_start(
+            sent_at, max((entry.stamp for entry in walked_entries), default=None)
+        )
+
+    def _advance_increment_start(self, sent_at: float, newest: int | None) -> None:
+        """Move the start of the next increment to a date before which nothing new can appear.
+
+        A change with such a date was dated before the mark was seen. So it was visible to this
+        increment, if the increment was sent long enough after the mark.
+        """
+        while self._date_marks and self._date_marks[0][0] <= sent_at - CHANGE_DELAY_SECONDS:
+            _, mark = self._date_marks.pop(0)
+            self._increment_start = max(
+                self._increment_start if self._increment_start is not None else mark, mark + 1
+            )
+        newest = self._limit_to_now(newest)
+        if newest is not None and (not self._date_marks or newest > self._date_marks[-1][1]):
+            self._date_marks.append((self._monotonic(), newest))
+            if self._increment_start is None:
+                self._increment_start = newest - CHANGE_DELAY_MS
+
+    def _limit_to_now(self, newest: int | None) -> int | None:
+        """Limit an update date to the present: later changes may have dates before a future one."""
+        now = int(self._wall_clock() * 1000)
+        return (
+            newest
+            if newest is None or newest <= now + MAX_CLOCK_SKEW_MS
+            else now - MAX_CLOCK_SKEW_MS
+        )
+
+    async def _remove_archived(
+        self, reader: ServiceListReader, service_count: int, since: int | None
+    ) -> bool:
+        """Remove archived recipients, back to ``since``; return whether the cache is correct now.
+
+        A recipient may be archived just after the count. Equal numbers then prove equal recipients
+        only if all archived ones have been listed: if the whole archive was read, or if archiving
+        moves update dates.
+        """
+        moves_dates = True
+        for number in itertools.count(FIRST_PAGE):
+            entries, is_last = await reader.fetch_archived(number)
+            if not entries:
+                break
+            for entry in entries:
+                stored_entry = self.rows.get(entry.id)
+                # Some services include archived recipients in lists; those entries stay.
+                if (
+                    stored_entry
+                    and stored_entry.status != ARCHIVED
+                    and not entry.is_older_than(stored_entry)
+                ):
+                    moves_dates = moves_dates and entry.stamp > stored_entry.stamp
+                    self._remove(entry.id, entry.asked_at)
+            if is_last or (since is not None and entries[-1].stamp < since):
+                return len(self.rows) == service_count and (is_last or moves_dates)
+        return False
+
+    async def _repair(self, reader: ServiceListReader, service_count: int) -> None:
+        """Find the spans of update dates with surplus entries, and reload them."""
+        entries_by_date = await run_in_thread(_sort_by_date, [*self.rows.values()])
+        stamps = [entry.stamp for entry in entries_by_date]
+        spans = [(0, len(stamps), len(stamps) - service_count)] if stamps else []
+        max_calls = reader.call_count + max(len(stamps) // PAGE_SIZE, 12)
+        while spans:
+            if reader.call_count >= max_calls:
+                self._refresh_started_at = None  # a full refresh needs no more calls than this
+                raise Unreachable("the list kept changing while it was read")
+            begin, end, surplus = spans.pop()
+            middle = _find_date_boundary(stamps, begin, end)
+            if end - begin <= PAGE_SIZE or middle == end:
+                await self._reload_span(reader, entries_by_date[begin:end])
+                continue
+            # Dates are shown in milliseconds; the real one may be a fraction later.
+            until = stamps[middle - 1] + 1
+            left_count = bisect_right(stamps, until, begin, end) - begin
+            left_surplus = left_count - await reader.count_rows(stamps[begin], until)
+            if left_surplus:
+                spans.append((begin, middle, left_surplus))
+            if left_surplus != surplus:
+                spans.append((middle, end, surplus - left_surplus))
+
+    async def _reload_span(self, reader: ServiceListReader, span: Sequence[RecipientEntry]) -> None:
+        """Remove entries that the service no longer lists in the span, unless read again since."""
+        asked_at = self._monotonic()
+        walked_entries = await reader.walk(self._store_entries, span[0].stamp, span[-1].stamp + 1)
+        seen_ids = {walked_entry.id for walked_entry in walked_entries}
+        for entry in span:
+            if entry.id not in seen_ids and self.rows.get(entry.id) is entry:
+                self._remove(entry.id, asked_at)
+
+
+def _sort_by_date(entries: list[RecipientEntry]) -> list[RecipientEntry]:
+    entries.sort(key=lambda one: one.stamp)
+    return entries
+
+
+def _find_date_boundary(stamps: Sequence[int], begin: int, end: int) -> int:
+    """Return a position near the middle at which the date changes; the end if all are equal."""
+    middle = bisect_left(stamps, stamps[(begin + end) // 2], begin, end)
+    return middle if middle > begin else bisect_right(stamps, stamps[begin], begin, end)

@@ -1,0 +1,208 @@
+"""The recipient caches of a process, one for each tenant that needs one, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from gateway.observability import metrics
+from gateway.payloads.worker_thread import run_in_thread
+from gateway.reads.recipient_cache.cache import (
+    CacheDroppedError,
+    ListRemoteChanges,
+    RecipientCache,
+    list_no_remote_changes,
+)
+from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
+from gateway.reads.recipient_cache.entry import RecipientEntry
+from gateway.reads.recipient_cache.scan import Make, select_page
+from gateway.storage.audit_log import is_in_scope
+from gateway.storage.ttl_cache import TtlCache
+from mappings.effects import ListPage, ListQuery
+
+if TYPE_CHECKING:
+    from gateway.config.settings import Lists
+    from gateway.storage.tenants import Tenant
+
+EVICTABLE_AFTER_SECONDS = 300.0
+"""A cache that was not used for this time may be evicted to make room for another."""
+
+REFRESH_AGE_FRACTION = 0.75
+"""The fraction of the maximum age after which a cache in use is refreshed in the background."""
+
+_MAX_UNCACHEABLE = 10_000
+
+log = structlog.get_logger()
+
+PrepareOrder = Callable[[ListQuery, Sequence[RecipientEntry]], Awaitable[ListQuery]]
+"""Returns a query with the sort key for these rows, if the key depends on the rows."""
+
+
+async def _keep_order(question: ListQuery, _rows: Sequence[RecipientEntry]) -> ListQuery:
+    return question
+
+
+class CacheFigures(NamedTuple):
+    """The number of caches of an environment and of their recipients, and the age of the oldest."""
+
+    caches: int
+    recipients: int
+    oldest_age_seconds: float
+
+
+class RecipientCaches:
+    """The caches of all tenants; ``create_remote_changes`` is described in ``remote_changes``."""
+
+    def __init__(
+        self,
+        settings: Lists,
+        create_remote_changes: Callable[[Tenant], ListRemoteChanges] = lambda _owner: (
+            list_no_remote_changes
+        ),
+        monotonic: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._create_remote_changes = create_remote_changes
+        self._monotonic = monotonic
+        self._wall_clock = wall_clock
+        self._caches: dict[Tenant, RecipientCache] = {}
+        self._drop_tasks: set[asyncio.Task[None]] = set()
+        # Tenants whose recipients cannot be cached; caching is tried again after a while.
+        self._uncacheable: TtlCache[Tenant, bool] = TtlCache(
+            _MAX_UNCACHEABLE, settings.index_seconds, monotonic
+        )
+
+    def can_cache(self, tenant: Tenant) -> bool:
+        return self._settings.index and not self._uncacheable.get(tenant)
+
+    def has_complete_cache(self, tenant: Tenant) -> bool:
+        cache = self._caches.get(tenant)
+        return cache is not None and cache.is_whole
+
+    @property
+    def recipient_count(self) -> int:
+        """The number of recipients in all caches."""
+        return sum(len(cache.rows) for cache in self._caches.values())
+
+    def calculate_figures(self, environment: str) -> CacheFigures:
+        caches = [
+            cache for tenant, cache in self._caches.items() if tenant.environment == environment
+        ]
+        ages_seconds = (cache.age_seconds for cache in caches if cache.age_seconds < math.inf)
+        return CacheFigures(
+            len(caches), sum(len(cache.rows) for cache in caches), max(ages_seconds, default=0.0)
+        )
+
+    async def query(
+        self,
+        question: ListQuery,
+        call_service: Make,
+        tenant: Tenant,
+        prepare_order: PrepareOrder = _keep_order,
+    ) -> ListPage:
+        """Return the page that a query asks for; raises CacheUnavailable and the errors of a call."""
+        cache = self._caches.get(tenant)
+        if cache is None:
+            arguments = (
+                self._settings.index_seconds,
+                self._make_room,
+                self._create_remote_changes(tenant),
+            )
+            cache = self._caches[tenant] = RecipientCache(
+                tenant, *arguments, monotonic=self._monotonic, wall_clock=self._wall_clock
+            )
+        reader = ServiceListReader(question, call_service, self._monotonic, cache.page_size)
+        try:
+            await cache.sync(reader, question.excluded_ids)
+        # Somebody dropped the cache during its refresh; the query starts again with a new one.
+        except CacheDroppedError:
+            return await self.query(question, call_service, tenant, prepare_order)
+        except CacheUnavailable as error:
+            self._drop_cache(tenant, cache)
+            self._uncacheable.put(tenant, True)
+            log.info("recipient_cache_not_used", **tenant._asdict(), reason=str(error))
+            raise
+        cache.page_size = reader.page_size
+        metrics.cache_calls.labels(tenant.environment).observe(reader.call_count)
+        if cache.age_seconds > REFRESH_AGE_FRACTION * self._settings.index_seconds:
+            # In the background, so that no query has to wait for the refresh.
+            cache.start_refresh(
+                ServiceListReader(question, call_service, self._monotonic, cache.page_size),
+                question.excluded_ids,
+            )
+        rows = [*cache.rows.values()]
+        return await run_in_thread(_select_page, await prepare_order(question, rows), rows)
+
+    async def has_hidden_rows(self, question: ListQuery, tenant: Tenant) -> bool:
+        """Return whether the service lists rows that clients must not see, as far as known."""
+        cache = self._caches.get(tenant)
+        return cache is None or await run_in_thread(_has_hidden, question, [*cache.rows.values()])
+
+    async def close(self) -> None:
+        """Cancel background refreshes."""
+        await asyncio.gather(*self._drop_tasks, *(cache.close() for cache in self._caches.values()))
+
+    def record_change(self, tenant: Tenant, recipient_id: str) -> None:
+        """Record that this process may have changed a recipient; it is read again before it is shown."""
+        if cache := self._caches.get(tenant):
+            cache.changed_ids.add(recipient_id)
+
+    def drop(self, scope: Tenant) -> None:
+        """Drop the caches of a scope; an empty merchant or environment means all."""
+        for tenant, cache in [*self._caches.items()]:
+            if is_in_scope(scope, tenant):
+                self._drop_cache(tenant, cache)
+
+    def drop_expired(self) -> None:
+        """Drop idle caches that are too old to be used without a refresh."""
+        for tenant, cache in [*self._caches.items()]:
+            if not cache.is_whole and self._is_idle(cache):
+                self._drop_cache(tenant, cache)
+
+    def _drop_cache(self, tenant: Tenant, cache: RecipientCache) -> None:
+        if self._caches.get(tenant) is cache:
+            del self._caches[tenant]
+            # The event loop has only weak references to tasks, so the set keeps them alive.
+            self._drop_tasks.add(drop_task := asyncio.create_task(cache.close()))
+            drop_task.add_done_callback(self._drop_tasks.discard)
+
+    def _is_idle(self, cache: RecipientCache) -> bool:
+        return self._monotonic() - cache.used_at >= EVICTABLE_AFTER_SECONDS
+
+    def _make_room(self, cache: RecipientCache, count: int) -> bool:
+        """Evict idle caches if necessary; return whether ``count`` recipients fit."""
+        max_recipients = self._settings.index_recipients
+        other_caches = {
+            tenant: other_cache
+            for tenant, other_cache in self._caches.items()
+            if other_cache is not cache
+        }
+        total = sum(
+            max(other_cache.expected_count, len(other_cache.rows))
+            for other_cache in other_caches.values()
+        )
+        for tenant, other_cache in sorted(other_caches.items(), key=lambda item: item[1].used_at):
+            if (
+                total + count <= max_recipients
+                or count > max_recipients
+                or not self._is_idle(other_cache)
+            ):
+                break
+            total -= max(other_cache.expected_count, len(other_cache.rows))
+            self._drop_cache(tenant, other_cache)
+        return total + count <= max_recipients
+
+
+def _has_hidden(question: ListQuery, entries: Sequence[RecipientEntry]) -> bool:
+    return any(map(question.is_hidden, entries))
+
+
+def _select_page(question: ListQuery, entries: Sequence[RecipientEntry]) -> ListPage:
+    result = select_page(question, entries)
+    return ListPage([row.whole() for row in result.rows], result.pages, result.records)

@@ -1,0 +1,219 @@
+"""Reads the service's list by update date, with as few calls as possible.
+
+A *walk* follows the update dates and always asks for the rows after the last date it has. With page numbers,
+it would skip a row whenever an earlier one is removed. Rows that are changed meanwhile move to the end,
+where the walk meets them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gateway.payloads.worker_thread import run_in_thread
+from gateway.reads.recipient_cache.entry import RecipientEntry, format_stamp, parse_row_stamp
+from gateway.reads.recipient_cache.scan import (
+    PAGE_SIZE,
+    SIDE_BY_SIDE,
+    Make,
+    Part,
+    Row,
+    gather_all,
+    parse_page,
+)
+from mappings.effects import Call, ListQuery
+from mappings.failures import Refused
+from mappings.objects import ARCHIVED, is_deleted_for_clients
+from mappings.paging import FIRST_PAGE
+
+StoreEntries = Callable[[Sequence[RecipientEntry]], None]
+
+MIN_PAGES_PER_WALK = 4
+"""Minimum pages of each of several parallel walks."""
+
+
+class CacheUnavailable(Exception):
+    """The recipients cannot be cached, or not now; the text is the reason for the log."""
+
+
+@dataclass(slots=True)
+class ServiceListReader:
+    """Reads recipients for one query or refresh, and counts the calls.
+
+    Methods call ``store_entries`` with the entries of each page as it arrives. ``page_size`` becomes
+    None if the service refuses that size; its default is used then.
+    """
+
+    question: ListQuery
+    call_service: Make
+    monotonic: Callable[[], float] = time.monotonic
+    page_size: int | None = PAGE_SIZE
+    call_count: int = field(default=0, init=False)
+
+    async def count_rows(self, since: int | None = None, until: int | None = None) -> int:
+        """Return the number of rows with an update date in a span, both ends included."""
+        return _require_record_count(await self._fetch_page(since, until, size=1))
+
+    async def count_and_find_newest(self) -> tuple[int, int | None]:
+        """Return the number of rows and the newest update date; None if there are no rows."""
+        page = await self._fetch_page(None, None, size=1, direction="desc")
+        return _require_record_count(page), parse_row_stamp(page.rows[0]) if page.rows else None
+
+    async def walk_all(self, records: int, store_entries: StoreEntries) -> None:
+        """Walk along the whole list, in parallel if it is long enough."""
+        walk_count = min(SIDE_BY_SIDE, records // (PAGE_SIZE * MIN_PAGES_PER_WALK) or 1)
+        positions = [records * number // walk_count for number in range(1, walk_count)]
+        boundaries = sorted(
+            set(await gather_all([self._fetch_stamp_at(position) for position in positions]))
+        )
+        # The walks overlap by a millisecond, the resolution of dates, so that no row is missed.
+        spans = zip(
+            [None, *boundaries], [*(boundary + 1 for boundary in boundaries), None], strict=True
+        )
+        await gather_all([self.walk(store_entries, *span) for span in spans])
+
+    async def _fetch_stamp_at(self, position: int) -> int:
+        page = await self._fetch_page(None, None, size=1, number=position)
+        if len(page.rows) != 1:
+            raise CacheUnavailable("the service does not support pages of one row")
+        return parse_row_stamp(page.rows[0])
+
+    async def walk(
+        self, store_entries: StoreEntries, since: int | None, until: int | None = None
+    ) -> list[RecipientEntry]:
+        """Read every row with an update date in a span; some may be returned more than once."""
+        walked_entries: list[RecipientEntry] = []
+        number = FIRST_PAGE
+        while True:
+            requested_at = self.monotonic()
+            page = await self._fetch_page(since, until, number=number)
+            entries = (
+                await run_in_thread(_build_entries, page.rows, requested_at) if page.rows else []
+            )
+            _check_dates(entries, since, until)
+            store_entries(entries)
+            walked_entries += entries
+            if page.page_count is None:
+                raise CacheUnavailable("the service does not report the number of pages")
+            if not entries or number >= page.page_count:
+                return walked_entries
+            # Continue from the last date and not with the next page, which might skip rows.
+            if since is None or entries[-1].stamp > since:
+                since, number = entries[-1].stamp, FIRST_PAGE
+            else:  # more rows with the same date than fit in a page
+                number += 1
+
+    async def fetch_archived(self, number: int) -> tuple[list[RecipientEntry], bool]:
+        """Fetch a page of archived recipients, newest first; return it and whether it is the last.
+
+        Returns no entries if the service does not support this filter or order.
+        """
+        requested_at = self.monotonic()
+        try:
+            page = await self._fetch_page(
+                None, None, number=number, direction="desc", status=ARCHIVED
+            )
+            entries = (
+                await run_in_thread(_build_entries, page.rows, requested_at) if page.rows else []
+            )
+        except CacheUnavailable:
+            return [], True
+        stamps = [entry.stamp for entry in entries]
+        is_all_archived = all(entry.status == ARCHIVED for entry in entries)
+        if not is_all_archived or page.page_count is None or stamps != sorted(stamps, reverse=True):
+            return [], True
+        return entries, number >= page.page_count
+
+    async def fetch_each(self, ids: Iterable[str], store_entries: StoreEntries) -> list[str]:
+        """Read rows by their ids; return the ids that do not exist or are archived.
+
+        A service that lists archived recipients adds them again with its list.
+        """
+        remaining_ids = iter(ids)
+        missing_ids: list[str] = []
+
+        async def fetch_remaining() -> None:
+            missing_ids.extend(
+                [id_ for id_ in remaining_ids if not await self._fetch_one(id_, store_entries)]
+            )
+
+        await gather_all([fetch_remaining() for _ in range(SIDE_BY_SIDE)])
+        return missing_ids
+
+    async def _fetch_one(self, id_: str, store_entries: StoreEntries) -> bool:
+        self.call_count += 1
+        requested_at = self.monotonic()
+        try:
+            body = await self.call_service(Call("GET", f"{self.question.path}/{id_}"))
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return False
+        row = body.get("recipient") or {}
+        if row.get("id") != id_:
+            raise CacheUnavailable("the service returned another recipient than requested")
+        if is_deleted_for_clients(row, {}):
+            return False
+        store_entries(_build_entries([row], requested_at))
+        return True
+
+    async def _fetch_page(
+        self,
+        since: int | None,
+        until: int | None,
+        *,
+        size: int | None = None,
+        number: int = FIRST_PAGE,
+        direction: str = "asc",
+        status: str = "",
+    ) -> Part:
+        """Fetch a page by update date; ``size`` overrides the normal page size."""
+        self.call_count += 1
+        requested_size = self.page_size if size is None else size
+        query = {"page": str(number)} | (
+            {"pageSize": str(requested_size)} if requested_size else {}
+        )
+        query |= {"startDate": format_stamp(since)} if since is not None else {}
+        query |= {"endDate": format_stamp(until)} if until is not None else {}
+        query |= {"status": status} if status else {}
+        query |= {"orderBy": "updatedAt", "sortBy": direction}
+        try:
+            body = await self.call_service(Call("GET", self.question.path, query=query))
+        except Refused as error:
+            if error.status not in (400, 406):
+                raise
+            if requested_size != PAGE_SIZE or not error.has_problem("invalid_field", "pageSize"):
+                raise CacheUnavailable(
+                    "the service does not filter and sort by update date"
+                ) from None
+            self.page_size = None  # the service refuses this size
+        else:
+            return parse_page(body, self.question, number)
+        return await self._fetch_page(
+            since, until, number=number, direction=direction, status=status
+        )
+
+
+def _build_entries(rows: Sequence[Row], asked_at: float) -> list[RecipientEntry]:
+    try:
+        return [RecipientEntry(row, asked_at) for row in rows]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise CacheUnavailable("the service's rows do not match the document") from None
+
+
+def _check_dates(entries: Sequence[RecipientEntry], since: int | None, until: int | None) -> None:
+    """Raise CacheUnavailable if the rows are not filtered and sorted by update date as requested."""
+    stamps = [entry.stamp for entry in entries]
+    is_in_order = stamps == sorted(stamps)
+    is_in_span = not stamps or (
+        (since is None or stamps[0] >= since) and (until is None or stamps[-1] <= until)
+    )
+    if not is_in_order or not is_in_span or (stamps and stamps[0] < 0):
+        raise CacheUnavailable("the service's lists are not in the order of update dates")
+
+
+def _require_record_count(part: Part) -> int:
+    if part.record_count is None:
+        raise CacheUnavailable("the service does not report the number of recipients")
+    return part.record_count

@@ -1,0 +1,139 @@
+"""An entry of the recipient cache: the fields of queries, and the compressed fields of answers.
+
+Hundreds of thousands are in memory, so an entry is kept small: slots instead of a dict, common strings
+interned, the rest compressed.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+from gateway.payloads import json_codec
+from gateway.reads.recipient_cache.scan import Row
+from mappings import dates, recipient_rows
+from mappings.effects import JSON
+
+_INTERNED_FIELDS = (
+    "type",
+    "language",
+    "status",
+    "complianceStatus",
+    "payoutMethod",
+    "primaryCurrency",
+)
+_INTERNED_ADDRESS_FIELDS = ("city", "country", "region")
+_OWN_FIELDS = tuple(name for name in recipient_rows.QUERY_FIELDS if name not in _INTERNED_FIELDS)
+
+_COMPRESSION_DICTIONARY = (
+    b'"firstName":null,"lastName":null,"dob":null,"passport":null,"ssn":null,"accountNum":null,'
+    b'"iban":null,"swiftBic":null,"bankAddress":null,"bankCity":null,"bankPostalCode":null,'
+    b'"bankRegionCode":null,"street2":null,"region":null,"postalCode":"","phone":"+","type":"wallet",'
+    b'"emailAddress":"@example.com","governmentIds":[],{"country":"","type":"SSN","value":"****"}],'
+    b'"accounts":[{"recipientAccountId":"A-","primary":true,"currency":"USD","type":"bank-transfer",'
+    b'"country":"US","accountHolderName":"","accountNum":"****","bankId":"","branchId":"","bankName":""'
+    b'}],"address":{"street1":"","street2":"","city":"","region":"","postalCode":"","country":"","phone"'
+    b':""},"avatarUrl":"https://","language":"en","payoutMethod":"bank-transfer","primaryCurrency":"USD"'
+    b',"createdAt":"20","updatedAt":"20","status":"active","complianceStatus":"verified","compliance":'
+    b'{"status":"verified","checkedAt":"20"},{"id":"R-","referenceId":"","type":"individual","email":"'
+)
+"""The zlib dictionary: text that most recipients share, the most frequent at the end."""
+
+_WINDOW_BITS, _MEMORY_LEVEL = 12, 5
+"""Smaller than zlib's defaults, whose set-up takes longer than compressing a short text."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class RecipientEntry:
+    """One recipient, with the mapping interface of ``recipient_rows.select_query_fields``.
+
+    It is immutable; a later read replaces it. ``stamp`` is its update date in milliseconds since 1970;
+    ``asked_at`` is the time of the request that read it, by this process's monotonic clock.
+    """
+
+    __slots__ = (
+        *recipient_rows.QUERY_FIELDS,
+        *recipient_rows.QUERY_ADDRESS_FIELDS,
+        "accounts",
+        "asked_at",
+        "packed",
+        "stamp",
+    )
+    id: str
+    status: JSON
+    stamp: int
+    asked_at: float
+    packed: bytes
+
+    def __init__(self, row: Row, asked_at: float) -> None:
+        query_fields = recipient_rows.select_query_fields(row)
+        self._set_fields(query_fields, _INTERNED_FIELDS, _OWN_FIELDS)
+        self._set_fields(query_fields["address"], _INTERNED_ADDRESS_FIELDS, ("postalCode",))
+        accounts = query_fields["accounts"]
+        self.accounts = (
+            _build_accounts(accounts[0]["type"], accounts[0]["currency"]) if accounts else accounts
+        )
+        self.stamp = parse_row_stamp(row)
+        self.asked_at = asked_at
+        self.packed = _compress(json_codec.dumps_trusted(recipient_rows.select_answer_fields(row)))
+
+    def _set_fields(
+        self, fields: Row, interned_names: Iterable[str], own_names: Iterable[str]
+    ) -> None:
+        for name in interned_names:
+            value = fields[name]
+            setattr(self, name, sys.intern(value) if type(value) is str else value)
+        for name in own_names:
+            setattr(self, name, fields[name])
+
+    def get(self, name: str, default: JSON = None) -> JSON:
+        # Recipient and address fields have different names, so one object can serve as both.
+        return self if name == "address" else getattr(self, name, default)
+
+    def __getitem__(self, name: str) -> JSON:
+        return self.get(name)
+
+    def unpack_row(self) -> Row:
+        """Return the fields that answers show, as the service returned them."""
+        row: Row = json_codec.loads(_decompress(self.packed))
+        return row
+
+    def has_undated_change(self, other: RecipientEntry) -> bool:
+        """Return whether it has changed since ``other`` was read, with the same update date."""
+        return self.stamp == other.stamp and self.packed != other.packed
+
+    def is_older_than(self, other: RecipientEntry) -> bool:
+        """Return whether ``other`` is newer, by update date; if equal, by the time of the request."""
+        return (self.stamp, self.asked_at) < (other.stamp, other.asked_at)
+
+
+def parse_row_stamp(row: Row) -> int:
+    """Return a row's update date in milliseconds since 1970; negative if it has none."""
+    return (dates.parse_instant(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
+
+
+def format_stamp(stamp: int) -> str:
+    """Format a stamp for the service's date filters."""
+    moment = _EPOCH + stamp * _MILLISECOND
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@lru_cache(maxsize=4096)
+def _build_accounts(type_: JSON, currency: JSON) -> tuple[Row, ...]:
+    return ({"type": type_, "currency": currency, "primary": True},)
+
+
+def _compress(text: bytes) -> bytes:
+    compressor = zlib.compressobj(
+        1, zlib.DEFLATED, -_WINDOW_BITS, _MEMORY_LEVEL, zdict=_COMPRESSION_DICTIONARY
+    )
+    return compressor.compress(text) + compressor.flush()
+
+
+def _decompress(packed: bytes) -> bytes:
+    return zlib.decompressobj(-_WINDOW_BITS, _COMPRESSION_DICTIONARY).decompress(packed)

@@ -1,0 +1,55 @@
+"""Drops recipient caches: at the end of their age, by operators, and when a recipient is erased.
+
+Operators' commands are entries of the audit log in the database, which every process polls.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Self
+
+from gateway.reads.recipient_cache.caches import RecipientCaches
+from gateway.storage.audit_log import RECIPIENT_ERASED, load_event_scopes, record_audit_event
+from gateway.storage.periodic_tasks import PeriodicTask
+from gateway.storage.store import Store
+from gateway.storage.tenants import Tenant
+
+POLL_SECONDS = 2.0
+
+MAX_CLOCK_SKEW = timedelta(hours=1)
+"""Covers differences of clocks between processes, and an unavailable database."""
+
+DROP_ACTION = "dropped the index"
+
+
+class CacheInvalidation(PeriodicTask):
+    """Drops caches on request, while entered with ``async with``."""
+
+    def __init__(
+        self, caches: RecipientCaches, store: Store, seconds: float = POLL_SECONDS
+    ) -> None:
+        super().__init__(
+            "recipient_cache_invalidation", seconds, self._apply_invalidations, runs_at_stop=False
+        )
+        self._caches = caches
+        self._store = store
+        self._seen_ids: set[str] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._apply_invalidations()
+        return await super().__aenter__()
+
+    async def _apply_invalidations(self) -> None:
+        self._caches.drop_expired()
+        scopes_by_id = await load_event_scopes(
+            self._store, (DROP_ACTION, RECIPIENT_ERASED), self._store.clock() - MAX_CLOCK_SKEW
+        )
+        seen_ids, self._seen_ids = self._seen_ids, set(scopes_by_id)
+        for id_ in self._seen_ids - (self._seen_ids if seen_ids is None else seen_ids):
+            self._caches.drop(scopes_by_id[id_])
+
+
+async def invalidate_recipient_caches(store: Store, scope: Tenant) -> None:
+    """Make every running gateway drop the caches of a scope, by an entry in the audit log."""
+    async with store.write() as connection:
+        await record_audit_event(store, connection, DROP_ACTION, scope)

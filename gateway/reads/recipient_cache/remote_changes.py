@@ -1,0 +1,51 @@
+"""Finds recipients that other processes have changed, in the journal in the database.
+
+Most changes move the service's update date. This covers those that may not: the document does not say
+that a change of an account moves the date of its recipient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from sqlalchemy import select
+
+from gateway.http.request_paths import extract_recipient_id
+from gateway.storage.operations import SENT
+from gateway.storage.store import Store
+from gateway.storage.tables import writes
+from gateway.storage.tenants import Tenant
+
+MAX_WRITE_DELAY = timedelta(minutes=2)
+"""The longest duration of a write plus the largest difference between clocks of processes."""
+
+
+_COLUMNS = (writes.c.undertaking, writes.c.number, writes.c.path, writes.c.state)
+
+
+class RemoteChanges:
+    """Returns, on each call, the ids of recipients changed since the previous call."""
+
+    def __init__(self, store: Store, tenant: Tenant) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._reported_writes: set[tuple[str, int]] = set()
+        self._last_query_at: datetime | None = None
+
+    async def __call__(self) -> Collection[str]:
+        now = self._store.clock()
+        earliest = (self._last_query_at or now) - MAX_WRITE_DELAY
+        query = select(*_COLUMNS).where(
+            writes.c.merchant == self._tenant.merchant,
+            writes.c.environment == self._tenant.environment,
+            writes.c.entered_at >= earliest,
+            writes.c.path.startswith("/recipients/"),
+        )
+        async with self._store.read() as connection:
+            rows = [*await connection.execute(query)]
+        reported, self._last_query_at = self._reported_writes, now
+        # A write without an answer may be executed at any moment, so it is reported again.
+        self._reported_writes = {(row.undertaking, row.number) for row in rows if row.state != SENT}
+        new_paths = (row.path for row in rows if (row.undertaking, row.number) not in reported)
+        return {id_ for path in new_paths if (id_ := extract_recipient_id(path))}

@@ -1,0 +1,200 @@
+"""Scans the service's list page by page, to its end.
+
+A scan is complete or fails. Pages are read in the order of creation, so that new rows appear at the
+end. If rows may have moved between pages meanwhile, the scan is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, TypeVar
+
+from mappings.effects import JSON, Call, ListPage, ListQuery
+from mappings.failures import Refused, Unreachable
+from mappings.paging import FIRST_PAGE, Page, parse_count
+
+PAGE_SIZE = 250
+"""Rows in a page; the document states no maximum. If the service refuses it, its default is used."""
+
+SIDE_BY_SIDE = 4
+"""Pages of one scan that are requested at a time."""
+
+TRIES = 4
+"""Scans of a list that keeps changing, before the query fails."""
+
+Its = TypeVar("Its")
+Make = Callable[[Call], Awaitable[JSON]]
+Row = Mapping[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One page of the service's list; the counts are None if the service did not return them."""
+
+    rows: list[Row]
+    number: int
+    page_count: int | None
+    record_count: int | None
+
+
+def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
+    """Filter and sort all rows, and return the requested page."""
+    matching_rows = [row for row in rows if not question.is_hidden(row) and question.is_match(row)]
+    if question.sort_key is not None:
+        matching_rows.sort(key=lambda row: str(row["id"]))
+        matching_rows.sort(key=question.sort_key, reverse=question.is_descending)
+    rows, counts = Page(question.page, question.page_size).select_rows(matching_rows)
+    return ListPage(rows, counts["pages"], counts["records"])
+
+
+async def load_single_page(question: ListQuery, call_service: Make) -> list[Row] | None:
+    """Fetch the list if one page contains all rows; None if not, or if it cannot be determined."""
+    try:
+        page = await _read(question, FIRST_PAGE, PAGE_SIZE, call_service)
+    except Refused as error:
+        if error.status not in (400, 406):
+            raise
+        return (
+            await load_single_page(replace(question, prefilter={}), call_service)
+            if question.prefilter
+            else None
+        )
+    is_all = page.page_count is not None and page.page_count <= FIRST_PAGE
+    return page.rows if is_all and page.record_count in (None, len(page.rows)) else None
+
+
+async def load_all_rows(question: ListQuery, call_service: Make) -> list[Row]:
+    """Fetch all rows, with the prefilter if the service supports it."""
+    try:
+        return await _settled(question, call_service)
+    except Refused as error:
+        if error.status not in (400, 406) or not question.prefilter:
+            raise
+    return await _settled(replace(question, prefilter={}), call_service)
+
+
+async def _settled(question: ListQuery, call_service: Make) -> list[Row]:
+    for _ in range(TRIES):
+        pages = await _all_parts(question, call_service)
+        if pages is None:
+            continue
+        rows = {str(row["id"]): row for page in pages for row in page.rows}
+        # A different number of distinct rows means that some moved between pages.
+        if {page.record_count for page in pages} in ({None}, {len(rows)}):
+            return list(rows.values())
+    raise Unreachable("the list kept changing while it was read")
+
+
+async def _all_parts(question: ListQuery, call_service: Make) -> list[Part] | None:
+    """Fetch every page; None if rows moved between pages meanwhile.
+
+    The last page is read before the others and again after them: any row that was removed or inserted
+    meanwhile has changed the last page.
+    """
+    size: int | None = PAGE_SIZE
+    try:
+        first = await _read(question, FIRST_PAGE, size, call_service)
+    except Refused as error:
+        if not error.has_problem("invalid_field", "pageSize"):
+            raise
+        size = None  # the service refuses this size; use its default
+        first = await _read(question, FIRST_PAGE, size, call_service)
+    if first.page_count is None:
+        return await _twice_alike(question, first, size, call_service)
+    if first.page_count <= FIRST_PAGE:
+        return [first]
+    last = await _read(question, first.page_count, size, call_service)
+    other_pages = await _side_by_side(question, first.page_count - 1, size, call_service)
+    if len(other_pages) < first.page_count - 1 and last.rows:
+        return None
+    last_again = await _read(question, first.page_count, size, call_service)
+    return [*other_pages, last_again] if _ids([last]) == _ids([last_again]) else None
+
+
+async def _side_by_side(
+    question: ListQuery, max_pages: int, size: int | None, call_service: Make
+) -> list[Part]:
+    """Fetch pages until one has no new rows: a service may report more pages than it has."""
+    numbers = count(FIRST_PAGE)
+    pages_by_number = dict[int, Part]()
+    seen_ids = set[str]()
+    last_number = max_pages
+
+    async def fetch_pages() -> None:
+        nonlocal last_number
+        while (number := next(numbers)) <= last_number:
+            page = await _read(question, number, size, call_service)
+            if seen_ids.issuperset(_ids([page])):
+                last_number = min(last_number, number)
+                continue
+            seen_ids.update(_ids([page]))
+            pages_by_number[number] = page
+
+    await gather_all([fetch_pages() for _ in range(min(SIDE_BY_SIDE, max_pages))])
+    return [pages_by_number[number] for number in sorted(pages_by_number)]
+
+
+async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Its]]) -> list[Its]:
+    """Return all results; if one fails, wait for the others and raise its error."""
+    outcomes = await asyncio.gather(*coroutines, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+
+
+def _ids(pages: list[Part]) -> list[str]:
+    return [str(row["id"]) for page in pages for row in page.rows]
+
+
+async def _twice_alike(
+    question: ListQuery, first: Part, size: int | None, call_service: Make
+) -> list[Part] | None:
+    """Fetch all pages twice, for a service without page counts; None if they differ."""
+    pages = await _until_empty(question, first, size, call_service)
+    if len(pages) == FIRST_PAGE:
+        return pages
+    pages_again = await _until_empty(
+        question, await _read(question, FIRST_PAGE, size, call_service), size, call_service
+    )
+    return pages_again if _ids(pages) == _ids(pages_again) else None
+
+
+async def _until_empty(
+    question: ListQuery, first: Part, size: int | None, call_service: Make
+) -> list[Part]:
+    """Fetch pages until one is empty or has no new rows, for a service without page counts."""
+    pages = [first]
+    seen_ids = {row["id"] for row in first.rows}
+    while pages[-1].rows:
+        page = await _read(question, len(pages) + 1, size, call_service)
+        if all(row["id"] in seen_ids for row in page.rows):
+            break
+        seen_ids |= {row["id"] for row in page.rows}
+        pages.append(page)
+    return pages
+
+
+async def _read(question: ListQuery, number: int, size: int | None, call_service: Make) -> Part:
+    paging = {"page": str(number)} | ({"pageSize": str(size)} if size else {})
+    query = {**paging, **question.prefilter, **question.scan_sort}
+    return parse_page(await call_service(Call("GET", question.path, query=query)), question, number)
+
+
+def parse_page(body: JSON, question: ListQuery, number: int) -> Part:
+    meta_value: Any = body.get("meta")
+    meta = meta_value if isinstance(meta_value, dict) else {}
+    return Part(
+        body.get(question.list_field) or [],
+        parse_count(meta.get("page"), number),
+        _count(meta.get("pages")),
+        _count(meta.get("records")),
+    )
+
+
+def _count(value: JSON) -> int | None:
+    count = parse_count(value, -1)
+    return None if count < 0 else count

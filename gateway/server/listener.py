@@ -1,0 +1,144 @@
+"""Listening sockets, bound here or inherited from the supervisor."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from gateway.config.settings import ENVIRONMENT_PREFIX, ConfigurationError
+
+ACCEPT_BACKLOG = 1024
+"""Connections that the kernel queues until they are accepted."""
+
+_ADDRESS_UNAVAILABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""An address of the host name is not available on this machine, such as an IPv6 address."""
+
+AcceptQueue = Sequence[socket.socket]
+"""A listening socket for each address of a host.
+
+The kernel distributes the connections of a port among its queues.
+"""
+
+
+def bind_sockets(host: str, port: int, variable: str, queue_count: int = 1) -> list[AcceptQueue]:
+    """Bind a port and return its queues; raises ConfigurationError.
+
+    ``port`` 0 is any free port. ``variable`` is the setting of the port, for the error message.
+    """
+    uses_reuseport = queue_count > 1 and hasattr(socket, "SO_REUSEPORT")
+    bound_queues: list[AcceptQueue] = []
+    try:
+        if uses_reuseport and port:
+            # With SO_REUSEPORT alone, binding would succeed although another gateway has the port.
+            _close_queue(_bind_queue(host, port, uses_reuseport=False))
+        for _ in range(queue_count if uses_reuseport else 1):
+            bound_queues.append(
+                _bind_queue(
+                    host,
+                    find_bound_port(bound_queues) if bound_queues else port,
+                    uses_reuseport=uses_reuseport,
+                )
+            )
+    except OSError as error:
+        for queue in bound_queues:
+            _close_queue(queue)
+        reason = "it is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+        problem = f"cannot listen on {host} port {port}: {reason}; {ENVIRONMENT_PREFIX}{variable} sets another"
+        raise ConfigurationError([problem]) from None
+    return bound_queues
+
+
+def find_bound_port(queues: Sequence[AcceptQueue]) -> int:
+    return int(queues[0][0].getsockname()[1])
+
+
+class Listener:
+    """Accepts connections from some queues of a port, for an aiohttp runner that is set up.
+
+    It accepts from duplicates of the sockets, because aiohttp closes a socket when it stops a site.
+    """
+
+    def __init__(self, runner: web.BaseRunner, queues: Sequence[AcceptQueue]) -> None:
+        self._runner = runner
+        self._queues = queues
+        self._sites: dict[int, list[web.SockSite]] = {}
+
+    @property
+    def port(self) -> int:
+        return find_bound_port(self._queues)
+
+    async def accept_from(self, numbers: Iterable[int]) -> None:
+        """Accept connections only from the queues with these numbers."""
+        wanted_numbers = set(numbers)
+        for number in wanted_numbers - self._sites.keys():
+            self._sites[number] = [
+                web.SockSite(self._runner, listening_socket.dup(), backlog=ACCEPT_BACKLOG)
+                for listening_socket in self._queues[number]
+            ]
+            for site in self._sites[number]:
+                await site.start()
+        for number in self._sites.keys() - wanted_numbers:
+            for site in self._sites.pop(number):
+                await site.stop()
+
+    async def close(self) -> None:
+        """Close this process's sockets; connections still queued are lost if no other has them."""
+        await self.accept_from(())
+        for queue in self._queues:
+            _close_queue(queue)
+
+
+def _bind_queue(host: str, port: int, *, uses_reuseport: bool) -> AcceptQueue:
+    sockets: list[socket.socket] = []
+    last_error: OSError | None = None
+    for family, address in _resolve_addresses(host, port):
+        bound_port = find_bound_port([sockets]) if sockets else port
+        try:
+            sockets.append(
+                _open_listening_socket(
+                    family, (address[0], bound_port, *address[2:]), uses_reuseport=uses_reuseport
+                )
+            )
+        except OSError as error:
+            if error.errno not in _ADDRESS_UNAVAILABLE:
+                _close_queue(sockets)
+                raise
+            last_error = error
+    if last_error and not sockets:
+        raise last_error
+    return sockets
+
+
+def _resolve_addresses(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:
+    address_infos = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in address_infos))
+
+
+def _open_listening_socket(
+    family: int, address: tuple[Any, ...], *, uses_reuseport: bool
+) -> socket.socket:
+    listening_socket = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if uses_reuseport:
+            listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # IPv4 addresses have their own sockets, with which a dual-stack socket would conflict.
+        if family == socket.AF_INET6:
+            listening_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening_socket.bind(address)
+        listening_socket.listen(ACCEPT_BACKLOG)
+    except OSError:
+        listening_socket.close()
+        raise
+    return listening_socket
+
+
+def _close_queue(queue: AcceptQueue) -> None:
+    for listening_socket in queue:
+        listening_socket.close()

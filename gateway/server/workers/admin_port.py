@@ -1,0 +1,177 @@
+"""The admin port of several workers.
+
+``/healthz`` reports that the supervisor runs. ``/readyz`` and ``/metrics`` combine the answers of all
+workers. Other requests are forwarded to the oldest worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from multidict import CIMultiDict
+from yarl import URL
+
+from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
+from gateway.admin.port import (
+    CHECK_SECONDS,
+    create_metrics_handler,
+    describe_readiness,
+    hide_server_version,
+)
+from gateway.server.workers.metrics_aggregation import OPENMETRICS_CONTENT_TYPE, MetricsAggregator
+
+WORKER_PAGE_SECONDS = 60
+"""Timeout for a page of a worker; generous, because no client request waits for it."""
+
+HOP_BY_HOP_HEADERS = {
+    *("connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),
+    *("content-length", "date", "server"),  # set again for the forwarded message
+}
+
+BREAKER_STATES_BY_SEVERITY = ("", "closed", "half_open", "open")
+"""States of a circuit breaker in order of severity."""
+
+ListWorkers = Callable[[], Sequence[Path]]
+"""Returns the Unix sockets of the workers that accept connections now."""
+
+
+class WorkerPage(NamedTuple):
+    status: int
+    headers: CIMultiDict[str]
+    body: bytes
+
+
+SCRAPE_SECONDS = 8
+"""Less than Prometheus's default scrape timeout of ten seconds."""
+
+
+def create_metrics_aggregator(list_workers: ListWorkers) -> MetricsAggregator:
+    async def scrape_workers(worker_sockets: Sequence[Path]) -> list[str | None]:
+        pages = await fetch_from_each_worker(
+            worker_sockets, "/metrics", SCRAPE_SECONDS, {"Accept": OPENMETRICS_CONTENT_TYPE}
+        )
+        return [page.body.decode() if page and page.status == 200 else None for page in pages]
+
+    return MetricsAggregator(list_workers, scrape_workers)
+
+
+def create_workers_admin_application(
+    list_workers: ListWorkers, aggregator: MetricsAggregator, middlewares: Sequence[Middleware] = ()
+) -> web.Application:
+    async def answer_liveness(_request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def answer_readiness(_request: web.Request) -> web.Response:
+        readiness = _merge_readiness(
+            await fetch_from_each_worker(list_workers(), "/readyz", CHECK_SECONDS + 1)
+        )
+        return web.json_response(readiness, status=503 if readiness["status"] == "error" else 200)
+
+    async def forward_to_worker(request: web.Request) -> web.Response:
+        body = await request.read()
+        headers = CIMultiDict(request.headers)
+        headers[CLIENT_ADDRESS_HEADER] = request.remote or ""
+        for worker in list_workers():
+            try:
+                worker_page = await _fetch_page(
+                    worker, request.method, request.raw_path, headers, body
+                )
+            except aiohttp.ClientConnectorError:
+                continue  # this worker is just exiting
+            except (aiohttp.ClientError, TimeoutError):
+                break
+            return web.Response(
+                status=worker_page.status, headers=worker_page.headers, body=worker_page.body
+            )
+        return web.json_response(_merge_readiness([None]), status=503)
+
+    application = web.Application(middlewares=middlewares)
+    application.on_response_prepare.append(hide_server_version)
+    application.router.add_get("/healthz", answer_liveness)
+    application.router.add_get("/readyz", answer_readiness)
+    application.router.add_get("/metrics", create_metrics_handler(aggregator.render_page))
+    application.router.add_route("*", "/{path:.*}", forward_to_worker)
+    return application
+
+
+async def fetch_from_each_worker(
+    workers: Sequence[Path],
+    path: str,
+    seconds: float,
+    headers: Mapping[str, str] | None = None,
+) -> list[WorkerPage | None]:
+    """Fetch a page from each worker; None if one does not answer in time."""
+
+    async def fetch_or_none(worker: Path) -> WorkerPage | None:
+        try:
+            async with asyncio.timeout(seconds):
+                return await _fetch_page(worker, "GET", path, headers)
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+
+    return list(await asyncio.gather(*map(fetch_or_none, workers)))
+
+
+async def _fetch_page(
+    worker: Path,
+    method: str,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> WorkerPage:
+    async with (
+        aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(str(worker)),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=WORKER_PAGE_SECONDS),
+            auto_decompress=False,
+        ) as session,
+        session.request(
+            method,
+            # Encoded already: the worker must get the path unchanged.
+            URL(f"http://worker{path}", encoded=True),
+            headers=_remove_hop_by_hop(headers or {}),
+            data=body or None,
+            allow_redirects=False,
+        ) as response,
+    ):
+        return WorkerPage(
+            response.status, _remove_hop_by_hop(response.headers), await response.read()
+        )
+
+
+def _remove_hop_by_hop(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    end_to_end = [
+        (name, value) for name, value in headers.items() if name.lower() not in HOP_BY_HOP_HEADERS
+    ]
+    return CIMultiDict(end_to_end)
+
+
+def _merge_readiness(pages: Sequence[WorkerPage | None]) -> dict[str, Any]:
+    """Merge the workers' /readyz: ready if one answers and all that answer are ready."""
+    reports = [json.loads(page.body) for page in pages if page]
+    faults = {name: fault for report in reports for name, fault in report["faults"].items()}
+    if not pages:
+        faults["workers"] = "none accepts connections; see the log"
+    elif silent_count := len(pages) - len(reports):
+        faults["workers"] = f"{silent_count} of {len(pages)} do not answer"
+    is_ready = bool(reports) and all(report["status"] != "error" for report in reports)
+    return describe_readiness(faults, _select_worst_states(reports), is_ready=is_ready)
+
+
+def _select_worst_states(reports: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the worst circuit breaker state of each environment, because each worker has its own."""
+    worst_states: dict[str, str] = {}
+    for report in reports:
+        for name, state in report["circuit_breakers"].items():
+            worst_states[name] = max(
+                worst_states.get(name, ""), state, key=BREAKER_STATES_BY_SEVERITY.index
+            )
+    return worst_states

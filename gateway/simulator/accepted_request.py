@@ -1,0 +1,58 @@
+"""The authenticated request that an operation of the current interface gets."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.paging import parse_page
+from gateway.simulator.state import Batch, Recipient, Tenant
+
+Entry = TypeVar("Entry")
+
+
+@dataclass
+class AcceptedRequest:
+    """An authenticated request.
+
+    `body` includes the query parameters (section 4). `recipients` are those that the request
+    concerns; it is entered in their activity logs.
+    """
+
+    tenant: Tenant
+    path_ids: tuple[str, ...]
+    query: dict[str, str]
+    body: JsonObject
+    logged_recipients: list[Recipient] = field(default_factory=list)
+
+    def require_path_recipient(self) -> Recipient:
+        recipient = self.tenant.require_recipient(self.path_ids[0])
+        self.logged_recipients.append(recipient)
+        return recipient
+
+    def require_path_batch(self) -> Batch:
+        return self.tenant.require_batch(self.path_ids[0])
+
+    def parse_ids(self) -> list[str]:
+        """Parse `ids` of a request that names several objects. Raises ApiError."""
+        ids = self.body.get("ids")
+        problems = Problems()
+        if ids is None or ids == []:
+            problems.add_empty_field("ids")
+        elif not isinstance(ids, list) or not all(isinstance(value, str) for value in ids):
+            problems.add_invalid_field("ids", "Must be an array of strings")
+        problems.raise_if_any()
+        return list(ids or [])
+
+    def build_page(
+        self, key: str, entries: Sequence[Entry], build_entry: Callable[[Entry], JsonObject]
+    ) -> JsonObject:
+        problems = Problems()
+        page = parse_page(problems, self.query, self.tenant.options.max_page_size)
+        problems.raise_if_any()
+        page_entries = [build_entry(entry) for entry in page.select_entries(entries)]
+        return {key: page_entries, "meta": page.build_meta(len(entries))}
+
+
+Operation = Callable[[AcceptedRequest], JsonObject]

@@ -1,0 +1,99 @@
+"""Errors that the service answers with (current interface, section 7)."""
+
+from dataclasses import dataclass, field
+
+from gateway.simulator.json_codec import JsonObject
+
+STATUS_BY_CODE = {
+    "invalid_status": 400,
+    "expired_quote": 400,
+    "invalid_api_key": 401,
+    "not_authorized": 403,
+    "not_found": 404,
+    "internal_server_error": 500,
+}
+
+
+# A response has one status, so problems of different statuses cannot be reported together: fields
+# first, then objects that do not exist, then objects in the wrong state.
+REPORTED_TOGETHER = (
+    frozenset({"empty_field", "invalid_field"}),
+    frozenset({"not_found"}),
+    frozenset({"invalid_status"}),
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    code: str
+    message: str
+    field: str | None = None
+
+    def build_view(self) -> JsonObject:
+        view = {"code": self.code, "message": self.message}
+        return view if self.field is None else {**view, "field": self.field}
+
+
+class ApiError(Exception):
+    """An error response, `{ok: false, errors}`.
+
+    `http_status` is set if an operation's own description contradicts section 7.
+    """
+
+    def __init__(self, *problems: Problem, http_status: int | None = None) -> None:
+        super().__init__(*(problem.code for problem in problems))
+        self.problems = problems
+        self.http_status = http_status
+
+    def status_code(self, validation_status: int) -> int:
+        return self.http_status or STATUS_BY_CODE.get(self.problems[0].code, validation_status)
+
+    def build_body(self) -> JsonObject:
+        return {"ok": False, "errors": [problem.build_view() for problem in self.problems]}
+
+
+class OperationNotFound(ApiError):
+    """The path does not exist, or does not have the method."""
+
+    def __init__(self, http_status: int = 404) -> None:
+        super().__init__(Problem("not_found", "Path does not exist"), http_status=http_status)
+
+
+def build_not_found_error(object_name: str) -> ApiError:
+    return ApiError(Problem("not_found", f"{object_name} does not exist"))
+
+
+def build_invalid_status_error(message: str) -> ApiError:
+    return ApiError(Problem("invalid_status", message))
+
+
+@dataclass
+class Problems:
+    """Collects the problems of one request, so that one response reports them all."""
+
+    collected: list[Problem] = field(default_factory=list)
+    prefix: str = ""
+
+    def nest(self, prefix: str) -> "Problems":
+        """Return a view of this collection for nested fields: `address.`, `governmentIds[0].`"""
+        return Problems(self.collected, self.prefix + prefix)
+
+    def add_empty_field(self, name: str) -> None:
+        self.add("empty_field", name, "Required field is missing or empty")
+
+    def add_invalid_field(self, name: str, message: str = "Value is invalid") -> None:
+        self.add("invalid_field", name, message)
+
+    def add_not_found(self, name: str, object_name: str) -> None:
+        self.add("not_found", name, f"{object_name} does not exist")
+
+    def add_invalid_status(self, name: str, message: str) -> None:
+        self.add("invalid_status", name, message)
+
+    def add(self, code: str, name: str, message: str) -> None:
+        self.collected.append(Problem(code, message, self.prefix + name))
+
+    def raise_if_any(self) -> None:
+        for codes in REPORTED_TOGETHER:
+            if reported := [problem for problem in self.collected if problem.code in codes]:
+                raise ApiError(*reported)

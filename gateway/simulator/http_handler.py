@@ -1,0 +1,118 @@
+"""HTTP request handling that both interfaces share."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from email.utils import formatdate
+from typing import Protocol
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from gateway.simulator import activity, processing
+from gateway.simulator.accepted_request import AcceptedRequest
+from gateway.simulator.current_interface import CurrentInterface
+from gateway.simulator.errors import ApiError, Problem
+from gateway.simulator.exchange import Exchange, InterfaceName
+from gateway.simulator.faults import Fault
+from gateway.simulator.json_codec import JsonObject, encode_json
+from gateway.simulator.service import Service
+
+log = logging.getLogger(__name__)
+
+
+class Interface(Protocol):
+    """The rules of one interface document. Each method that handles a request raises ApiError."""
+
+    name: InterfaceName
+    headers: Mapping[str, str]
+
+    def authenticate(self, exchange: Exchange) -> AcceptedRequest:
+        """Identify the caller."""
+
+    def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
+        """Run the operation and return the fields that follow `ok` in the response."""
+
+    def status_for(self, error: ApiError) -> int: ...
+
+
+class RequestHandler:
+    """Handles the requests of one interface, by default of the current one."""
+
+    def __init__(self, service: Service, interface: Interface | None = None) -> None:
+        self.service = service
+        self.interface = interface or CurrentInterface(service)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        exchange = Exchange(
+            method=request.method,
+            target=request.raw_path,
+            headers=request.headers,
+            body=await request.read(),
+            address=request.remote or "",
+            interface=self.interface.name,
+        )
+        fault = self._authenticate(exchange)
+        if exchange.request is not None:
+            await self._run_with_fault(exchange, exchange.request, fault)
+        exchange.is_dropped = fault is not None and fault.close is not None
+        # After the operation, because a recipient's log also contains the response.
+        activity.record_request(self.service, exchange)
+        if exchange.is_dropped and request.transport is not None:
+            request.transport.abort()
+        # aiohttp needs a response even if the connection has been aborted; it is not sent then.
+        return self._build_response(exchange)
+
+    def _authenticate(self, exchange: Exchange) -> Fault | None:
+        """Authenticate the caller, then take the next matching fault."""
+        # In this order: a request that is refused for its credentials must not use up a fault.
+        try:
+            exchange.request = self.interface.authenticate(exchange)
+        except ApiError as error:
+            self._set_error_response(exchange, error)
+            return None
+        return self.service.take_fault(exchange.method, exchange.path, self.interface.name)
+
+    async def _run_with_fault(
+        self, exchange: Exchange, request: AcceptedRequest, fault: Fault | None
+    ) -> None:
+        if fault is None:
+            self._run_operation(exchange, request)
+            return
+        await asyncio.sleep(fault.delay)
+        if fault.runs_operation:
+            self._run_operation(exchange, request)
+        await asyncio.sleep(fault.answer_delay)
+        if fault.status is not None:
+            exchange.status, exchange.response_body = fault.status, fault.body
+            exchange.response_headers = dict(fault.headers)
+
+    def _run_operation(self, exchange: Exchange, request: AcceptedRequest) -> None:
+        try:
+            processing.finish_due_batches(request.tenant)
+            exchange.response_body = encode_json(
+                {"ok": True, **self.interface.handle_operation(exchange, request)}
+            )
+        except ApiError as error:
+            self._set_error_response(exchange, error)
+        except Exception:
+            log.exception("%s %s failed", exchange.method, exchange.path)
+            self._set_error_response(
+                exchange, ApiError(Problem("internal_server_error", "Internal error"))
+            )
+
+    def _set_error_response(self, exchange: Exchange, error: ApiError) -> None:
+        exchange.status = self.interface.status_for(error)
+        exchange.response_body = encode_json(error.build_body())
+
+    def _build_response(self, exchange: Exchange) -> web.Response:
+        headers = CIMultiDict(
+            {
+                "Content-Type": "application/json; charset=utf-8",
+                "Date": formatdate(self.service.clock(), usegmt=True),
+                "Server": "simulator",
+                **self.interface.headers,
+            }
+        )
+        headers.update(exchange.response_headers)
+        return web.Response(status=exchange.status, body=exchange.response_body, headers=headers)

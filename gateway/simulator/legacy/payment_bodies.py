@@ -1,0 +1,189 @@
+"""Parsing of payments in request bodies (sections 4.3 and 4.4)."""
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from gateway.simulator import money, quotes, views
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.legacy import lenient
+from gateway.simulator.legacy.id_mapper import IdMapper
+from gateway.simulator.payment_rules import PaymentOrder, parse_currency, parse_text
+from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient
+from gateway.simulator.values import is_blank
+
+
+@dataclass(frozen=True)
+class SentAmount:
+    """An amount of a request; `field_name` is the field that contained it."""
+
+    field_name: str
+    value: Decimal
+    currency: str
+
+
+def parse_payment_order(
+    id_mapper: IdMapper, problems: Problems, body: JsonObject, batch: Batch
+) -> PaymentOrder | None:
+    """Parse a new payment; the result is valid only if no problem was added."""
+    payee = _parse_recipient(id_mapper, problems, body)
+    _check_source_currency(problems, body, batch.currency)
+    amount = _parse_amount(problems, body, batch.currency, is_required=True)
+    memo = parse_text(problems, body, "memo")
+    if payee is None or amount is None or not batch.currency:
+        return None
+    terms = _compute_terms(id_mapper, problems, batch, payee, amount)
+    if body["recipient"].get("id") is None:
+        _check_minimum(id_mapper, problems, payee, amount)
+    return PaymentOrder(payee, amount.value, amount.currency, memo, terms)
+
+
+def parse_payment_change(
+    id_mapper: IdMapper, problems: Problems, body: JsonObject, payment: Payment
+) -> PaymentOrder | None:
+    """Parse a changed payment; recipient and source currency cannot change (section 4.4).
+
+    Without another amount the terms stay, because only quotes compute new rates (section 1, item
+    6). An amount that equals the shown one is no change: clients send whole objects back.
+    """
+    body = _remove_unchanged_amounts(body, payment.terms)
+    amount = _parse_amount(problems, body, payment.batch.currency, is_required=False)
+    memo = parse_text(problems, {"memo": payment.memo, **body}, "memo")
+    if amount is None:
+        return PaymentOrder(
+            payment.recipient, payment.amount, payment.currency, memo, payment.terms
+        )
+    terms = _compute_terms(id_mapper, problems, payment.batch, payment.recipient, amount)
+    return PaymentOrder(payment.recipient, amount.value, amount.currency, memo, terms)
+
+
+def _remove_unchanged_amounts(body: JsonObject, terms: PaymentTerms) -> JsonObject:
+    remaining_fields = dict(body)
+    if _is_same_amount(remaining_fields.get("sourceAmount"), terms.source_amount):
+        del remaining_fields["sourceAmount"]
+    currency = lenient.normalize_currency(remaining_fields.get("targetCurrency"))
+    if currency in (None, terms.target_currency) and _is_same_amount(
+        remaining_fields.get("targetAmount"), terms.target_amount
+    ):
+        del remaining_fields["targetAmount"]
+    return remaining_fields
+
+
+def _is_same_amount(value: Any, amount: Decimal) -> bool:
+    text = value.written if isinstance(value, lenient.JsonNumber) else str(value)
+    return bool(re.fullmatch(r"[0-9]+(\.[0-9]+)?", text)) and Decimal(text) == amount
+
+
+def _compute_terms(
+    id_mapper: IdMapper, problems: Problems, batch: Batch, payee: Recipient, amount: SentAmount
+) -> PaymentTerms:
+    terms = quotes.compute_terms(id_mapper.tenant, batch, payee, amount.value, amount.currency)
+    if not (terms.source_amount and terms.target_amount):
+        currencies = f"{terms.source_currency} or {terms.target_currency}"
+        problems.add_invalid_field(amount.field_name, f"Is nothing in {currencies}")
+    return terms
+
+
+def _check_source_currency(problems: Problems, body: JsonObject, currency: str) -> None:
+    # Each payment may name the source currency, but a batch has only one.
+    sent_currency = lenient.normalize_currency(body.get("sourceCurrency"))
+    if sent_currency is not None and currency and sent_currency != currency:
+        problems.add_invalid_field("sourceCurrency", "Is not the batch's")
+
+
+def _parse_amount(
+    problems: Problems, body: JsonObject, currency: str, *, is_required: bool
+) -> SentAmount | None:
+    field_names = [
+        field_name
+        for field_name in ("sourceAmount", "targetAmount")
+        if not is_blank(body.get(field_name))
+    ]
+    if len(field_names) == 2:
+        problems.add_invalid_field(
+            "targetAmount", "Only one of sourceAmount and targetAmount can be given"
+        )
+        return None
+    if not field_names:
+        if is_required:
+            problems.add_empty_field("sourceAmount")
+        return None
+    field_name = field_names[0]
+    value = (
+        body[field_name].written
+        if isinstance(body[field_name], lenient.JsonNumber)
+        else body[field_name]
+    )
+    # The original text, because 1.50 is a valid amount and 1.5 is not.
+    error = money.validate_amount(value)
+    if error:
+        problems.add_invalid_field(
+            field_name, "Must be a positive number with two decimals or none"
+        )
+    amount_currency = (
+        currency if field_name == "sourceAmount" else _parse_target_currency(problems, body)
+    )
+    return (
+        None
+        if error or amount_currency is None
+        else SentAmount(field_name, Decimal(value), amount_currency)
+    )
+
+
+def _parse_target_currency(problems: Problems, body: JsonObject) -> str | None:
+    code = {"targetCurrency": lenient.normalize_currency(body.get("targetCurrency"))}
+    return parse_currency(problems, code, "targetCurrency")
+
+
+def _parse_recipient(id_mapper: IdMapper, problems: Problems, body: JsonObject) -> Recipient | None:
+    reference = lenient.parse_object(problems, body, "recipient")
+    if body.get("recipient") is not None and not isinstance(body["recipient"], dict):
+        return None
+    field_name = (
+        "email" if reference.get("id") is None and reference.get("email") is not None else "id"
+    )
+    value = reference.get(field_name)
+    if is_blank(value):
+        problems.add_empty_field("recipient.id")
+        return None
+    matches = (
+        _find_by_email(id_mapper, value) if field_name == "email" else _find_by_id(id_mapper, value)
+    )
+    if len(matches) != 1:
+        message = (
+            "Recipient does not exist" if not matches else "Is the address of several recipients"
+        )
+        problems.add_invalid_field(f"recipient.{field_name}", message)
+        return None
+    if matches[0].status in ("suspended", "archived"):
+        problems.add_invalid_status(f"recipient.{field_name}", "Recipient cannot be paid")
+    return matches[0]
+
+
+def _find_by_id(id_mapper: IdMapper, client_id: Any) -> list[Recipient]:
+    service_id = id_mapper.resolve_id(client_id) if isinstance(client_id, str) else ""
+    recipients = id_mapper.tenant.recipients
+    return [recipients[service_id]] if service_id in recipients else []
+
+
+def _find_by_email(id_mapper: IdMapper, address: Any) -> list[Recipient]:
+    """Find recipients by the exact address, without deleted ones."""
+    recipients = id_mapper.tenant.recipients.values()
+    return [
+        recipient
+        for recipient in recipients
+        if recipient.fields["email"] == address and not recipient.is_archived
+    ]
+
+
+def _check_minimum(
+    id_mapper: IdMapper, problems: Problems, payee: Recipient, amount: SentAmount
+) -> None:
+    # Only for recipients given by email, which this request looked up; others are checked at the
+    # start.
+    minimum = views.minimum_amount(id_mapper.tenant, payee)
+    is_recipient_currency = amount.currency == payee.fields.get("primaryCurrency")
+    if minimum is not None and is_recipient_currency and amount.value < minimum:
+        problems.add_invalid_field(amount.field_name, f"Is less than the least amount, {minimum}")

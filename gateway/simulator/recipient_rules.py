@@ -1,0 +1,170 @@
+"""Validation of recipients (current interface, sections 2.3 to 2.5 and 4.1)."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.simulator import values
+from gateway.simulator.countries import COUNTRIES, government_id_digit_range
+from gateway.simulator.errors import Problems
+from gateway.simulator.json_codec import JsonObject
+from gateway.simulator.values import Check, allow_null, is_blank
+
+ADDRESS_CHECKS: dict[str, Check] = {
+    "street1": allow_null(values.validate_street),
+    "street2": allow_null(values.validate_text),
+    "city": allow_null(values.validate_text),
+    "region": allow_null(values.validate_text),
+    "postalCode": allow_null(values.validate_text),
+    "country": allow_null(
+        lambda value: None if is_country(value) else "Must be ISO 3166-1 alpha-2"
+    ),
+    "phone": allow_null(lambda value: None if value == "" else values.validate_phone(value)),
+}
+
+# The create body of section 4.1, without government ids and address, which are checked below.
+CREATE_CHECKS: dict[str, Check] = {
+    "referenceId": allow_null(values.validate_text),
+    "type": values.create_choice_check("business", "individual"),
+    "name": allow_null(values.validate_text),
+    "firstName": allow_null(values.validate_text),
+    "lastName": allow_null(values.validate_text),
+    "email": values.validate_email,
+    "passport": allow_null(values.validate_unmasked),
+    "dob": allow_null(values.validate_date),
+    "phone": ADDRESS_CHECKS["phone"],
+}
+
+# "Any recipient fields to change": those of section 2.3 that the service does not fill itself.
+UPDATE_CHECKS: dict[str, Check] = {
+    **CREATE_CHECKS,
+    "status": values.create_choice_check("active", "suspended"),
+    "language": values.validate_language,
+    "placeOfBirth": allow_null(values.validate_text),
+    "ssn": allow_null(values.validate_unmasked),
+    "primaryCurrency": values.validate_currency,
+    "tags": values.validate_array,
+    "contactEmails": values.validate_emails,
+}
+
+REQUIRED_FIELDS = {
+    "business": ("type", "name", "email"),
+    "individual": ("type", "firstName", "lastName", "email"),
+}
+
+
+def is_country(value: Any) -> bool:
+    return isinstance(value, str) and value in COUNTRIES
+
+
+def parse_recipient_fields(
+    problems: Problems,
+    body: Mapping[str, Any],
+    checks: Mapping[str, Check],
+    previous_fields: JsonObject,
+) -> JsonObject:
+    """Merge a request into a recipient's previous fields and check them; ignores unknown fields.
+
+    An address is merged field by field; government ids replace all previous ones.
+    """
+    sent_fields = {name: body[name] for name in checks if name in body}
+    merged_fields = {**previous_fields, **sent_fields}
+    missing = _list_missing_fields(merged_fields)
+    for name in missing:
+        problems.add_empty_field(name)
+    for name, value in sent_fields.items():
+        if name not in missing and (error := checks[name](value)):
+            problems.add_invalid_field(name, error)
+    _parse_address(problems, body, merged_fields)
+    if "governmentIds" in body:
+        merged_fields["governmentIds"] = _parse_government_ids(
+            problems, body["governmentIds"], merged_fields
+        )
+    return _fill_individual_name(merged_fields)
+
+
+def _list_missing_fields(fields: JsonObject) -> list[str]:
+    recipient_type = fields.get("type")
+    required = REQUIRED_FIELDS.get(recipient_type, ()) if isinstance(recipient_type, str) else ()
+    return [name for name in required or ("type", "email") if is_blank(fields.get(name))]
+
+
+def _fill_individual_name(fields: JsonObject) -> JsonObject:
+    # The service derives the name of an individual (section 2.3).
+    if fields.get("type") == "individual":
+        fields["name"] = f"{fields.get('firstName')} {fields.get('lastName')}"
+    return fields
+
+
+def _parse_address(problems: Problems, body: Mapping[str, Any], merged_fields: JsonObject) -> None:
+    address = dict(merged_fields.get("address") or {})
+    sent_fields = body.get("address", {})
+    if sent_fields is None:
+        address, sent_fields = {}, {}
+    if not isinstance(sent_fields, dict):
+        problems.add_invalid_field("address", "Must be an object")
+        return
+    nested_problems = problems.nest("address.")
+    for name, check in ADDRESS_CHECKS.items():
+        if name in sent_fields:
+            address[name] = sent_fields[name]
+            if error := check(sent_fields[name]):
+                nested_problems.add_invalid_field(name, error)
+    # Section 4.1 has a phone next to the address, section 2.5 in it: both set the same field here.
+    phone = merged_fields.pop("phone", None)
+    if not is_blank(phone) and "phone" not in sent_fields:
+        address["phone"] = phone
+    merged_fields["address"] = address
+
+
+def _parse_government_ids(
+    problems: Problems, sent_fields: Any, merged_fields: JsonObject
+) -> list[JsonObject]:
+    if sent_fields is None:
+        return []
+    if not isinstance(sent_fields, list):
+        problems.add_invalid_field("governmentIds", "Must be an array")
+        return []
+    for position, government_id in enumerate(sent_fields):
+        nested_problems = problems.nest(f"governmentIds[{position}].")
+        if isinstance(government_id, dict):
+            check_government_id(nested_problems, government_id, str(merged_fields.get("type")))
+        else:
+            problems.add_invalid_field(f"governmentIds[{position}]", "Must be an object")
+    return [government_id for government_id in sent_fields if isinstance(government_id, dict)]
+
+
+def check_government_id(problems: Problems, government_id: JsonObject, recipient_type: str) -> None:
+    missing = [name for name in ("country", "type", "value") if is_blank(government_id.get(name))]
+    for name in missing:
+        problems.add_empty_field(name)
+    if "country" not in missing and not is_country(government_id["country"]):
+        problems.add_invalid_field("country", "Must be ISO 3166-1 alpha-2")
+    # Section 2.4 lists SSN, passport and other as "values seen", so other types may exist.
+    if "type" not in missing and (error := values.validate_text(government_id["type"])):
+        problems.add_invalid_field("type", error)
+    if "value" not in missing and (
+        error := _validate_government_id_value(government_id, recipient_type)
+    ):
+        problems.add_invalid_field("value", error)
+
+
+def _validate_government_id_value(government_id: JsonObject, recipient_type: str) -> str | None:
+    if error := values.validate_unmasked(government_id["value"]):
+        return error
+    country, id_type = government_id.get("country"), government_id.get("type")
+    if not isinstance(country, str) or id_type == "passport":
+        return None
+    digit_range = (9, 9) if id_type == "SSN" else government_id_digit_range(country, recipient_type)
+    if digit_range is None:
+        return None
+    # Clients may send the usual dots and hyphens; a Chilean RUT may end in K.
+    unpunctuated = re.sub(r"[ ./-]", "", government_id["value"])
+    last_character = "[0-9Kk]" if country == "CL" else "[0-9]"
+    if (
+        re.fullmatch(f"[0-9]+{last_character}", unpunctuated)
+        and digit_range[0] <= len(unpunctuated) <= digit_range[1]
+    ):
+        return None
+    min_digits, max_digits = digit_range
+    return f"Must have {min_digits if min_digits == max_digits else f'{min_digits} to {max_digits}'} digits"

@@ -1,0 +1,411 @@
+"""What the gateway remembers of objects, because the current interface has no place for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from itertools import chain
+from json.encoder import encode_basestring_ascii
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import simplejson
+from sqlalchemy import and_, bindparam, delete, select, text
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.payloads import json_codec, stored_json
+from gateway.payloads.stored_json import StoredText
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
+from gateway.storage import chunks
+from gateway.storage.encryption import EncryptionContext
+from gateway.storage.id_rows import load_legacy_ids
+from gateway.storage.statements import (
+    FEW,
+    Asked,
+    Listed,
+    Statement,
+    Steps,
+    Transaction,
+    Values,
+    changed,
+    put,
+    rows_of,
+)
+from gateway.storage.tables import IS_ABANDONED, learned, remembered
+from gateway.storage.tenants import Tenant
+from mappings.effects import CompareAndSet
+from mappings.failures import Conflict
+from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+    from gateway.storage.store import Store
+
+
+_MAX_INLINE_LENGTH = 16 * 1024
+"""Characters from which facts are opened aside."""
+
+ENCRYPTED_KINDS = frozenset({"batch", "payments"})
+"""Kinds whose facts are encrypted: descriptions and memos are written by people, about people."""
+
+
+_SINGLE_FACT_KINDS = {"payments": "entries"}
+"""Kinds of a single fact: it is replaced without a look at what it was, which may be long."""
+
+_OWN = and_(*(remembered.c[name] == bindparam(name) for name in ("merchant", "environment")))
+_KIND = and_(_OWN, remembered.c.kind == bindparam("kind"))
+_THIS = and_(_KIND, remembered.c.id == bindparam("id"))
+
+_FACTS = Statement(lambda _kind: select(remembered.c.facts).where(_THIS))
+_FACTS_OF = Statement(
+    lambda _kind: select(remembered.c.kind, remembered.c.id, remembered.c.facts).where(_THIS)
+)
+_ALL_FACTS = Statement(lambda _kind: select(remembered.c.id, remembered.c.facts).where(_KIND))
+_ABANDONED = Statement(
+    lambda _kind: select(remembered.c.id, remembered.c.facts).where(_OWN, text(IS_ABANDONED))
+)
+_SOME_FACTS = Listed(
+    remembered.c.id,
+    lambda among: select(remembered.c.id, remembered.c.facts).where(_KIND, among),
+)
+_FORGET = Statement(lambda _kind: delete(remembered).where(_THIS))
+_PUT = put(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
+
+
+class Ledger:
+    """Facts of objects, by owner, kind and id; every method raises StoreUnavailable.
+
+    Values are JSON; decimals come back as decimals, never as floats.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
+        """An object's facts; empty where there are none."""
+        row = {**owner._asdict(), "kind": kind, "id": id}
+        rows = await self._store.looked_up(Transaction(lambda: rows_of(_FACTS, row), is_brief=True))
+        return (await self._decode_all(owner, kind, [(id, *rows[0])]))[id] if rows else {}
+
+    async def is_known_to_any_tenant(self, environment: str, kind: str, id: str, fact: str) -> bool:  # noqa: A002
+        """Whether any merchant of an environment has an object of this id with this fact.
+
+        For whoever is not known here, and of a kind that is not sealed.
+        """
+        table = remembered.c
+        those = select(table.facts).where(
+            table.environment == environment, table.kind == kind, table.id == id
+        )
+        async with self._store.read() as connection:
+            return any(
+                json_codec.loads_trusted(facts).get(fact)
+                for facts in await connection.scalars(those)
+            )
+
+    async def load_all(
+        self, owner: Tenant, kind: str, among: Sequence[str] | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The facts of every object of a kind that has any, by id; or of those among some."""
+        those = {**owner._asdict(), "kind": kind}
+        if among is None:
+            work = Transaction(lambda: rows_of(_ALL_FACTS, those))
+        elif wanted := set(among):
+            work = Transaction(lambda: _SOME_FACTS.rows(wanted, those), is_brief=len(wanted) <= FEW)
+        else:
+            return {}
+        return await self._decode_all(owner, kind, await self._store.looked_up(work))
+
+    async def load_superseded(self, owner: Tenant) -> dict[str, dict[str, Any]]:
+        """The aliases of batches that were abandoned: few among those of payments."""
+        work = Transaction(lambda: rows_of(_ABANDONED, owner._asdict()))
+        return await self._decode_all(owner, "alias", await self._store.looked_up(work))
+
+    async def load_legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
+        """What clients call some objects where that is known: current id to legacy id."""
+        return await load_legacy_ids(self._store, owner, among)
+
+    async def compare_and_set(
+        self,
+        owner: Tenant,
+        kind: str,
+        id: str,  # noqa: A002
+        facts: Mapping[str, Any],
+        find: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Merges facts into an object's; None forgets a fact, and the object with its last one.
+
+        A fact is replaced as a whole: what is inside of it is not merged. Raises Conflict where
+        the facts are not those to ``find``, of which None is one that there is not.
+        """
+        await self.compare_and_set_all(owner, [CompareAndSet(kind, id, facts, find or {})])
+
+    async def compare_and_set_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
+        """Several objects' facts, all of them or none."""
+        locks = self.list_locks(owner, records)
+        is_long = are_long_changes(records)
+        records = await encode_long_changes(records)
+        brief = not is_long and are_few_changes(records)
+        work = Transaction(lambda: self.run_changes(owner, records), locks, brief, is_long)
+        await self._store.carried_out(work)
+
+    def list_locks(self, owner: Tenant, records: Sequence[CompareAndSet]) -> frozenset[str]:
+        """What is held while they are merged. A row's own would not do: two may be about to make it."""
+        return frozenset(chain.from_iterable(_iterate_locks(owner, one) for one in records))
+
+    def run_changes(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[None]:
+        """The same, as a part of a work that has the ``locks``."""
+        yield from changed((yield from self.prepare_changes(owner, records)))
+
+    def prepare_changes(
+        self, owner: Tenant, records: Sequence[CompareAndSet]
+    ) -> Steps[list[Asked]]:
+        """What has to be changed to that end, but for what very many had to have changed before;
+        raises Conflict.
+        """
+        changes: list[Asked] = []
+        for some in iterate_chunks(chain.from_iterable(one.members for one in records), SLICE_SIZE):
+            yield from changed(changes)
+            changes = yield from self._prepare_slice(owner, some)
+        return changes
+
+    def _prepare_slice(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[list[Asked]]:
+        rows = {
+            (one.kind, one.id): {**owner._asdict(), "kind": one.kind, "id": one.id}
+            for one in records
+        }
+        there = yield _FACTS_OF.of(*rows.values())
+        of_concern = {(one.kind, one.id) for one in records if not _is_replaced(one)}
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for kind, id_, facts in there:
+            if (kind, id_) in of_concern:
+                found[kind, id_] = stored_json.decode_value(
+                    (yield from self._load_text(owner, kind, id_, facts))
+                )
+        for record in records:
+            facts = found.get((record.kind, record.id), {})
+            if any(facts.get(name) != fact for name, fact in record.expected.items()):
+                raise Conflict(record.kind)
+            found[record.kind, record.id] = _merge_facts(facts, record)
+        if long := [
+            _build_lock_name(*owner, kind, id_)
+            for kind, id_, facts in there
+            if chunks.is_head(facts)
+        ]:
+            yield chunks.build_deletion(*long)
+        now, puts, gone = self._store.clock(), list[Values](), list[Values]()
+        for (kind, id_), row in rows.items():
+            if kept := found[kind, id_]:
+                facts = yield from self._encode_facts(owner, kind, id_, kept)
+                puts.append({**row, "facts": facts, "updated_at": now})
+            else:
+                gone.append(row)
+        both_kinds = ((_PUT, puts), (_FORGET, gone))
+        return [statement.of(*those) for statement, those in both_kinds if those]
+
+    def _encode_facts(
+        self, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]
+    ) -> Steps[str]:
+        """What stands in the row."""
+        if kind not in ENCRYPTED_KINDS:
+            return json_codec.dumps_trusted(facts).decode()
+        text = facts.text if isinstance(facts, _EncodedFacts) else stored_json.encode_value(facts)
+        keys = self._store.encryption
+        return (
+            yield from chunks.encrypt_in_chunks(
+                keys, text, _build_context(owner, kind), _build_lock_name(*owner, kind, id_)
+            )
+        )
+
+    def _load_text(self, owner: Tenant, kind: str, id_: str, facts: str) -> Steps[StoredText]:
+        """What it says; raises Gone."""
+        if kind not in ENCRYPTED_KINDS:
+            return facts
+        keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
+        return (yield from chunks.decrypt_text(keys, facts, _build_context(owner, kind), holder))
+
+    async def _decode_all(
+        self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
+    ) -> dict[str, dict[str, Any]]:
+        """What was remembered of several objects, of their ids and texts."""
+        in_pieces = [id_ for id_, facts in rows if chunks.is_head(facts)]
+        is_long = len(rows) > FEW or any(len(facts) > _MAX_INLINE_LENGTH for _id, facts in rows)
+        read = await run_in_thread_if(is_long, self._decode_whole, owner, kind, rows)
+        for id_ in in_pieces:
+            work = Transaction(partial(self._load_chunked, owner, kind, id_), is_long=True)
+            read[id_] = await run_in_thread(
+                stored_json.decode_value, await self._store.looked_up(work)
+            )
+        return read
+
+    def _decode_whole(
+        self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
+    ) -> dict[str, dict[str, Any]]:
+        """Of those that are not in pieces."""
+        whole = ((id_, facts) for id_, facts in rows if not chunks.is_head(facts))
+        if kind in ENCRYPTED_KINDS:
+            return {id_: self._decrypt_facts(owner, kind, facts) for id_, facts in whole}
+        return {id_: stored_json.decode_value(facts) for id_, facts in whole}
+
+    def _decrypt_facts(self, owner: Tenant, kind: str, facts: str) -> dict[str, Any]:
+        opened = self._store.encryption.decrypt(facts, _build_context(owner, kind))
+        its: dict[str, Any] = stored_json.decode_value(opened)
+        return its
+
+    def _load_chunked(self, owner: Tenant, kind: str, id_: str) -> Steps[StoredText]:
+        """As it is now: what it was when it was seen to be long may have been replaced."""
+        row, seen = {**owner._asdict(), "kind": kind, "id": id_}, ""
+        while rows := (yield _FACTS.of(row)):
+            try:
+                return (yield from self._load_text(owner, kind, id_, rows[0][0]))
+            except chunks.ChunkMissing:
+                if rows[0][0] == seen:
+                    raise
+                seen = rows[0][0]
+        return "{}"
+
+    async def load_capabilities(self, environment: str) -> dict[str, tuple[Any, datetime]]:
+        """What was found out about an environment's service, and when, by name."""
+        those = select(learned).where(learned.c.environment == environment)
+        async with self._store.read() as connection:
+            rows = await connection.execute(those)
+            return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
+
+    async def save_capability(self, environment: str, name: str, value: Any) -> None:
+        """Keeps what was found out, in place of what was known by that name."""
+        row = {"environment": environment, "name": name}
+        async with self._store.write() as connection:
+            now = self._store.clock()
+            await upsert_row(
+                connection, learned, row, {"value": _dump_json(value), "learned_at": now}
+            )
+
+
+def are_few_changes(records: Sequence[CompareAndSet]) -> bool:
+    """Whether to merge them is a brief work; a batch may have any number of payments."""
+    return _count_items(records) <= FEW
+
+
+def _count_items(records: Sequence[CompareAndSet]) -> int:
+    lists = (fact for one in records for fact in one.facts.values() if isinstance(fact, list))
+    also = (
+        len(one.linked) if isinstance(one.linked, LazySequence) else _count_items(one.linked)
+        for one in records
+    )
+    return len(records) + sum(map(len, lists)) + sum(also)
+
+
+def are_long_changes(records: Sequence[CompareAndSet]) -> bool:
+    """Whether it takes long to make and seal them."""
+    return any(
+        json_codec.has_rows(one.facts)
+        or isinstance(one.linked, LazySequence)
+        or are_long_changes(one.linked)
+        for one in records
+    )
+
+
+class _EncodedFacts(dict[str, Any]):
+    """Facts, and the text that they make."""
+
+    text: StoredText
+
+
+async def encode_long_changes(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
+    """The same, those that are long written already: who else needs the state waits for a transaction's
+    end, and is not to wait for that too.
+    """
+    return await run_in_thread(_encode_all, records) if are_long_changes(records) else records
+
+
+def _encode_all(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
+    return [replace(one, facts=_encode_if_long(one), linked=_encode_linked(one)) for one in records]
+
+
+def _encode_linked(one: CompareAndSet) -> Sequence[CompareAndSet]:
+    return one.linked if isinstance(one.linked, LazySequence) else _encode_all(one.linked)
+
+
+def _encode_if_long(one: CompareAndSet) -> Mapping[str, Any]:
+    if (
+        one.kind not in ENCRYPTED_KINDS
+        or not _is_replaced(one)
+        or not json_codec.has_rows(one.facts)
+    ):
+        return one.facts
+    made = _EncodedFacts(_merge_facts({}, one))
+    made.text = stored_json.encode_value(made)
+    return made
+
+
+def _merge_facts(facts: Mapping[str, Any], record: CompareAndSet) -> dict[str, Any]:
+    """What is kept of an object with these facts."""
+    if not facts and isinstance(record.facts, _EncodedFacts):
+        return record.facts
+    both = {**facts, **record.facts}
+    return {name: fact for name, fact in both.items() if fact is not None}
+
+
+def has_expectation(record: CompareAndSet) -> bool:
+    """Whether it, or what is recorded also, may be refused for what is found."""
+    is_many = isinstance(record.linked, LazySequence)
+    return bool(record.expected) or (not is_many and any(map(has_expectation, record.linked)))
+
+
+def _iterate_locks(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
+    yield _build_lock_name(*owner, record.kind, _find_lock_name(record))
+    if not isinstance(record.linked, LazySequence):
+        for one in record.linked:
+            yield from _iterate_locks(owner, one)
+    else:
+        yield from (
+            _build_lock_name(*owner, _POOLED_LOCK_KIND, str(room))
+            for room in range(_LOCK_POOL_SIZE)
+        )
+
+
+_POOLED_LOCK_KIND, _LOCK_POOL_SIZE = "alias", 64
+"""The kind of which there may be very many at once, since a draft has one for each of its payments; and
+how many locks they share: a database has room for some thousands.
+"""
+
+
+def _find_lock_name(one: CompareAndSet) -> str:
+    """What is locked for it."""
+    return (
+        str(crc32(one.id.encode()) % _LOCK_POOL_SIZE) if one.kind == _POOLED_LOCK_KIND else one.id
+    )
+
+
+def _is_replaced(one: CompareAndSet) -> bool:
+    """Whether nothing stays of what there was."""
+    return not one.expected and _SINGLE_FACT_KINDS.get(one.kind) in one.facts
+
+
+def _build_context(owner: Tenant, kind: str) -> EncryptionContext:
+    return EncryptionContext("remembered", owner.merchant, owner.environment, f"facts of a {kind}")
+
+
+async def upsert_row(
+    connection: AsyncConnection, table: Table, row: dict[str, Any], values: dict[str, Any]
+) -> None:
+    """Inserts a row by its key, or gives the one that there is these values."""
+    new = _build_insert(connection, table).values(**row, **values)
+    await connection.execute(new.on_conflict_do_update(index_elements=list(row), set_=values))
+
+
+def _build_insert(connection: AsyncConnection, table: Table) -> Any:
+    kind = postgresql if connection.dialect.name == "postgresql" else sqlite
+    return kind.insert(table)
+
+
+def _build_lock_name(*named: str) -> str:
+    """A JSON array, because parts that are merely joined can be cut apart elsewhere."""
+    return f'["remembered",{",".join(map(encode_basestring_ascii, named))}]'
+
+
+def _dump_json(value: Any) -> str:
+    return simplejson.dumps(value, use_decimal=True, allow_nan=False, separators=(",", ":"))

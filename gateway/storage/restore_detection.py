@@ -1,0 +1,156 @@
+"""Detects that the database was replaced by an older copy of itself.
+
+Every operation has a number, and a file beside the key file holds the highest one as a high-water
+mark: a database that has not reached the mark has been restored. It does not know of anything after
+its backup, so a batch that was edited or started since then would be started again, and paid twice.
+Nothing is started until `payout-gateway reconcile` has compared the database with the service.
+
+    generation  number of reconciliations; marks of an earlier generation no longer apply
+    restored    1 until the reconciliation is done, for every process that uses the database
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import Select, delete, func, or_, select
+
+from gateway.storage.audit_log import record_audit_event
+from gateway.storage.errors import StoreUnavailable
+from gateway.storage.object_state import upsert_row
+from gateway.storage.statements import Statement, Steps, Transaction
+from gateway.storage.tables import counters, journal
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+    from gateway.storage.store import Store
+
+GENERATION, RESTORED = "generation", "restored"
+RESTORE_NOTICED, RESTORE_RECONCILED = "noticed an older state", "reconciled a restored state"
+
+
+class HighWaterMark(NamedTuple):
+    """How far a database has come; a later mark compares greater."""
+
+    generation: int
+    number: int
+
+
+NO_MARK = HighWaterMark(0, 0)
+
+
+class RestoreState(NamedTuple):
+    mark: HighWaterMark
+    is_restored: bool
+
+
+async def load_restore_state(store: Store) -> RestoreState:
+    """Loads how far the database has come, and whether it is known to be restored."""
+    return await store.looked_up(Transaction(_run_queries))
+
+
+def _run_queries() -> Steps[RestoreState]:
+    counts, last_number = (yield _SELECT_COUNTS.of({})), (yield _SELECT_LAST_NUMBER.of({}))
+    return _build_restore_state(dict(counts), last_number[0][0])
+
+
+async def _load_restore_state(connection: AsyncConnection) -> RestoreState:
+    counts = {row.name: row.value for row in await connection.execute(_build_counts_query())}
+    return _build_restore_state(counts, await connection.scalar(_build_last_number_query()))
+
+
+def _build_counts_query() -> Select[str, int]:
+    is_wanted = or_(counters.c.name == GENERATION, counters.c.name == RESTORED)
+    return select(counters.c.name, counters.c.value).where(is_wanted)
+
+
+def _build_last_number_query() -> Select[int]:
+    return select(func.max(journal.c.number))
+
+
+_SELECT_COUNTS, _SELECT_LAST_NUMBER = (
+    Statement(lambda _kind: _build_counts_query()),
+    Statement(lambda _kind: _build_last_number_query()),
+)
+
+
+def _build_restore_state(counts: Mapping[str, int], number: int | None) -> RestoreState:
+    return RestoreState(
+        HighWaterMark(counts.get(GENERATION, 0), number or 0), bool(counts.get(RESTORED))
+    )
+
+
+async def flag_restored(
+    store: Store, mark: HighWaterMark, audit_text: str = RESTORE_NOTICED
+) -> bool:
+    """Blocks starts from now on, as the database is restored; False if they were blocked already."""
+    async with store.write() as connection:
+        await store.one_at_a_time(connection, RESTORED)
+        restore_state = await _load_restore_state(connection)
+        # Stored in the database, as the reconciliation may run on a machine without the mark file.
+        generation = max(restore_state.mark.generation, mark.generation)
+        await upsert_row(connection, counters, {"name": GENERATION}, {"value": generation})
+        if restore_state.is_restored:
+            return False
+        await upsert_row(connection, counters, {"name": RESTORED}, {"value": 1})
+        await record_audit_event(store, connection, audit_text)
+        return True
+
+
+async def clear_restored(store: Store, mark: HighWaterMark) -> HighWaterMark:
+    """Allows starts again, after the reconciliation; returns the new mark."""
+    async with store.write() as connection:
+        await store.one_at_a_time(connection, RESTORED)
+        restore_state = await _load_restore_state(connection)
+        generation = max(restore_state.mark.generation, mark.generation) + 1
+        await upsert_row(connection, counters, {"name": GENERATION}, {"value": generation})
+        await connection.execute(delete(counters).where(counters.c.name == RESTORED))
+        await record_audit_event(store, connection, RESTORE_RECONCILED)
+        return HighWaterMark(generation, restore_state.mark.number)
+
+
+# The mark file
+
+
+def read_mark(path: Path) -> HighWaterMark:
+    """Reads the mark file; ``NO_MARK`` if there is none. Raises StoreUnavailable."""
+    try:
+        fields = json.loads(path.read_text("ascii"))
+        return HighWaterMark(int(fields["generation"]), int(fields["number"]))
+    except FileNotFoundError:
+        return NO_MARK
+    except OSError as error:
+        raise _build_unreadable_error(path, error.strerror or type(error).__name__) from None
+    except (ValueError, KeyError, TypeError):
+        raise _build_unreadable_error(path, "it is not a mark file") from None
+
+
+def write_mark(path: Path, mark: HighWaterMark) -> None:
+    """Writes the greater of this mark and the one in the file; raises OSError."""
+    with contextlib.suppress(StoreUnavailable):
+        mark = max(mark, read_mark(path))
+    descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(mark._asdict(), file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _build_unreadable_error(path: Path, reason: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"mark file {path} cannot be read ({reason})",
+        means="it is unknown whether the database is the one that was used last",
+        do="give the gateway's user read permission, or delete it and run `payout-gateway reconcile`",
+    )

@@ -1,0 +1,107 @@
+"""Superseded batches: batches that still exist at the service and that clients no longer see.
+
+If the service cannot edit or delete a batch, the gateway replaces it and never starts the old one,
+but a person can still start it in the service's dashboard, which would pay twice. The same holds for
+a batch whose ``POST /batches`` had no response from a service that does not list batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select, text
+
+from gateway.storage.object_state import Ledger
+from gateway.storage.tables import IS_ABANDONED, UNSEEN_BATCH_CONDITION, journal, remembered, writes
+from gateway.storage.tenants import Tenant
+
+if TYPE_CHECKING:
+    from gateway.storage.store import Store
+
+
+NEVER_START_ADVICE = "never start it"
+
+
+@dataclass(frozen=True, slots=True)
+class SupersededBatch:
+    """A superseded batch, or one that may exist.
+
+    ``batch_id`` is the id that clients use, ``upstream_id`` the service's id of the superseded batch.
+    Both are None for a batch that may exist, which request ``request_id`` sent at ``since``.
+    """
+
+    tenant: Tenant
+    batch_id: str | None
+    upstream_id: str | None
+    since: datetime
+    is_deleted: bool
+    """Whether the client deleted the batch; otherwise it uses the replacement under the same id."""
+    request_id: str | None = None
+
+    @property
+    def advice(self) -> str:
+        """Advice for an operator."""
+        if self.upstream_id is None:
+            when = f"{self.since:%Y-%m-%d %H:%M:%S} UTC"
+            return (
+                f"request {self.request_id} got no response, and the service may have created its batch: "
+                f"look in the dashboard for a batch created at about {when} whose id "
+                f"`payout-gateway trace` does not know; delete it or leave it; {NEVER_START_ADVICE}"
+            )
+        reason = "its client deleted it" if self.is_deleted else "its client uses a replacement"
+        return f"delete it in the dashboard or leave it; {NEVER_START_ADVICE}: {reason}"
+
+
+async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
+    """Lists the superseded batches of all tenants, oldest first; raises StoreUnavailable."""
+    object_state = Ledger(store)
+    superseded: list[SupersededBatch] = []
+    marks = await _load_marks(store)
+    for tenant in sorted({tenant for tenant, _upstream in marks}):
+        batches = await object_state.load_all(tenant, "batch")
+        legacy_ids = await object_state.load_legacy_ids(tenant, batches)
+        batch_ids_by_upstream_id = {
+            upstream_id: id_
+            for id_, facts in batches.items()
+            for upstream_id in facts.get("abandoned", [])
+        }
+        for (mark_tenant, marked_id), since in marks.items():
+            if mark_tenant == tenant:
+                id_ = batch_ids_by_upstream_id.get(marked_id)
+                is_deleted = batches.get(id_ or "", {}).get("phase") == "deleted"
+                legacy_id = legacy_ids.get(id_, id_) if id_ else None
+                superseded.append(SupersededBatch(tenant, legacy_id, marked_id, since, is_deleted))
+    superseded += await _list_possible_batches(store)
+    return sorted(
+        superseded, key=lambda upstream_id: (upstream_id.since, upstream_id.upstream_id or "")
+    )
+
+
+async def _list_possible_batches(store: Store) -> list[SupersededBatch]:
+    query = select(
+        writes.c.merchant, writes.c.environment, writes.c.entered_at, journal.c.request_id
+    ).join_from(writes, journal, journal.c.id == writes.c.undertaking)
+    async with store.read() as connection:
+        rows = await connection.execute(query.where(text(f"writes.{UNSEEN_BATCH_CONDITION}")))
+        return [
+            SupersededBatch(
+                Tenant(row.merchant, row.environment),
+                None,
+                None,
+                row.entered_at,
+                is_deleted=False,
+                request_id=row.request_id,
+            )
+            for row in rows
+        ]
+
+
+async def _load_marks(store: Store) -> dict[tuple[Tenant, str], datetime]:
+    """Loads every batch that is marked as superseded, and the time of the mark."""
+    table = remembered.c
+    query = select(table.merchant, table.environment, table.id, table.updated_at)
+    async with store.read() as connection:
+        rows = await connection.execute(query.where(text(IS_ABANDONED)))
+        return {(Tenant(row.merchant, row.environment), row.id): row.updated_at for row in rows}

@@ -1,0 +1,667 @@
+"""Executes each request that writes once, however often the client sends it and whatever fails.
+
+A request is compared with the open operations of its merchant (contract of the translation, "Writes
+whose outcome is unknown"):
+
+- an identical request of the same API key, first sent within a day and not answered, is the first
+  attempt: its outcome is determined and its response returned; the request is sent to the service
+  only if the first attempt was not executed;
+- a write in doubt on the same object is reconciled first;
+- requests with the same ``Idempotency-Key`` are one request, also after it was answered.
+
+An identical request joins an open operation: one that is running, in doubt, or done and not
+delivered. It gets the same response, or takes its place if the first one was not executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import structlog
+
+from gateway.http.responses import LegacyResponse
+from gateway.payloads import stored_json
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
+from gateway.storage import StoreUnavailable
+from gateway.storage.operations import (
+    ANSWERED,
+    DONE,
+    FORWARDED_PREFIX,
+    IN_DOUBT,
+    RUNNING,
+    UNDONE,
+    DuplicateOperationError,
+    OperationRecord,
+    OwnershipLostError,
+)
+from gateway.writes import stored_responses
+from gateway.writes.batch_routing import BatchRoutedElsewhereError
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, Caller, FlowExecutor
+from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.reconciler import WriteReconciler
+from mappings.effects import Answer, CompareAndSet, Operation, Request
+from mappings.errors import OTHER_IN_DOUBT
+from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Unknown
+from mappings.frozen import frozen_dataclass
+
+RETRY_WINDOW = timedelta(hours=24)
+POLL_SECONDS = 0.2
+"""Seconds between two looks at an operation that a request waits for."""
+DELIVERY_REPORT_SECONDS = 1.0
+"""Seconds within which the process that sends a response records for others that it was delivered."""
+_MAX_KEY_LENGTH = 255
+
+KEY_REUSED = Problem(
+    "invalid_field", "This Idempotency-Key was used with another request.", "Idempotency-Key"
+)
+INVALID_KEY = Problem(
+    "invalid_field",
+    f"An Idempotency-Key is 1 to {_MAX_KEY_LENGTH} visible characters, and given once.",
+    "Idempotency-Key",
+)
+
+RECIPIENT_BUSY = Problem(
+    "internal_server_error",
+    "Another change of this recipient's payout methods is under way; nothing was done. "
+    "Try again later.",
+)
+
+SERIALIZED_OPERATIONS = frozenset(
+    {"create_payout_method", "update_payout_method", "update_recipient"}
+)
+"""Operations that may read and then write one recipient's accounts."""
+
+_RECIPIENT_LOCK_KIND = "payout turn"
+"""The kind of object state that holds the lock on a recipient: the id of the operation."""
+
+RenderAnswer = Callable[[Answer], Awaitable[LegacyResponse]]
+RenderFailure = Callable[[Failure], Awaitable[LegacyResponse]]
+RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
+"""A response, and the operation that is closed as soon as its client has received it."""
+
+log = structlog.get_logger()
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """A request that writes, as the client sent it."""
+
+    operation: Operation
+    request: Request
+    caller: Caller
+    idempotency_key: str | None = None
+    problems: Sequence[Problem] = ()
+    routing_changes: Sequence[CompareAndSet] = ()
+    """Marks and checks of the service that owns its batches; see ``OperationExecution``."""
+
+
+def parse_idempotency_key(header_values: Sequence[str]) -> str | None:
+    """Parses the ``Idempotency-Key`` of a request; raises Invalid if it is not a valid key."""
+    if not header_values:
+        return None
+    key = header_values[0].strip()
+    if (
+        len(header_values) > 1
+        or not 0 < len(key) <= _MAX_KEY_LENGTH
+        or not (key.isascii() and key.isprintable())
+    ):
+        raise Invalid(INVALID_KEY)
+    return key
+
+
+@dataclass(slots=True)
+class _WaitState:
+    """How long a request waits for other operations, and the first attempt it belongs to."""
+
+    deadline: float
+    """By the monotonic clock."""
+    received_at: tuple[float, float]
+    """When the request was received, by the monotonic and the wall clock."""
+    first_attempt: OperationRecord | None = None
+    """The operation of which the request is a retry."""
+    execution: OperationExecution | None = None
+    """The execution of the first attempt, if it runs in this process."""
+
+
+class IdempotencyGuard:
+    """Decides whether a request is new, a retry, or must wait, and executes it once."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        executor: FlowExecutor,
+        reconciler: WriteReconciler,
+        wait_seconds: float,
+        *,
+        joins_running: bool = True,
+        replay_seconds: float = 0,
+    ) -> None:
+        """A request waits ``wait_seconds`` for an identical one; see ``[writes]`` in the settings."""
+        self._joins_running = joins_running
+        self._replay_seconds = replay_seconds
+        self._reopening: set[asyncio.Task[None]] = set()
+        self._journal = journal
+        self._executor = executor
+        self._reconciler = reconciler
+        self._wait_seconds = wait_seconds
+        self._responses: WeakKeyDictionary[OperationExecution, LegacyResponse] = WeakKeyDictionary()
+
+    async def answer(
+        self,
+        write_request: WriteRequest,
+        render_answer: RenderAnswer,
+        render_failure: RenderFailure,
+    ) -> RecordedResponse:
+        """Returns the response, and the operation that is closed once the client has received it.
+
+        The operation counts as being delivered until ``stop_delivery`` is called. Raises
+        BatchRoutedElsewhereError, or a Failure.
+        """
+        monotonic, wall = self._journal.read_clocks()
+        received, now = write_request.caller.received_at, asyncio.get_running_loop().time()
+        elapsed = 0.0 if received is None else now - received
+        wait_state = _WaitState(
+            monotonic + self._wait_seconds, (monotonic - elapsed, wall - elapsed)
+        )
+        try:
+            while True:
+                execution = await self._find_or_start_execution(
+                    write_request, wait_state, render_answer
+                )
+                if not isinstance(execution, OperationExecution):
+                    return execution
+                try:
+                    await self._acquire_recipient_lock(execution, wait_state)
+                    response = await self._execute(
+                        execution, write_request, render_answer, render_failure
+                    )
+                except StoreUnavailable as unavailable:
+                    if not execution.writes:
+                        raise
+                    log.error("database_unavailable", reason=str(unavailable))
+                    raise Unknown("the state cannot be used") from None
+                finally:
+                    self._journal.release(execution)
+                if response is not None:
+                    return response, execution.operation_record if execution.is_saved else None
+                wait_state.first_attempt = execution.operation_record
+        except OwnershipLostError:
+            raise Unknown("another process goes on with it") from None
+
+    async def _execute(
+        self,
+        execution: OperationExecution,
+        write_request: WriteRequest,
+        render_answer: RenderAnswer,
+        render_failure: RenderFailure,
+    ) -> LegacyResponse | None:
+        """The response; None if a resumed first attempt turned out not to have been executed."""
+        key_digest = self._journal.digest_key(write_request.idempotency_key)
+        write_request.caller.execution, has_key = (
+            execution,
+            (key_digest or execution.operation_record.idempotency) is not None,
+        )
+        execution.is_client_disconnected = (
+            execution.is_client_disconnected or write_request.caller.is_disconnected
+        )
+        try:
+            flow = write_request.operation.flow(execution.request)
+            answer = await self._executor.execute(
+                flow, write_request.caller, write_request.problems, execution
+            )
+        except Unknown as unknown:
+            await self._leave_in_doubt(execution, unknown)
+            raise
+        except BatchRoutedElsewhereError:
+            await execution.close(UNDONE)
+            raise
+        except Failure as failure:
+            if execution.is_failed_read(failure) and (
+                execution.has_executed_write or execution.is_resumed
+            ):
+                unread = Unknown("it happened, and what follows could not be read")
+                await self._leave_in_doubt(execution, unread)
+                raise unread from None
+            if execution.is_resumed:
+                await execution.close(UNDONE)
+                return None
+            response = await render_failure(failure)
+            is_final = has_key and response.status in (404, 406) and not _is_transient(failure)
+            stored = (
+                await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
+                if is_final
+                else None
+            )
+            await execution.close(ANSWERED if is_final else UNDONE, stored)
+            return response
+        response = self._responses[execution] = await render_answer(answer)
+        # Registered before others can see that it is done: its response is as good as delivered.
+        self._journal.deliveries[execution.operation_record.id] = execution
+        try:
+            is_read = write_request.operation.method == "GET"
+            # A long response is rebuilt from the steps instead, unless an Idempotency-Key may ask for it.
+            is_stored = not is_read and (has_key or not response.is_long)
+            stored = (
+                await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
+                if is_stored
+                else None
+            )
+            await execution.finish(stored, key_digest)
+        except BaseException:
+            self.stop_delivery(execution.operation_record)
+            raise
+        return response
+
+    async def _leave_in_doubt(self, execution: OperationExecution, unknown: Unknown) -> None:
+        try:
+            await execution.leave_in_doubt(str(unknown))
+        except StoreUnavailable as unavailable:
+            # It stays in the state running with no process executing it; the sweep reconciles that too.
+            log.error("database_unavailable", reason=str(unavailable))
+
+    def watch_delivery(self, record: OperationRecord, is_acknowledged: Callable[[], bool]) -> None:
+        """Notes that the response is sent; ``is_acknowledged`` says whether the client's TCP acknowledged it."""
+        if not self._replay_seconds:
+            self._journal.delivery_checks[record.id] = is_acknowledged, self._journal.monotonic()
+
+    def record_delivery(self, record: OperationRecord) -> None:
+        """Notes that the client has the response: after ``replay_seconds`` an identical request is new."""
+        if self._replay_seconds:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._replay_seconds, self._journal.record_delivery, record)
+        else:
+            self._journal.record_delivery(record)
+
+    def reopen(self, record: OperationRecord) -> None:
+        """Reopens an operation whose connection was reset: the client may not have read the response."""
+        reopening = asyncio.ensure_future(self._reopen(record))
+        self._reopening.add(reopening)
+        reopening.add_done_callback(self._reopening.discard)
+
+    async def _reopen(self, record: OperationRecord) -> None:
+        try:
+            await self._journal.reopen(record)
+        except StoreUnavailable as unavailable:
+            log.error("database_unavailable", reason=str(unavailable))
+
+    def stop_delivery(self, record: OperationRecord) -> None:
+        """Ends a delivery; an identical request is a retry unless the delivery was recorded."""
+        self._journal.deliveries.pop(record.id, None)
+        self._journal.delivery_checks.pop(record.id, None)
+
+    async def record_disconnect(self, execution: OperationExecution) -> None:
+        """Notes that the client disconnected before it had the response."""
+        await self._journal.record_disconnect(execution)
+
+    # Lock of a recipient's payout methods
+
+    async def _acquire_recipient_lock(
+        self, execution: OperationExecution, wait_state: _WaitState
+    ) -> None:
+        """Waits until no process executes another write on the recipient's payout methods."""
+        recipient = execution.request.ids.get("id")
+        if (
+            execution.is_resumed
+            or execution.operation.name not in SERIALIZED_OPERATIONS
+            or recipient is None
+        ):
+            return
+        try:
+            while earlier := self._find_earlier_execution(execution):
+                await self._wait_for_recipient(wait_state, earlier.ended)
+            while self._reconciler.has_other_instances and not await self._try_recipient_lock(
+                execution, recipient
+            ):
+                await self._wait_for_recipient(wait_state)
+        except Failure:
+            await execution.close(UNDONE)
+            raise
+
+    def _find_earlier_execution(self, execution: OperationExecution) -> OperationExecution | None:
+        """An earlier execution in this process that writes to the same recipient."""
+        for other in self._journal.executions.values():
+            if other is execution:
+                return None
+            is_serialized = (
+                other.operation.name in SERIALIZED_OPERATIONS
+                and other.operation_record.tenant == execution.operation_record.tenant
+            )
+            if is_serialized and set(other.operation_record.object_ids) & set(
+                execution.operation_record.object_ids
+            ):
+                return other
+        return None
+
+    async def _wait_for_recipient(
+        self, wait_state: _WaitState, ended: asyncio.Event | None = None
+    ) -> None:
+        if self._journal.monotonic() > wait_state.deadline:
+            raise Halted(RECIPIENT_BUSY, retry_after=MIN_RETRY_AFTER_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await (ended.wait() if ended else asyncio.sleep(POLL_SECONDS / 4))
+
+    async def _try_recipient_lock(self, execution: OperationExecution, recipient: str) -> bool:
+        """Tries to take the lock, which is free as soon as the operation that holds it is closed."""
+        record, object_state = execution.operation_record, self._journal.object_state
+        holder = (await object_state.load(record.tenant, _RECIPIENT_LOCK_KIND, recipient)).get(
+            "holder"
+        )
+        if holder is not None:
+            row = await self._journal.operations.find_operation(str(holder))
+            if row is not None and row.state in (RUNNING, IN_DOUBT):
+                if not self._reconciler.is_executing(row) and not await self._reconciler.reconcile(
+                    row
+                ):
+                    raise self._build_in_doubt_error(row)
+                return False
+        acquire = CompareAndSet(
+            _RECIPIENT_LOCK_KIND, recipient, {"holder": record.id}, expected={"holder": holder}
+        )
+        try:
+            await object_state.compare_and_set_all(record.tenant, [acquire])
+        except Conflict:
+            return False
+        return True
+
+    # Retry or new operation
+
+    async def _find_or_start_execution(
+        self, write_request: WriteRequest, wait_state: _WaitState, render_answer: RenderAnswer
+    ) -> OperationExecution | RecordedResponse:
+        """The execution to run, new or resumed; or the response of a first attempt that has one."""
+        caller = write_request.caller
+        build_record = partial(
+            self._journal.build_record,
+            caller.key,
+            write_request.operation,
+            write_request.request,
+            caller.request_id,
+            write_request.idempotency_key,
+        )
+        record = await run_in_thread(build_record) if caller.is_long else build_record()
+        while True:
+            rows = await self._load_related_records(record)
+            first_attempt = next(
+                (row for row in rows if self._is_retry(row, record, write_request, wait_state)),
+                None,
+            )
+            if first_attempt is None:
+                if recorded := await self._find_closed_response(
+                    wait_state, write_request.caller, render_answer
+                ):
+                    return recorded
+                if not await self._reconcile_related(record, rows, wait_state) and (
+                    execution := await self._start_execution(
+                        record, write_request, wait_state, rows
+                    )
+                ):
+                    return execution
+                continue
+            if not record.has_same_request(first_attempt):
+                raise Invalid(KEY_REUSED)
+            if self._is_being_delivered(first_attempt, record, wait_state):
+                await self._wait_for_first_attempt(
+                    first_attempt, _WaitState(wait_state.deadline, wait_state.received_at)
+                )
+                continue
+            if response := await _load_stored_response(
+                first_attempt, write_request.caller, render_answer
+            ):
+                return _mark_replayed(response), first_attempt
+            wait_state.first_attempt = first_attempt
+            if not self._reconciler.is_executing(first_attempt) and (
+                execution := await self._reconciler.take_over(
+                    first_attempt, write_request.operation
+                )
+            ):
+                execution.received_at = wait_state.received_at
+                return execution
+            if recorded := await self._wait_for_first_attempt(first_attempt, wait_state):
+                return recorded
+
+    async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
+        """Related operations, those first that no process is executing."""
+        checked_ids: set[str] = set()
+        if self._reopening:
+            await asyncio.gather(*self._reopening)
+        while True:
+            rows = await self._journal.operations.list_related_open(record)
+            await self._reconciler.load_instances(rows)
+            own_rows = filter(self._reconciler.is_own, rows)
+            unhandled_ids = {row.id for row in own_rows if not self._journal.is_handled_here(row)}
+            if unhandled_ids <= checked_ids:
+                break
+            # A row may have been closed while it was read, so it is read once more.
+            checked_ids = unhandled_ids
+        return sorted(rows, key=self._reconciler.is_executing) + self._journal.list_unseen(
+            record, rows
+        )
+
+    async def _start_execution(
+        self,
+        record: OperationRecord,
+        write_request: WriteRequest,
+        wait_state: _WaitState,
+        rows: list[OperationRecord],
+    ) -> OperationExecution | None:
+        check_client_connected(write_request.caller)
+        execution = self._journal.start_execution(
+            record, write_request.operation, write_request.request
+        )
+        execution.routing_changes, execution.received_at = (
+            write_request.routing_changes,
+            wait_state.received_at,
+        )
+        may_be_duplicate = self._joins_running and self._reconciler.has_other_instances
+        if may_be_duplicate and write_request.operation.method != "GET":
+            execution.unrelated_ids = frozenset(row.id for row in rows)
+        # If the first attempt was not executed, this is the second, and other retries join it.
+        execution.is_client_disconnected = wait_state.first_attempt is not None
+        try:
+            # With several processes the start is saved at once, so that the others see it.
+            if write_request.idempotency_key or self._reconciler.has_other_instances:
+                await self._save_start(execution, write_request)
+        except BaseException as error:
+            self._journal.release(execution)
+            if isinstance(error, DuplicateOperationError):
+                return None
+            raise
+        return execution
+
+    async def _save_start(self, execution: OperationExecution, write_request: WriteRequest) -> None:
+        try:
+            await execution.save_start()
+        except StoreUnavailable:
+            # The start may have been saved despite the error; nobody may take it for a first attempt.
+            self._journal.failed_starts[execution.operation_record.id] = False
+            raise
+        try:
+            # The client may have retried at another instance before that could see this operation.
+            check_client_connected(write_request.caller)
+        except Unknown:
+            await execution.close(UNDONE)
+            raise
+
+    async def _wait_for_first_attempt(
+        self, first_attempt: OperationRecord, wait_state: _WaitState
+    ) -> RecordedResponse | None:
+        """Waits briefly for a first attempt to end, and returns its response if it has one."""
+        if self._journal.monotonic() > wait_state.deadline:
+            raise Unknown("its first try is still under way", retry_after=MIN_RETRY_AFTER_SECONDS)
+        if execution := self._journal.executions.get(first_attempt.id):
+            wait_state.execution = execution
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await (execution.ended.wait() if execution else asyncio.sleep(POLL_SECONDS))
+        return self._find_response(execution) if execution else None
+
+    def _find_response(self, execution: OperationExecution) -> RecordedResponse | None:
+        """The response of another attempt of the same request."""
+        response = self._responses.get(execution)
+        return (
+            (_mark_replayed(response), execution.operation_record)
+            if response is not None and execution.ended.is_set()
+            else None
+        )
+
+    async def _find_closed_response(
+        self, wait_state: _WaitState, caller: Caller, render_answer: RenderAnswer
+    ) -> RecordedResponse | None:
+        """The response of a first attempt that is no longer open; raises Unknown if it is gone."""
+        if wait_state.first_attempt is None:
+            return None
+        if wait_state.execution and (recorded := self._find_response(wait_state.execution)):
+            return recorded
+        row = await self._journal.operations.find_operation(wait_state.first_attempt.id)
+        if row is not None and row.state in (DONE, ANSWERED):
+            if response := await _load_stored_response(row, caller, render_answer):
+                return _mark_replayed(response), row
+            raise Unknown("the same request, sent at the same time, was answered")
+        return None
+
+    async def _reconcile_related(
+        self, record: OperationRecord, rows: list[OperationRecord], wait_state: _WaitState
+    ) -> bool:
+        """Reconciles an operation in doubt on the same objects; False if there is none."""
+        for row in rows:
+            if row.state == DONE or not set(row.object_ids) & set(record.object_ids):
+                continue
+            if _can_run_concurrently(row, record):
+                continue
+            if not self._reconciler.is_executing(row):
+                if not await self._reconciler.reconcile(row):
+                    raise self._build_in_doubt_error(row)
+                return True
+            if row.state != RUNNING or row.turn or self._is_resumed(row):
+                if self._journal.monotonic() > wait_state.deadline:
+                    raise self._build_in_doubt_error(row)
+                await self._wait_for_first_attempt(
+                    row, _WaitState(wait_state.deadline, wait_state.received_at)
+                )
+                return True
+        return False
+
+    def _build_in_doubt_error(self, row: OperationRecord) -> Halted:
+        """Refuses a request, before anything is sent, because of another on the same object."""
+        retry_after = max(self._reconciler.seconds_until_conclusive(row), MIN_RETRY_AFTER_SECONDS)
+        return Halted(OTHER_IN_DOUBT, retry_after=retry_after)
+
+    def _is_resumed(self, row: OperationRecord) -> bool:
+        execution = self._journal.executions.get(row.id)
+        return execution is not None and execution.is_resumed
+
+    def _is_retry(
+        self,
+        row: OperationRecord,
+        record: OperationRecord,
+        write_request: WriteRequest,
+        wait_state: _WaitState,
+    ) -> bool:
+        """Whether the request is a retry of ``row``: by its Idempotency-Key, or identical and open.
+
+        An open connection of the first attempt proves nothing: a load balancer may hold it after
+        the client has left (contract, section 7).
+        """
+        if self._has_same_key(row, record):
+            return True
+        if not self._is_identical(row, record, write_request):
+            return False
+        if self._joins_running or (
+            wait_state.first_attempt and wait_state.first_attempt.id == row.id
+        ):
+            return True
+        is_running = row.state == RUNNING and not row.turn and self._reconciler.is_executing(row)
+        return not is_running or self._journal.is_client_disconnected(row) or self._is_resumed(row)
+
+    def _is_being_delivered(
+        self, row: OperationRecord, record: OperationRecord, wait_state: _WaitState
+    ) -> bool:
+        """Whether another process is about to record that the response was delivered, or was not."""
+        if self._replay_seconds:
+            return False  # deliveries are recorded late then; until then the request is a retry
+        if self._journal.monotonic() - wait_state.received_at[0] > DELIVERY_REPORT_SECONDS:
+            return False  # the first client does not read its response; this one waits
+        is_joined = self._has_same_key(row, record) or (
+            wait_state.first_attempt and wait_state.first_attempt.id == row.id
+        )
+        if not is_joined and self._journal.is_being_acknowledged(row):
+            return True
+        is_reported = row.deserted or not self._reconciler.is_owned_by_other(row)
+        return row.state == DONE and not is_joined and not is_reported
+
+    def _has_same_key(self, row: OperationRecord, record: OperationRecord) -> bool:
+        """Whether both have the same Idempotency-Key, from the same API key."""
+        key_digest = record.idempotency
+        return key_digest is not None and (row.key_id, row.idempotency) == (
+            record.key_id,
+            key_digest,
+        )
+
+    def _is_identical(
+        self, row: OperationRecord, record: OperationRecord, write_request: WriteRequest
+    ) -> bool:
+        """Whether the requests are identical, and the first is open and not yet delivered."""
+        return (
+            write_request.operation.method != "GET"
+            and record.has_same_request(row)
+            and None in (row.idempotency, record.idempotency)
+            and row.began_at >= record.began_at - RETRY_WINDOW
+            and row.is_open
+            and not self._journal.is_delivered(row)
+            and row.id not in self._journal.failed_starts
+        )
+
+
+def _can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool:
+    """Whether both add a payment, and different ones (contract, section 7: Blocking)."""
+    are_adds = row.operation == record.operation == "create_payment"
+    return are_adds and row.fingerprint not in (
+        record.fingerprint,
+        record.fingerprint_before_import,
+    )
+
+
+def _is_transient(failure: Failure) -> bool:
+    """Whether a refusal may be another one later, so that it is not stored for the key.
+
+    The status of an object changes, and a failure or limit of the gateway passes.
+    """
+    problems = getattr(failure, "problems", ())
+    return isinstance(failure, Halted) or any(
+        problem.code == "invalid_status" for problem in problems
+    )
+
+
+def _mark_replayed(response: LegacyResponse) -> LegacyResponse:
+    return replace(response, headers={**response.headers, "Idempotent-Replayed": "true"})
+
+
+def check_client_connected(caller: Caller) -> None:
+    """Raises Unknown if the client has disconnected: it may have retried and been answered already."""
+    if caller.is_disconnected:
+        raise Unknown("its client went away before anything of it was begun")
+
+
+async def _load_stored_response(
+    first_attempt: OperationRecord, caller: Caller, render_answer: RenderAnswer
+) -> LegacyResponse | None:
+    """The stored response of a first attempt, if any; raises Unknown if the legacy service had it."""
+    if first_attempt.answer is not None and first_attempt.state in (DONE, ANSWERED):
+        is_long = stored_json.is_large(first_attempt.answer)
+        stored = await run_in_thread_if(
+            is_long, stored_responses.decode_stored_response, first_attempt.answer
+        )
+        if isinstance(stored, LegacyResponse):
+            return stored
+        caller.is_long = caller.is_long or is_long
+        return await render_answer(stored)
+    if first_attempt.operation.startswith(FORWARDED_PREFIX):
+        raise Unknown("its first try went to the legacy service")
+    return None

@@ -1,0 +1,139 @@
+"""Leases of the gateway processes that share one database, kept alive by heartbeats.
+
+A heartbeat is a counter, not a time, because the clocks of several machines differ and jump. The
+lease of an instance has expired when this process has watched its counter for long enough without a
+change. Time in which this process was itself paused and did not look does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import delete, insert, select, update
+
+from gateway.http.progress import RequestProgress
+from gateway.storage import Store
+from gateway.storage.tables import instances
+
+LEASE_TTL_SECONDS = 20.0
+"""Seconds without a heartbeat after which an instance is considered dead. If it was only paused, its
+next write fails at the fence."""
+
+BEATS_PER_LEASE = 4
+"""Heartbeats per lease time."""
+
+
+@dataclass(slots=True)
+class _ObservedInstance:
+    beats: int
+    quiet_seconds: float = 0.0
+    """Seconds for which this process has watched the counter without a change."""
+    large_requests: str = ""
+
+
+class Heartbeats:
+    def __init__(
+        self,
+        store: Store,
+        own_instance: str,
+        ttl_seconds: float = LEASE_TTL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        format_large_requests: Callable[[], str] = str,
+    ) -> None:
+        self._store = store
+        self._own_instance = own_instance
+        self._ttl_seconds = ttl_seconds
+        self.beat_seconds = ttl_seconds / BEATS_PER_LEASE
+        self._clock = clock
+        self._format_large_requests = format_large_requests
+        self._observed: dict[str, _ObservedInstance] = {}
+        self._refreshed_at = clock()
+        # Refreshes are numbered when they start: of concurrent ones, the last to start is the newest.
+        self._refresh_count = self._applied_refresh = 0
+        self._beat_count = 0
+        self._last_beat_at = -self.beat_seconds
+
+    def is_alive(self, instance: str) -> bool:
+        """Whether a lease is valid; call ``load_unknown`` first for instances that may be new."""
+        if instance == self._own_instance:
+            return True
+        observed = self._observed.get(instance)
+        return observed is not None and observed.quiet_seconds < self._ttl_seconds
+
+    async def load_unknown(self, instance_ids: Iterable[str]) -> None:
+        """Refreshes the leases if one of these instances is unknown: it may just have started."""
+        if {*instance_ids} - self._observed.keys() - {self._own_instance}:
+            await self.refresh()
+
+    async def register(self) -> None:
+        """Registers this instance; with SQLite, removes all others, as it allows one process at a time."""
+        async with self._store.write() as connection:
+            if self._store.is_of_one_process:
+                await connection.execute(delete(instances))
+            await connection.execute(insert(instances).values(**self._build_row()))
+        await self.refresh()
+
+    async def beat(self) -> None:
+        """Increments the heartbeat if it is due, and refreshes the leases of the others."""
+        if self._clock() - self._last_beat_at < self.beat_seconds:
+            return
+        self._beat_count += 1
+        async with self._store.write() as connection:
+            statement = update(instances).where(instances.c.id == self._own_instance)
+            values = {"beats": self._beat_count, "large": self._format_large_requests()}
+            result = await connection.execute(statement.values(**values))
+            if not result.rowcount:  # the database was replaced or restored
+                await connection.execute(insert(instances).values(**self._build_row()))
+        self._last_beat_at = self._clock()
+        self._store.wrote()
+        await self.refresh()
+
+    def _build_row(self) -> dict[str, object]:
+        return {
+            "id": self._own_instance,
+            "beats": self._beat_count,
+            "began_at": self._store.clock(),
+        }
+
+    async def refresh(self) -> None:
+        self._refresh_count += 1
+        refresh_number = self._refresh_count
+        async with self._store.read() as connection:
+            rows = {row.id: row for row in await connection.execute(select(instances))}
+        if refresh_number < self._applied_refresh:
+            return  # a refresh that started later has finished first, and its rows are newer
+        self._applied_refresh = refresh_number
+        now = self._clock()
+        elapsed = min(now - self._refreshed_at, 2 * self.beat_seconds)
+        self._refreshed_at = now
+        for id_, row in rows.items():
+            observed = self._observed.get(id_)
+            if observed is None or observed.beats != row.beats:
+                self._observed[id_] = _ObservedInstance(row.beats, large_requests=row.large)
+            else:
+                observed.quiet_seconds += elapsed
+        for id_ in self._observed.keys() - rows.keys():
+            del self._observed[id_]
+
+    async def list_remote_large_requests(self) -> list[RequestProgress]:
+        """The large requests of other instances, as of the last heartbeat of each."""
+        if self._store.is_of_one_process:
+            return []
+        await self.refresh()
+        reports = [
+            (id_, observed.large_requests)
+            for id_, observed in self._observed.items()
+            if id_ != self._own_instance
+        ]
+        return [
+            progress
+            for id_, text in reports
+            if self.is_alive(id_)
+            for progress in RequestProgress.parse_list(text)
+        ]
+
+    async def unregister(self) -> None:
+        async with self._store.write() as connection:
+            await connection.execute(delete(instances).where(instances.c.id == self._own_instance))

@@ -1,0 +1,205 @@
+"""Rules for when reads prove the outcome of a write whose response was lost.
+
+An object that matches the write and that no other write claims proves at once that the write was
+executed. A missing object proves that it was not executed only after the service can no longer
+accept the request, which is when its timestamp is 30 seconds old (current interface, section 5), and
+only if two reads agree.
+
+The monotonic clock measures how long ago the write can last have been sent, from the moment at which
+this process knew that it had no response. The time at which the write was recorded tells how far its
+timestamp may have been ahead of the service's clock: after a fast wall clock is corrected, the
+timestamp would otherwise seem older than it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gateway.storage.operations import (
+    CONFIRMED,
+    OPERATOR_OUTCOMES,
+    RUNNING,
+    SENT,
+    OperationRecord,
+    Write,
+)
+from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, SKEW_TOLERANCE_SECONDS, ServiceClock
+from gateway.writes.journal import Journal, OperationExecution
+from mappings.effects import (
+    Absent,
+    Call,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
+    MayExist,
+    OutcomeRule,
+    Unreadable,
+    WriteOutcome,
+)
+from mappings.failures import Unknown
+
+STAMP_MARGIN_SECONDS = SKEW_TOLERANCE_SECONDS + 1
+"""The clock offset that is too small to be corrected, and the rounding of a timestamp to seconds."""
+
+CONFIRMATION_PAUSE_SECONDS = 5.0
+"""Seconds between the two reads that must agree that a write was not executed."""
+
+_NOT_SEEN_REASON = "nothing of it is seen yet"
+
+CREATION_TOLERANCE = timedelta(minutes=10)
+"""How long before the write an object may have been created and still match it. Both clocks may be
+wrong; objects that other writes created are known and excluded."""
+
+OutcomeReader = Callable[[OutcomeRule, InDoubtWrite], Awaitable[WriteOutcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class UnansweredWrite:
+    """A write without a response, and the time since which it cannot have been sent."""
+
+    number: int
+    quiet_since: float
+    """By the monotonic clock, which tests may advance."""
+    really_quiet_since: float
+    """By the real monotonic clock."""
+    entered_at: float
+    """Unix time at which the write was recorded, by the estimate of the service's clock at that time."""
+
+
+class OutcomePolicy:
+    def __init__(
+        self, journal: Journal, clock: ServiceClock, monotonic: Callable[[], float] | None = None
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._monotonic = monotonic or clock.monotonic
+        self._unanswered: dict[str, UnansweredWrite] = {}
+
+    def record_unanswered(self, execution: OperationExecution, age_seconds: float) -> None:
+        """Notes that the last write was sent ``age_seconds`` ago and has no response."""
+        if write := execution.unanswered_write:
+            entered = write.entered_at.timestamp()
+            now, really = self._monotonic() - age_seconds, self._clock.monotonic() - age_seconds
+            self._unanswered[execution.operation_record.id] = UnansweredWrite(
+                write.number, now, really, entered
+            )
+
+    def record_takeover(self, execution: OperationExecution, record: OperationRecord) -> None:
+        """Notes that an operation was taken over.
+
+        The process that had it sends nothing more: it has lost the fence.
+        """
+        unanswered, write = self._unanswered.get(record.id), execution.unanswered_write
+        was_owned_by_other = record.state == RUNNING and record.instance != self._journal.instance
+        if (
+            write is None
+            or unanswered is None
+            or unanswered.number != write.number
+            or was_owned_by_other
+        ):
+            self.record_unanswered(execution, 0)
+
+    def forget(self, open_ids: set[str]) -> None:
+        """Drops the writes of operations that are no longer open."""
+        for id_ in self._unanswered.keys() - open_ids:
+            del self._unanswered[id_]
+
+    def seconds_until_conclusive(self, record: OperationRecord) -> int:
+        """Seconds until a missing object proves that the write was not executed; 0 if it already does."""
+        offset = abs(self._clock.offset(record.tenant.environment))
+        unanswered = self._unanswered.get(record.id)
+        if unanswered is None:
+            return math.ceil(MAX_STAMP_AGE_SECONDS + STAMP_MARGIN_SECONDS + offset)
+        # The wall clock may have been corrected, or set wrong, since it stamped the write.
+        clock_lead = unanswered.entered_at - self._service_time(record, unanswered)
+        wait = (
+            MAX_STAMP_AGE_SECONDS
+            + STAMP_MARGIN_SECONDS
+            + max(offset, clock_lead)
+            - (self._monotonic() - unanswered.quiet_since)
+        )
+        return max(0, math.ceil(wait))
+
+    def _service_time(self, record: OperationRecord, unanswered: UnansweredWrite | None) -> float:
+        """The service's time when the write was last known to be in flight, as far as it is known."""
+        elapsed = self._clock.monotonic() - unanswered.really_quiet_since if unanswered else 0.0
+        return self._clock.wall() + self._clock.offset(record.tenant.environment) - elapsed
+
+    async def build_in_doubt_write(
+        self, execution: OperationExecution, write: Write
+    ) -> InDoubtWrite:
+        """Builds the query for the reads that look for the result of a write."""
+        record = execution.operation_record
+        last_sent = self._service_time(record, self._unanswered.get(record.id))
+        not_before = (
+            datetime.fromtimestamp(min(write.entered_at.timestamp(), last_sent), UTC)
+            - CREATION_TOLERANCE
+        )
+        claimed_ids = await self._journal.operations.load_claimed_ids(
+            record, not_before - CREATION_TOLERANCE
+        )
+        rivals = await self._journal.operations.list_rivals(record, write)
+        operator_object_id = write.told if write.told not in OPERATOR_OUTCOMES else None
+        identical_count, is_confirmed = 1 + len(rivals), write.told == CONFIRMED
+        return InDoubtWrite(
+            not_before, frozenset(claimed_ids), identical_count, operator_object_id, is_confirmed
+        )
+
+    async def determine_outcome(
+        self, call: Call, write: Write, execution: OperationExecution, read_outcome: OutcomeReader
+    ) -> Confirmed | Absent:
+        """Determines whether a write without a response was executed; raises Unknown if it is open."""
+        if write.state != SENT:
+            raise Unknown("the journal does not know what followed it")
+        if call.reconcile is None:
+            raise Unknown("it leaves nothing that can be read")
+        seconds_too_early = self.seconds_until_conclusive(execution.operation_record)
+        in_doubt_write = await self.build_in_doubt_write(execution, write)
+        outcome = await read_outcome(call.reconcile, in_doubt_write)
+        if write.told in OPERATOR_OUTCOMES:
+            return self._apply_operator_outcome(execution.operation_record, write, outcome)
+        if isinstance(outcome, Absent):
+            self._check_conclusive(execution, outcome, seconds_too_early)
+            await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS)
+            outcome = await read_outcome(
+                call.reconcile, await self.build_in_doubt_write(execution, write)
+            )
+        if isinstance(outcome, Absent):
+            # Checked again: the reads may have corrected the estimate of the service's clock.
+            self._check_conclusive(execution, outcome)
+        if isinstance(outcome, Inconclusive):
+            raise Unknown(outcome.reason)
+        return outcome
+
+    def _apply_operator_outcome(
+        self, record: OperationRecord, write: Write, outcome: WriteOutcome
+    ) -> Confirmed | Absent:
+        """The outcome that an operator recorded, unless the reads prove that the write was executed."""
+        if isinstance(outcome, Confirmed):
+            return outcome
+        if write.told == CONFIRMED:
+            if isinstance(outcome, Unreadable):
+                raise Unknown(outcome.reason)
+            return Confirmed()
+        if wait := self.seconds_until_conclusive(record):
+            raise Unknown("it may still be carried out", retry_after=wait)
+        return Absent()
+
+    def _check_conclusive(
+        self, execution: OperationExecution, outcome: Absent, seconds_too_early: int = 0
+    ) -> None:
+        """Raises Unknown if the write may still be executed, or the read was this many seconds too early."""
+        if wait := max(
+            seconds_too_early, self.seconds_until_conclusive(execution.operation_record)
+        ):
+            observation = (
+                "the service lists no batches"
+                if isinstance(outcome, MayExist)
+                else _NOT_SEEN_REASON
+            )
+            reason = f"{observation}; it may still be carried out"
+            raise Unknown(reason, retry_after=wait)

@@ -1,0 +1,403 @@
+"""Reconciles writes whose response was lost, and finishes operations that were interrupted.
+
+A sweep runs from the start on. It takes over operations that are in doubt or whose process is dead,
+replays each up to the write in question, and determines the outcome of that write from reads of the
+service. A request that needs the outcome at once (a retry, the next write on the same object)
+reconciles the operation through this class as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import Generator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Self
+
+import structlog
+
+from gateway.auth.key_rows import load_credentials
+from gateway.auth.keys import ApiKey
+from gateway.observability import logs
+from gateway.payloads.worker_thread import run_in_thread_if
+from gateway.storage import Ledger, Store, StoreUnavailable
+from gateway.storage.operations import (
+    ABSENT,
+    DONE,
+    FORWARDED_PREFIX,
+    OPERATOR_OUTCOMES,
+    RUNNING,
+    UNDONE,
+    OperationRecord,
+    OperatorOutcomes,
+    OwnershipLostError,
+)
+from gateway.writes import stored_responses
+from gateway.writes.batch_routing import BACKEND_KIND, LEGACY_MARK, revert_marks
+from gateway.writes.executor import Caller, FlowExecutor
+from gateway.writes.instance_leases import Heartbeats
+from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.outcome_policy import OutcomePolicy
+from mappings import OPERATIONS, SIGNED, UNLISTED
+from mappings.effects import (
+    Absent,
+    Call,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
+    Operation,
+    Step,
+    WriteOutcome,
+)
+from mappings.failures import Failure, Unknown
+
+SWEEP_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 60.0
+_MAX_PARALLEL = 4
+_RETENTION = timedelta(hours=24)
+_UNREAD_RETENTION = timedelta(seconds=90)
+"""Time after which a response without an Idempotency-Key is deleted: by then a connection reset no
+longer makes the next identical request a retry."""
+_EXPIRY_INTERVAL_SECONDS = 60.0
+
+_UNSAVED_REASON = "passed on to the legacy service: the state could not be written when it was over"
+
+_OPERATIONS_BY_NAME = {operation.name: operation for operation in (*OPERATIONS, *UNLISTED, *SIGNED)}
+
+log = structlog.get_logger()
+
+
+def report_inconclusive(_in_doubt_write: InDoubtWrite) -> Generator[Step, Any, WriteOutcome]:
+    """The outcome rule of a write at the legacy service, which the gateway cannot read."""
+    yield from ()
+    return Inconclusive("it went to the legacy service")
+
+
+@dataclass(slots=True)
+class _RetryState:
+    pause_seconds: float = SWEEP_SECONDS
+    due_at: float = 0.0
+    operator_outcomes: OperatorOutcomes = ()
+    """Outcomes that operators had recorded at the last attempt."""
+
+
+class WriteReconciler:
+    """Reconciles operations in doubt; sweeps in the background inside its ``async with`` block."""
+
+    def __init__(
+        self,
+        store: Store,
+        journal: Journal,
+        executor: FlowExecutor,
+        policy: OutcomePolicy,
+        heartbeats: Heartbeats,
+    ) -> None:
+        self._store = store
+        self._object_state = Ledger(store)
+        self._journal = journal
+        self._executor = executor
+        self._policy = policy
+        self._heartbeats = heartbeats
+        self._retry_states: dict[str, _RetryState] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._attempts: dict[str, asyncio.Task[None]] = {}
+        # One limit for each environment: a sandbox that hangs must not delay live.
+        self._semaphores = defaultdict[str, asyncio.Semaphore](
+            lambda: asyncio.Semaphore(_MAX_PARALLEL)
+        )
+        self._expired_at = 0.0
+        self._stopping = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        await self._heartbeats.register()
+        loops = (self._run_heartbeats(), self._run_sweeps(), self._run_delivery_saving())
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        # The loops are not cancelled: a database write that has started must finish.
+        self._stopping.set()
+        self._journal.delivery_event.set()
+        for task in (attempts := list(self._attempts.values())):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *attempts, return_exceptions=True)
+        try:
+            await self._journal.save_deliveries()
+            await self._heartbeats.unregister()
+        except StoreUnavailable as unavailable:
+            log.error("database_unavailable", reason=str(unavailable))
+
+    def seconds_until_conclusive(self, record: OperationRecord) -> int:
+        """Seconds after which a retry can expect a result."""
+        return self._policy.seconds_until_conclusive(record)
+
+    async def take_over(
+        self, record: OperationRecord, operation: Operation
+    ) -> OperationExecution | None:
+        """Takes over an operation; None if another process or request has it."""
+        execution = await self._journal.take_over(record, operation)
+        if execution is not None:
+            self._policy.record_takeover(execution, record)
+        return execution
+
+    async def reconcile(self, record: OperationRecord) -> bool:
+        """Takes over an operation and finishes it; False if that is not possible yet."""
+        if record.operation.startswith(FORWARDED_PREFIX):
+            return await self._reconcile_forwarded(record)
+        operation = _OPERATIONS_BY_NAME.get(record.operation)
+        execution = await self.take_over(record, operation) if operation else None
+        if execution is None:
+            return False
+        execution.is_client_waiting = False
+        try:
+            return await self._replay(execution)
+        except OwnershipLostError:
+            return False
+        finally:
+            self._journal.release(execution)
+
+    async def _reconcile_forwarded(self, record: OperationRecord) -> bool:
+        """Closes an operation that went to the legacy service once an operator has recorded its outcome."""
+        operation = _OPERATIONS_BY_NAME.get(record.operation.removeprefix(FORWARDED_PREFIX))
+        outcomes = (await self._journal.operations.load_operator_outcomes([record.id])).get(
+            record.id
+        )
+        is_unsaved = record.id in self._journal.unsaved_executions
+        # A lost response that could not be saved is not listed as in doubt yet.
+        is_unlisted = record.state == RUNNING and self.is_own(record)
+        if operation is None or not (outcomes or is_unsaved or is_unlisted):
+            return False
+        execution = await self._journal.take_over(record, operation)
+        if execution is None:
+            return False
+        try:
+            if is_unlisted and not (outcomes or is_unsaved):
+                await execution.leave_in_doubt(_UNSAVED_REASON)
+                return False
+            if not outcomes:
+                await execution.close()
+                return True
+            return await self._close_forwarded(execution, outcomes[-1][1])
+        finally:
+            self._journal.release(execution)
+
+    async def _close_forwarded(self, execution: OperationExecution, operator_outcome: str) -> bool:
+        object_id, write = (
+            operator_outcome if operator_outcome not in OPERATOR_OUTCOMES else None,
+            execution.unanswered_write,
+        )
+        if write is not None:
+            call = Call(write.method, write.path, reconcile=report_inconclusive)
+            outcome = Absent() if operator_outcome == ABSENT else Confirmed(object_id=object_id)
+            try:
+                await execution.record_outcome(call, outcome)
+            except Unknown as unknown:
+                await execution.leave_in_doubt(str(unknown))
+                return False
+        if object_id and execution.operation.name == "create_batch":
+            await self._object_state.compare_and_set(
+                execution.operation_record.tenant, BACKEND_KIND, object_id, LEGACY_MARK
+            )
+        if operator_outcome == ABSENT:
+            await execution.close(UNDONE)
+            # The record at hand lists only some of the objects that the operation names.
+            row = await self._journal.operations.find_operation(execution.operation_record.id)
+            await revert_marks(
+                self._object_state,
+                execution.operation_record.tenant,
+                row.object_ids if row else (),
+                execution.operation_record.id,
+            )
+        else:
+            # The client may retry for a day, and a retry must not execute it twice.
+            await execution.finish()
+        self._log_resolved(
+            execution.operation_record,
+            "not_executed" if operator_outcome == ABSENT else "succeeded",
+        )
+        return True
+
+    async def _replay(self, execution: OperationExecution) -> bool:
+        record = execution.operation_record
+        try:
+            flow = execution.operation.flow(execution.request)
+            caller = await self._build_caller(record, execution)
+            answer = await self._executor.execute(flow, caller, (), execution)
+        except Unknown as unknown:
+            await execution.leave_in_doubt(str(unknown))
+            return False
+        except Failure as failure:
+            if execution.is_failed_read(failure):
+                await execution.leave_in_doubt("the service cannot be read")
+                return False
+            await execution.close(UNDONE)
+            self._log_resolved(record, "not_executed", **{"error.type": failure.error_type})
+        else:
+            if execution.operation.method == "GET":
+                await execution.close()
+            else:
+                # The answer is stored: a retry may reach another version, which cannot replay this flow.
+                await execution.finish(
+                    await run_in_thread_if(caller.is_long, stored_responses.encode_answer, answer)
+                )
+            self._log_resolved(record, "succeeded")
+        return True
+
+    async def _build_caller(self, record: OperationRecord, execution: OperationExecution) -> Caller:
+        credentials = await load_credentials(self._store, record.tenant)
+        merchant, environment = record.tenant
+        key = ApiKey(
+            record.key_id, record.key_name, "", merchant, environment, credentials, None, ()
+        )
+        return Caller(key, record.request_id, execution=execution)
+
+    def _log_resolved(self, record: OperationRecord, outcome: str, **fields: str) -> None:
+        log.warning(
+            "in_doubt_write_resolved",
+            outcome=outcome,
+            operation=record.operation,
+            merchant=record.tenant.merchant,
+            environment=record.tenant.environment,
+            request_id=record.request_id,
+            write_id=record.id,
+            **fields,
+        )
+
+    # The sweep
+
+    async def _run_heartbeats(self) -> None:
+        """Runs apart from the sweep: a service that hangs delays the sweep, but this process is alive."""
+        while not self._stopping.is_set():
+            try:
+                await self._heartbeats.beat()
+            except StoreUnavailable as unavailable:
+                log.error("heartbeat_failed", reason=str(unavailable))
+            except Exception as error:  # noqa: BLE001 - without heartbeats others would take over what runs here
+                log.error("heartbeat_failed", **logs.describe_exception(error))
+            await self._wait_for_stop(self._heartbeats.beat_seconds / 4)
+
+    async def _wait_for_stop(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _run_sweeps(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self._journal.save_disconnects()
+                await self.sweep()
+                await self._expire()
+            except StoreUnavailable as unavailable:
+                log.error("in_doubt_check_failed", reason=str(unavailable))
+            except Exception as error:  # noqa: BLE001 - the sweep must not end: nothing else reconciles
+                log.error("in_doubt_check_failed", **logs.describe_exception(error))
+            await self._wait_for_stop(SWEEP_SECONDS)
+
+    async def sweep(self) -> None:
+        """Lists every unfinished operation once, and starts to reconcile those that are due."""
+        unsaved_ids = set(self._journal.unsaved_executions)
+        rows = await self._journal.operations.list_unfinished_without_requests()
+        await self.load_instances(rows)
+        orphans = [record for record in rows if not self.is_executing(record)]
+        # Executions that started after the rows were read are open too, but not among them.
+        self._forget(
+            {record.id for record in rows} | (self._journal.unsaved_executions.keys() - unsaved_ids)
+        )
+        now = self._journal.monotonic()
+        outcomes = (
+            await self._journal.operations.load_operator_outcomes([record.id for record in orphans])
+            if orphans
+            else {}
+        )
+        if self._stopping.is_set():
+            return  # `__aexit__` has cancelled the attempts, and the store is closed next
+        for record in orphans:
+            retry_state = self._retry_states.setdefault(record.id, _RetryState())
+            if retry_state.operator_outcomes != (record_outcomes := outcomes.get(record.id, ())):
+                retry_state.operator_outcomes, retry_state.due_at, retry_state.pause_seconds = (
+                    record_outcomes,
+                    now,
+                    SWEEP_SECONDS,
+                )
+            if record.id not in self._attempts and retry_state.due_at <= now:
+                self._attempts[record.id] = asyncio.create_task(
+                    self._try_reconcile(record, retry_state)
+                )
+
+    async def _try_reconcile(self, record: OperationRecord, retry_state: _RetryState) -> None:
+        try:
+            async with self._semaphores[record.tenant.environment]:
+                if await self.reconcile(record):
+                    return
+        except StoreUnavailable as unavailable:
+            log.error("in_doubt_write_not_resolved", write_id=record.id, reason=str(unavailable))
+        except Exception as error:  # noqa: BLE001 - an operation that fails must not stop the others
+            log.error(
+                "in_doubt_write_not_resolved",
+                write_id=record.id,
+                **logs.describe_exception(error),
+            )
+        finally:
+            del self._attempts[record.id]
+        retry_state.pause_seconds = min(retry_state.pause_seconds * 2, MAX_PAUSE_SECONDS)
+        inconclusive_seconds = self.seconds_until_conclusive(record)
+        # With jitter, so that operations, and processes, that wait for each other do not stay in step.
+        pause_seconds = retry_state.pause_seconds * random.uniform(0.8, 1.0)  # noqa: S311
+        retry_state.due_at = self._journal.monotonic() + (
+            min(pause_seconds, inconclusive_seconds) if inconclusive_seconds else pause_seconds
+        )
+
+    async def load_instances(self, records: Iterable[OperationRecord]) -> None:
+        """Loads the leases of the instances of these operations; call it before ``is_executing``."""
+        active_states = (RUNNING, DONE)
+        await self._heartbeats.load_unknown(
+            record.instance for record in records if record.state in active_states
+        )
+
+    def is_executing(self, record: OperationRecord) -> bool:
+        """Whether a live process is executing the operation."""
+        if record.id in self._journal.executions:
+            return True
+        is_own = self.is_own(record)
+        return record.state == RUNNING and not is_own and self._heartbeats.is_alive(record.instance)
+
+    @property
+    def has_other_instances(self) -> bool:
+        """Whether other processes may use the same database."""
+        return not self._store.is_of_one_process
+
+    def is_own(self, record: OperationRecord) -> bool:
+        return record.instance == self._journal.instance
+
+    def is_owned_by_other(self, record: OperationRecord) -> bool:
+        """Whether another live process has the operation, or had it last."""
+        return not self.is_own(record) and self._heartbeats.is_alive(record.instance)
+
+    def _forget(self, open_ids: set[str]) -> None:
+        for id_ in self._retry_states.keys() - open_ids:
+            del self._retry_states[id_]
+        self._policy.forget(open_ids)
+        self._journal.forget(open_ids)
+
+    async def _expire(self) -> None:
+        if self._journal.monotonic() - self._expired_at > _EXPIRY_INTERVAL_SECONDS:
+            now = self._journal.clock()
+            await self._journal.operations.expire(now - _RETENTION, now - _UNREAD_RETENTION)
+            self._expired_at = self._journal.monotonic()
+
+    async def _run_delivery_saving(self) -> None:
+        """Marks operations as answered as soon as their clients have received the response."""
+        while not self._stopping.is_set():
+            await self._journal.delivery_event.wait()
+            try:
+                await self._journal.save_deliveries()
+            except StoreUnavailable as unavailable:
+                log.error("database_unavailable", reason=str(unavailable))
+            except Exception as error:  # noqa: BLE001 - without it the next identical request would be a retry
+                log.error("delivery_not_recorded", **logs.describe_exception(error))
+            else:
+                continue
+            await self._wait_for_stop(SWEEP_SECONDS)
+            self._journal.delivery_event.set()  # retry, even if no other response is delivered

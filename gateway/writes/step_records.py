@@ -1,0 +1,160 @@
+"""Stored results of a flow's steps, from which an interrupted flow is replayed.
+
+Each result is stored with a fingerprint of its step. If a replay yields a step with another
+fingerprint, the program has changed since the interruption, and the replay stops.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from gateway.payloads import json_codec, stored_json
+from gateway.payloads.stored_json import StoredText
+from mappings.effects import (
+    JSON,
+    AwaitFacts,
+    Call,
+    CompareAndSet,
+    ListPage,
+    ListQuery,
+    LoadFacts,
+    Parallel,
+    Step,
+)
+from mappings.failures import (
+    Conflict,
+    Failure,
+    Halted,
+    Invalid,
+    NoSuchOperation,
+    Problem,
+    Refused,
+    Unreachable,
+)
+
+Outcome = Any
+"""The result of a step, or the Failure that it raised."""
+
+
+def fingerprint_step(step: Step | str) -> str:
+    """A hash that identifies a step; a string already is one and is returned as it is."""
+    if isinstance(step, str):
+        return step
+    digest = hashlib.sha256()
+    for part in json_codec.iterdumps(_build_step_key(step)):
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def _build_step_key(step: Step) -> JSON:
+    match step:
+        case Call():
+            return [step.method, step.path, dict(step.query), step.body]
+        case Parallel(calls):
+            return [_build_step_key(call) for call in calls]
+        case ListQuery():
+            return ["find", step.path, step.page, step.page_size, dict(step.prefilter)]
+        case LoadFacts(kind, id_, ids):
+            return ["recall", kind, id_, ids]
+        case AwaitFacts(kind, id_):
+            return ["await", kind, id_]
+        case CompareAndSet(kind, id_, facts):
+            return ["record", kind, id_, dict(facts)]
+
+
+def encode_steps(results: list[tuple[Step | str, Outcome]]) -> StoredText:
+    """Encodes the results of steps as JSON, each with the fingerprint of its step."""
+    return stored_json.encode_value(
+        [[fingerprint_step(step), _encode_outcome(outcome)] for step, outcome in results]
+    )
+
+
+def fingerprint_steps(results: list[tuple[Step | str, Outcome]]) -> list[tuple[str, Outcome]]:
+    """Results with the fingerprints of their steps, as ``decode_steps`` returns them."""
+    return [(fingerprint_step(step), outcome) for step, outcome in results]
+
+
+def is_long(step: Step | str) -> bool:
+    """Whether the fingerprint takes long enough to be computed in a worker thread."""
+    match step:
+        case Call():
+            return json_codec.has_rows(step.body)
+        case CompareAndSet():
+            return json_codec.has_rows(step.facts)
+        case _:
+            return False
+
+
+def decode_steps(text: StoredText) -> list[tuple[str, Outcome]]:
+    return [
+        (fingerprint, _decode_outcome(encoded))
+        for fingerprint, encoded in stored_json.decode_value(text)
+    ]
+
+
+def _encode_outcome(outcome: Outcome) -> JSON:
+    match outcome:
+        case Failure():
+            return {"failed": _encode_failure(outcome)}
+        case ListPage():
+            return {"found": [list(outcome.rows), outcome.pages, outcome.records]}
+        case list() if any(isinstance(item, Failure) for item in outcome):
+            return {"together": [_encode_outcome(item) for item in outcome]}
+        case _:
+            return {"given": outcome}
+
+
+def _decode_outcome(encoded: dict[str, Any]) -> Outcome:
+    match encoded:
+        case {"failed": failure}:
+            return _FAILURE_DECODERS[failure["kind"]](failure)
+        case {"found": [rows, pages, records]}:
+            return ListPage(rows, pages, records)
+        case {"together": items}:
+            return [_decode_outcome(item) for item in items]
+    return encoded["given"]
+
+
+def _encode_failure(failure: Failure) -> dict[str, JSON]:
+    encoded: dict[str, JSON] = {"kind": type(failure).__name__, "why": str(failure)}
+    if isinstance(failure, Refused):
+        encoded |= {
+            "status": failure.status,
+            "problems": _encode_problems(failure.problems),
+            "sent_as": dict(failure.field_map),
+            "retry_after": failure.retry_after,
+        }
+    if isinstance(failure, Invalid):
+        encoded["problems"] = _encode_problems(failure.problems)
+    if isinstance(failure, Halted):
+        encoded["problems"] = _encode_problems((failure.problem,))
+    return encoded
+
+
+def _encode_problems(problems: tuple[Problem, ...]) -> list[JSON]:
+    return [[problem.code, problem.message, problem.field] for problem in problems]
+
+
+def _decode_refused(encoded: dict[str, Any]) -> Failure:
+    return Refused(
+        encoded["status"],
+        [Problem(*fields) for fields in encoded["problems"]],
+        field_map=encoded["sent_as"],
+        retry_after=encoded["retry_after"],
+    )
+
+
+def _build_failure_decoder(kind: type[Failure]) -> Callable[[dict[str, Any]], Failure]:
+    return lambda told: kind(told["why"])
+
+
+_FAILURE_DECODERS: dict[str, Callable[[dict[str, Any]], Failure]] = {
+    "Refused": _decode_refused,
+    "Invalid": lambda told: Invalid(*(Problem(*one) for one in told["problems"])),
+    "Halted": lambda told: Halted(Problem(*told["problems"][0])),
+    "Conflict": _build_failure_decoder(Conflict),
+    "NoSuchOperation": _build_failure_decoder(NoSuchOperation),
+    "Unreachable": _build_failure_decoder(Unreachable),
+}

@@ -1,0 +1,184 @@
+"""The parts of a gateway that translate requests and carry out writes, assembled without a server.
+
+Tests of internals take them apart; ``Parts.answer`` plays a whole legacy request in process, with anything
+that has the ``send`` of the HTTP client in place of the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from gateway.admission.load import LoadShedder
+from gateway.auth.keys import ApiKey
+from gateway.auth.signing import Credentials
+from gateway.config.settings import Settings
+from gateway.http.request_ids import generate_id
+from gateway.http.responses import LegacyResponse
+from gateway.legacy_api.codec import LegacyCodec
+from gateway.legacy_api.request_context import RequestContext
+from gateway.legacy_api.routes import Routes
+from gateway.reads.listing import ListReader
+from gateway.reads.recent_reads import RecentReads
+from gateway.reads.recipient_cache import RecipientCaches
+from gateway.storage import Ledger, Store, Tenant, open_store
+from gateway.storage.alias_ids import Ids
+from gateway.storage.operations import OperationRepository
+from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
+from gateway.upstream.client import Reply, open_upstream
+from gateway.upstream.clock import ServiceClock
+from gateway.upstream.optional_endpoints import OptionalEndpoints
+from gateway.upstream.send_attempt import Fence
+from gateway.writes.executor import Caller, FlowExecutor
+from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
+from gateway.writes.instance_leases import Heartbeats
+from gateway.writes.journal import Journal
+from gateway.writes.outcome_policy import OutcomePolicy
+from gateway.writes.reconciler import WriteReconciler
+from mappings import errors
+from mappings.failures import Failure, Invalid
+from tests.state import KEY, create_database
+
+PATIENCE = 1
+
+Exchange = Callable[[str, str, bytes | None], tuple[int, str, dict[str, str]]]
+"""Method, target and body of a call to status, body and headers of its response."""
+
+
+class InProcessUpstream:
+    """Stands for the HTTP client: a function answers its calls, and every call gets an answer."""
+
+    timeout_seconds = 5.0
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    async def send(
+        self,
+        _environment: str,
+        _pair: Credentials,
+        method: str,
+        target: str,
+        body: bytes | None,
+        *,
+        request_id: str,
+        write: bool,
+        fence: Fence | None = None,
+    ) -> Reply:
+        if fence and not fence.is_fenced:
+            await fence.fence()
+        status, text, headers = self._exchange(method, target, body)
+        return Reply(status, CIMultiDictProxy(CIMultiDict(headers)), text.encode(), 0.0, 1)
+
+
+@dataclass
+class GatewayParts:
+    store: Store
+    ledger: Ledger
+    journal: Journal
+    player: FlowExecutor
+    settling: WriteReconciler
+    guard: IdempotencyGuard
+    ids: Ids
+
+    async def answer_request(
+        self, settings: Settings, tenant: Tenant, method: str, target: str, body: Any = None
+    ) -> LegacyResponse:
+        """What a client of this tenant gets, past authentication and rate limits."""
+        data = b"" if body is None else json.dumps(body).encode()
+        headers = {"X-API-Key": KEY["api_key"]}
+        if data:
+            headers["Content-Type"] = "application/json"
+        request = make_mocked_request(method, target, headers)
+        codec = LegacyCodec(settings, self.ids, _now)
+        context = RequestContext(generate_id(), asyncio.get_running_loop().time(), None)
+        context.slot = LoadShedder(settings.load).create_slot(str(tenant))
+        try:
+            path = target.partition("?")[0]
+            matched = Routes(settings.vocabulary.build_vocabulary()).match(path)
+            operation = matched.route.operations.get(method) if matched else None
+            if matched is None or operation is None:
+                raise Invalid(errors.NOT_FOUND)
+            context.operation = operation
+            if not operation.is_keyless:
+                context.caller = Caller(_api_key(tenant), context.request_id)
+            values = await codec.decode_body(request, context, data)
+            legacy_request = await codec.build_request(request, context, matched.ids, values)
+            if context.caller is None or not operation.is_write:
+                flow = operation.flow(legacy_request)
+                answer = await self.player.execute(flow, context.caller, legacy_request.problems)
+                return await codec.build_response(context, answer)
+            wanted = WriteRequest(
+                operation, legacy_request, context.caller, None, legacy_request.problems
+            )
+            answered, refused = (
+                partial(codec.build_response, context),
+                partial(codec.build_failure_response, context),
+            )
+            return (await self.guard.answer(wanted, answered, refused))[0]
+        except Failure as failure:
+            return await codec.build_failure_response(context, failure)
+        finally:
+            context.slot.release()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _api_key(tenant: Tenant) -> ApiKey:
+    credentials = Credentials(KEY["access_key"], KEY["secret_key"])
+    return ApiKey("key", "a key", "", *tenant, credentials, None, ())
+
+
+def assemble_parts(
+    settings: Settings,
+    store: Store,
+    upstream: Any,
+    *,
+    clock: ServiceClock | None = None,
+    learned: CapabilityCache | None = None,
+    rows: Callable[[Store, Ledger, Journal], OperationRepository] | None = None,
+) -> GatewayParts:
+    """``rows`` replaces the repository of the journal."""
+    clock = clock or ServiceClock()
+    ledger, ids = Ledger(store), Ids(store, settings.legacy.stand_ins)
+    journal = Journal(store, ledger, clock)
+    journal.operations = rows(store, ledger, journal) if rows else journal.operations
+    settler = OutcomePolicy(journal, clock)
+    indexes = RecipientCaches(settings.lists)
+    player = FlowExecutor(
+        upstream,
+        ledger,
+        settings.vocabulary.build_vocabulary(),
+        OptionalEndpoints(
+            settings.upstream.inferred_operations, learned or CapabilityCache(ledger)
+        ),
+        recent_reads=RecentReads(on_change=indexes.record_change),
+        policy=settler,
+        listing=ListReader(indexes if settings.lists.index else None, ids.resolve_recipient_ids),
+    )
+    settling = WriteReconciler(store, journal, player, settler, Heartbeats(store, journal.instance))
+    once = IdempotencyGuard(journal, player, settling, PATIENCE)
+    return GatewayParts(store, ledger, journal, player, settling, once, ids)
+
+
+@asynccontextmanager
+async def open_gateway_parts(
+    settings: Settings, rows: Callable[[Store, Ledger, Journal], OperationRepository] | None = None
+) -> AsyncIterator[GatewayParts]:
+    """Parts in front of a service over HTTP."""
+    clock = ServiceClock()
+    async with open_store(create_database(settings.state)) as store:
+        learned = await load_capabilities(Ledger(store), settings.environments.select_configured())
+        async with open_upstream(settings, clock=clock, capabilities=learned) as upstream:
+            yield assemble_parts(settings, store, upstream, clock=clock, learned=learned, rows=rows)

@@ -1,0 +1,67 @@
+"""``python -m tests.bench.delay_gateway``: runs a gateway with a task that measures event loop delays.
+
+In the folder of a ``gateway.toml``. A line on its standard input has it print for how many milliseconds
+its loop was held at most since the last one: by the processor's time that the process used meanwhile,
+and by the clock, which also counts what other processes of the machine did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+from gateway.cli.serve import format_start_message
+from gateway.config.settings import load_settings
+from gateway.observability import logs
+from gateway.server.app import install_shutdown_event, run_gateway
+from gateway.server.memory_tuning import tune_memory
+
+TICK = 0.001
+
+
+class DelayTask:
+    def __init__(self) -> None:
+        self.held = 0.0
+        self.clock = 0.0
+
+    async def tick(self) -> None:
+        last, used = time.perf_counter(), time.process_time()
+        while True:
+            await asyncio.sleep(TICK)
+            now, since = time.perf_counter(), time.process_time()
+            gap = now - last - TICK
+            self.clock = max(self.clock, gap)
+            self.held = max(self.held, min(gap, since - used))
+            last, used = now, since
+
+    def report_delays(self) -> None:
+        print(json.dumps({"held": 1000 * self.held, "clock": 1000 * self.clock}), flush=True)
+        self.held = self.clock = 0.0
+
+
+async def serve() -> None:
+    told, ticking, loop = install_shutdown_event(), DelayTask(), asyncio.get_running_loop()
+    logs.configure_logging()
+    async with run_gateway(load_settings(Path("gateway.toml"))) as running:
+        tune_memory()
+        ticks = asyncio.ensure_future(ticking.tick())
+
+        def asked() -> None:
+            if not os.read(sys.stdin.fileno(), 1024):
+                loop.remove_reader(sys.stdin.fileno())
+            ticking.report_delays()
+
+        loop.add_reader(sys.stdin.fileno(), asked)
+        print(format_start_message(running.url, running.admin_url), flush=True)
+        await told.wait()
+        ticks.cancel()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve())

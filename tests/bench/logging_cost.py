@@ -1,0 +1,70 @@
+"""Measures the share of a read's CPU time that the log and the metrics take."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from statistics import median
+
+from tests.bench import contestant_processes, load, machine
+from tests.bench.figures import Goal
+from tests.bench.workloads import WORKLOADS
+from tests.processes import serving
+
+READ = WORKLOADS[0]
+PAIRS, SECONDS = 10, 0.3
+"""Short alternating measurements per round, so that other load on the machine affects both alike."""
+
+HEARD_SECONDS = 0.1
+"""Time for the process to handle a signal, which it does not confirm."""
+
+GOAL = 15.0
+
+
+async def measure_share(folder: Path, service_port: int, rounds: int) -> Goal:
+    """In percent, the median of all pairs."""
+    await contestant_processes.prepare_gateway(folder, service_port, "sqlite:///gateway.db")
+    found: list[float] = []
+    with machine.pin_to_cores(machine.select_cores()[0]):
+        opening = serving(
+            folder,
+            seconds=contestant_processes.START_SECONDS,
+            command=[sys.executable, "-m", "tests.bench.unlogged_gateway"],
+            variables={"PYTHONPATH": str(contestant_processes.PROJECT)},
+        )
+        running = await opening.__aenter__()
+    try:
+        pid = running.process.pid
+        await load.run_clients(running.port, READ, READ.clients, 1, least=2 * READ.among)
+        for number in range(1, rounds + 1):
+            print(f"round {number} of {rounds}: log and metrics", flush=True)
+            found += await _measure_pairs(running.port, pid)
+    finally:
+        await opening.__aexit__(None, None, None)
+    what = f"{READ.name}: share of log and metrics in its CPU time"
+    return Goal(what, median(found), GOAL, at_most=True, unit=" %")
+
+
+async def _measure_pairs(port: int, pid: int) -> list[float]:
+    """The share for each pair of measurements, under constant load."""
+    heard, found = load.LoadResult(), []
+    lasts = PAIRS * 2 * (SECONDS + HEARD_SECONDS) + 2  # the load must outlast the measurements
+    asking = asyncio.ensure_future(load.run_clients(port, READ, READ.clients, lasts, heard=heard))
+    for _ in range(PAIRS):
+        whole = await _measure_cpu(pid, heard)
+        found.append(100 * (1 - await _measure_cpu(pid, heard) / whole))
+    await asking
+    return found
+
+
+async def _measure_cpu(pid: int, heard: load.LoadResult) -> float:
+    """CPU seconds per request; switches to the other variant afterwards."""
+    count, before = len(heard.took), machine.read_precise_cpu_seconds(pid)
+    await asyncio.sleep(SECONDS)
+    used = (machine.read_precise_cpu_seconds(pid) - before) / max(1, len(heard.took) - count)
+    os.kill(pid, signal.SIGUSR1)
+    await asyncio.sleep(HEARD_SECONDS)
+    return used

@@ -1,0 +1,39 @@
+"""``python -m tests.bench.unlogged_gateway serve``: runs the gateway; SIGUSR1 switches its log and metrics off and on.
+
+One process is measured with and without them, so that nothing else differs. The product has no such
+setting.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from gateway.cli import main
+from gateway.legacy_api import handler
+from gateway.observability import metrics
+
+
+class NullMetric:
+    def inc(self) -> None: ...
+
+    def dec(self) -> None: ...
+
+
+def do_nothing(*_args: object, **_named: object) -> None: ...
+
+
+# The line of a request, and in it the request's metrics; calls of the service; requests in flight.
+_places = [(handler, "_log"), (metrics, "count_call"), (metrics, "in_flight")]
+_others = [do_nothing, do_nothing, NullMetric()]
+
+
+def toggle_logging(*_: object) -> None:
+    for number, (module, name) in enumerate(_places):
+        own = getattr(module, name)
+        setattr(module, name, _others[number])
+        _others[number] = own
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, toggle_logging)
+    main()

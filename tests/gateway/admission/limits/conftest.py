@@ -1,0 +1,71 @@
+"""The local Redis, with a key prefix per test."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from gateway.admission.limits.in_redis import RedisRateLimiter
+from tests.tcp_proxy import TcpProxy, open_tcp_proxy
+
+REDIS_URL = os.environ.get("PAYOUT_GATEWAY_TEST_REDIS", "redis://127.0.0.1:6379/9")
+
+
+@pytest.fixture
+def key_prefix(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Prefix of this test's keys in Redis."""
+    begin = f"payout-gateway-test:{secrets.token_hex(6)}:"
+    monkeypatch.setattr("gateway.admission.limits.in_redis.KEY_PREFIX", begin)
+    return begin
+
+
+@pytest.fixture
+def redis(key_prefix: str) -> Iterator[Any]:
+    client: Any = Redis.from_url(REDIS_URL, decode_responses=True)
+    try:
+        client.ping()
+    except RedisError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no Redis at {urlsplit(REDIS_URL).hostname}: {error}")
+    yield client
+    for name in client.scan_iter(f"{key_prefix}*"):
+        client.delete(name)
+    client.close()
+
+
+@pytest.fixture
+async def redis_proxy(redis: Any) -> AsyncIterator[TcpProxy]:
+    """A TCP proxy in front of Redis."""
+    parts = urlsplit(REDIS_URL)
+    async with open_tcp_proxy(parts.hostname or "127.0.0.1", parts.port or 6379) as made:
+        yield made
+
+
+@pytest.fixture
+def proxied_redis_url(redis_proxy: TcpProxy) -> str:
+    """URL of Redis through the proxy."""
+    parts = urlsplit(REDIS_URL)
+    access, at, _host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{access}{at}127.0.0.1:{redis_proxy.port}").geturl()
+
+
+@pytest.fixture
+def open_redis_limiter(
+    proxied_redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., RedisRateLimiter]:
+    """Return a factory of limiters that reach Redis through the proxy and share their tallies."""
+    monkeypatch.setattr("gateway.admission.limits.in_redis.RECONNECT_SECONDS", 0.05)
+    naming_key = secrets.token_bytes(32)
+
+    def made(processes: int = 1) -> RedisRateLimiter:
+        return RedisRateLimiter(proxied_redis_url, naming_key, processes)
+
+    return made

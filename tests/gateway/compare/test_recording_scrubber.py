@@ -1,0 +1,226 @@
+"""Scrubbing of recorded traffic: no keys, no personal data, and still usable for comparison."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+import pytest
+import schwifty
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.compare.inputs import parse_input
+from gateway.compare.rules import Rules
+from gateway.compare.scrub import OMITTED_BODY, Scrubber
+from gateway.compare.strict_json import dumps_strict, loads_strict
+from tests.gateway.compare.fake_services import build_har
+
+KEY = "a-key-of-the-recorded"
+SCRUBBER = Scrubber(b"salt", (KEY,))
+
+PERSON = {
+    "id": "R-aaaa",
+    "referenceId": "customer-4711-marshmallow",
+    "type": "individual",
+    "status": "active",
+    "name": "Quinta Marshmallow",
+    "firstName": "Quinta",
+    "lastName": "Marshmallow",
+    "email": "quinta.marsh@private.example",
+    "dob": "1815-12-10",
+    "ssn": "078-05-1120",
+    "passport": "X1234567P",
+    "address": {
+        "street1": "12 St James's Square",
+        "city": "Knightsbridge",
+        "region": "NY",
+        "postalCode": "10118",
+        "country": "US",
+        "phone": "+1 212 555 0199",
+    },
+    "payout": {
+        "primary": {"method": "bank", "currency": {"code": "USD", "name": "US Dollar"}},
+        "methodDisplay": "Bank Transfer",
+        "accounts": {
+            "bank": {
+                "name": "Quinta Marshmallow",
+                "accountNum": "8812345678",
+                "routing": "021000021",
+                "iban": "DE89370400440532013000",
+                "swiftBic": "COBADEFFXXX",
+                "governmentId": "20123456789",
+            },
+            "wallet": {"address": "quinta.marsh@private.example"},
+        },
+    },
+    "memo": "rent for Quinta in Knightsbridge",
+    "sourceAmount": "1250.00",
+    "createdAt": "2026-03-01T10:00:00.000Z",
+    "unknown": "something of Quinta's",
+    "nested": [{"accountNum": 8812345678, "amount": 10.50}],
+}
+CANARIES = (
+    KEY, "Quinta", "Marshmallow", "marshmallow", "quinta.marsh@private.example", "1815-12-10",
+    "078-05-1120", "X1234567P", "St James", "Knightsbridge", "10118", "555 0199", "8812345678",
+    "DE89370400440532013000", "370400440532013000", "20123456789", "4711",
+)  # fmt: skip
+
+
+def scrub_value(value: Any) -> Any:
+    return json.loads(SCRUBBER.scrub_body(json.dumps(value)))
+
+
+def scrub_recording() -> dict[str, Any]:
+    headers = {"X-API-Key": KEY, "Cookie": f"s={KEY}", "Content-Type": "application/json"}
+    search = "search=quinta.marsh%40private.example"
+    url = f"https://quinta:{KEY}@old.example/v1/recipients?page=2&{search}&api_key={KEY}"
+    traffic = json.loads(
+        build_har(
+            ("POST", "https://old.example/v1/recipients", PERSON, {"recipient": PERSON}, headers),
+            ("GET", url, None, {"recipients": [PERSON]}, headers),
+            ("GET", "https://old.example/v1/recipients/quinta.marsh@private.example"),
+            (
+                "GET",
+                "https://old.example/v1/recipients/R-aaaa/logs",
+                None,
+                [{"request": str(PERSON)}],
+            ),
+        )
+    )
+    traffic["log"]["comment"] = KEY
+    traffic["log"]["pages"] = [{"title": "Quinta"}]
+    for entry in traffic["log"]["entries"]:
+        entry |= {"serverIPAddress": "192.0.2.1", "comment": "Quinta", "time": 12.5}
+        entry["startedDateTime"] = "2026-03-01T10:00:00.000Z"
+        entry["response"]["headers"] = [
+            {"name": "Set-Cookie", "value": KEY},
+            {"name": "Retry-After", "value": "7"},
+            {"name": "Content-Type", "value": "application/json; charset=utf-8"},
+        ]
+    return traffic
+
+
+def test_no_key_and_no_personal_data_remain() -> None:
+    written = json.dumps(SCRUBBER.scrub_har(scrub_recording()))
+    assert [canary for canary in CANARIES if canary in written] == []
+    assert "192.0.2.1" not in written
+
+
+def test_data_needed_for_comparison_remains() -> None:
+    scrubbed_person = scrub_value(PERSON)
+    for name in ("id", "type", "status", "sourceAmount", "createdAt"):
+        assert scrubbed_person[name] == PERSON[name]
+    bank = scrubbed_person["payout"]["accounts"]["bank"]
+    assert (bank["routing"], bank["swiftBic"]) == ("021000021", "COBADEFFXXX")
+    assert scrubbed_person["payout"]["primary"] == PERSON["payout"]["primary"]  # type: ignore[index]
+    assert scrubbed_person["payout"]["methodDisplay"] == "Bank Transfer"
+    assert (scrubbed_person["address"]["country"], scrubbed_person["address"]["region"]) == (
+        "US",
+        "NY",
+    )
+    assert scrubbed_person.keys() >= PERSON.keys() - {"unknown", "nested"}
+    assert len(scrubbed_person) == len(PERSON), "names that no document lists are replaced"
+
+
+def test_replacement_has_the_shape_of_the_original() -> None:
+    scrubbed_person = scrub_value(PERSON)
+    assert re.fullmatch(r"x[0-9a-f]{12}@example\.com", scrubbed_person["email"])
+    assert re.fullmatch(r"[A-Z][a-z]{5} [A-Z][a-z]{10}", scrubbed_person["name"])
+    assert re.fullmatch(r"\d{3}-\d{2}-\d{4}", scrubbed_person["ssn"])
+    assert re.fullmatch(r"\d{10}", scrubbed_person["payout"]["accounts"]["bank"]["accountNum"])
+    assert re.fullmatch(r"19\d\d-0[1-9]-1\d", scrubbed_person["dob"])
+    iban = schwifty.IBAN(scrubbed_person["payout"]["accounts"]["bank"]["iban"])
+    assert iban.country_code == "DE"
+    assert re.fullmatch(
+        r"[a-z]{4} [a-z]{3} [A-Z][a-z]{5} [a-z]{2} [A-Z][a-z]{12}", scrubbed_person["memo"]
+    )
+
+
+def test_pseudonyms_are_stable_within_one_recording_only() -> None:
+    scrubbed_person = scrub_value(PERSON)
+    assert (
+        scrubbed_person["name"] == f"{scrubbed_person['firstName']} {scrubbed_person['lastName']}"
+    )
+    assert scrubbed_person["payout"]["accounts"]["wallet"]["address"] == scrubbed_person["email"]
+    url = SCRUBBER.scrub_url("/v1/recipients?search=quinta.marsh%40private.example")
+    assert url == f"/v1/recipients?search={scrubbed_person['email'].replace('@', '%40')}"
+    other = json.loads(Scrubber(b"another").scrub_body(json.dumps(PERSON)))
+    assert other["email"] != scrubbed_person["email"]
+    assert other["name"] != scrubbed_person["name"]
+
+
+def test_scrubbed_recording_can_be_compared() -> None:
+    text = json.dumps(SCRUBBER.scrub_har(scrub_recording()))
+    read_ = parse_input(text, "scrubbed", Rules())
+    assert [(step.method, step.operation.path) for step in read_.steps] == [
+        ("POST", "/v1/recipients"),
+        ("GET", "/v1/recipients"),
+        ("GET", "/v1/recipients/{id}"),
+        ("GET", "/v1/recipients/{id}/logs"),
+    ]
+    assert read_.steps[3].placeholder_names == set(), "the first body contains R-aaaa itself"
+
+
+def test_output_has_required_har_members_and_no_others() -> None:
+    (entry, *_) = SCRUBBER.scrub_har(scrub_recording())["log"]["entries"]
+    assert set(entry) == {"startedDateTime", "time", "request", "response", "cache", "timings"}
+    assert set(entry["request"]) == {
+        "method", "url", "httpVersion", "cookies", "headers", "queryString", "postData",
+        "headersSize", "bodySize",
+    }  # fmt: skip
+    assert [one["name"] for one in entry["response"]["headers"]] == ["Retry-After", "Content-Type"]
+    assert (entry["time"], entry["response"]["statusText"]) == (12.5, "OK")
+
+
+@pytest.mark.parametrize("text", ["<p>Quinta</p>", "{", '{"a":NaN}', "Quinta", "[" * 100_000])
+def test_non_json_body_is_omitted(text: str) -> None:
+    assert SCRUBBER.scrub_body(text) == OMITTED_BODY
+
+
+def test_base64_body_is_scrubbed() -> None:
+    coded = base64.b64encode(json.dumps(PERSON).encode()).decode()
+    content = {"text": coded, "encoding": "base64", "mimeType": "application/json"}
+    entry = SCRUBBER.scrub_entry(
+        {"request": {"method": "GET", "url": "/v1/a"}, "response": {"content": content}}
+    )
+    assert json.loads(entry["response"]["content"]["text"])["status"] == "active"
+    assert "Quinta" not in json.dumps(entry)
+
+
+def test_numbers_keep_their_text_and_duplicate_keys_remain() -> None:
+    text = '{"amount":10.50,"value":1E2,"count":12,"a":{"b":1,"b":2}}'
+    assert dumps_strict(loads_strict(text.encode())) == text
+    assert SCRUBBER.scrub_body('{"amount":10.50,"value":1.20}') == '{"amount":10.50,"value":1.20}'
+
+
+def test_salt_is_absent_from_scrubber_texts() -> None:
+    assert "salt'" not in repr(SCRUBBER)
+    assert KEY not in repr(SCRUBBER)
+
+
+NAME_TEXTS = st.text("abcdefghijklmnopqrstuvwxyzABCDEFGH ÄÖé-'", min_size=8, max_size=30).filter(
+    lambda text: len(text.replace(" ", "")) > 6
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", "memo", "status", "iban", "street1", "country", "id", "code"]),
+        NAME_TEXTS,
+        min_size=1,
+    )
+)
+def test_no_personal_text_remains_unchanged(texts: dict[str, str]) -> None:
+    scrubbed_person = scrub_value(texts)
+    for name, text in texts.items():
+        assert scrubbed_person[name] != text
+        assert len(scrubbed_person[name]) == len(text)
+
+
+@given(st.from_regex(r"R-[A-Za-z0-9]{16}", fullmatch=True))
+def test_ids_remain_unchanged(id_: str) -> None:
+    assert scrub_value({"id": id_, "ids": [id_]}) == {"id": id_, "ids": [id_]}
+    assert SCRUBBER.scrub_url(f"/v1/recipients/{id_}/payments") == f"/v1/recipients/{id_}/payments"

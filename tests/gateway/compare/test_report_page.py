@@ -1,0 +1,397 @@
+"""The HTML report in a browser: layout, filter, keyboard, print and content security."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize
+
+from gateway.compare.page import render_report_page
+from gateway.compare.rules import Rules, build_rules
+from tests.browser import open_browser
+from tests.gateway.compare.fake_services import PlannedResponse, ReceivedRequest, run_comparison
+
+HOSTILE_TEXT = '</script></style><img src=x onerror="hacked=1"><script>hacked=1</script>\'"&'
+
+RECIPIENT = {
+    "id": "R-aaaa",
+    "name": "Ada Lovelace",
+    "email": "ada@example.com",
+    "status": "active",
+    "createdAt": "2026-03-01T10:00:00.000Z",
+    "payout": {"method": "bank", "accounts": {"bank": {"accountNum": "****47"}}},
+}
+PAYMENTS = [
+    {"id": f"P-{number}", "sourceAmount": f"{number}0.00", "currency": "USD", "memo": HOSTILE_TEXT}
+    for number in range(1, 16)
+]
+
+
+def respond_as_control(heard: ReceivedRequest) -> Any:
+    path = heard.target.partition("?")[0]
+    if path == "/v1/recipients":
+        return {"ok": True, "recipients": [RECIPIENT, {**RECIPIENT, "id": "R-bbbb", "n": 1}]}
+    if path == "/v1/payments":
+        return {"ok": True, "payments": PAYMENTS}
+    return {"ok": True, "recipient": RECIPIENT}
+
+
+def respond_as_candidate(heard: ReceivedRequest) -> Any:
+    path = heard.target.partition("?")[0]
+    if path == "/v1/recipients":
+        changed = {**RECIPIENT, "name": "Ada Lovelaxe", "status": None, "routeType": "ach"}
+        del changed["email"]
+        other = {**RECIPIENT, "id": "R-bbbb", "n": 1}
+        return PlannedResponse(
+            {"ok": True, "recipients": [other, changed]}, headers={"Content-Type": "text/x"}
+        )
+    if path == "/v1/payments":
+        return {"ok": True, "payments": [{**PAYMENTS[0], "sourceAmount": "10.01"}, *PAYMENTS[2:]]}
+    if path == "/v1/recipients/R-gone":
+        return PlannedResponse(
+            {"ok": False, "errors": [{"code": "not_found", "message": "no"}]}, 404
+        )
+    if path == "/v1/recipients/R-dddd":
+        return PlannedResponse(drops_connection=True)
+    return {"ok": True, "recipient": RECIPIENT}
+
+
+READS = """
+GET /v1/recipients?page=1
+GET /v1/recipients?page=2
+GET /v1/payments
+GET /v1/recipients/R-aaaa
+GET /v1/recipients/R-gone
+GET /v1/recipients/R-dddd
+"""
+WRITE = f"""
+title = 'A title <b>with</b> {HOSTILE_TEXT.replace("'", "")}'
+[[steps]]
+name = "a write"
+request = "POST /v1/recipients"
+body = {{ a = 1 }}
+"""
+
+
+async def render_page_with_differences(*, show_values: bool) -> str:
+    rules = Rules().combine(
+        build_rules(
+            {"ignore": [{"path": "nowhere", "reason": f"because {HOSTILE_TEXT}"}]}, "rules.toml"
+        )
+    )
+    comparison = await run_comparison(
+        respond_as_control,
+        respond_as_candidate,
+        READS,
+        WRITE,
+        rules=rules,
+        show_values=show_values,
+        measure_noise=True,
+    )
+    assert {difference["kind"] for difference in comparison.report["differences"]} == {
+        *("status", "header", "missing", "extra", "type", "value", "order")
+    }
+    return render_report_page(comparison.report)
+
+
+async def render_page_without_differences() -> str:
+    same = await run_comparison(
+        lambda _: {"ok": True}, lambda _: {"ok": True}, "GET /v1/recipients"
+    )
+    return render_report_page(same.report)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    made = {}
+    for name, show_values in (("masked", False), ("shown", True)):
+        made[name] = folder / f"{name}.html"
+        made[name].write_text(
+            asyncio.run(render_page_with_differences(show_values=show_values)), encoding="utf-8"
+        )
+    made["equal"] = folder / "equal.html"
+    made["equal"].write_text(asyncio.run(render_page_without_differences()), encoding="utf-8")
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser(pages: dict[str, Path]) -> Iterator[Browser]:
+    """Open a browser after the pages exist: Playwright runs its own loop and tolerates no other."""
+    assert pages
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def console_messages() -> list[str]:
+    """Messages of the browser console, and every URL that the page requests."""
+    return []
+
+
+DESKTOP_VIEWPORT: ViewportSize = {"width": 1200, "height": 900}
+PHONE_VIEWPORT: ViewportSize = {"width": 360, "height": 740}
+
+
+def open_page(
+    browser: Browser, path: Path, console_messages: list[str] | None = None, **context_options: Any
+) -> Page:
+    context = browser.new_context(**{"viewport": DESKTOP_VIEWPORT, **context_options})
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    if console_messages is not None:
+        page.on("console", lambda message: console_messages.append(message.text))
+        page.on("pageerror", lambda error: console_messages.append(str(error)))
+        page.on("request", lambda request: console_messages.append(request.url))
+    page.goto(path.as_uri())
+    return page
+
+
+def count_visible(page: Page, selector: str = ".finding") -> int:
+    return page.locator(f"{selector}:visible").count()
+
+
+@pytest.mark.parametrize("name", ["masked", "shown"])
+def test_page_loads_nothing_external_and_logs_no_error(
+    browser: Browser, pages: dict[str, Path], console_messages: list[str], name: str
+) -> None:
+    page = open_page(browser, pages[name], console_messages)
+    page.locator("#open").click()
+    assert console_messages == [pages[name].as_uri()]
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert page.locator("img").count() == 0
+    assert page.title().startswith("9 differences, in 4 of 5 answers.")
+
+
+def test_foreign_script_is_blocked(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path, console_messages: list[str]
+) -> None:
+    spoiled = tmp_path / "spoiled.html"
+    text = pages["masked"].read_text(encoding="utf-8")
+    spoiled.write_text(text.replace("<body", "<script>hacked=1</script><body"), encoding="utf-8")
+    page = open_page(browser, spoiled, console_messages)
+    assert page.evaluate("typeof hacked") == "undefined"
+    assert any("Content Security Policy" in line for line in console_messages)
+
+
+def test_filter_narrows_by_text_kind_and_operation(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    page = open_page(browser, pages["masked"])
+    every = count_visible(page)
+    status = page.locator("[role=status]")
+    assert (every, status.inner_text()) == (9, "9 differences")
+    page.fill("#text", "sourceAmount 10.01")
+    assert (count_visible(page), status.inner_text()) == (1, "1 of 9 differences")
+    assert count_visible(page, ".group") == 1
+    page.fill("#text", "no such thing")
+    assert (count_visible(page), count_visible(page, ".nothing")) == (0, 1)
+    page.fill("#text", "")
+    page.get_by_label("missing").check()
+    assert count_visible(page) == 2
+    page.get_by_label("extra").check()
+    assert count_visible(page) == 3
+    page.select_option("#operation", "GET /v1/payments")
+    assert count_visible(page) == 1
+    page.get_by_label("missing").uncheck()
+    page.get_by_label("extra").uncheck()
+    page.select_option("#operation", "")
+    assert count_visible(page) == every
+
+
+def test_differences_can_be_grouped_by_field_and_ungrouped(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    page = open_page(browser, pages["masked"])
+    operations = page.locator(".group > h3").all_inner_texts()
+    page.get_by_label("by field").check()
+    fields = page.locator(".group > h3").all_inner_texts()
+    assert "sourceAmount" in fields
+    assert fields == sorted(fields, key=str.lower)
+    assert count_visible(page) == 9
+    assert "GET /v1/payments" in page.locator("[data-field=sourceAmount] .of").inner_text()
+    page.get_by_label("by operation").check()
+    assert page.locator(".group > h3").all_inner_texts() == operations
+    assert page.locator("[data-field=sourceAmount] .of").is_hidden()
+
+
+FOCUS_SCRIPT = """() => {
+  const one = document.activeElement, seen = one.matches("fieldset input") ? one.nextElementSibling : one;
+  const style = getComputedStyle(seen);
+  return {what: one.id || one.value || one.tagName.toLowerCase(),
+          outline: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2};
+}"""
+
+
+def test_page_works_by_keyboard_with_visible_focus(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    page = open_page(browser, pages["masked"])
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "text"
+    page.keyboard.type("missing")
+    assert count_visible(page) == 2
+    page.keyboard.press("Escape")
+    assert (count_visible(page), page.input_value("#text")) == (9, "")
+    page.keyboard.press("/")
+    stops = []
+    for _ in range(13):
+        page.keyboard.press("Tab")
+        stop = page.evaluate(FOCUS_SCRIPT)
+        assert stop["outline"], stop
+        stops.append(stop["what"])
+    assert stops[:2] == ["operation", "operation"], (
+        "one tab stop for the filter's options, then the grouping"
+    )
+    assert stops[2:9] == ["status", "header", "missing", "extra", "type", "value", "order"]
+    assert stops[9:] == ["open", "close", "summary", "summary"]
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.parentElement.open") is True
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.parentElement.open") is False
+
+
+def test_slash_typed_into_filter_is_text(browser: Browser, pages: dict[str, Path]) -> None:
+    page = open_page(browser, pages["masked"])
+    page.keyboard.press("/")
+    page.keyboard.type("/v1/payments")
+    assert page.input_value("#text") == "/v1/payments"
+    assert count_visible(page) == 2
+
+
+CONTRAST_SCRIPT = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgba = (color) => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = color;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b]
+    .map((one) => one / 255)
+    .map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, one, index) => sum + one * [0.2126, 0.7152, 0.0722][index], 0);
+  const behind = (one) => {
+    for (let at = one; at; at = at.parentElement) {
+      const color = rgba(getComputedStyle(at).backgroundColor);
+      if (color[3] === 255) return color;
+      if (color[3] !== 0) throw new Error("a background that is seen through");
+    }
+    throw new Error("no background");
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const one = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !one.checkVisibility({visibilityProperty: true})) continue;
+    if (one.closest("script, style, option, legend")) continue;
+    const style = getComputedStyle(one);
+    const [a, b] = [light(rgba(style.color)), light(behind(one))].sort((x, y) => y - x);
+    const size = parseFloat(style.fontSize), bold = style.fontWeight >= 700;
+    found.push({
+      text: walker.currentNode.data.trim().slice(0, 30),
+      ratio: (a + 0.05) / (b + 0.05),
+      needed: size >= 24 || (bold && size >= 18.66) ? 3 : 4.5,
+    });
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESKTOP_VIEWPORT, PHONE_VIEWPORT], ids=["desk", "phone"])
+def test_text_contrast_is_sufficient_in_light_and_dark(
+    browser: Browser, pages: dict[str, Path], scheme: str, viewport: Any
+) -> None:
+    page = open_page(browser, pages["masked"], color_scheme=scheme, viewport=viewport)
+    page.get_by_label("by field").check()
+    page.get_by_label("value").check()
+    measured = page.evaluate(CONTRAST_SCRIPT)  # the selected option has its own style
+    page.get_by_label("value").uncheck()
+    measured += page.evaluate(CONTRAST_SCRIPT)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    measured += page.evaluate(CONTRAST_SCRIPT)
+    assert len(measured) > 400
+    assert [one for one in measured if one["ratio"] < one["needed"]] == []
+
+
+def test_light_and_dark_themes_differ(browser: Browser, pages: dict[str, Path]) -> None:
+    papers = {
+        open_page(browser, pages["masked"], color_scheme=scheme).evaluate(
+            "getComputedStyle(document.body).backgroundColor"
+        )
+        for scheme in ("light", "dark")
+    }
+    assert len(papers) == 2
+
+
+def test_differences_are_marked_by_more_than_colour(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    page = open_page(browser, pages["masked"])
+    page.locator("#open").click()
+    lines = page.evaluate(
+        "[...document.querySelectorAll('.example mark')].map((one) => getComputedStyle(one).textDecorationLine)"
+    )
+    assert lines.count("underline") > 5
+    signs = page.evaluate(
+        "[...document.querySelectorAll('.sides .it th')].map((one) => getComputedStyle(one, '::before').content)"
+    )
+    assert signs
+    assert set(signs) == {'"≠"'}
+
+
+@pytest.mark.parametrize(
+    "viewport", [PHONE_VIEWPORT, {"width": 700, "height": 900}, DESKTOP_VIEWPORT]
+)
+def test_page_does_not_overflow_the_screen(
+    browser: Browser, pages: dict[str, Path], viewport: Any
+) -> None:
+    page = open_page(browser, pages["shown"], viewport=viewport)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+def test_print_expands_everything_and_hides_filter(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    page = open_page(browser, pages["masked"])
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator(".filter").is_hidden()
+    assert page.locator(".example:visible").count() == page.locator(".example").count() > 5
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details[open]").count() == 0
+
+
+def test_page_without_scripts_shows_every_difference(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
+    page = open_page(browser, pages["masked"], java_script_enabled=False)
+    assert page.locator(".filter").is_hidden()
+    assert page.locator(".finding:visible").count() == 9
+    page.locator("[data-field=sourceAmount] summary").click()
+    assert page.locator("[data-field=sourceAmount] .example").first.is_visible()
+
+
+def test_masked_values_are_absent_from_page_source(pages: dict[str, Path]) -> None:
+    masked, shown = (pages[name].read_text(encoding="utf-8") for name in ("masked", "shown"))
+    for canary in ("Lovela", "ada@example.com"):
+        assert canary not in masked
+        assert canary in shown
+
+
+def test_page_of_equal_sides_says_so(
+    browser: Browser, pages: dict[str, Path], console_messages: list[str]
+) -> None:
+    page = open_page(browser, pages["equal"], console_messages)
+    assert console_messages == [pages["equal"].as_uri()]
+    assert "Equal: 1 answer of each side says the same." in page.inner_text("h1")
+    assert "None in what was compared." in page.inner_text("#differences")
+    assert page.locator(".filter").count() == 0

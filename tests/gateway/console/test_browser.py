@@ -1,0 +1,258 @@
+"""The console in a browser: keyboard, small screens, dark theme and content security."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.browser import open_browser
+from tests.console import (
+    TOKEN,
+    ConsoleUnderTest,
+    open_console,
+    open_filled_console,
+    run_in_other_loop,
+)
+from tests.gateway.console.test_pages import DEPRECATION, PAGES
+
+PHONE_VIEWPORT = {"width": 360, "height": 740}
+DESKTOP_VIEWPORT = {"width": 1280, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleUnderTest]:
+    folder: Path = tmp_path_factory.mktemp("console")
+    with run_in_other_loop(lambda: open_filled_console(folder, deprecation=DEPRECATION)) as seen:
+        yield seen
+
+
+@pytest.fixture(scope="module")
+def browser(console: ConsoleUnderTest) -> Iterator[Browser]:
+    assert console
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def console_messages() -> list[str]:
+    """Messages of the browser console, and requests to other hosts."""
+    return []
+
+
+@pytest.fixture
+def page(
+    browser: Browser, console: ConsoleUnderTest, console_messages: list[str]
+) -> Iterator[Page]:
+    with browser.new_context(viewport=DESKTOP_VIEWPORT, base_url=console.url) as context:
+        page = context.new_page()
+        page.on("console", lambda message: console_messages.append(message.text))
+        page.on("pageerror", lambda error: console_messages.append(str(error)))
+        page.on(
+            "request",
+            lambda one: (
+                None if one.url.startswith(console.url) else console_messages.append(one.url)
+            ),
+        )
+        yield page
+
+
+def read_color(page: Page, selector: str, what: str) -> list[int]:
+    measured = page.locator(selector).first.evaluate(f"one => getComputedStyle(one).{what}")
+    return [int(float(part)) for part in re.findall(r"[\d.]+", str(measured))[:3]]
+
+
+def compute_luminance(rgb: list[int]) -> float:
+    parts = [part / 255 for part in rgb]
+    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def compute_contrast(foreground: list[int], background: list[int]) -> float:
+    light, dark = sorted(
+        (compute_luminance(foreground), compute_luminance(background)), reverse=True
+    )
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_pages_obey_their_csp_and_load_nothing_external(
+    page: Page, console_messages: list[str]
+) -> None:
+    for path in PAGES:
+        page.goto(path)
+        assert console_messages == [], path
+        assert page.locator("h1").count() == 1, path
+        labels = page.locator("select, textarea, input:not([type=hidden])")
+        for control in labels.all():
+            assert control.evaluate("one => one.labels.length") == 1, path
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_only_tables_scroll_sideways_on_a_phone(
+    page: Page, console_messages: list[str], dark: bool
+) -> None:
+    page.set_viewport_size(PHONE_VIEWPORT)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme="dark" if dark else "light")
+    for path in PAGES:
+        page.goto(path)
+        for details in page.locator("details").all():
+            details.evaluate("one => { one.open = true; }")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE_VIEWPORT["width"], (
+            path
+        )
+        widest = "Math.max(...[...document.querySelectorAll('main > *')].map((one) => one.getBoundingClientRect().right))"
+        assert page.evaluate(widest) <= PHONE_VIEWPORT["width"], path
+        for table in page.locator(".scroll:has(.stacks)").all():
+            assert table.evaluate("one => one.scrollWidth - one.clientWidth") <= 0, path
+        paper = read_color(page, "body", "backgroundColor")
+        assert (compute_luminance(paper) < 0.2) == dark
+        for selector in ("main", "h1", ".fine", "nav a", "main a", "footer"):
+            if page.locator(selector).count():
+                assert compute_contrast(read_color(page, selector, "color"), paper) >= 4.4, (
+                    path,
+                    selector,
+                )
+    assert console_messages == []
+
+
+def test_bars_are_visible_in_dark_theme(page: Page) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.goto("/")
+    paper = read_color(page, "body", "backgroundColor")
+    for plot in ("#at-service", "#in-gateway"):
+        for kind in ("p50", "p95", "p99"):
+            mixed = page.locator(f"{plot} .key.{kind}").evaluate(
+                "one => { const on = document.createElement('canvas').getContext('2d');"
+                " on.fillStyle = getComputedStyle(one).backgroundColor; on.fillRect(0, 0, 1, 1);"
+                " return [...on.getImageData(0, 0, 1, 1).data].slice(0, 3); }"
+            )
+            assert compute_contrast(mixed, paper) >= 3, (plot, kind)
+
+
+def press_tab_until_focused(page: Page, target: Locator, most: int = 40) -> None:
+    for _ in range(most):
+        if target.evaluate("one => one === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError("it cannot be reached by keyboard")
+
+
+def test_freeze_by_keyboard_asks_for_confirmation(page: Page, console_messages: list[str]) -> None:
+    page.goto("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    press_tab_until_focused(page, page.get_by_role("link", name="Traffic control", exact=True))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/switches")
+    press_tab_until_focused(page, page.get_by_label("Merchant").first)
+    page.keyboard.type("kiosk")
+    assert page.evaluate("document.activeElement.value") == "kiosk"
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineWidth")
+    assert float(outline.removesuffix("px")) >= 2
+    press_tab_until_focused(page, page.get_by_role("button", name="Freeze…"))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/switches/confirm?*")
+    expect(page.locator("h1")).to_have_text("Freeze writes of merchant kiosk, live and sandbox?")
+    press_tab_until_focused(page, page.get_by_role("link", name="Cancel, change nothing"))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/switches")
+    expect(page.get_by_text("No freeze is active.")).to_be_visible()
+    page.go_back()
+    press_tab_until_focused(page, page.get_by_role("button", name="Freeze", exact=True))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/switches?done=freeze")
+    expect(page.get_by_role("status")).to_contain_text("Done")
+    expect(page.locator("#freezes")).to_contain_text("merchant kiosk, live and sandbox")
+    press_tab_until_focused(page, page.get_by_role("button", name="Unfreeze…"))
+    page.keyboard.press("Enter")
+    press_tab_until_focused(page, page.get_by_role("button", name="Unfreeze", exact=True))
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/switches?done=unfreeze")
+    expect(page.get_by_text("No freeze is active.")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("console, from 127.0.0.1")
+    assert console_messages == []
+
+
+def test_explain_connects_and_highlights_each_field(
+    page: Page, console_messages: list[str]
+) -> None:
+    page.goto("/explain?example=create_recipient")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator(".lines path").first).to_be_attached()
+    marks = page.locator("[data-given]").count()
+    assert page.locator(".lines path").count() == marks > 10
+    for line in page.locator(".lines path").all()[:5]:
+        number = line.get_attribute("data-number")
+        start = line.evaluate(
+            "one => { const p = one.getPointAtLength(0), s = one.ownerSVGElement.getBoundingClientRect();"
+            " return [p.x + s.left, p.y + s.top]; }"
+        )
+        box = page.locator(f'[data-sent="{number}"]').bounding_box()
+        assert box
+        assert abs(box["x"] + box["width"] - start[0]) < 2
+        assert box["y"] <= start[1] <= box["y"] + box["height"]
+    page.locator('[data-sent="4"]').hover()
+    assert page.locator(".lit").count() == 3
+    mark = page.locator('[data-sent="5"] .mark')
+    mark.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#given-5"
+    page.set_viewport_size(PHONE_VIEWPORT)  # type: ignore[arg-type]
+    expect(page.locator(".lines")).to_be_hidden()
+    expect(mark).to_be_visible()
+    assert console_messages == []
+
+
+def test_page_refresh_keeps_open_sections(page: Page, console_messages: list[str]) -> None:
+    page.clock.install()
+    page.goto("/traffic")
+    page.locator("#requests summary").click()
+    before = page.locator("footer time").get_attribute("datetime")
+    page.locator("h1").click()
+    with page.expect_response("**/traffic"):
+        page.clock.run_for(10_500)
+    expect(page.locator("footer time")).not_to_have_attribute("datetime", str(before))
+    expect(page.locator("#requests details")).to_have_attribute("open", "")
+    page.get_by_role("button", name="Pause").click()
+    assert page.get_by_role("button", name="Pause").get_attribute("aria-pressed") == "true"
+    after = page.locator("footer time").get_attribute("datetime")
+    page.clock.run_for(30_500)
+    assert page.locator("footer time").get_attribute("datetime") == after
+    assert console_messages == []
+
+
+def test_pages_without_script_show_the_same(browser: Browser, console: ConsoleUnderTest) -> None:
+    with browser.new_context(java_script_enabled=False, base_url=console.url) as context:
+        page = context.new_page()
+        page.goto("/")
+        expect(page.locator("#figures")).to_contain_text("In doubt")
+        page.goto("/explain?example=create_recipient")
+        page.get_by_role("button", name="Explain").click()
+        expect(page.locator("#given-1")).to_be_visible()
+
+
+def test_login_by_keyboard_lasts_until_logout(browser: Browser, tmp_path: Path) -> None:
+    with run_in_other_loop(
+        lambda: open_console(tmp_path, server={"admin_token": TOKEN})
+    ) as guarded:
+        with browser.new_context(base_url=guarded.url) as context:
+            page = context.new_page()
+            page.goto("/traffic")
+            page.wait_for_url("**/login")
+            page.keyboard.type("not-the-token-of-this-one")
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("alert")).to_contain_text("not the admin token")
+            page.get_by_label("Admin token").fill(TOKEN)
+            page.keyboard.press("Enter")
+            expect(page.locator("h1")).to_have_text("Overview")
+            (cookie,) = context.cookies()
+            assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+            assert TOKEN not in cookie["value"]
+            page.goto("/switches")
+            page.get_by_role("button", name="Log out").click()
+            page.wait_for_url("**/login")
+            page.goto("/switches")
+            page.wait_for_url("**/login")

@@ -1,0 +1,136 @@
+"""The explain page: a pasted request beside its translation."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.console.explaining import format_curl_command, parse_request_text
+from gateway.docgen.curl import InvalidCurlCommand
+from tests.console import ConsoleClient, ConsoleUnderTest
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CREATE_CURL = """curl -X POST http://localhost:8080/v1/recipients \\
+  -H "X-API-Key: a key of somebody's" -d '{"type": "individual", "firstName": "Ada", "lastName": "Lovelace", "email": "ada@example.com",
+  "payout": {"primary": {"method": "bank", "currency": "USD"}, "autoswitch": {"limit": 5, "active": true},
+  "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}}}}'"""
+
+
+async def test_each_field_is_linked_to_its_translation(
+    console: ConsoleUnderTest, console_client: ConsoleClient
+) -> None:
+    before = len(console.simulator.service.list_requests("*", "*"))
+    page = await console_client.post("/explain", {"request": CREATE_CURL})
+    assert page.status == 200
+    sent = dict(
+        re.findall(r'data-sent="(\d+)"><span class="what"><span class="name">([^<]+)<', page.text)
+    )
+    given = dict(re.findall(r'data-given="(\d+)">.*?<span class="name">([^<]+)</span>', page.text))
+    assert {name: given[mark] for mark, name in sent.items()}["payout.accounts.bank.routing"] == (
+        "branchId"
+    )
+    assert set(sent) == set(given)
+    for mark in sent:
+        assert f'id="sent-{mark}"' in page.text
+        assert page.text.count(f'id="given-{mark}"') == 1
+    assert "payout.autoswitch.limit" in page.text
+    assert "not sent: stored by the gateway" in page.text
+    assert "3 current calls" in page.text
+    assert "/v1/recipients/R-EXAMPLE/accounts" in page.text
+    assert len(console.simulator.service.list_requests("*", "*")) == before
+
+
+async def test_values_are_masked_unless_shown_on_request(console_client: ConsoleClient) -> None:
+    masked = await console_client.post("/explain", {"request": CREATE_CURL})
+    shown = await console_client.post("/explain", {"request": CREATE_CURL, "values": "yes"})
+    assert '<span class="value">a***@e***</span>' in masked.text
+    assert '<span class="value">ada@example.com</span>' in shown.text
+    assert masked.text.count("1234567") == 1  # in the text area that shows the input again
+    for page in (masked, shown):
+        assert "a key of somebody" not in page.text.replace(find_textarea(page.text), "")
+
+
+def find_textarea(text: str) -> str:
+    typed = re.search("<textarea.*?</textarea>", text, re.DOTALL)
+    assert typed
+    return typed[0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ("", "No address was given"),
+        ("curl -X POST /v1/nowhere", "is not an operation of the legacy interface"),
+        ("curl -X POST /v1/recipients -d '{", "A quote is open"),
+        ("curl -X POST /v1/recipients -d '{'", "The body cannot be read: not JSON"),
+        ("curl -X POST /v1/recipients -d @/etc/hostname", "Files are not read"),
+        ("curl -X POST /v1/recipients -d @-", "Files are not read"),
+        ("curl -X", "-X needs a value"),
+        ("curl http://[", "not a valid URL"),
+        ("<script>alert(1)</script>", "No address was given"),
+        ("/<script>alert(1)</script>", "is not an operation"),
+        (f"curl /v1/recipients -d '{' ' * 70_000}'", "The request is too long"),
+    ],
+)
+async def test_invalid_request_is_reported_in_one_line(
+    console_client: ConsoleClient, request_: str, why: str
+) -> None:
+    page = await console_client.post("/explain", {"request": request_})
+    assert page.status == 422
+    assert why in page.text
+    assert "<script>alert" not in page.text
+
+
+async def test_refused_request_shows_its_refusal(console_client: ConsoleClient) -> None:
+    page = await console_client.post("/explain", {"request": "POST /v1/recipients -d '{}'"})
+    assert page.status == 200
+    assert "Refused with 406" in page.text
+
+
+async def test_long_request_does_not_block_others(
+    console: ConsoleUnderTest, console_client: ConsoleClient
+) -> None:
+    payments = [{"recipient": {"id": f"R-{at}"}, "sourceAmount": "1.00"} for at in range(600)]
+    body = json.dumps({"sourceCurrency": "USD", "payments": payments})
+    long = asyncio.create_task(
+        console_client.post("/explain", {"request": f"POST /v1/batches -d '{body}'"})
+    )
+    while not long.done():
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.01)
+        assert asyncio.get_running_loop().time() - began < 2
+    said = await long
+    assert said.status == 200
+    assert 'id="sent-600"' in said.text
+
+
+async def test_every_example_is_explained(console_client: ConsoleClient) -> None:
+    page = await console_client.get("/explain")
+    names = re.findall('<option value="([a-z_]+)">', page.text)
+    assert len(names) >= 8
+    for name in names:
+        typed = find_textarea((await console_client.get(f"/explain?example={name}")).text)
+        text = re.sub("<[^>]*>", "", typed).replace("&#34;", '"').replace("&#39;", "'")
+        said = await console_client.post("/explain", {"request": text})
+        assert (said.status, f'<h2 id="result-title">{name} ' in said.text) == (200, True), name
+
+
+async def test_file_is_never_read(tmp_path: Path) -> None:
+    (tmp_path / "body").write_text("{}")
+    for option in ("-d", "--data", "--data-binary"):
+        with pytest.raises(InvalidCurlCommand):
+            parse_request_text(f"curl /v1/recipients {option} @{tmp_path}/body")
+    assert parse_request_text("curl /v1/recipients --data-raw @x").body == b"@x"
+
+
+async def test_printed_curl_command_is_parsed_again() -> None:
+    told = parse_request_text(
+        format_curl_command("PATCH", "/v1/recipients/R-1?a=b&c=d", {"name": "it's"})
+    )
+    assert (told.method, told.target) == ("PATCH", "/v1/recipients/R-1?a=b&c=d")
+    assert b"it's" in told.body

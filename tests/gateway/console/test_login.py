@@ -1,0 +1,335 @@
+"""Console access: login, sessions, CSRF protection, and data that no page may show."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestServer
+
+from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
+from gateway.admin.authentication import create_auth_middleware as admin_door
+from gateway.admin.session import COOKIE, SESSION_SECONDS, Sessions
+from gateway.server.app import InheritedSockets, run_gateway
+from gateway.server.listener import bind_sockets
+from gateway.server.workers.admin_port import (
+    create_metrics_aggregator,
+    create_workers_admin_application,
+)
+from gateway.simulator import Service, ServiceCredentials, start
+from gateway.storage import open_store
+from gateway.storage.audit_log import list_audit_events
+from gateway.storage.freezes import list_freezes
+from tests.canaries import (
+    ACCESS_KEY,
+    API_KEY,
+    CANARIES,
+    PAYOUT,
+    PERSON,
+    SECRET_KEY,
+    SSN,
+    Objects,
+    assert_no_canary,
+    build_batch,
+    list_requests,
+)
+from tests.console import TOKEN, ConsoleClient, ConsoleUnderTest, open_console, open_console_client
+from tests.gateway.console.test_pages import PAGES
+from tests.running_gateway import KEY, House, import_lines, open_house, settings_for
+from tests.sockets import exchange
+
+FREEZE_FORM = {"do": "freeze", "merchant": "demo", "environment": ""}
+
+
+@asynccontextmanager
+async def open_token_protected_console(folder: Path) -> AsyncIterator[ConsoleUnderTest]:
+    (folder / "token").write_text(TOKEN)
+    (folder / "token").chmod(0o600)
+    async with open_console(folder, server={"admin_token_file": str(folder / "token")}) as console:
+        yield console
+
+
+async def is_frozen(console: ConsoleUnderTest) -> bool:
+    async with open_store(console.gateway.settings.state) as store:
+        return bool(await list_freezes(store))
+
+
+async def test_token_opens_login_for_browser_and_authorizes_program(tmp_path: Path) -> None:
+    async with (
+        open_token_protected_console(tmp_path) as console,
+        open_console_client(console.url) as visitor,
+    ):
+        for path in ("/", "/switches", "/metrics"):
+            sent = await visitor.get(path)
+            assert (sent.status, sent.headers["Location"]) == (303, "/login")
+            refused = await visitor.get(path, Accept="*/*")
+            assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert (await visitor.post("/switches", FREEZE_FORM, word="x")).status == 401
+        login = await visitor.get("/login")
+        assert login.status == 200
+        assert "<nav" not in login.text
+        for one in re.findall(r'"(/assets/[^"]+)"', login.text):
+            assert (await visitor.get(one)).status == 200
+        assert (await visitor.get("/assets/../switches")).status in (303, 404)
+
+        wrong = await visitor.post("/login", {"token": TOKEN[:-1] + "x"})
+        assert wrong.status == 403
+        assert TOKEN not in wrong.text
+        assert (await visitor.get("/")).status == 303
+
+        begun = await visitor.post("/login", {"token": TOKEN})
+        assert (begun.status, begun.headers["Location"]) == (303, "/")
+        cookie = begun.headers["Set-Cookie"]
+        for part in ("HttpOnly", "SameSite=Strict", "Path=/", f"Max-Age={SESSION_SECONDS}"):
+            assert part in cookie
+        assert TOKEN not in cookie
+        assert "Secure" not in cookie
+        for path in (*PAGES, "/metrics"):
+            page = await visitor.get(path)
+            assert page.status in (200, 404), path
+            assert TOKEN not in page.text
+            assert "Set-Cookie" not in page.headers
+        assert "Log out" in (await visitor.get("/")).text
+        assert (await visitor.post("/logout", {})).status == 303
+        assert (await visitor.get("/")).status == 303
+
+        bearer = {"Authorization": f"Bearer {TOKEN}"}
+        assert (await visitor.get("/", **bearer)).status == 200
+
+
+async def test_logout_ends_every_copy_of_the_session(tmp_path: Path) -> None:
+    async with (
+        open_token_protected_console(tmp_path) as console,
+        open_console_client(console.url) as visitor,
+    ):
+        await visitor.get("/login")
+        login = await visitor.post("/login", {"token": TOKEN})
+        stolen = login.headers["Set-Cookie"].partition(";")[0]
+        async with aiohttp.ClientSession() as other:
+            headers = {"Cookie": stolen, "Accept": "text/html"}
+            ask = partial(other.get, f"{console.url}/", headers=headers, allow_redirects=False)
+            async with ask() as before:
+                assert before.status == 200
+            assert (await visitor.post("/logout", {})).status == 303
+            async with ask() as after:
+                assert (after.status, after.headers["Location"]) == (303, "/login")
+
+
+async def test_wrong_tokens_do_not_delay_a_right_one(tmp_path: Path) -> None:
+    async with (
+        open_token_protected_console(tmp_path) as console,
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def ask(token: str) -> int:
+            headers = {"Authorization": f"Bearer {token}"}
+            async with session.get(f"{console.url}/metrics", headers=headers) as response:
+                return response.status
+
+        wrong = [asyncio.ensure_future(ask(f"wrong-token-number-{number}")) for number in range(12)]
+        await asyncio.sleep(0.2)
+        assert await ask(TOKEN) == 200
+        assert not any(one.done() for one in wrong)
+        assert set(await asyncio.gather(*wrong)) == {401}
+
+
+async def test_cookie_is_secure_behind_tls(tmp_path: Path) -> None:
+    async with (
+        open_token_protected_console(tmp_path) as console,
+        open_console_client(console.url) as visitor,
+    ):
+        await visitor.get("/login")
+        host = console.url.removeprefix("http://")
+        login = await visitor.post("/login", {"token": TOKEN}, Origin=f"https://{host}")
+        assert login.status == 303
+        assert "Secure" in login.headers["Set-Cookie"]
+
+
+def test_session_expires_ends_with_token_change_and_cannot_be_forged() -> None:
+    now = [1_000_000.0]
+    sessions = Sessions(TOKEN, lambda: now[0])
+    cookie = sessions.create_cookie(TOKEN)
+    assert cookie
+    assert sessions.is_valid(cookie)
+    assert not Sessions(TOKEN + "2", lambda: now[0]).is_valid(cookie)
+    number, until, digest = cookie.split(".")
+    for made_up in (
+        f"{number}.{int(until) + 1}.{digest}",
+        f"{number}.{until}.{'0' * 64}",
+        f"{number}.{until}",
+        f"{cookie} ",
+        "",
+    ):
+        assert not sessions.is_valid(made_up)
+    now[0] += SESSION_SECONDS
+    assert not sessions.is_valid(cookie)
+    assert not Sessions("").is_valid(cookie)
+    assert Sessions("").create_cookie("") is None
+
+
+CROSS_SITE_HEADERS: list[dict[str, Any]] = [
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Origin": "http://[", "Sec-Fetch-Site": ""},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Sec-Fetch-Site": "none"},
+    {"Origin": "", "Sec-Fetch-Site": ""},
+    {"Content-Type": "text/plain"},
+    {"word": ""},
+    {"word": "0" * 64},
+    {"word": "é"},
+]
+
+
+async def test_only_forms_of_this_console_change_anything(tmp_path: Path) -> None:
+    async with open_console(tmp_path) as console, open_console_client(console.url) as visitor:
+        for how in CROSS_SITE_HEADERS:
+            refused = await visitor.post("/switches", FREEZE_FORM, **how)
+            assert refused.status == 403, how
+            assert not await is_frozen(console)
+        async with open_console_client(console.url) as other:
+            theirs = await other.load_csrf_token()
+        assert (await visitor.post("/switches", FREEZE_FORM, word=theirs)).status == 403
+        for path in ("/explain", "/service", "/logout", "/login"):
+            assert (await visitor.post(path, {}, word="")).status == 403
+        for path in ("/switches?do=freeze&merchant=demo", "/switches/confirm?do=freeze"):
+            assert (await visitor.get(path)).status == 200
+        assert not await is_frozen(console)
+        assert (await visitor.post("/switches", FREEZE_FORM)).status == 303
+        assert await is_frozen(console)
+
+
+async def test_page_is_refused_to_a_rebound_host_name(tmp_path: Path) -> None:
+    async with open_console(tmp_path) as console:
+        for path in ("/", "/login", "/assets/console.css", "/switches"):
+            for head in ("Host: rebound.example", "Host: 127.0.0.1.rebound.example:80"):
+                sent = f"GET {path} HTTP/1.1\r\n{head}\r\nAccept: text/html\r\n\r\n"
+                answer = await exchange(console.gateway.running.admin_port, sent.encode())
+                assert answer is not None
+                assert answer.status == 403
+
+
+async def use_every_operation(gateway: House) -> None:
+    response = await gateway.request("POST", "/v1/recipients", PERSON | {"payout": PAYOUT})
+    recipient = response.body["recipient"]["id"]
+    batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient))).body["batch"][
+        "id"
+    ]
+    listed = await gateway.request("GET", f"/v1/batches/{batch}/payments")
+    there = Objects(recipient, batch, listed.body["payments"][0]["id"])
+    for method, path, body in list_requests(there):
+        data = {"data": body} if isinstance(body, bytes) else {"body": body}
+        await gateway.request(method, f"/v1{path}", **data)
+    await gateway.request("GET", f"/v1/{SECRET_KEY}?x={API_KEY}")
+
+
+async def test_pages_contain_no_secret_and_no_personal_data(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pair = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
+    simulator = await start(service=Service(credentials=[pair], seed=1))
+    try:
+        async with open_house(tmp_path, simulator.url) as gateway:
+            gateway.api_key = await gateway.import_key(
+                merchant="canary", api_key=API_KEY, access_key=ACCESS_KEY, secret_key=SECRET_KEY
+            )
+            await asyncio.sleep(1.1)  # until the key cache has polled
+            await use_every_operation(gateway)
+            async with open_console_client(gateway.running.admin_url) as visitor:
+                await check_every_page(visitor)
+    finally:
+        await simulator.stop()
+    logged = capfd.readouterr()
+    assert_no_canary(logged.out + logged.err)
+
+
+async def check_every_page(visitor: ConsoleClient) -> None:
+    for path in (*PAGES, "/switches/confirm?do=brownout&minutes=5"):
+        assert_no_canary((await visitor.get(path)).text)
+    tried = await visitor.post("/service", {})
+    assert_no_canary(tried.text)
+    for method, target, body in list_requests(Objects("R-abc", "B-abc", "P-abc")):
+        data = "" if isinstance(body, bytes) else f" -d {shlex.quote(json.dumps(body))}"
+        header = shlex.quote(f"X-API-Key: {API_KEY}")
+        pasted = f"curl -H {header} -X {method} {shlex.quote(f'/v1{target}')}{data}"
+        page = await visitor.post("/explain", {"request": pasted})
+        assert page.status in (200, 422), page.text
+        typed = re.search("<textarea.*?</textarea>", page.text, re.DOTALL)
+        assert typed
+        # A number sent as an id is treated as an id.
+        has_ids = isinstance(body, dict) and "ids" in body
+        hidden = tuple(one for one in CANARIES if one != SSN or not has_ids)
+        assert_no_canary(page.text.replace(typed[0], ""), hidden)
+
+
+async def test_log_and_audit_log_name_operator_without_secrets(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        open_token_protected_console(tmp_path) as console,
+        open_console_client(console.url) as visitor,
+    ):
+        await visitor.get("/login")
+        await visitor.post("/login", {"token": TOKEN})
+        assert (await visitor.post("/switches", FREEZE_FORM)).status == 303
+        async with open_store(console.gateway.settings.state) as store:
+            _imported, act = await list_audit_events(store)
+    assert (act.what, act.merchant, act.by) == ("froze", "demo", "console, from 127.0.0.1")
+    logged = "".join(capfd.readouterr())
+    assert "froze merchant demo, live and sandbox" in logged
+    assert "127.0.0.1" in logged
+    assert TOKEN not in logged
+    assert COOKIE not in logged
+
+
+async def test_worker_behind_parent_accepts_login_and_sees_client_address(tmp_path: Path) -> None:
+    settings = settings_for(
+        tmp_path, "http://127.0.0.1:9", server={"port": 0, "admin_port": 0, "admin_token": TOKEN}
+    )
+    await import_lines(settings, [KEY])
+    door = bind_sockets("127.0.0.1", 0, "SERVER__PORT")
+    inherited = InheritedSockets(door, [0], tmp_path / "admin")
+    async with run_gateway(settings, inherited):
+        workers = [tmp_path / "admin"]
+        parent = create_workers_admin_application(
+            lambda: workers,
+            create_metrics_aggregator(lambda: workers),
+            [admin_door(settings.server)],
+        )
+        async with (
+            TestServer(parent) as server,
+            open_console_client(f"http://127.0.0.1:{server.port}") as one,
+        ):
+            assert (await one.get("/")).headers["Location"] == "/login"
+            assert (await one.post("/switches", FREEZE_FORM, word="x")).status == 401
+            assert (await one.get("/login")).status == 200
+            assert (await one.post("/login", {"token": "wrong"})).status == 403
+            assert (await one.post("/login", {"token": TOKEN})).status == 303
+            assert "Overview" in (await one.get("/")).text
+            claimed = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
+            assert (await one.post("/switches", FREEZE_FORM, **claimed)).status == 303
+            assert (await one.post("/logout", {})).status == 303
+            assert (await one.get("/")).status == 303
+    async with open_store(settings.state) as store:
+        _imported, act = await list_audit_events(store)
+    assert act.by == "console, from 127.0.0.1"
+
+
+async def test_without_parent_claimed_client_address_is_ignored(tmp_path: Path) -> None:
+    async with open_console(tmp_path) as console, open_console_client(console.url) as visitor:
+        claimed = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
+        assert (await visitor.post("/switches", FREEZE_FORM, **claimed)).status == 303
+        async with open_store(console.gateway.settings.state) as store:
+            _imported, act = await list_audit_events(store)
+    assert act.by == "console, from 127.0.0.1"

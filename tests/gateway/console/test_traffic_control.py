@@ -1,0 +1,152 @@
+"""Traffic control in the console: confirmation page, scope, and the same effect as the commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.storage import Tenant, open_store
+from gateway.storage.audit_log import list_audit_events
+from gateway.storage.brownout_rows import Brownout, list_brownouts
+from gateway.storage.freezes import list_freezes
+from gateway.storage.mode_rows import list_switches
+from tests.console import ConsoleClient, ConsoleUnderTest
+from tests.operator_commands import eventually
+from tests.payouts import make_recipient
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def read_confirmation_page(visitor: ConsoleClient, query: str) -> str:
+    page = await visitor.get(f"/switches/confirm?{query}")
+    assert page.status == 200, page.text
+    return page.text
+
+
+async def test_freeze_stops_writes_and_unfreeze_resumes_them(
+    console: ConsoleUnderTest, console_client: ConsoleClient
+) -> None:
+    await make_recipient(console.gateway)
+    question = await read_confirmation_page(
+        console_client, "do=freeze&merchant=demo&environment=sandbox"
+    )
+    assert "Freeze writes of merchant demo, sandbox?" in question
+    assert "<td>demo-sandbox</td>" in question
+    fields = {"do": "freeze", "merchant": "demo", "environment": "sandbox"}
+    assert (await console_client.post("/switches", fields)).headers[
+        "Location"
+    ] == "/switches?done=freeze"
+    ada = {"type": "individual", "firstName": "A", "lastName": "B", "email": "ada@example.com"}
+    response = await console.gateway.request("POST", "/v1/recipients", ada)
+    assert (response.status, response.body["errors"][0]["code"]) == (500, "internal_server_error")
+    assert (await console_client.post("/switches", fields)).status == 409
+    page = await console_client.get("/switches?done=freeze")
+    assert "Writes of <b>merchant demo, sandbox</b> are frozen" in page.text
+    assert "Running gateways apply it within a second" in page.text
+
+    assert "End the freeze of" in await read_confirmation_page(
+        console_client, "do=unfreeze&merchant=demo&environment=sandbox"
+    )
+    assert (await console_client.post("/switches", {**fields, "do": "unfreeze"})).status == 303
+    async with open_store(console.gateway.settings.state) as store:
+        assert await list_freezes(store) == []
+    await make_recipient(console.gateway, "bob")
+
+
+async def test_mode_is_switched_for_a_key_and_a_group(
+    console: ConsoleUnderTest, console_client: ConsoleClient
+) -> None:
+    query = "do=mode&merchant=&key=demo-sandbox&group=balances&mode=forward"
+    question = await read_confirmation_page(console_client, query)
+    assert "Balances of demo sandbox, key demo-sandbox" in question
+    assert "requests are passed unchanged to the legacy service" in question
+    fields = dict(part.split("=") for part in query.split("&"))
+    assert (await console_client.post("/switches", fields)).status == 303
+    async with open_store(console.gateway.settings.state) as store:
+        (switch,) = await list_switches(store)
+        assert (switch.tenant, switch.key) == (Tenant("demo", "sandbox"), "demo-sandbox")
+        assert (switch.group, switch.mode) == ("balances", "forward")
+        assert (await list_audit_events(store))[-1].by == "console, from 127.0.0.1"
+    everything = {"do": "mode", "merchant": "demo", "key": "", "group": "", "mode": "translate"}
+    assert "had their own mode" in await read_confirmation_page(
+        console_client, "do=mode&merchant=demo&group=&mode=translate"
+    )
+    assert (await console_client.post("/switches", everything)).status == 303
+    async with open_store(console.gateway.settings.state) as store:
+        assert {(one.key, one.mode) for one in await list_switches(store)} == {("", "translate")}
+
+
+async def load_brownouts(console: ConsoleUnderTest) -> list[Brownout]:
+    async with open_store(console.gateway.settings.state) as store:
+        return await list_brownouts(store)
+
+
+async def test_brownout_is_started_and_cancelled(
+    console: ConsoleUnderTest, console_client: ConsoleClient
+) -> None:
+    query = "do=brownout&minutes=15&merchant=&key=demo-sandbox&operation=balances&counts="
+    assert "read_balances" in await read_confirmation_page(console_client, query)
+    fields = dict(part.split("=") for part in query.split("&"))
+    assert (await console_client.post("/switches", fields)).status == 303
+    (one,) = await load_brownouts(console)
+    assert (one.key, one.refuses, one.ended) == ("demo-sandbox", True, False)
+    assert 890 < (one.ends_at - one.begins_at).total_seconds() <= 900
+
+    async def is_met() -> bool:
+        return (await console.gateway.request("GET", "/v1/profile/balances")).status == 403
+
+    await eventually(is_met)
+    assert "under way" in await read_confirmation_page(
+        console_client, f"do=brownout-off&id={one.id}"
+    )
+    assert (
+        await console_client.post("/switches", {"do": "brownout-off", "id": one.id})
+    ).status == 303
+    assert [brownout.ended for brownout in await load_brownouts(console)] == [True]
+    again = await console_client.post("/switches", {"do": "brownout-off", "id": one.id})
+    assert again.status == 409
+    counting = {**fields, "operation": "", "counts": "yes"}
+    assert (await console_client.post("/switches", counting)).status == 303
+    assert [brownout.refuses for brownout in await load_brownouts(console)] == [True, False]
+    assert (await console_client.post("/switches", {"do": "brownout-off", "id": ""})).status == 303
+
+
+INVALID_ACTIONS = [
+    "do=nothing",
+    "",
+    "do=freeze&merchant=nobody",
+    "do=freeze&environment=moon",
+    "do=mode&key=demo-sandbox&mode=sideways",
+    "do=mode&key=demo-sandbox&mode=forward&group=none",
+    "do=mode&key=demo&mode=forward",
+    "do=mode&merchant=nobody&mode=translate",
+    "do=mode&key=&mode=translate",
+    "do=mode&merchant=nobody&key=demo-sandbox&mode=translate",
+    "do=brownout&minutes=7",
+    "do=brownout&minutes=5&merchant=nobody",
+    "do=brownout&minutes=5&merchant=demo&key=nobody",
+    "do=brownout&minutes=5&operation=nothing",
+    "do=brownout-off&id=none",
+]
+
+
+async def test_invalid_action_is_reported_and_changes_nothing(
+    console: ConsoleUnderTest, console_client: ConsoleClient
+) -> None:
+    async with open_store(console.gateway.settings.state) as store:
+        before = await list_audit_events(store)
+    for query in INVALID_ACTIONS:
+        assert (await console_client.get(f"/switches/confirm?{query}")).status == 409, query
+        fields = dict(part.split("=") for part in query.split("&") if part)
+        assert (await console_client.post("/switches", fields)).status == 409, query
+    async with open_store(console.gateway.settings.state) as store:
+        assert await list_audit_events(store) == before
+
+
+async def test_key_names_are_typed_if_there_are_too_many_to_list(
+    console_client: ConsoleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert '<select id="mode-key"' in (await console_client.get("/switches")).text
+    monkeypatch.setattr("gateway.console.traffic_control.CHOICES", 0)
+    page = await console_client.get("/switches")
+    assert '<input id="mode-key" name="key"' in page.text
+    assert "demo-sandbox</option>" not in page.text

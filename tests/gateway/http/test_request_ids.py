@@ -1,0 +1,22 @@
+import os
+import re
+
+from gateway.http.request_ids import IDS_PER_READ, generate_id
+
+
+def test_tokens_are_unique_and_shaped_like_request_ids() -> None:
+    tokens = [generate_id() for _ in range(3 * IDS_PER_READ)]
+    assert len(set(tokens)) == len(tokens)
+    assert all(re.fullmatch("[0-9a-f]{24}", text) for text in tokens)
+
+
+def test_forked_process_has_other_tokens() -> None:
+    generate_id()
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(writing, generate_id().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as told:
+        os.close(writing)
+        assert told.read() not in [generate_id() for _ in range(IDS_PER_READ)]

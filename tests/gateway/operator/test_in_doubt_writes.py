@@ -1,0 +1,78 @@
+"""Writes in doubt: the gauges and the list agree."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.operator.in_doubt_writes import load_in_doubt_writes
+from gateway.operator.metrics_page import load_gauges
+from gateway.storage import Store, open_store
+from gateway.storage.operations import DONE, IN_DOUBT, RUNNING, SENT
+from gateway.storage.tables import journal, writes
+from tests.running_gateway import settings_for
+
+LONG_AGO = timedelta(minutes=10)
+
+
+async def insert_operation(
+    store: Store, state: str, why: str | None, write_states: list[str]
+) -> None:
+    """Insert an operation that began ten minutes ago, and its writes."""
+    at, owner = store.clock() - LONG_AGO, {"merchant": "demo", "environment": "sandbox"}
+    row = {
+        **owner,
+        "id": "0" * 32,
+        "key_id": "k",
+        "key_name": "k",
+        "operation": "start_batch",
+        "request_id": "r",
+        "fingerprint": "f",
+        "state": state,
+        "why": why,
+        "instance": "gone",
+        "turn": 1,
+        "deserted": False,
+        "began_at": at,
+    }
+    path = "/batches/B-AAAAAAAAAAAAAAAAAAAAAA/start-processing"
+    async with store.write() as connection:
+        await connection.execute(journal.insert().values(row))
+        for number, one in enumerate(write_states):
+            await connection.execute(
+                writes.insert().values(
+                    **owner,
+                    undertaking=row["id"],
+                    number=number,
+                    method="POST",
+                    path=path,
+                    alike="",
+                    entered_at=at,
+                    state=one,
+                )
+            )
+
+
+@pytest.mark.parametrize(
+    ("state", "why", "write_states", "number"),
+    [
+        (IN_DOUBT, "cannot tell", [SENT], 1),
+        (RUNNING, "cannot tell", [SENT], 1),
+        (IN_DOUBT, "the service cannot be read", ["answered", "answered"], 1),
+        (RUNNING, "the service cannot be read", ["answered", "answered"], 1),
+        (RUNNING, None, ["answered"], 0),
+        (IN_DOUBT, "the service cannot be read", [], 0),
+        (DONE, None, ["answered"], 0),
+    ],
+)
+async def test_write_under_repeated_probing_is_still_in_doubt(
+    state: str, why: str | None, write_states: list[str], number: int, tmp_path: Path
+) -> None:
+    async with open_store(settings_for(tmp_path, "http://127.0.0.1:9").state) as store:
+        await insert_operation(store, state, why, write_states)
+        gauges = await load_gauges(store)
+        listed = await load_in_doubt_writes(store, watch_seconds=0)
+    assert gauges.unsettled == len(listed) == number
+    assert (gauges.unsettled_seconds >= LONG_AGO.total_seconds()) == bool(number)

@@ -1,0 +1,443 @@
+"""A restored state: it starts no batch until it has been reconciled with the service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from sqlalchemy import delete, select
+
+from gateway.config.settings import Settings
+from gateway.server.app import run_gateway
+from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.storage import open_store
+from gateway.storage.restore_detection import HighWaterMark, load_restore_state, read_mark
+from gateway.storage.tables import journal
+from tests.operator_commands import (
+    LOST,
+    eventually,
+    log_to_file,
+    read_log,
+    run_command,
+    write_configuration,
+)
+from tests.payouts import done, make_batch, make_recipient, payment_ids
+from tests.processes import command, configuration, serving
+from tests.running_gateway import KEY, Got, House, import_lines, settings_for
+from tests.signed_requests import SigningClient, extract_error, send_raw
+from tests.sockets import until
+
+
+class RestorableGateway:
+    """A simulated service, and a gateway state that can be saved and restored."""
+
+    def __init__(self, folder: Path, service: Service, simulator: Simulator) -> None:
+        self.folder = folder
+        self.service = service
+        self.settings = settings_for(folder, simulator.url)
+
+    @property
+    def mark_file(self) -> Path:
+        return self.settings.state.mark_path
+
+    @asynccontextmanager
+    async def open_gateway(self, settings: Settings | None = None) -> AsyncIterator[House]:
+        settings = settings or self.settings
+        async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
+            yield House(running, settings, session)
+
+    def save_database(self) -> None:
+        shutil.copy(self.folder / "gateway.db", self.folder / "saved.db")
+
+    def restore_database(self) -> None:
+        shutil.copy(self.folder / "saved.db", self.folder / "gateway.db")
+
+    async def run_reconcile(self, *words: str, code: int = 0) -> Any:
+        return json.loads(
+            (await run_command(self.folder, "reconcile", *words, "--json", code=code)).stdout
+        )
+
+
+@asynccontextmanager
+async def open_restorable_gateway(
+    folder: Path, **switches: Any
+) -> AsyncIterator[RestorableGateway]:
+    service = Service(seed=1, options=Switches(**switches))
+    simulator = await start(service=service)
+    write_configuration(folder, simulator.url)
+    restorable = RestorableGateway(folder, service, simulator)
+    await import_lines(restorable.settings, [KEY])
+    try:
+        with log_to_file(folder):
+            yield restorable
+    finally:
+        await simulator.stop()
+
+
+async def start_batch(gateway: House, batch: str) -> Got:
+    return await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+
+
+async def edit_batch(gateway: House, batch: str) -> None:
+    (payment,) = await payment_ids(gateway, batch)
+    change = {"sourceAmount": "6.00"}
+    await done(gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+
+
+def is_refused_as_restored(response: Got) -> bool:
+    (error,) = response.body["errors"]
+    return (response.status, error["code"]) == (500, "internal_server_error") and (
+        "records are being checked" in error["message"]
+    )
+
+
+async def restore_outdated_database(restorable: RestorableGateway) -> str:
+    """Save a state with one batch, use it, restore the old copy; return the batch's id."""
+    async with restorable.open_gateway() as gateway:
+        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+    restorable.save_database()
+    async with restorable.open_gateway() as gateway:
+        await make_recipient(gateway, "later")
+    restorable.restore_database()
+    return batch
+
+
+async def test_restore_mark_advances_with_writes_and_at_shutdown(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable:
+        async with restorable.open_gateway() as gateway:
+            await make_recipient(gateway)
+            await until(lambda: read_mark(restorable.mark_file).number == 1)
+            await make_recipient(gateway, "bob")
+        assert read_mark(restorable.mark_file) == HighWaterMark(0, 2)
+        assert restorable.mark_file == tmp_path / "gateway.key.mark"
+
+
+async def test_restored_state_starts_no_batch_until_reconciled(
+    tmp_path: Path,
+) -> None:
+    async with open_restorable_gateway(tmp_path, processing_seconds=60) as restorable:
+        batch = await restore_outdated_database(restorable)
+        async with restorable.open_gateway() as gateway:
+            for words in ("database_restored", "could be paid twice", "payout-gateway reconcile"):
+                assert words in read_log(tmp_path)
+            assert is_refused_as_restored(await start_batch(gateway, batch))
+            assert restorable.service.batch_starts == []
+            await make_recipient(gateway, "other")  # everything else continues
+            doctor = json.loads((await run_command(tmp_path, "doctor", "--json", code=1)).stdout)
+            assert [
+                finding["state"]
+                for finding in doctor["findings"]
+                if finding["looked_at"] == "state"
+            ] == ["error"]
+            report = await restorable.run_reconcile()
+            assert (report["restored"], report["cleared"]) == (True, True)
+            started = await start_batch(gateway, batch)
+            assert (started.status, started.body["batch"]["status"]) == (200, "processing")
+        assert read_mark(restorable.mark_file).generation == 1
+        async with restorable.open_gateway() as gateway:
+            batch = await make_batch(gateway, await make_recipient(gateway, "third"), "5.00")
+            assert (await start_batch(gateway, batch)).status == 200
+
+
+async def test_restored_state_refuses_signed_start_of_superseded_batch(
+    tmp_path: Path,
+) -> None:
+    async with open_restorable_gateway(
+        tmp_path, inferred=False, processing_seconds=60
+    ) as restorable:
+        async with restorable.open_gateway() as gateway:
+            batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+        (upstream,) = restorable.service.find_or_create_tenant().batches
+        restorable.save_database()
+        async with (
+            restorable.open_gateway() as gateway
+        ):  # the batch that replaces this one, and pays it
+            await edit_batch(gateway, batch)
+            assert (await start_batch(gateway, batch)).status == 200
+        restorable.restore_database()
+        async with restorable.open_gateway() as gateway:
+            path = f"/v1/batches/{upstream}/start-processing"
+            heard = await send_raw(
+                gateway, SigningClient().build_request("POST", path, stamp=int(time.time()))
+            )
+            assert extract_error(heard) == (500, "internal_server_error")
+            assert "records are being checked" in heard.parse_json["errors"][0]["message"]
+        assert len(restorable.service.batch_starts) == 1
+
+
+async def test_restored_state_does_not_continue_start_begun_before_backup(
+    tmp_path: Path,
+) -> None:
+    async with open_restorable_gateway(
+        tmp_path, inferred=False, processing_seconds=60
+    ) as restorable:
+        async with restorable.open_gateway() as gateway:
+            batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+            await edit_batch(gateway, batch)
+            restorable.service.faults.append(Fault("POST", "/v1/batches", **LOST))
+            assert (await start_batch(gateway, batch)).status == 500
+        restorable.save_database()
+        async with restorable.open_gateway() as gateway:
+            await make_recipient(gateway, "later")
+        restorable.restore_database()
+        async with restorable.open_gateway() as gateway:
+            listed = await run_command(tmp_path, "writes", "unsettled", "--json")
+            (left,) = json.loads(listed.stdout)["writes"]
+            made = list(restorable.service.find_or_create_tenant().batches)[1]
+            await run_command(tmp_path, "writes", "settle", left["write"], "--made", made, "--yes")
+            assert is_refused_as_restored(await start_batch(gateway, batch))
+            assert restorable.service.batch_starts == []
+            await restorable.run_reconcile(code=1)
+            await run_command(tmp_path, "unfreeze", "--all")
+            assert (await start_batch(gateway, batch)).status == 200
+        assert len(restorable.service.batch_starts) == 1
+
+
+async def test_restored_state_stays_restored_after_more_writes(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable:
+        batch = await restore_outdated_database(restorable)
+        async with restorable.open_gateway() as gateway:
+            for name in ("a", "b", "c"):
+                await make_recipient(gateway, name)
+        async with restorable.open_gateway() as gateway:
+            assert is_refused_as_restored(await start_batch(gateway, batch))
+
+
+async def test_mark_of_another_machine_does_not_undo_reconciliation(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable:
+        batch = await restore_outdated_database(restorable)
+        other = tmp_path / "another.mark"
+        shutil.copy(restorable.mark_file, other)
+        await restorable.run_reconcile()
+        state = restorable.settings.state.model_copy(update={"mark_file": other})
+        settings = restorable.settings.model_copy(update={"state": state})
+        async with restorable.open_gateway(settings) as gateway:
+            assert (await start_batch(gateway, batch)).status == 200
+
+
+async def test_partial_reconciliation_does_not_clear_restored_state(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable:
+        batch = await restore_outdated_database(restorable)
+        report = await restorable.run_reconcile("--merchant", "demo")
+        assert (report["restored"], report["cleared"]) == (True, False)
+        restorable.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
+        report = await restorable.run_reconcile(code=2)
+        assert (report["complete"], report["cleared"]) == (False, False)
+        async with restorable.open_gateway() as gateway:
+            assert is_refused_as_restored(await start_batch(gateway, batch))
+
+
+async def test_merchant_without_active_key_does_not_block_others(
+    tmp_path: Path,
+) -> None:
+    async with open_restorable_gateway(tmp_path, processing_seconds=60) as restorable:
+        pair = {"access_key": "GONE", "secret_key": "not theirs any more"}
+        left = {**KEY, **pair, "merchant": "left", "api_key": "their-api-key", "name": "left"}
+        await import_lines(restorable.settings, [left])
+        batch = await restore_outdated_database(restorable)
+        refused = await run_command(tmp_path, "reconcile", "--leave-out", "left", code=2)
+        assert "a key of left sandbox is active" in refused.stderr
+        await run_command(tmp_path, "keys", "revoke", "left")
+        report = await restorable.run_reconcile(code=2)
+        assert report["cleared"] is False
+        assert report["unreadable"][0]["what_to_do"].endswith("--leave-out left can skip it")
+        refused = await run_command(tmp_path, "reconcile", "--leave-out", "nobody", code=2)
+        assert "there is no merchant nobody" in refused.stderr
+        report = await restorable.run_reconcile("--leave-out", "left")
+        assert (report["cleared"], report["left_out"]) == (
+            True,
+            [{"merchant": "left", "environment": "sandbox"}],
+        )
+        async with restorable.open_gateway() as gateway:
+            assert (await start_batch(gateway, batch)).status == 200
+
+
+async def test_batches_lost_by_restore_are_findings(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable:
+        async with restorable.open_gateway() as gateway:
+            recipient = await make_recipient(gateway)
+        restorable.save_database()
+        async with restorable.open_gateway() as gateway:
+            batch = await make_batch(gateway, recipient, "5.00")
+            assert (await start_batch(gateway, batch)).status == 200
+        restorable.restore_database()
+        report = await restorable.run_reconcile(code=1)
+        (lost,) = restorable.service.find_or_create_tenant().batches
+        found = [
+            (finding["kind"], finding["id"], finding["upstream"]) for finding in report["findings"]
+        ]
+        assert found == [("unknown", batch, lost)]
+        assert report["cleared"] is True
+        report = await restorable.run_reconcile()
+        assert (report["findings"], report["unknown"][0]["id"]) == ([], lost)
+        async with (
+            restorable.open_gateway() as gateway
+        ):  # a client that is told that there is none would create it again
+            assert (await done(gateway, "GET", f"/batches/{batch}"))["batch"]["amount"] == "5.00"
+            await run_command(tmp_path, "unfreeze", "--all")
+            assert (await start_batch(gateway, batch)).status == 406
+
+
+async def test_findings_of_restored_state_are_reviewed_before_any_start(tmp_path: Path) -> None:
+    async with open_restorable_gateway(
+        tmp_path, inferred=False, processing_seconds=60
+    ) as restorable:
+        async with restorable.open_gateway() as gateway:
+            batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+            await edit_batch(gateway, batch)
+        restorable.save_database()
+        async with restorable.open_gateway() as gateway:
+            assert (await start_batch(gateway, batch)).status == 200
+        restorable.restore_database()
+        async with restorable.open_gateway() as gateway:
+            assert is_refused_as_restored(await start_batch(gateway, batch))
+            report = await restorable.run_reconcile(code=1)
+            assert (report["cleared"], report["frozen"]) == (True, True)
+            # Like a client that retries: the gateway knows no more about its payments than before.
+            assert "stopped" in (await start_batch(gateway, batch)).body["errors"][0]["message"]
+            assert len(restorable.service.batch_starts) == 1
+
+
+async def test_recipients_created_since_backup_resolve_by_client_ids(
+    tmp_path: Path,
+) -> None:
+    async with open_restorable_gateway(
+        tmp_path, recipient_id_length=20, max_page_size=5
+    ) as restorable:
+        async with restorable.open_gateway() as gateway:
+            for number in range(15):
+                await make_recipient(gateway, f"early-{number}")
+        restorable.save_database()
+        async with restorable.open_gateway() as gateway:
+            recipient = await make_recipient(gateway, "late")
+            assert recipient not in restorable.service.find_or_create_tenant().recipients
+        restorable.restore_database()
+        report = await restorable.run_reconcile()
+        assert (report["cleared"], report["findings"]) == (True, [])
+        # Clients know every recipient of the second page, and all later ones are older.
+        assert len(restorable.service.list_requests("GET", "/v1/recipients")) == 2
+        async with restorable.open_gateway() as gateway:
+            path = f"/recipients/{recipient}"
+            assert (await done(gateway, "GET", path))["recipient"]["id"] == recipient
+
+
+async def test_reconcile_ends_with_whether_starts_are_allowed_and_next_step(
+    tmp_path: Path,
+) -> None:
+    async with open_restorable_gateway(tmp_path, inferred=False) as restorable:
+        await restore_outdated_database(restorable)
+        part = await run_command(tmp_path, "reconcile", "--merchant", "demo", code=1)
+        assert read_last_line(part.stdout) == (
+            "The state was restored: no batch is started yet; run `reconcile` without --merchant "
+            "and --environment."
+        )
+        restorable.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
+        unread = await run_command(tmp_path, "reconcile", code=2)
+        assert "no batch is started yet, because something could not be read" in unread.stdout
+        found = await run_command(tmp_path, "reconcile", code=1)
+        assert "there are findings, so all writes are now frozen" in read_last_line(found.stdout)
+        assert "run `payout-gateway unfreeze --all`" in read_last_line(found.stdout)
+        assert "restored" not in (await run_command(tmp_path, "reconcile")).stdout
+
+
+def read_last_line(output: str) -> str:
+    return output.splitlines()[-1]
+
+
+async def test_service_that_lists_no_batches_is_a_finding(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path, inferred=False) as restorable:
+        await restore_outdated_database(restorable)
+        report = await restorable.run_reconcile(code=1)
+        assert [finding["kind"] for finding in report["findings"]] == ["unlisted"]
+        assert "compare it in the dashboard" in report["findings"][0]["what_to_do"]
+        assert report["cleared"] is True
+        assert (await restorable.run_reconcile())["findings"] == []
+
+
+async def test_missing_mark_is_created_without_alarm(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable:
+        batch = await restore_outdated_database(restorable)
+        restorable.mark_file.unlink()
+        async with restorable.open_gateway() as gateway:
+            assert (await start_batch(gateway, batch)).status == 200
+        assert read_mark(restorable.mark_file).number > 0
+
+
+async def test_unwritable_mark_is_reported_and_stops_nothing(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable:
+        nowhere = restorable.settings.state.model_copy(
+            update={"mark_file": tmp_path / "no" / "mark"}
+        )
+        async with restorable.open_gateway(
+            restorable.settings.model_copy(update={"state": nowhere})
+        ) as gateway:
+            await make_recipient(gateway)
+            await asyncio.sleep(1.5)
+            await make_recipient(gateway, "bob")
+            await asyncio.sleep(1.5)
+        assert read_log(tmp_path).count("restore_mark_not_written") == 1
+
+
+async def test_invalid_mark_is_reported_at_start(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    await import_lines(settings_for(tmp_path, "http://127.0.0.1:9"), [KEY])
+    (tmp_path / "gateway.key.mark").write_text("{}")
+    ended = command("serve", folder=tmp_path)
+    assert ended.returncode == 2
+    assert "gateway.key.mark cannot be read" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+async def test_restore_under_running_gateway_is_detected(tmp_path: Path) -> None:
+    async with (
+        open_restorable_gateway(tmp_path) as restorable,
+        restorable.open_gateway() as gateway,
+    ):
+        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+        await until(lambda: read_mark(restorable.mark_file).number == 2)
+        # As a database server restores: without notice to the gateway.
+        async with open_store(restorable.settings.state) as store, store.write() as connection:
+            last = await connection.scalar(select(journal.c.id).where(journal.c.number == 2))
+            await connection.execute(delete(journal).where(journal.c.id == last))
+
+        async def is_noticed() -> bool:
+            async with open_store(restorable.settings.state) as store:
+                return (await load_restore_state(store)).is_restored
+
+        await eventually(is_noticed)
+        assert is_refused_as_restored(await start_batch(gateway, batch))
+
+
+async def test_installed_commands_report_restored_state(tmp_path: Path) -> None:
+    async with open_restorable_gateway(tmp_path) as restorable:
+        batch = await restore_outdated_database(restorable)
+        base_url = restorable.settings.environments.select_configured()["sandbox"].base_url
+        (tmp_path / "gateway.toml").write_text(configuration(base_url))
+        headers = {"X-API-Key": KEY["api_key"]}
+        async with serving(tmp_path) as gateway, aiohttp.ClientSession(headers=headers) as session:
+
+            async def asked() -> int:
+                url = f"{gateway.url}/v1/batches/{batch}/start-processing"
+                async with session.post(url) as answer:
+                    return answer.status
+
+            assert await asked() == 500
+            (line,) = [
+                log_line
+                for log_line in gateway.parse_log()
+                if log_line["event"] == "database_restored"
+            ]
+            assert {"reason", "hint"} <= line.keys()
+            assert line["level"] == "error"
+            ended = await asyncio.to_thread(command, "reconcile", folder=tmp_path)
+            assert (ended.returncode, ended.stderr) == (0, "")
+            assert "The state was restored: batches are started again." in ended.stdout
+            assert await asked() == 200
+            assert await gateway.stop() == 0

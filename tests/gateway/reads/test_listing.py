@@ -1,0 +1,427 @@
+"""Lists, read from an in-memory service: which pages are requested, and what they give."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gateway.reads.listing import ListReader
+from gateway.reads.recipient_cache.scan import PAGE_SIZE, SIDE_BY_SIDE, TRIES
+from gateway.storage.tenants import Tenant
+from mappings.effects import Call, ListPage, ListQuery
+from mappings.failures import Problem, Refused, Unreachable
+
+OWNER = Tenant("demo", "sandbox")
+PATH = "/things"
+HIDDEN_IDS = frozenset({"T9999"})
+"""Somebody is remembered as gone, whoever that is."""
+
+
+def build_row(number: int, **fields: Any) -> dict[str, Any]:
+    return {"id": f"T{number:04d}", "number": number, "made": number, **fields}
+
+
+def build_rows(n: int) -> list[dict[str, Any]]:
+    return [build_row(number) for number in range(n)]
+
+
+def build_query(**changes: Any) -> ListQuery:
+    """Build a query for all rows by number; the gateway filters unless ``ask`` is given."""
+    question = ListQuery(
+        PATH,
+        "rows",
+        page=1,
+        page_size=10_000,
+        is_hidden=lambda row: bool(row.get("hidden")),
+        is_match=lambda _row: True,
+        sort_key=lambda row: row["number"],
+        is_descending=False,
+        native_query=None,
+        prefilter={},
+    )
+    return dataclasses.replace(question, **changes)
+
+
+@dataclass
+class InMemoryList:
+    """A list paged as the service pages; ``before`` runs ahead of every answer."""
+
+    rows: list[dict[str, Any]]
+    most: int = 10**9
+    before: Callable[[dict[str, str]], None] = lambda _query: None
+    meta: Callable[[dict[str, int]], Any] = lambda meta: meta
+    calls: list[Call] = field(default_factory=list)
+    running_calls: int = 0
+    max_concurrent_calls: int = 0
+
+    async def make(self, call: Call) -> Any:
+        self.calls.append(call)
+        self.running_calls += 1
+        self.max_concurrent_calls = max(self.max_concurrent_calls, self.running_calls)
+        try:
+            await asyncio.sleep(0)
+            query = dict(call.query)
+            self.before(query)
+            return self.page(query)
+        finally:
+            self.running_calls -= 1
+
+    def page(self, query: dict[str, str]) -> dict[str, Any]:
+        number, size = int(query["page"]), min(int(query.get("pageSize", "10")), self.most)
+        rows = sorted(self.rows, key=lambda row: row["made"])[(number - 1) * size : number * size]
+        pages = -(-len(self.rows) // size)
+        counts = {"page": number, "pages": pages, "records": len(self.rows)}
+        return {"ok": True, "rows": rows, "meta": self.meta(counts)}
+
+    async def find(self, question: ListQuery, listing: ListReader | None = None) -> ListPage:
+        return await (listing or ListReader()).query(question, self.make, OWNER)
+
+
+def list_numbers(result: ListPage) -> list[int]:
+    return [row["number"] for row in result.rows]
+
+
+# One call
+
+
+async def test_query_that_service_supports_is_forwarded() -> None:
+    memory = InMemoryList(build_rows(25))
+    query = {"page": "2", "pageSize": "10", "orderBy": "name"}
+    result = await memory.find(build_query(page=2, page_size=10, ask=query))
+    assert memory.calls == [Call("GET", PATH, query=query)]
+    assert (list_numbers(result), result.pages, result.records) == (list(range(10, 20)), 3, 25)
+
+
+async def test_counts_of_service_override_requested_page_size() -> None:
+    memory = InMemoryList(build_rows(25), most=5)
+    result = await memory.find(build_query(page_size=10, ask={"page": "1", "pageSize": "10"}))
+    assert (list_numbers(result), result.pages, result.records) == (list(range(5)), 5, 25)
+
+
+async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() -> None:
+    memory = InMemoryList(build_rows(25))
+
+    async def make(call: Call) -> Any:
+        last = {**call.query, "page": str(min(int(call.query["page"]), 3))}
+        return await memory.make(dataclasses.replace(call, query=last))
+
+    query = {"page": "9", "pageSize": "10"}
+    result = await ListReader().query(build_query(page=9, page_size=10, ask=query), make, OWNER)
+    assert (list(result.rows), result.pages, result.records) == ([], 3, 25)
+
+
+# Scans
+
+
+async def test_scan_reads_large_pages_by_creation_date_with_narrowing_filters() -> None:
+    memory = InMemoryList(build_rows(PAGE_SIZE + 1))
+    await memory.find(build_query(narrow={"country": "US"}))
+    sorting = {"orderBy": "createdAt", "sortBy": "asc"}
+    queries = [dict(call.query) for call in memory.calls]
+    for number in ("1", "2"):
+        page = {"page": number, "pageSize": str(PAGE_SIZE), "country": "US", **sorting}
+        assert page in queries
+        queries = [query for query in queries if query != page]
+    assert queries == []
+
+
+@pytest.mark.parametrize("n", [0, 1, PAGE_SIZE - 1, PAGE_SIZE, PAGE_SIZE + 1, 5 * PAGE_SIZE + 3])
+async def test_scan_returns_every_row_once(n: int) -> None:
+    result = await InMemoryList(build_rows(n)).find(build_query())
+    assert list_numbers(result) == list(range(n))
+    assert (result.pages, result.records) == (min(n, 1), n)
+
+
+async def test_filtered_rows_are_counted_over_all_pages_and_paged() -> None:
+    question = build_query(where=lambda row: row["number"] % 3 == 0, page=2, page_size=4)
+    result = await InMemoryList(build_rows(40), most=7).find(question)
+    assert (list_numbers(result), result.pages, result.records) == ([12, 15, 18, 21], 4, 14)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+async def test_ties_are_ordered_by_ascending_id_in_both_directions(descending: bool) -> None:
+    memory = InMemoryList(build_rows(12), most=5)
+    result = await memory.find(
+        build_query(order=lambda row: row["number"] % 2, descending=descending)
+    )
+    even, odd = [0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]
+    assert list_numbers(result) == (odd + even if descending else even + odd)
+
+
+async def test_page_past_the_end_of_scan_is_empty_with_total_counts() -> None:
+    result = await InMemoryList(build_rows(12)).find(build_query(page=7, page_size=5))
+    assert (list(result.rows), result.pages, result.records) == ([], 3, 12)
+
+
+async def test_scan_follows_page_size_of_service() -> None:
+    memory = InMemoryList(build_rows(95), most=10)
+    assert list_numbers(await memory.find(build_query())) == list(range(95))
+    assert {call.query["page"] for call in memory.calls} == {str(page) for page in range(1, 11)}
+
+
+async def test_pages_are_read_concurrently_up_to_limit() -> None:
+    memory = InMemoryList(build_rows(300), most=10)
+    await memory.find(build_query())
+    assert memory.max_concurrent_calls == SIDE_BY_SIDE
+
+
+async def test_counts_may_be_strings() -> None:
+    memory = InMemoryList(
+        build_rows(30), most=7, meta=lambda meta: {name: str(count) for name, count in meta.items()}
+    )
+    assert list_numbers(await memory.find(build_query())) == list(range(30))
+
+
+@pytest.mark.parametrize("meta", [None, [], {}, {"pages": None, "records": -1}], ids=repr)
+async def test_without_counts_pages_are_read_until_one_is_empty(meta: Any) -> None:
+    memory = InMemoryList(build_rows(30), most=7, meta=lambda _counts: meta)
+    assert list_numbers(await memory.find(build_query())) == list(range(30))
+
+
+async def test_without_counts_pages_are_read_until_one_has_no_new_row() -> None:
+    """A service that returns its last page for any page past the end, without counts."""
+    memory = InMemoryList(build_rows(30), most=7, meta=lambda _counts: None)
+
+    async def make(call: Call) -> Any:
+        last = {**call.query, "page": str(min(int(call.query["page"]), 5))}
+        return await memory.make(dataclasses.replace(call, query=last))
+
+    assert list_numbers(await ListReader().query(build_query(), make, OWNER)) == list(range(30))
+
+
+async def test_refused_page_size_falls_back_to_service_default() -> None:
+    memory = InMemoryList(build_rows(35))
+
+    async def make(call: Call) -> Any:
+        if "pageSize" in call.query:
+            raise Refused(400, [Problem("invalid_field", "Too many.", "pageSize")])
+        return await memory.make(call)
+
+    assert list_numbers(await ListReader().query(build_query(), make, OWNER)) == list(range(35))
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Refused(400, [Problem("invalid_field", "No.", "country")]),
+        Refused(429, [Problem("rate_limit_exceeded", "Slow down.")], retry_after="7"),
+        Unreachable("no answer"),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+@pytest.mark.parametrize("page", ["1", "3"])
+async def test_failed_page_fails_the_query(failure: Exception, page: str) -> None:
+    def before(query: dict[str, str]) -> None:
+        if query["page"] == page:
+            raise failure
+
+    with pytest.raises(type(failure)) as raised:
+        await InMemoryList(build_rows(80), most=10, before=before).find(build_query())
+    assert raised.value is failure
+
+
+async def test_several_failed_pages_raise_one_error_and_leave_no_task() -> None:
+    def before(query: dict[str, str]) -> None:
+        if int(query["page"]) > 1:
+            raise Unreachable(query["page"])
+
+    memory = InMemoryList(build_rows(80), most=10, before=before)
+    with pytest.raises(Unreachable):
+        await memory.find(build_query())
+    assert memory.running_calls == 0
+
+
+# Changes during a scan
+
+
+@dataclass
+class ChangesBetweenAnswers:
+    """Changes the rows ahead of the answers with the given numbers."""
+
+    changes: dict[int, Callable[[list[dict[str, Any]]], None]]
+    memory: InMemoryList | None = None
+    answers: int = 0
+
+    def __call__(self, _query: dict[str, str]) -> None:
+        change, self.answers = self.changes.get(self.answers), self.answers + 1
+        if change:
+            assert self.memory is not None
+            change(self.memory.rows)
+
+
+def build_changing_list(
+    n: int, changes: dict[int, Callable[[list[dict[str, Any]]], None]]
+) -> InMemoryList:
+    before = ChangesBetweenAnswers(changes)
+    before.memory = InMemoryList(build_rows(n), most=10, before=before)
+    return before.memory
+
+
+def delete_row(number: int) -> Callable[[list[dict[str, Any]]], None]:
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[:] = [row for row in rows if row["number"] != number]
+
+    return change
+
+
+def insert_row(number: int) -> Callable[[list[dict[str, Any]]], None]:
+    return lambda rows: rows.append(build_row(number))
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("number", [0, 9, 10, 35, 79])
+async def test_row_deleted_during_scan_hides_no_other_row(at: int, number: int) -> None:
+    row_numbers = list_numbers(
+        await build_changing_list(80, {at: delete_row(number)}).find(build_query())
+    )
+    assert set(row_numbers) - {number} == set(range(80)) - {number}
+    assert len(row_numbers) == len(set(row_numbers))
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+async def test_row_created_during_scan_hides_no_existing_row(at: int) -> None:
+    row_numbers = list_numbers(
+        await build_changing_list(80, {at: insert_row(500)}).find(build_query())
+    )
+    assert set(row_numbers) - {500} == set(range(80))
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+async def test_row_inserted_in_the_middle_hides_no_existing_row(at: int) -> None:
+    memory = build_changing_list(80, {at: insert_row(20)})
+    delete_row(20)(memory.rows)
+    result = list_numbers(await memory.find(build_query()))
+    assert set(result) - {20} == set(range(80)) - {20}
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+async def test_simultaneous_delete_and_create_hide_no_existing_row(at: int) -> None:
+    """The count stays the same, so it cannot reveal that rows have moved."""
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        delete_row(0)(rows)
+        insert_row(500)(rows)
+
+    row_numbers = list_numbers(await build_changing_list(80, {at: change}).find(build_query()))
+    assert set(row_numbers) >= set(range(1, 80))
+
+
+async def test_deleted_row_hides_no_other_without_counts() -> None:
+    memory = build_changing_list(80, {3: delete_row(0)})
+    memory.meta = lambda _counts: None
+    assert set(list_numbers(await memory.find(build_query()))) >= set(range(1, 80))
+
+
+async def test_list_that_changed_during_scan_is_read_again() -> None:
+    memory = build_changing_list(30, {1: delete_row(0)})
+    assert list_numbers(await memory.find(build_query())) == list(range(1, 30))
+    assert len(memory.calls) > 3
+
+
+async def test_list_that_keeps_changing_fails_after_bounded_scans() -> None:
+    memory = InMemoryList(build_rows(400), most=10)
+    memory.before = lambda _query: memory.rows.pop(0) and None
+    with pytest.raises(Unreachable):
+        await memory.find(build_query())
+    assert len(memory.calls) <= TRIES * 40
+
+
+@pytest.mark.parametrize("reported_pages", [4, 1_000_000, 10**30])
+async def test_nonexistent_pages_are_not_read(reported_pages: int) -> None:
+    memory = InMemoryList(
+        build_rows(25), most=10, meta=lambda counts: {**counts, "pages": reported_pages}
+    )
+    assert list_numbers(await memory.find(build_query())) == list(range(25))
+    assert len(memory.calls) <= 3 + 3 + SIDE_BY_SIDE
+
+
+async def test_service_that_repeats_one_page_is_not_read_forever() -> None:
+    memory = InMemoryList(
+        build_rows(30), most=10, meta=lambda counts: {**counts, "pages": 1_000_000}
+    )
+    memory.before = lambda query: query.update(page="1")
+    with pytest.raises(Unreachable):
+        await memory.find(build_query())
+    assert len(memory.calls) <= TRIES * (3 + SIDE_BY_SIDE)
+
+
+async def test_row_on_two_pages_is_returned_once() -> None:
+    memory = InMemoryList(build_rows(30), most=10)
+    doubled = memory.page
+
+    def page(query: dict[str, str]) -> dict[str, Any]:
+        body = doubled(query)
+        return {
+            **body,
+            "rows": [build_row(0), *body["rows"]] if query["page"] == "3" else body["rows"],
+        }
+
+    memory.page = page  # type: ignore[method-assign]
+    assert list_numbers(await memory.find(build_query())) == list(range(30))
+
+
+# Hidden rows
+
+PAGE_QUERY = {"page": "1", "pageSize": "10"}
+
+
+async def test_hidden_row_is_neither_returned_nor_counted() -> None:
+    rows = [build_row(number, hidden=number % 4 == 0) for number in range(40)]
+    result = await InMemoryList(rows, most=7).find(build_query(page_size=10, ask=PAGE_QUERY))
+    assert not any(row["hidden"] for row in result.rows)
+    assert (len(result.rows), result.pages, result.records) == (10, 3, 30)
+
+
+async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
+    memory, listing = InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]), ListReader()
+    question = build_query(page_size=10, ask=PAGE_QUERY)
+    await memory.find(question, listing)
+    memory.calls.clear()
+    result = await memory.find(
+        build_query(page=2, page_size=10, ask={**PAGE_QUERY, "page": "2"}), listing
+    )
+    assert [call.query["pageSize"] for call in memory.calls] == [str(PAGE_SIZE)]
+    assert (list_numbers(result), result.records) == (list(range(11, 21)), 29)
+
+
+async def test_hidden_rows_are_tracked_per_tenant() -> None:
+    memory, listing = InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]), ListReader()
+    await memory.find(build_query(ask=PAGE_QUERY), listing)
+    other = InMemoryList(build_rows(5))
+    await listing.query(build_query(ask=PAGE_QUERY), other.make, Tenant("another", "sandbox"))
+    await listing.query(build_query(ask=PAGE_QUERY), other.make, Tenant("demo", "live"))
+    assert [dict(call.query) for call in other.calls] == [PAGE_QUERY, PAGE_QUERY]
+
+
+async def test_known_hidden_rows_are_searched_before_single_call_is_trusted() -> None:
+    rows = [*build_rows(30), build_row(99, hidden=True)]
+    result = await InMemoryList(rows).find(
+        build_query(page_size=10, ask=PAGE_QUERY, gone=HIDDEN_IDS)
+    )
+    assert (result.pages, result.records) == (3, 30)
+
+
+async def test_full_scan_without_hidden_rows_allows_single_calls() -> None:
+    memory, listing = InMemoryList(build_rows(30)), ListReader()
+    question = build_query(page_size=10, ask=PAGE_QUERY, gone=HIDDEN_IDS)
+    await memory.find(question, listing)
+    memory.calls.clear()
+    await memory.find(question, listing)
+    assert [dict(call.query) for call in memory.calls] == [PAGE_QUERY]
+
+
+async def test_narrowed_scan_without_hidden_rows_proves_nothing() -> None:
+    memory, listing = InMemoryList(build_rows(30)), ListReader()
+    question = build_query(page_size=10, ask=PAGE_QUERY, gone=HIDDEN_IDS)
+    await memory.find(dataclasses.replace(question, prefilter={"country": "US"}), listing)
+    memory.calls.clear()
+    await memory.find(question, listing)
+    assert [call.query["pageSize"] for call in memory.calls] == [str(PAGE_SIZE)]

@@ -1,0 +1,276 @@
+"""Look-up of credentials by access key, and how soon changes take effect."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
+from gateway.auth.keys import ApiKeyStore
+from gateway.auth.signing import Credentials
+from gateway.config.settings import State
+from gateway.signed_api.signers import Signer, SignerStore
+from gateway.storage import Store, StoreUnavailable, Tenant, open_store
+from tests.key_lines import import_keys_into
+
+ACME = Tenant("acme", "live")
+
+
+def build_key_line(api_key: str = "one", merchant: str = "acme", **more: Any) -> dict[str, Any]:
+    pair = {"access_key": f"access-{merchant}", "secret_key": f"secret-of-{merchant}"}
+    first = {"merchant": merchant, "environment": "live", "api_key": api_key, "name": api_key}
+    return {**first, **pair, **more}
+
+
+async def revoke_by_name(store: Store, name: str) -> None:
+    await revoke_key(
+        store, next(key.id for key in await load_listed_keys(store) if key.name == name)
+    )
+
+
+@pytest.fixture
+async def store(state: State) -> AsyncIterator[Store]:
+    async with open_store(state) as store:
+        await import_keys_into(store, build_key_line())
+        yield store
+
+
+class FakeClock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def keyring(store: Store, clock: FakeClock) -> AsyncIterator[ApiKeyStore]:
+    """A key cache that sees changes only on an explicit refresh."""
+    async with ApiKeyStore(store, poll_seconds=1000, clock=clock) as keyring:
+        yield keyring
+
+
+@pytest.fixture
+async def signers(store: Store, keyring: ApiKeyStore) -> AsyncIterator[SignerStore]:
+    async with SignerStore(store, keyring) as signers:
+        yield signers
+
+
+@pytest.fixture
+def queries(store: Store) -> list[str]:
+    """Statements about credentials that reach the database during the test."""
+    statements: list[str] = []
+
+    def note(_c: object, _k: object, statement: str, *_: object) -> None:
+        if "access_key" in statement:
+            statements.append(statement)
+
+    event.listen(store.engine.sync_engine, "before_cursor_execute", note)
+    return statements
+
+
+def describe_signer(signer: Signer) -> tuple[Tenant, Credentials]:
+    return signer.tenant, signer.credentials
+
+
+async def test_signer_is_found_with_credentials_and_tenant(signers: SignerStore) -> None:
+    (signer,) = await signers.find("access-acme")
+    assert describe_signer(signer) == (ACME, Credentials("access-acme", "secret-of-acme"))
+    assert not signer.is_revoked
+    assert await signers.find("access-bolt") == ()
+
+
+async def test_access_key_is_found_in_each_environment(store: Store, signers: SignerStore) -> None:
+    other = build_key_line("two", "bolt", environment="sandbox", access_key="access-acme")
+    await import_keys_into(store, other)
+    live, sandbox = await signers.find("access-acme")
+    assert describe_signer(live) == (ACME, Credentials("access-acme", "secret-of-acme"))
+    assert describe_signer(sandbox) == (
+        Tenant("bolt", "sandbox"),
+        Credentials("access-acme", "secret-of-bolt"),
+    )
+
+
+async def test_known_signer_costs_one_query_for_any_number_of_callers(
+    signers: SignerStore, queries: list[str]
+) -> None:
+    found = await asyncio.gather(*(signers.find("access-acme") for _ in range(50)))
+    found.append(await signers.find("access-acme"))
+    assert len(queries) == 1
+    assert all(one == found[0] for one in found)
+
+
+async def test_unknown_signer_costs_one_query_until_keys_change(
+    store: Store, keyring: ApiKeyStore, signers: SignerStore, queries: list[str]
+) -> None:
+    for _ in range(3):
+        assert await signers.find("access-bolt") == ()
+    assert len(queries) == 1
+    await import_keys_into(store, build_key_line("two", "bolt"))
+    await keyring.refresh()
+    assert len(await signers.find("access-bolt")) == 1
+
+
+async def test_cancelled_caller_does_not_cancel_lookup_for_others(
+    signers: SignerStore,
+) -> None:
+    first, second = (asyncio.ensure_future(signers.find("access-acme")) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert len(await second) == 1
+
+
+# Addresses.
+
+HERE, THERE = "10.0.0.0/8", "192.0.2.0/24"
+
+
+def admits_address(signer: Signer, address: str) -> bool:
+    return signer.admits(ipaddress.ip_address(address))
+
+
+async def test_address_is_admitted_by_any_active_key(
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
+) -> None:
+    await import_keys_into(
+        store,
+        build_key_line("a", "bolt", allowed_ips=[HERE]),
+        build_key_line("b", "bolt", allowed_ips=[THERE, "::ffff:198.51.100.0/120"]),
+    )
+    (signer,) = await signers.find("access-bolt")
+    assert admits_address(signer, "10.1.2.3")
+    assert admits_address(signer, "192.0.2.7")
+    assert admits_address(signer, "198.51.100.7")
+    assert not admits_address(signer, "203.0.113.1")
+    assert not signer.admits(None)
+    await revoke_by_name(store, "b")
+    await keyring.refresh()
+    (signer,) = await signers.find("access-bolt")
+    assert admits_address(signer, "10.1.2.3")
+    assert not admits_address(signer, "192.0.2.7")
+
+
+async def test_key_without_address_list_admits_every_address(
+    store: Store, signers: SignerStore
+) -> None:
+    await import_keys_into(store, build_key_line("two", allowed_ips=[HERE]))
+    (signer,) = await signers.find("access-acme")
+    assert admits_address(signer, "203.0.113.1")
+    assert signer.admits(None)
+
+
+# Changes.
+
+
+async def test_credentials_with_only_revoked_keys_are_revoked(
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
+) -> None:
+    await import_keys_into(store, build_key_line("two"))
+    for name, is_revoked in (("one", False), ("two", True)):
+        await signers.find("access-acme")
+        await revoke_by_name(store, name)
+        await keyring.refresh()
+        (signer,) = await signers.find("access-acme")
+        assert signer.is_revoked == is_revoked
+    assert not signer.admits(None)
+
+
+async def test_rotated_credentials_are_found_by_new_access_key_only(
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
+) -> None:
+    assert await signers.find("access-acme")
+    assert await signers.find("new") == ()
+    await replace_credentials(store, ACME, Credentials("new", "newer"))
+    await keyring.refresh()
+    assert await signers.find("access-acme") == ()
+    (signer,) = await signers.find("new")
+    assert describe_signer(signer) == (ACME, Credentials("new", "newer"))
+
+
+async def test_new_secret_of_same_access_key_takes_effect(
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
+) -> None:
+    await signers.find("access-acme")
+    await replace_credentials(store, ACME, Credentials("access-acme", "newer"))
+    await keyring.refresh()
+    (signer,) = await signers.find("access-acme")
+    assert signer.credentials.secret_key == "newer"
+
+
+async def test_access_key_imported_in_second_environment_is_found(
+    store: Store, signers: SignerStore, keyring: ApiKeyStore
+) -> None:
+    assert len(await signers.find("access-acme")) == 1
+    await import_keys_into(
+        store, build_key_line("two", "bolt", environment="sandbox", access_key="access-acme")
+    )
+    await keyring.refresh()
+    assert len(await signers.find("access-acme")) == 2
+
+
+async def test_unchanged_signer_is_not_queried_again(
+    store: Store, signers: SignerStore, keyring: ApiKeyStore, queries: list[str]
+) -> None:
+    await signers.find("access-acme")
+    await import_keys_into(store, build_key_line("two", "bolt"))
+    await keyring.refresh()
+    queries.clear()
+    assert await signers.find("access-acme")
+    assert queries == []
+
+
+async def test_answer_older_than_last_poll_is_not_cached(
+    store: Store, signers: SignerStore, keyring: ApiKeyStore, queries: list[str]
+) -> None:
+    keyring._change_count += 1
+    for number in (1, 2):
+        assert await signers.find("access-acme")
+        assert len(queries) == number
+
+
+async def test_restored_database_clears_cached_signers(
+    signers: SignerStore, keyring: ApiKeyStore, queries: list[str]
+) -> None:
+    await signers.find("access-acme")
+    keyring._change_count += 5
+    await keyring.refresh()
+    queries.clear()
+    assert await signers.find("access-acme")
+    assert len(queries) == 1
+
+
+# Without a database.
+
+
+async def test_known_signers_work_during_outage_as_long_as_api_keys(
+    state: State, signers: SignerStore, clock: FakeClock
+) -> None:
+    await signers.find("access-acme")
+    Path(state.url.removeprefix("sqlite:///")).write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreUnavailable):
+        await signers.find("access-bolt")
+    clock.now = 599.0
+    assert await signers.find("access-acme")
+    clock.now = 601.0
+    with pytest.raises(StoreUnavailable):
+        await signers.find("access-acme")
+
+
+# Secrets.
+
+
+async def test_repr_shows_no_secret_and_no_access_key(signers: SignerStore) -> None:
+    (signer,) = await signers.find("access-acme")
+    for shown in (repr(signer), repr(signers)):
+        assert "secret-of" not in shown
+        assert "access-acme" not in shown

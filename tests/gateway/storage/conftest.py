@@ -1,0 +1,102 @@
+"""A state of each kind, without anything in it.
+
+SQLite's has its tables; PostgreSQL's is a database made for the run and dropped after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from alembic import command
+from sqlalchemy import Connection, make_url
+
+from gateway.config.settings import State
+from gateway.storage.engine import parsed, postgresql_engine, sqlite_engine, sqlite_file
+from gateway.storage.key_file import create_key_file
+from gateway.storage.schema_upgrade import build_alembic_config
+from gateway.storage.store import Store, utc_now
+from tests.state import create_database
+
+POSTGRES_URL = os.environ.get(
+    "PAYOUT_GATEWAY_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres"
+)
+
+
+def run_statements(dsn: str, *statements: str) -> None:
+    async def execute_all() -> None:
+        connection: Any = await asyncpg.connect(dsn, timeout=60)
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    asyncio.run(execute_all())
+
+
+def create_temporary_database() -> Iterator[str]:
+    """The address of a database of one's own, dropped afterwards; skips where there can be none."""
+    name = f"payout_gateway_{secrets.token_hex(6)}"
+    try:
+        run_statements(POSTGRES_URL, f"CREATE DATABASE {name}")
+    except (OSError, TimeoutError) as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no PostgreSQL at {make_url(POSTGRES_URL).host}: {error}")
+    yield make_url(POSTGRES_URL).set(database=name).render_as_string(hide_password=False)
+    run_statements(POSTGRES_URL, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[str]:
+    yield from create_temporary_database()
+
+
+def build_empty_sqlite_state(folder: Path) -> State:
+    """For what a first start on SQLite does."""
+    return State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> State:
+    return create_database(build_empty_sqlite_state(tmp_path))
+
+
+@pytest.fixture
+def postgres(database: str, tmp_path: Path) -> State:
+    run_statements(database, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    create_key_file(tmp_path / "gateway.key")
+    return State(url=database, encryption_key_file=tmp_path / "gateway.key")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def state(request: pytest.FixtureRequest) -> State:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, State)
+    return found
+
+
+@asynccontextmanager
+async def open_store_at_revision(state: State, revision: str) -> AsyncIterator[Store]:
+    """A state as an earlier version left it."""
+    address = parsed(state.url)
+    file = sqlite_file(address)
+    if file:
+        file.unlink(missing_ok=True)
+    store = Store(sqlite_engine(file) if file else postgresql_engine(address), "", utc_now)
+
+    def upgrade(connection: Connection) -> None:
+        command.upgrade(build_alembic_config(connection), revision)
+
+    async with store.write() as connection:
+        await connection.run_sync(upgrade)
+    yield store
+    await store.close()

@@ -1,0 +1,241 @@
+"""State and key file saved together, and put back."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from gateway.config.settings import State
+from gateway.storage import Ledger, StoreUnavailable, Tenant, open_store
+from gateway.storage.audit_log import list_audit_events
+from gateway.storage.backups import restore_backup, save_backup
+from gateway.storage.key_file import add_key, create_key_file
+from gateway.storage.restore_detection import HighWaterMark, load_restore_state, write_mark
+from tests.gateway.storage.conftest import build_empty_sqlite_state, run_statements
+
+ACME = Tenant("acme", "live")
+FACTS = {"description": "for Ada", "n": 1}
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> State:
+    return build_empty_sqlite_state(tmp_path)
+
+
+async def fill_state(state: State) -> State:
+    """With something sealed in it."""
+    async with open_store(state) as store:
+        await Ledger(store).compare_and_set(ACME, "batch", "B-1", FACTS)
+    return state
+
+
+async def load_stored_facts(state: State) -> dict[str, object]:
+    async with open_store(state) as store:
+        return await Ledger(store).load(ACME, "batch", "B-1")
+
+
+def build_empty_state(state: State, folder: Path) -> State:
+    """A place of the same kind with nothing in it."""
+    folder.mkdir()
+    if state.url.startswith("postgres"):
+        run_statements(state.url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+        return State(url=state.url, encryption_key_file=folder / "gateway.key")
+    return build_empty_sqlite_state(folder)
+
+
+async def restore_refused(state: State, path: Path, *, force: bool = False) -> str:
+    with pytest.raises(StoreUnavailable) as refused:
+        await restore_backup(state, path, force=force)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+async def test_backup_is_restored_in_another_place(state: State, tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    manifest, size = await save_backup(await fill_state(state), path)
+    assert (manifest.revision, size) == ("0018", path.stat().st_size)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    other = await asyncio.to_thread(build_empty_state, state, tmp_path / "other")
+    restored, aside = await restore_backup(other, path, force=False)
+    assert (restored, aside) == (manifest, [])
+    assert await load_stored_facts(other) == FACTS
+    assert stat.S_IMODE(other.encryption_key_file.stat().st_mode) == 0o600
+
+
+async def test_restored_state_awaits_reconciliation_and_names_its_restorer(
+    state: State, tmp_path: Path
+) -> None:
+    path = tmp_path / "backup"
+    await save_backup(await fill_state(state), path)
+    write_mark(state.mark_path, HighWaterMark(2, 70))
+    await restore_backup(state, path, force=True)
+    async with open_store(state) as store:
+        state_mark = await load_restore_state(store)
+        assert (state_mark.is_restored, state_mark.mark.generation) == (True, 2)
+        assert [act.what for act in await list_audit_events(store)] == ["restored a backup"]
+
+
+async def test_existing_state_is_replaced_only_with_force_and_kept(
+    sqlite: State, tmp_path: Path
+) -> None:
+    path = tmp_path / "backup"
+    await save_backup(await fill_state(sqlite), path)
+    async with open_store(sqlite) as store:
+        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 2})
+    assert "exists already" in await restore_refused(sqlite, path)
+    assert (await load_stored_facts(sqlite))["n"] == 2
+    _manifest, aside = await restore_backup(sqlite, path, force=True)
+    assert await load_stored_facts(sqlite) == FACTS
+    assert [one.name for one in aside] == ["gateway.db.before-restore-1"]
+    before = State(url=f"sqlite:///{aside[0]}", encryption_key_file=sqlite.encryption_key_file)
+    assert (await load_stored_facts(before))["n"] == 2
+
+
+async def test_journal_of_lost_database_is_not_replayed_into_restored_one(
+    sqlite: State, tmp_path: Path
+) -> None:
+    path = tmp_path / "backup"
+    await save_backup(await fill_state(sqlite), path)
+    (tmp_path / "gateway.db").unlink()
+    journal = tmp_path / "gateway.db-journal"
+    journal.write_bytes(b"left by a crash")
+    await restore_backup(sqlite, path, force=True)
+    assert not journal.exists()
+    assert await load_stored_facts(sqlite) == FACTS
+    assert (tmp_path / "gateway.db-journal.before-restore-1").read_bytes() == b"left by a crash"
+
+
+async def test_existing_database_is_replaced_only_on_request(
+    postgres: State, tmp_path: Path
+) -> None:
+    path = tmp_path / "backup"
+    await save_backup(await fill_state(postgres), path)
+    async with open_store(postgres) as store:
+        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 2})
+    refused = await restore_refused(postgres, path)
+    assert "exists already" in refused
+    assert "keeps no copy of the database" in refused
+    await restore_backup(postgres, path, force=True)
+    assert await load_stored_facts(postgres) == FACTS
+
+
+async def test_database_of_another_version_is_not_touched(postgres: State, tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    await save_backup(await fill_state(postgres), path)
+    async with open_store(postgres) as store, store.write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
+    message = await restore_refused(postgres, path, force=True)
+    assert "has schema revision 0003, the backup has 0018" in message
+
+
+async def test_key_file_with_more_keys_is_kept(sqlite: State, tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    await save_backup(await fill_state(sqlite), path)
+    add_key(sqlite.encryption_key_file)
+    two_keys_text = sqlite.encryption_key_file.read_text()
+    _manifest, aside = await restore_backup(sqlite, path, force=True)
+    assert sqlite.encryption_key_file.read_text() == two_keys_text
+    assert [one.name for one in aside] == ["gateway.db.before-restore-1"]
+
+
+async def test_different_key_file_is_renamed(sqlite: State, tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    await save_backup(await fill_state(sqlite), path)
+    sqlite.encryption_key_file.unlink()
+    create_key_file(sqlite.encryption_key_file)
+    other = sqlite.encryption_key_file.read_text()
+    _manifest, aside = await restore_backup(sqlite, path, force=True)
+    assert aside[0].read_text() == other
+    assert stat.S_IMODE(aside[0].stat().st_mode) == 0o600
+    assert await load_stored_facts(sqlite) == FACTS
+
+
+async def test_backup_is_consistent_during_writes(sqlite: State, tmp_path: Path) -> None:
+    await fill_state(sqlite)
+    async with open_store(sqlite) as store:
+        ledger = Ledger(store)
+
+        async def write() -> None:
+            for number in range(200):
+                await ledger.compare_and_set(
+                    ACME, "batch", "B-1", {"n": number, "description": "x" * 999}
+                )
+
+        writing = asyncio.create_task(write())
+        for number in range(3):
+            await save_backup(sqlite, tmp_path / f"backup-{number}")
+        await writing
+    for number in range(3):
+        other = await asyncio.to_thread(build_empty_state, sqlite, tmp_path / f"other-{number}")
+        await restore_backup(other, tmp_path / f"backup-{number}", force=False)
+        assert (await load_stored_facts(other))["description"]
+
+
+# What is no backup.
+
+
+async def test_truncated_backup_restores_nothing(sqlite: State, tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    await save_backup(await fill_state(sqlite), path)
+    whole = path.read_bytes()
+    for length in (0, 700, len(whole) // 2):
+        path.write_bytes(whole[:length])
+        assert "is not a backup of a gateway" in await restore_refused(sqlite, path, force=True)
+    assert await load_stored_facts(sqlite) == FACTS
+
+
+async def test_foreign_archive_is_refused_and_writes_nothing(sqlite: State, tmp_path: Path) -> None:
+    path = tmp_path / "backup"
+    with tarfile.open(path, "w") as archive:
+        member = tarfile.TarInfo("../../escaped")
+        member.size = 1
+        archive.addfile(member, io.BytesIO(b"x"))
+    assert "is not a backup" in await restore_refused(sqlite, path)
+    assert not (tmp_path.parent / "escaped").exists()
+    assert "there is no such file" in await restore_refused(sqlite, tmp_path / "nothing")
+
+
+async def test_backup_of_other_database_kind_is_refused(
+    sqlite: State, postgres: State, tmp_path: Path
+) -> None:
+    path = tmp_path / "backup"
+    sqlite = State(url=sqlite.url, encryption_key_file=tmp_path / "own.key")
+    await save_backup(await fill_state(sqlite), path)
+    assert "is a backup of a sqlite database" in await restore_refused(postgres, path)
+
+
+async def test_missing_pg_dump_is_reported_with_instructions(
+    postgres: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill_state(postgres)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(StoreUnavailable) as refused:
+        await save_backup(postgres, tmp_path / "backup")
+    assert "pg_dump --format=custom --file=gateway.dump postgresql://" in str(refused.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["gateway.key"]
+
+
+async def test_password_is_in_no_argument_and_no_message(
+    postgres: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill_state(postgres)
+    spy = tmp_path / "bin" / "pg_dump"
+    spy.parent.mkdir()
+    spy.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\necho "$PGPASSWORD" > {tmp_path}/word\nexit 1\n'
+    )
+    spy.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{spy.parent}:{os.environ['PATH']}")
+    url = postgres.url.replace("postgres@", "postgres:hunter2@")
+    secret = State(url=url, encryption_key_file=postgres.encryption_key_file)
+    with pytest.raises(StoreUnavailable) as refused:
+        await save_backup(secret, tmp_path / "backup")
+    assert (tmp_path / "word").read_text() == "hunter2\n"
+    assert "hunter2" not in (tmp_path / "arguments").read_text() + str(refused.value)

@@ -1,0 +1,33 @@
+"""Brownouts as a running gateway reads them, twice a second."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from gateway.config.settings import State
+from gateway.storage import open_store
+from gateway.storage.brownout_rows import (
+    build_brownout,
+    end_brownouts,
+    list_open_brownouts,
+    save_brownout,
+)
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+async def test_active_brownouts_are_read_as_written(state: State) -> None:
+    """With its operations: one of which they cannot be read meets no request."""
+    one = build_brownout(
+        begins_at=NOW,
+        ends_at=NOW + timedelta(hours=1),
+        merchant="acme",
+        key="shop",
+        operations=("create_batch", "start_batch"),
+        refuses=False,
+    )
+    async with open_store(state) as store:
+        await save_brownout(store, one)
+        assert await list_open_brownouts(store, NOW) == [one]
+        await end_brownouts(store, NOW, one.id)
+        assert await list_open_brownouts(store, NOW) == []

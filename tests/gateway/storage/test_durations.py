@@ -1,0 +1,97 @@
+"""Percentiles of counted durations: near those of the durations themselves, whoever counted them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from datetime import UTC, datetime
+from functools import partial
+
+import pytest
+from sqlalchemy import bindparam, text
+
+from gateway.config.settings import State
+from gateway.storage import open_store
+from gateway.storage.durations import BUCKET_BOUNDS_MS, BUCKET_COUNT, PARTS, Durations, list_columns
+from gateway.storage.statements import Transaction
+from gateway.storage.tables import UTCDateTime, traffic
+from gateway.storage.traffic_rows import (
+    Span,
+    Traffic,
+    add_traffic_steps,
+    find_span_start,
+    load_traffic,
+)
+from tests.gateway.storage.conftest import open_store_at_revision
+
+
+def build_durations(milliseconds: list[float]) -> Durations:
+    durations = Durations()
+    for ms in milliseconds:
+        durations.count(ms)
+    return durations
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("percent", [50, 95, 99])
+def test_percentile_is_at_most_one_bucket_off(seed: int, percent: float) -> None:
+    dice = random.Random(seed)
+    those = sorted(dice.lognormvariate(4, 1.2) for _ in range(3000))
+    exact = those[math.ceil(len(those) * percent / 100) - 1]
+    found = build_durations(those).percentile(percent)
+    assert found
+    assert exact / 1.61 <= found <= exact * 1.61
+
+
+def test_percentiles_are_monotonic() -> None:
+    found = build_durations([random.Random(1).uniform(0, 50_000) for _ in range(500)])
+    read = [found.percentile(percent) or 0 for percent in range(1, 101)]
+    assert read == sorted(read)
+
+
+def test_merged_histograms_equal_one_histogram() -> None:
+    dice = random.Random(2)
+    those = [dice.expovariate(1 / 80) for _ in range(900)]
+    added = Durations()
+    for at in range(3):
+        added.add(build_durations(those[at::3]))
+    assert added == build_durations(those)
+    assert added.total == 900
+
+
+def test_empty_histogram_has_no_percentile_and_overflow_is_reported() -> None:
+    assert Durations().percentile(95) is None
+    assert build_durations([10.0] * 9 + [BUCKET_BOUNDS_MS[-1] + 1]).percentile(99) == math.inf
+    assert (build_durations([0.0]).percentile(50) or 0) <= BUCKET_BOUNDS_MS[0]
+
+
+def test_each_bucket_grows_by_the_documented_factor() -> None:
+    ratios = [upper / lower for lower, upper in itertools.pairwise(BUCKET_BOUNDS_MS)]
+    assert all(1.55 < one < 1.61 for one in ratios)
+    names = [name for part in PARTS for name in list_columns(part)]
+    assert len(names) == len(PARTS) * BUCKET_COUNT
+    assert {*names} <= {column.name for column in traffic.c}
+
+
+async def test_migrated_counts_remain_without_durations(state: State) -> None:
+    began_at = find_span_start(datetime(2030, 1, 1, tzinfo=UTC))
+    async with open_store_at_revision(state, "0009") as store, store.write() as connection:
+        row = {"began_at": began_at, "requests": 7, "service_ms": 90, "slowest_ms": 30}
+        await connection.execute(
+            text(
+                "INSERT INTO traffic (began_at, merchant, environment, operation, requests, refused,"
+                " failed, ms, service_ms, slowest_ms) VALUES (:began_at, 'acme', 'live', 'x',"
+                " :requests, 0, 0, 100, :service_ms, :slowest_ms)"
+            ).bindparams(bindparam("began_at", type_=UTCDateTime)),
+            row,
+        )
+    traffic_counts = Traffic(1, service_ms=5)
+    traffic_counts.service.count(5)
+    async with open_store(state) as store:
+        carried = {Span(began_at, "acme", "live", "x"): traffic_counts}
+        await store.carried_out(Transaction(partial(add_traffic_steps, carried)))
+        found = await load_traffic(store, began_at, "operation", has_durations=True)
+    whole = found[("x",)]
+    assert (whole.requests, whole.service_ms, whole.slowest_ms) == (8, 95, 30)
+    assert (whole.service, whole.gateway.total) == (traffic_counts.service, 0)

@@ -1,0 +1,389 @@
+"""What operators' brakes rest on in the database: freezes, acts, numbers, and what is kept."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import sqlite3
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Table, event, func, select, text, update
+
+import gateway
+from gateway.config.settings import Retention, State
+from gateway.operator.operation_closing import close_in_doubt_operation
+from gateway.operator.retention import delete_expired
+from gateway.storage import Ledger, Store, Tenant, open_store, operation_statements
+from gateway.storage.audit_log import list_audit_events
+from gateway.storage.engine import sqlite_connection
+from gateway.storage.freezes import freeze_writes, list_freezes, unfreeze_writes
+from gateway.storage.operations import (
+    ABSENT,
+    ANSWERED,
+    CONFIRMED,
+    DONE,
+    IN_DOUBT,
+    RUNNING,
+    UNDONE,
+    Checkpoint,
+    OperationRecord,
+    OperationRepository,
+    RestoreUncheckedError,
+    Write,
+    WritesFrozenError,
+)
+from gateway.storage.restore_detection import (
+    HighWaterMark,
+    clear_restored,
+    flag_restored,
+    load_restore_state,
+    read_mark,
+    write_mark,
+)
+from gateway.storage.tables import acts, journal, writes
+from tests.gateway.storage.conftest import open_store_at_revision
+
+ACME = Tenant("acme", "live")
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def build_operation(id_: str, owner: Tenant = ACME, at: datetime = NOW) -> OperationRecord:
+    return OperationRecord(
+        id=id_,
+        tenant=owner,
+        key_id="k",
+        key_name="key",
+        operation="start_batch",
+        request_id="r",
+        fingerprint=f"f {id_}",
+        began_at=at,
+        instance="i",
+    )
+
+
+def build_write(path: str = "/recipients") -> Write:
+    return Write(0, "POST", path, "alike", NOW)
+
+
+async def begin_operations(store: Store, *ids: str) -> OperationRepository:
+    rows = OperationRepository(store, Ledger(store))
+    for id_ in ids:
+        await rows.save_checkpoint(
+            build_operation(id_), Checkpoint(is_first=True, new_write=build_write())
+        )
+    return rows
+
+
+# What is given up
+
+
+async def test_operation_is_closed_despite_concurrent_probe(state: State) -> None:
+    """A running gateway looks at what is unsettled for a moment, and an operator need not hit it."""
+    id_ = "0123456789ab"
+    async with open_store(state) as store:
+        rows = await begin_operations(store, id_)
+
+        async def change(table: Table, **values: str) -> None:
+            async with store.write() as connection:
+                await connection.execute(update(table).values(**values))
+
+        await change(writes, told=ABSENT)
+        await change(journal, state=RUNNING, why="it was not answered")
+        closing = asyncio.create_task(close_in_doubt_operation(store, f"{id_}.0"))
+        await asyncio.sleep(0.5)
+        await change(journal, state=IN_DOUBT)
+        await closing
+        assert (found := await rows.find_operation(id_)) is not None
+        assert found.state == UNDONE
+
+
+# Numbers, and how an older state is known.
+
+
+async def test_operations_have_increasing_numbers(state: State) -> None:
+    async with open_store(state) as store:
+        assert (await load_restore_state(store)).mark == HighWaterMark(0, 0)
+        await begin_operations(store, "a", "b")
+        assert (await load_restore_state(store)).mark == HighWaterMark(0, 2)
+        await asyncio.gather(*(begin_operations(store, f"c{n}") for n in range(5)))
+        async with store.read() as connection:
+            numbers = list(await connection.scalars(select(journal.c.number)))
+        assert sorted(numbers) == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def test_restored_state_becomes_the_latest_after_reconciliation(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        await begin_operations(store, "a")
+        mine, another_machine = HighWaterMark(3, 90), HighWaterMark(3, 95)
+        assert await flag_restored(store, mine) is True
+        assert await flag_restored(store, mine) is False
+        assert (await load_restore_state(store)).is_restored
+        after = await clear_restored(store, mine)
+        state_mark = await load_restore_state(store)
+        assert (state_mark.mark, state_mark.is_restored) == (after, False)
+        assert state_mark.mark > another_machine > mine
+        told = [act.what for act in await list_audit_events(store)]
+        assert told == ["noticed an older state", "reconciled a restored state"]
+
+
+async def test_reconciliation_without_mark_continues_from_detected_number(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        await flag_restored(store, HighWaterMark(3, 90))
+        assert await clear_restored(store, HighWaterMark(0, 0)) > HighWaterMark(3, 90)
+
+
+async def test_restored_state_refuses_only_starts(state: State) -> None:
+    async with open_store(state) as store:
+        rows = OperationRepository(store, Ledger(store))
+        await flag_restored(store, HighWaterMark(0, 1))
+        with pytest.raises(RestoreUncheckedError):
+            await rows.save_checkpoint(
+                build_operation("a"), Checkpoint(is_first=True, refuses_if_restored=True)
+            )
+        await rows.save_checkpoint(
+            build_operation("b"), Checkpoint(is_first=True, refuses_if_frozen=True)
+        )
+        assert await rows.find_operation("a") is None
+
+
+def test_mark_is_never_replaced_by_a_smaller_one(tmp_path: Path) -> None:
+    path = tmp_path / "mark"
+    assert read_mark(path) == HighWaterMark(0, 0)
+    for mark in (
+        HighWaterMark(0, 5),
+        HighWaterMark(0, 3),
+        HighWaterMark(1, 1),
+        HighWaterMark(0, 9),
+    ):
+        write_mark(path, mark)
+    assert read_mark(path) == HighWaterMark(1, 1)
+    assert [one.name for one in tmp_path.iterdir()] == ["mark"]
+
+
+# Freezes.
+
+
+async def test_frozen_tenant_begins_nothing(state: State) -> None:
+    async with open_store(state) as store:
+        rows = OperationRepository(store, Ledger(store))
+        assert await freeze_writes(store, Tenant("acme", "")) is True
+        assert await freeze_writes(store, Tenant("acme", "")) is False
+        with pytest.raises(WritesFrozenError):
+            await rows.save_checkpoint(
+                build_operation("a"), Checkpoint(is_first=True, refuses_if_frozen=True)
+            )
+        other = build_operation("b", Tenant("other", "live"))
+        await rows.save_checkpoint(other, Checkpoint(is_first=True, refuses_if_frozen=True))
+        assert [freeze_entry.scope for freeze_entry in await list_freezes(store)] == [
+            Tenant("acme", "")
+        ]
+        assert await unfreeze_writes(store, Tenant("", "")) is False
+        assert await unfreeze_writes(store, Tenant("acme", "")) is True
+        await rows.save_checkpoint(
+            build_operation("a"), Checkpoint(is_first=True, refuses_if_frozen=True)
+        )
+        assert [act.what for act in await list_audit_events(store)] == ["froze", "unfroze"]
+
+
+async def test_freeze_waits_for_writers_that_missed_it(postgres: State) -> None:
+    """On PostgreSQL others write at the same time: what has looked already has begun."""
+    async with open_store(postgres) as store:
+        async with store.write() as connection:
+            await connection.execute(text("SELECT count(*) FROM freezes"))
+            freezing = asyncio.create_task(freeze_writes(store, ACME))
+            await wait_for_blocked_lock(store)
+            assert not freezing.done()
+        assert await freezing is True
+
+
+async def wait_for_blocked_lock(store: Store) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            async with store.read() as connection:
+                waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                if await connection.scalar(waits):
+                    return
+            await asyncio.sleep(0.02)
+
+
+# What is kept for good.
+
+
+async def test_audit_log_outlives_retention_of_operations(state: State) -> None:
+    async with open_store(state, clock=lambda: NOW + timedelta(days=9)) as store:
+        rows = await begin_operations(store, "a", "b", "c")
+        a, b, c = [await rows.find_operation(id_) for id_ in "abc"]
+        assert None not in (a, b, c)
+        await rows.save_checkpoint(a, Checkpoint(column_values={"state": DONE}))
+        await rows.mark_answered(["a"])
+        await rows.save_checkpoint(
+            b, Checkpoint(column_values={"state": UNDONE}, drops_payload=True)
+        )
+        await rows.save_checkpoint(
+            c, Checkpoint(column_values={"state": ANSWERED}, drops_payload=True)
+        )
+        await freeze_writes(store, ACME)
+        await unfreeze_writes(store, ACME)
+        await rows.expire(NOW + timedelta(days=8), NOW)
+        async with store.read() as connection:
+            counts = [
+                await connection.scalar(select(func.count()).select_from(table))
+                for table in (journal, writes, acts)
+            ]
+        assert counts == [3, 3, 2]
+
+
+async def test_encrypted_request_is_deleted_after_delivery(state: State) -> None:
+    """Also of one that was finished without its client, and so is kept whole until then."""
+    async with open_store(state) as store:
+        rows = OperationRepository(store, Ledger(store))
+        steps = Checkpoint(is_first=True, step_results=(0, "[]"), new_write=build_write())
+        for id_ in ("whole", "told", "left"):
+            await rows.save_checkpoint(replace(build_operation(id_), asked="{}"), steps)
+        await rows.save_checkpoint(
+            build_operation("whole"), Checkpoint(column_values={"state": DONE, "answer": None})
+        )
+        await rows.save_checkpoint(
+            build_operation("told"),
+            Checkpoint(column_values={"state": DONE, "answer": "x"}, drops_payload=True),
+        )
+        await rows.mark_answered(["whole", "told", "left"])
+        for kept in ("x", None):  # until its connection is not reset any more
+            found = [
+                one for id_ in ("whole", "told", "left") if (one := await rows.find_operation(id_))
+            ]
+            assert [(row.state, row.asked, row.answer) for row in found] == [
+                (ANSWERED, None, None),
+                (ANSWERED, None, kept),
+                (RUNNING, "{}", None),
+            ]
+            assert [await rows.load_step_results(row) for row in found] == [[], [], ["[]"]]
+            await rows.expire(NOW, store.clock() + timedelta(seconds=1))
+
+
+def test_only_retention_deletes_from_audit_log() -> None:
+    """The only names that ``delete`` is called with, but for what is forgotten after its time."""
+    deleted: set[str] = set()
+    for path in Path(gateway.__file__).parent.rglob("*.py"):
+        if path.name == "retention.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            called = getattr(node, "func", None)
+            if isinstance(called, ast.Name) and called.id == "delete":
+                deleted |= {ast.unparse(one) for one in node.args}
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert "DELETE FROM" not in node.value.upper(), path
+    assert deleted == {
+        *("journal_steps", "pieces", "remembered", "instances", "freezes", "counters", "modes"),
+        *("comparisons", "found_differences", "traffic"),
+    }
+
+
+async def test_open_operations_are_found_by_index(
+    sqlite: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries: list[str] = []
+
+    def noted(path: Path) -> sqlite3.Connection:
+        connection = sqlite_connection(path)
+        connection.set_trace_callback(queries.append)
+        return connection
+
+    monkeypatch.setattr("gateway.storage.engine.sqlite_connection", noted)
+    async with open_store(sqlite) as store:
+        await begin_operations(store, "a")
+        rows = OperationRepository(store, Ledger(store), lambda *_: False)
+        await rows.list_related_open(
+            replace(build_operation("b"), idempotency="i", object_ids=("R-1",))
+        )
+        await rows.list_unfinished_without_requests()
+        await rows.save_checkpoint(
+            build_operation("c"),
+            Checkpoint(is_first=True, new_write=build_write("/recipients/R-1")),
+        )
+        found = replace(build_write(), state=CONFIRMED, made="R-2", settled_at=NOW)
+        await rows.save_checkpoint(
+            build_operation("c"),
+            Checkpoint(resolved_writes=[found], object_ids=["R-2"], column_values={"state": DONE}),
+        )
+        await rows.mark_answered(["c"])
+        assert await rows.list_rivals(build_operation("b"), build_write()) == [
+            await rows.find_operation("a")
+        ]
+        statements = [one for one in queries if one.split()[0] not in ("BEGIN", "COMMIT", "PRAGMA")]
+        assert len(statements) > 10
+        async with store.read() as connection:
+            for statement in statements:
+                explained = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")
+                plan = [row.detail for row in explained]
+                whole = [
+                    plan_row
+                    for plan_row in plan
+                    if plan_row.startswith("SCAN") and "ix_journal_open" not in plan_row
+                ]
+                assert not whole, (statement, plan)
+
+
+async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
+    """Also of statements with parameters: an index of some rows serves where these are spelled out."""
+    asked: list[str] = []
+
+    def noted(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    async with open_store(sqlite) as store:
+        await begin_operations(store, "b")
+        rows = OperationRepository(store, Ledger(store))
+        event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
+        assert len(await rows.list_rivals(build_operation("a"), build_write())) == 1
+        await rows.find_operation("b")
+        await rows.expire(NOW, NOW)
+        await delete_expired(store, Retention(texts_days=0, usage_days=0, audit_days=0))
+        asked = [one for one in asked if one.split()[0] not in ("BEGIN", "COMMIT", "PRAGMA")]
+        assert len(asked) > 10
+        async with store.read() as connection:
+            for statement in [*asked, operation_statements.SELECT_RIVALS.on_sqlite.text]:
+                its, values = f"EXPLAIN QUERY PLAN {statement}", ("",) * statement.count("?")
+                plan = [row.detail for row in await connection.exec_driver_sql(its, values)]
+                tables = ("SCAN journal", "SCAN journal_subjects", "SCAN writes")
+                whole = [
+                    plan_row
+                    for plan_row in plan
+                    if plan_row in tables or "ix_writes_merch" in plan_row
+                ]
+                assert not whole, (statement, plan)
+
+
+# Tables of the version before.
+
+
+async def test_migration_numbers_operations_in_order(state: State) -> None:
+    async with open_store_at_revision(state, "0003") as store, store.write() as connection:
+        for number, id_ in enumerate(["late", "early", "later"]):
+            at = NOW + timedelta(seconds=[5, 0, 9][number])
+            row = {
+                "id": id_,
+                "at": at if state.url.startswith("postgres") else at.replace(tzinfo=None),
+            }
+            await connection.execute(
+                text(
+                    "INSERT INTO journal (id, merchant, environment, key_id, key_name, operation,"
+                    " request_id, fingerprint, state, instance, turn, deserted, began_at) VALUES"
+                    " (:id, 'acme', 'live', 'k', 'n', 'o', 'r', 'f', 'answered', 'i', 0, false, :at)"
+                ),
+                row,
+            )
+    async with open_store(state) as store:
+        await begin_operations(store, "new")
+        async with store.read() as connection:
+            those = select(journal.c.id, journal.c.number).order_by(journal.c.number)
+            found = [tuple(row) for row in await connection.execute(those)]
+        assert found == [("early", 1), ("late", 2), ("later", 3), ("new", 4)]

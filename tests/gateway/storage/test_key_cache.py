@@ -1,0 +1,80 @@
+"""What test_keys.py says of SQLite, where PostgreSQL could differ."""
+
+from __future__ import annotations
+
+import json
+
+from gateway.auth.key_import import import_keys
+from gateway.auth.key_lines import parse_key_lines
+from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
+from gateway.auth.keys import ApiKeyStore
+from gateway.auth.signing import Credentials
+from gateway.config.settings import State
+from gateway.signed_api.signers import SignerStore
+from gateway.storage import Tenant, open_store
+
+API_KEY = "key-of-acme-0123456789abcdefghij"
+LINE = {
+    "merchant": "acme",
+    "environment": "live",
+    "api_key": API_KEY,
+    "access_key": "access-acme",
+    "secret_key": "secret-of-acme",
+}
+
+
+async def test_key_cache_follows_import_rotation_and_revocation_by_another_instance(
+    state: State,
+) -> None:
+    async with (
+        open_store(state) as first_store,
+        open_store(state) as second_store,
+        ApiKeyStore(first_store, poll_seconds=1000) as keyring,
+    ):
+        assert await keyring.find(API_KEY) is None
+
+        await import_keys(second_store, parse_key_lines(json.dumps(LINE).encode()))
+        await keyring.refresh()
+        key = await keyring.find(API_KEY)
+        assert key
+        assert key.credentials == Credentials("access-acme", "secret-of-acme")
+
+        await replace_credentials(second_store, Tenant("acme", "live"), Credentials("new", "newer"))
+        await keyring.refresh()
+        key = await keyring.find(API_KEY)
+        assert key
+        assert key.credentials == Credentials("new", "newer")
+
+        (keys,) = await load_listed_keys(second_store)
+        await revoke_key(second_store, keys.id)
+        await keyring.refresh()
+        assert await keyring.find(API_KEY) is None
+
+
+async def test_signer_cache_follows_import_rotation_and_revocation_by_another_instance(
+    state: State,
+) -> None:
+    async with (
+        open_store(state) as first_store,
+        open_store(state) as second_store,
+        ApiKeyStore(first_store, poll_seconds=1000) as keyring,
+        SignerStore(first_store, keyring) as signers,
+    ):
+        assert await signers.find("access-acme") == ()
+
+        await import_keys(second_store, parse_key_lines(json.dumps(LINE).encode()))
+        await keyring.refresh()
+        (signer,) = await signers.find("access-acme")
+        assert signer.credentials == Credentials("access-acme", "secret-of-acme")
+
+        await replace_credentials(second_store, Tenant("acme", "live"), Credentials("new", "newer"))
+        await keyring.refresh()
+        assert await signers.find("access-acme") == ()
+        (signer,) = await signers.find("new")
+        assert signer.credentials == Credentials("new", "newer")
+
+        (keys,) = await load_listed_keys(second_store)
+        await revoke_key(second_store, keys.id)
+        await keyring.refresh()
+        (signer,) = await signers.find("new")
+        assert signer.is_revoked

@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from gateway.auth.key_import import ImportResult, import_keys
+from gateway.auth.key_lines import ImportRefused, parse_key_lines
+from gateway.auth.key_rows import (
+    AccessKeyTaken,
+    find_matching_keys,
+    load_credentials,
+    load_listed_keys,
+    replace_credentials,
+    revoke_key,
+)
+from gateway.auth.signing import Credentials, extract_key_prefix
+from gateway.config.settings import State
+from gateway.storage import Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.audit_log import list_audit_events
+from gateway.storage.key_file import add_key
+
+ACME = {
+    "merchant": "acme",
+    "environment": "live",
+    "api_key": "key-of-acme-0123456789abcdefghij",
+    "access_key": "access-acme",
+    "secret_key": "secret-of-acme",
+}
+BOLT = {
+    "merchant": "bolt",
+    "environment": "live",
+    "api_key": "key-of-bolt-0123456789abcdefghij",
+    "access_key": "access-bolt",
+    "secret_key": "secret-of-bolt",
+}
+SECOND_ACME_KEY = {**ACME, "api_key": "another-of-acme-0123456789abcdef"}
+
+
+def dump_key_lines(*keys: dict[str, Any]) -> bytes:
+    return b"\n".join(json.dumps(key).encode() for key in keys)
+
+
+async def import_lines(
+    store: Store, *keys: dict[str, Any], reactivate: bool = False
+) -> ImportResult:
+    return await import_keys(store, parse_key_lines(dump_key_lines(*keys)), reactivate=reactivate)
+
+
+@pytest.fixture
+async def store(state: State) -> AsyncIterator[Store]:
+    async with open_store(state) as store:
+        yield store
+
+
+# What a file has to be.
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"merchant": ""}, "line 2: merchant: "),
+        ({"merchant": " acme"}, "line 2: merchant: "),
+        ({"merchant": None}, "line 2: merchant: "),
+        ({"environment": "test-hunter2"}, "line 2: environment: Input should be 'live' or 'sand"),
+        ({"api_key": "hunter2 with space"}, "line 2: api_key: must be visible ASCII"),
+        ({"api_key": "hunter2é"}, "line 2: api_key: must be visible ASCII"),
+        ({"api_key": "hunter2" * 100}, "line 2: api_key: "),
+        ({"api_key": 12345}, "line 2: api_key: "),
+        ({"access_key": "hunter2:x"}, "line 2: access_key: must not contain a colon"),
+        ({"secret_key": ""}, "line 2: secret_key: "),
+        ({"secret_key": "hunter2\n"}, "line 2: secret_key: "),
+        ({"secret_key": "hunter2\ud800"}, "line 2: secret_key: "),
+        ({"requests_per_hour": 0}, "line 2: requests_per_hour: "),
+        ({"requests_per_hour": True}, "line 2: requests_per_hour: "),
+        ({"requests_per_hour": "10"}, "line 2: requests_per_hour: "),
+        ({"requests_per_hour": 10**12}, "line 2: requests_per_hour: "),
+        ({"allowed_ips": "10.0.0.1"}, "line 2: allowed_ips: "),
+        ({"allowed_ips": ["10.0.0.1", "hunter2"]}, "line 2: allowed_ips.1: must be an address"),
+        ({"hourly": "hunter2"}, "line 2: hourly: unknown field"),
+        ({"hour\nly": "hunter2"}, r"line 2: 'hour\\nly': unknown field"),
+    ],
+)
+def test_errors_are_reported_by_line_and_field_without_values(
+    change: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ImportRefused) as refused:
+        parse_key_lines(dump_key_lines(ACME, {**BOLT, **change}))
+    assert str(refused.value).startswith(says.replace("\\\\", "\\"))
+    assert "hunter2" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_missing_field_is_named_and_others_are_counted() -> None:
+    with pytest.raises(ImportRefused, match=r"line 1: access_key: missing \(and 4 more\)"):
+        parse_key_lines(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"hunter2", "not JSON"),
+        (b'["hunter2"]', "not a JSON object"),
+        (b"null", "not a JSON object"),
+        (b'{"merchant": "hunter2"', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b'"\xff"', "not UTF-8 text"),
+        (b'{"api_key": "hunter2", "api_key": "hunter2"}', "api_key: duplicate field"),
+    ],
+)
+def test_non_object_line_is_reported_by_number(line: bytes, says: str) -> None:
+    with pytest.raises(ImportRefused) as refused:
+        parse_key_lines(dump_key_lines(ACME) + b"\n\n" + line)
+    assert str(refused.value) == f"line 3: {says}"
+
+
+def test_empty_file_is_an_error() -> None:
+    with pytest.raises(ImportRefused, match="no key"):
+        parse_key_lines(b"\n  \n")
+
+
+def test_blank_lines_crlf_and_byte_order_mark_are_ignored() -> None:
+    data = b"\xef\xbb\xbf\r\n" + dump_key_lines(ACME) + b"\r\n\r\n" + dump_key_lines(BOLT) + b"\r\n"
+    assert [line.number for line in parse_key_lines(data)] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (ACME, "line 2: api_key: line 1 already has this key"),
+        ({**BOLT, "api_key": ACME["api_key"]}, "line 2: api_key: line 1 already has this key"),
+        (
+            {**SECOND_ACME_KEY, "secret_key": "other"},
+            "line 2: access_key: line 1 has other credentials",
+        ),
+        (
+            {**SECOND_ACME_KEY, "access_key": "other"},
+            "line 2: access_key: line 1 has other credentials",
+        ),
+        (
+            {**BOLT, "access_key": "access-acme"},
+            "line 2: access_key: line 1 has this access key for another",
+        ),
+        ({**SECOND_ACME_KEY, "name": "main"}, "line 2: name: line 1 already has this name"),
+    ],
+)
+def test_contradicting_lines_are_refused(second: dict[str, Any], says: str) -> None:
+    with pytest.raises(ImportRefused, match=says):
+        parse_key_lines(dump_key_lines({**ACME, "name": "main"}, second))
+
+
+def test_networks_are_stored_in_canonical_form() -> None:
+    (line,) = parse_key_lines(
+        dump_key_lines({**ACME, "allowed_ips": ["10.1.2.3/8", "192.0.2.7", "2001:DB8::1"]})
+    )
+    assert line.key.allowed_ips == ["10.0.0.0/8", "192.0.2.7/32", "2001:db8::1/128"]
+
+
+def test_repr_of_line_hides_key_and_secret() -> None:
+    (line,) = parse_key_lines(dump_key_lines(ACME))
+    assert ACME["api_key"] not in repr(line)
+    assert ACME["secret_key"] not in repr(line)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "prefix"),
+    [("k" * 40, "k" * 8), ("k" * 32, "k" * 8), ("k" * 31, "k" * 7), ("kkkk", "k"), ("kkk", "")],
+)
+def test_prefix_is_at_most_eight_characters_and_a_quarter_of_the_key(
+    api_key: str, prefix: str
+) -> None:
+    assert extract_key_prefix(api_key) == prefix
+
+
+# What becomes of it.
+
+
+async def test_keys_are_imported_and_named_after_their_tenant(store: Store) -> None:
+    result = await import_lines(store, ACME, SECOND_ACME_KEY, {**BOLT, "name": "acme-live-2"})
+    assert (result.new, result.changed, result.unchanged) == (3, 0, 0)
+    assert result.keys_by_tenant == {Tenant("acme", "live"): 2, Tenant("bolt", "live"): 1}
+    names = [key.name for key in await load_listed_keys(store)]
+    assert names == ["acme-live", "acme-live-3", "acme-live-2"]
+    assert await load_credentials(store, Tenant("acme", "live")) == Credentials(
+        "access-acme", "secret-of-acme"
+    )
+
+
+def test_database_file_contains_no_key_and_no_secret(sqlite: State) -> None:
+    async def put() -> None:
+        async with open_store(sqlite) as store:
+            await import_lines(store, ACME)
+
+    asyncio.run(put())
+    data = Path(sqlite.url.removeprefix("sqlite:///")).read_bytes()
+    assert b"access-acme" in data
+    assert str(ACME["api_key"]).encode() not in data
+    assert b"secret-of-acme" not in data
+
+
+async def test_repeated_import_changes_nothing(store: Store) -> None:
+    await import_lines(store, ACME, BOLT)
+    before = await load_listed_keys(store)
+    result = await import_lines(store, ACME, BOLT)
+    assert (result.new, result.changed, result.unchanged) == (0, 0, 2)
+    assert await load_listed_keys(store) == before
+
+
+async def test_key_is_updated_by_its_line_and_null_resets(store: Store) -> None:
+    await import_lines(store, {**ACME, "requests_per_hour": 5, "allowed_ips": ["10.0.0.1"]})
+    await import_lines(store, {**ACME, "name": "renamed"})
+    (key,) = await load_listed_keys(store)
+    # An allow-list must not be lost by leaving it out.
+    assert (key.name, key.requests_per_hour) == ("renamed", 5)
+    assert key.allowed_ips == ("10.0.0.1/32",)
+    await import_lines(store, {**ACME, "requests_per_hour": None, "allowed_ips": []})
+    (key,) = await load_listed_keys(store)
+    assert (key.requests_per_hour, key.allowed_ips) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("second", "says"),
+    [
+        (
+            {**ACME, "merchant": "bolt", "access_key": "b"},
+            "api_key: the key already belongs to another merchant",
+        ),
+        (
+            {**ACME, "environment": "sandbox", "access_key": "b"},
+            "api_key: the key already belongs to another",
+        ),
+        (
+            {**SECOND_ACME_KEY, "secret_key": "typo"},
+            "access_key: other credentials .* rotate-secret",
+        ),
+        (
+            {**SECOND_ACME_KEY, "access_key": "typo"},
+            "access_key: other credentials .* rotate-secret",
+        ),
+        ({**BOLT, "access_key": "access-acme"}, "access_key: another merchant already has"),
+        ({**BOLT, "name": "main"}, "name: another key has this name"),
+    ],
+)
+async def test_line_that_contradicts_stored_keys_imports_nothing(
+    store: Store, second: dict[str, Any], says: str
+) -> None:
+    await import_lines(store, {**ACME, "name": "main"})
+    before = await load_listed_keys(store)
+    fine = {**BOLT, "merchant": "fine", "access_key": "fine", "api_key": "fine-fine-fine"}
+    with pytest.raises(ImportRefused, match=f"line 2: {says}") as refused:
+        await import_lines(store, fine, second)
+    assert "typo" not in str(refused.value)
+    assert await load_listed_keys(store) == before
+
+
+async def test_access_key_may_exist_in_both_environments(store: Store) -> None:
+    await import_lines(store, ACME, {**SECOND_ACME_KEY, "environment": "sandbox"})
+    assert len(await load_listed_keys(store)) == 2
+
+
+async def test_revoked_key_is_reactivated_only_on_request(store: Store) -> None:
+    await import_lines(store, ACME)
+    (key,) = await load_listed_keys(store)
+    await revoke_key(store, key.id)
+    with pytest.raises(ImportRefused, match=r"line 1: api_key: the key was revoked .*--rea"):
+        await import_lines(store, ACME)
+    result = await import_lines(store, ACME, reactivate=True)
+    assert result.changed == 1
+    assert await load_listed_keys(store) == [key]
+
+
+async def test_key_hashed_with_earlier_encryption_key_is_recognized(state: State) -> None:
+    async with open_store(state) as store:
+        await import_lines(store, ACME)
+    add_key(state.encryption_key_file)
+    async with open_store(state) as store:
+        result = await import_lines(store, ACME, BOLT)
+        assert (result.new, result.unchanged) == (1, 1)
+        assert await load_credentials(store, Tenant("acme", "live")) == Credentials(
+            "access-acme", "secret-of-acme"
+        )
+
+
+async def test_concurrent_imports_are_serialized(state: State) -> None:
+    async with open_store(state) as store, open_store(state) as second:
+        many = [{**ACME, "api_key": f"key {number}".replace(" ", "-")} for number in range(8)]
+        await asyncio.gather(
+            *(import_lines((store, second)[number % 2], key) for number, key in enumerate(many))
+        )
+        names = {key.name for key in await load_listed_keys(store)}
+    assert names == {"acme-live", *(f"acme-live-{number}" for number in range(2, 9))}
+
+
+# Pairs.
+
+
+async def test_replaced_credentials_apply_to_all_keys_of_tenant(store: Store) -> None:
+    await import_lines(store, ACME, SECOND_ACME_KEY, BOLT)
+    await replace_credentials(
+        store, Tenant("acme", "live"), Credentials("new-access", "new-secret")
+    )
+    assert [key.access_key for key in await load_listed_keys(store)] == [
+        "new-access",
+        "new-access",
+        "access-bolt",
+    ]
+    assert await load_credentials(store, Tenant("acme", "live")) == Credentials(
+        "new-access", "new-secret"
+    )
+
+
+async def test_access_key_of_another_merchant_is_refused(store: Store) -> None:
+    await import_lines(store, ACME, BOLT)
+    with pytest.raises(AccessKeyTaken):
+        await replace_credentials(store, Tenant("acme", "live"), Credentials("access-bolt", "x"))
+    assert await load_credentials(store, Tenant("acme", "live")) == Credentials(
+        "access-acme", "secret-of-acme"
+    )
+
+
+async def test_secret_copied_to_another_row_does_not_decrypt(store: Store) -> None:
+    await import_lines(store, ACME, BOLT)
+    theft = "UPDATE pairs SET secret = (SELECT secret FROM pairs WHERE merchant = 'acme')"
+    async with store.write() as connection:
+        await connection.execute(text(theft))
+    with pytest.raises(StoreUnavailable, match="secret of bolt live"):
+        await load_credentials(store, Tenant("bolt", "live"))
+
+
+async def test_name_precedes_prefix_and_active_keys_precede_revoked_ones(
+    store: Store,
+) -> None:
+    await import_lines(store, {**ACME, "name": "key-of-b"}, SECOND_ACME_KEY, BOLT)
+    keys = await load_listed_keys(store)
+
+    def meant(word: str) -> list[str]:
+        return [key.name for key in find_matching_keys(keys, word)]
+
+    assert meant("key-of-b") == ["key-of-b"]
+    assert meant("key-of") == ["key-of-b", "bolt-live"]
+    assert meant("another") == ["acme-live"]
+    assert meant("") == []
+    assert meant("key") == [], "too little to say which"
+    await revoke_key(store, find_matching_keys(keys, "bolt-live")[0].id)
+    keys = await load_listed_keys(store)
+    assert meant("key-of") == ["key-of-b"]
+    assert meant("bolt-live") == ["bolt-live"]
+
+
+async def test_key_changes_are_audited_once_without_secrets(store: Store) -> None:
+    await import_lines(store, {**ACME, "name": "first"}, SECOND_ACME_KEY, BOLT)
+    await import_lines(store, {**ACME, "name": "first"}, SECOND_ACME_KEY, BOLT)
+    acme, bolt = Tenant("acme", "live"), Tenant("bolt", "live")
+    await replace_credentials(store, bolt, Credentials("new-access", "new-secret"))
+    first = find_matching_keys(await load_listed_keys(store), "first")[0].id
+    for _ in range(2):
+        await revoke_key(store, first)
+    found = [(act.scope, act.what) for act in await list_audit_events(store)]
+    assert sorted(found[:2]) == [(acme, "imported 2 keys"), (bolt, "imported 1 key")]
+    assert found[2:] == [(bolt, "replaced the credentials"), (acme, "revoked the key first")]

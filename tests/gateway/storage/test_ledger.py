@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from sqlalchemy import func, select
+
+from gateway.config.settings import State
+from gateway.storage import Ledger, Store, Tenant, open_store
+from gateway.storage.tables import remembered
+
+ACME = Tenant("acme", "live")
+NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
+
+
+@pytest.fixture
+async def store(state: State) -> AsyncIterator[Store]:
+    async with open_store(state, clock=lambda: NOW) as store:
+        yield store
+
+
+@pytest.fixture
+def ledger(store: Store) -> Ledger:
+    return Ledger(store)
+
+
+async def test_unknown_object_has_no_facts(ledger: Ledger) -> None:
+    assert await ledger.load(ACME, "recipient", "R-1") == {}
+    assert await ledger.load_all(ACME, "recipient") == {}
+    assert await ledger.load_capabilities("live") == {}
+
+
+async def test_facts_are_merged(ledger: Ledger) -> None:
+    await ledger.compare_and_set(
+        ACME, "recipient", "R-1", {"word": "inactive", "holdup": {"limit": 5}}
+    )
+    await ledger.compare_and_set(ACME, "recipient", "R-1", {"word": "disabled"})
+    assert await ledger.load(ACME, "recipient", "R-1") == {
+        "word": "disabled",
+        "holdup": {"limit": 5},
+    }
+
+
+async def test_null_fact_is_deleted_and_last_one_deletes_row(ledger: Ledger, store: Store) -> None:
+    await ledger.compare_and_set(ACME, "recipient", "R-1", {"a": 1, "b": 2})
+    await ledger.compare_and_set(ACME, "recipient", "R-1", {"a": None})
+    assert await ledger.load(ACME, "recipient", "R-1") == {"b": 2}
+    await ledger.compare_and_set(ACME, "recipient", "R-1", {"b": None, "c": None})
+    async with store.read() as connection:
+        assert await connection.scalar(select(func.count()).select_from(remembered)) == 0
+
+
+async def test_false_zero_and_empty_are_facts(ledger: Ledger) -> None:
+    facts = {"false": False, "zero": 0, "text": "", "list": [], "object": {}}
+    await ledger.compare_and_set(ACME, "recipient", "R-1", facts)
+    assert await ledger.load(ACME, "recipient", "R-1") == facts
+
+
+async def test_decimals_and_texts_round_trip(ledger: Ledger) -> None:
+    facts = {
+        "amount": Decimal("1000000000000000.10"),
+        "name": "Zoë \u0000 \U0001f600",
+        "n": 2**70,
+    }
+    await ledger.compare_and_set(ACME, "payment", "P-1", facts)
+    stored = await ledger.load(ACME, "payment", "P-1")
+    assert stored == facts
+    assert str(stored["amount"]) == "1000000000000000.10"
+
+
+@pytest.mark.parametrize("other", [Tenant("acme", "sandbox"), Tenant("bolt", "live")])
+async def test_facts_are_isolated_between_tenants(ledger: Ledger, other: Tenant) -> None:
+    await ledger.compare_and_set(ACME, "recipient", "R-1", {"mine": 1})
+    await ledger.compare_and_set(other, "recipient", "R-1", {"theirs": 1})
+    assert await ledger.load(ACME, "recipient", "R-1") == {"mine": 1}
+    assert await ledger.load_all(other, "recipient") == {"R-1": {"theirs": 1}}
+
+
+async def test_objects_of_a_kind_are_loaded_by_id(ledger: Ledger) -> None:
+    for number in (1, 2):
+        await ledger.compare_and_set(ACME, "recipient", f"R-{number}", {"n": number})
+    await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 3})
+    assert await ledger.load_all(ACME, "recipient") == {"R-1": {"n": 1}, "R-2": {"n": 2}}
+
+
+async def test_aliases_of_superseded_batches_are_loaded_separately(
+    ledger: Ledger,
+) -> None:
+    other = Tenant("acme", "sandbox")
+    await ledger.compare_and_set(ACME, "alias", "B-1", {"abandoned": True})
+    await ledger.compare_and_set(ACME, "alias", "B-2", {"id": "B-1", "abandoned": True})
+    await ledger.compare_and_set(ACME, "alias", "P-1", {"id": '"abandoned":true', "batch": "B-2"})
+    await ledger.compare_and_set(ACME, "batch", "B-3", {"abandoned": ["B-2"]})
+    await ledger.compare_and_set(other, "alias", "B-4", {"abandoned": True})
+    assert await ledger.load_superseded(ACME) == {
+        "B-1": {"abandoned": True},
+        "B-2": {"id": "B-1", "abandoned": True},
+    }
+    await ledger.compare_and_set(ACME, "alias", "B-1", {"abandoned": None})
+    assert [*await ledger.load_superseded(ACME)] == ["B-2"]
+
+
+async def test_concurrent_records_lose_nothing(ledger: Ledger, state: State) -> None:
+    async with open_store(state) as second:
+        ledgers = [ledger, Ledger(second)]
+        await asyncio.gather(
+            *(
+                ledgers[number % 2].compare_and_set(
+                    ACME, "batch", "B-1", {f"fact {number}": number}
+                )
+                for number in range(40)
+            )
+        )
+    assert len(await ledger.load(ACME, "batch", "B-1")) == 40
+
+
+async def test_concurrent_delete_and_record_end_consistently(ledger: Ledger, state: State) -> None:
+    async with open_store(state) as second:
+        other = Ledger(second)
+        for number in range(15):
+            await ledger.compare_and_set(ACME, "batch", "B-1", {"old": number})
+            await asyncio.gather(
+                ledger.compare_and_set(ACME, "batch", "B-1", {"old": None}),
+                other.compare_and_set(ACME, "batch", "B-1", {"new": number}),
+            )
+            assert await ledger.load(ACME, "batch", "B-1") == {"new": number}
+
+
+async def test_learned_capability_is_stored_with_time_and_replaced(ledger: Ledger) -> None:
+    await ledger.save_capability("live", "signed_target", "path")
+    await ledger.save_capability("live", "signed_target", "path-and-query")
+    await ledger.save_capability("sandbox", "signed_target", None)
+    assert await ledger.load_capabilities("live") == {"signed_target": ("path-and-query", NOW)}
+    assert await ledger.load_capabilities("sandbox") == {"signed_target": (None, NOW)}

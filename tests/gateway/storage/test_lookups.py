@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from gateway.config.settings import State
+from gateway.storage import Ledger, StoreUnavailable, Tenant, open_store
+from gateway.storage import engine as engines
+from gateway.storage.engine import parsed, sqlite_file
+from gateway.storage.id_rows import Collision, current_ids, keep, load_legacy_ids
+
+ACME, OTHER = Tenant("acme", "live"), Tenant("other", "live")
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 501])
+async def test_any_number_of_ids_is_resolved(state: State, count: int) -> None:
+    names = {f"R-{number:016}": f"R-{number:022}" for number in range(count)}
+    async with open_store(state) as store:
+        await keep(store, ACME, names)
+        assert await current_ids(store, ACME, [*names, "R-UNKNOWN"]) == names
+        spelled = {current: legacy for legacy, current in names.items()}
+        assert await load_legacy_ids(store, ACME, [*spelled, "R-UNKNOWN"]) == spelled
+        assert await current_ids(store, OTHER, names) == {}
+        assert await current_ids(store, ACME, []) == {}
+
+
+async def test_object_has_one_imported_id_and_at_most_one_alias(state: State) -> None:
+    async with open_store(state) as store:
+        await keep(store, ACME, {"R-STANDIN": "R-REAL"})
+        for _ in range(2):
+            await keep(store, ACME, {"R-FIRST": "R-REAL"}, imported=True)
+        with pytest.raises(Collision, match="R-SECOND is of what was imported as R-FIRST already"):
+            await keep(store, ACME, {"R-SECOND": "R-REAL"}, imported=True)
+        await keep(store, OTHER, {"R-SECOND": "R-REAL"}, imported=True)
+        assert await load_legacy_ids(store, ACME, ["R-REAL"]) == {"R-REAL": "R-FIRST"}
+        assert await load_legacy_ids(store, OTHER, ["R-REAL"]) == {"R-REAL": "R-SECOND"}
+
+
+async def test_lookup_in_unusable_database_raises_store_unavailable(sqlite: State) -> None:
+    file = sqlite_file(parsed(sqlite.url))
+    assert file is not None
+    async with open_store(sqlite) as store:
+        ledger = Ledger(store)
+        assert await ledger.load(ACME, "recipient", "R-1") == {}
+        file.write_bytes(b"no database " * 4096)
+        with pytest.raises(StoreUnavailable, match="file is not a database"):
+            await ledger.load(ACME, "recipient", "R-1")
+
+
+async def test_close_lookups_share_a_transaction(
+    sqlite: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries: list[str] = []
+    opened = engines.sqlite_connection
+
+    def traced(path: Path) -> sqlite3.Connection:
+        connection = opened(path)
+        connection.set_trace_callback(queries.append)
+        return connection
+
+    monkeypatch.setattr(engines, "sqlite_connection", traced)
+    async with open_store(sqlite) as store:
+        await keep(store, ACME, {"R-1": "R-2"})
+        queries.clear()
+        for _ in range(3):
+            assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+        assert [statement.split()[0] for statement in queries] == [
+            "BEGIN",
+            "SELECT",
+            "SELECT",
+            "SELECT",
+        ]
+
+
+async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
+    file = sqlite_file(parsed(sqlite.url))
+    assert file is not None
+
+    def elsewhere() -> None:
+        connection = sqlite3.connect(file)
+        connection.execute("UPDATE ids SET current_id = 'R-ELSEWHERE'")
+        connection.commit()
+        connection.close()
+
+    async with open_store(sqlite) as store:
+        await keep(store, ACME, {"R-1": "R-2"})
+        assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+        await asyncio.to_thread(elsewhere)
+        assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-ELSEWHERE"}
+        await keep(store, ACME, {"R-3": "R-4"})
+        assert await current_ids(store, ACME, ["R-3"]) == {"R-3": "R-4"}
+
+
+async def test_first_lookup_waits_for_another_process(sqlite: State) -> None:
+    """A transaction has its lock from its first statement on."""
+    file = sqlite_file(parsed(sqlite.url))
+    assert file is not None
+    async with open_store(sqlite) as store:
+        await keep(store, ACME, {"R-1": "R-2"})
+        assert await current_ids(store, ACME, []) == {}
+        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            looking = asyncio.ensure_future(current_ids(store, ACME, ["R-1"]))
+            await asyncio.sleep(0.1)
+            other.execute("COMMIT")
+        assert await looking == {"R-1": "R-2"}
+
+
+async def test_prepared_statement_survives_table_change(postgres: State) -> None:
+    """Another process may bring the tables up to date while this one runs."""
+    async with open_store(postgres) as store:
+        await keep(store, ACME, {"R-1": "R-2"})
+        for kind in ("varchar(99)", "text"):
+            assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+            async with store.write() as connection:
+                await connection.execute(text(f"ALTER TABLE ids ALTER current_id TYPE {kind}"))
+        assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}

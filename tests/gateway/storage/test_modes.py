@@ -1,0 +1,84 @@
+"""Switches as the database has them, and a gateway's modes that follow."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.config.settings import State
+from gateway.migration.modes import Modes, find_mode_group
+from gateway.storage import Ledger, Tenant, open_store
+from gateway.storage.alias_ids import Ids
+from gateway.storage.audit_log import list_audit_events
+from gateway.storage.mode_rows import GROUPS, list_switches, load_switch_count, set_mode
+from gateway.writes.batch_routing import BACKEND_KIND, LEGACY_MARK, BatchRouting
+from mappings import OPERATIONS, UNLISTED
+from tests.operator_commands import eventually
+
+ACME = Tenant("acme", "live")
+
+
+async def test_mode_for_all_keys_replaces_mode_of_one_key(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        assert await load_switch_count(store) == 0
+        assert await set_mode(store, ACME, "shop", ["batches", "balances"], "forward") == []
+        assert await set_mode(store, ACME, "", ["batches"], "translate") == ["shop"]
+        found = {(switch.key, switch.group): switch.mode for switch in await list_switches(store)}
+        assert found == {("", "batches"): "translate", ("shop", "balances"): "forward"}
+        assert await load_switch_count(store) == 2
+        whats = [act.what for act in await list_audit_events(store, ACME)]
+        assert whats == [
+            "switched to forward: batches, balances of key shop",
+            "switched to translate: batches of every key",
+        ]
+
+
+async def test_concurrent_switches_are_all_recorded(state: State) -> None:
+    async with open_store(state) as store:
+        those = [set_mode(store, ACME, f"key {n}", ["batches"], "forward") for n in range(8)]
+        await asyncio.gather(*those)
+        assert await load_switch_count(store) == 8
+        assert len(await list_switches(store)) == 8
+
+
+async def test_gateway_sees_switches_of_another_process(state: State) -> None:
+    async with open_store(state) as store, Modes(store) as modes:
+        assert not modes.has_switches(ACME)
+        async with open_store(state) as other:
+            await set_mode(other, ACME, "", GROUPS, "forward")
+
+        async def heard() -> bool:
+            return modes.has_switches(ACME)
+
+        await eventually(heard)
+
+
+def test_every_operation_is_in_a_group() -> None:
+    groups = {operation.name: find_mode_group(operation) for operation in (*OPERATIONS, *UNLISTED)}
+    assert set(groups.values()) == set(GROUPS)
+    of_a_batch = {
+        operation.name for operation in OPERATIONS if operation.path.startswith("/batches")
+    }
+    assert {groups[name] for name in of_a_batch} == {"batches"}
+    assert groups["create_payout_method"] == groups["create_recipient"] == "recipients"
+
+
+async def test_batch_routing_finds_service_of_a_batch(state: State) -> None:
+    async with open_store(state) as store:
+        ledger = Ledger(store)
+        routing = BatchRouting(ledger, Ids(store, "all"))
+        assert await routing.find_backend(ACME, "B-1") is None
+        facts = {"phase": "sent", "version": 1, "imported": 1}
+        await ledger.compare_and_set(ACME, "batch", "B-1", facts)
+        assert await routing.find_backend(ACME, "B-1") is None
+        for change in ({"version": 2}, {"version": 1, "phase": "draft"}, {"imported": None}):
+            await ledger.compare_and_set(ACME, "batch", "B-1", {**facts, **change})
+            assert await routing.find_backend(ACME, "B-1") == "current"
+        for one in ("B-1", "B-2"):
+            await ledger.compare_and_set(ACME, BACKEND_KIND, one, LEGACY_MARK)
+        assert await ledger.load(ACME, BACKEND_KIND, "B-2") == LEGACY_MARK
+        assert await routing.find_backend(ACME, "B-1") == "legacy"
+        assert await routing.find_backend(Tenant("other", "live"), "B-1") is None
+        await ledger.compare_and_set(ACME, "alias", "B-9", {"abandoned": True})
+        assert await routing.find_backend(ACME, "B-9") == "current"

@@ -1,0 +1,484 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, delete, insert, make_url, select, text, update
+from sqlalchemy.exc import IntegrityError, StatementError
+
+from gateway.config.settings import State
+from gateway.storage import Ledger, Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.encryption import build_key_line
+from gateway.storage.key_file import add_key, create_key_file
+from gateway.storage.migrations import find_newest_revision
+from gateway.storage.schema_upgrade import build_alembic_config
+from gateway.storage.tables import counters, encryption_keys, keys, learned, metadata
+from tests.gateway.storage.conftest import build_empty_sqlite_state
+from tests.tcp_proxy import open_tcp_proxy
+
+ACME = Tenant("acme", "live")
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> State:
+    return build_empty_sqlite_state(tmp_path)
+
+
+def key_file_of(state: State) -> Path:
+    return state.encryption_key_file
+
+
+def sqlite_path_of(state: State) -> Path:
+    return Path(state.url.removeprefix("sqlite:///"))
+
+
+def require_one_line(text: str) -> str:
+    assert "\n" not in text
+    return text
+
+
+async def open_and_describe_failure(state: State) -> str:
+    """What an operator is told who starts with this state; empty where it opens."""
+    try:
+        async with open_store(state):
+            return ""
+    except StoreUnavailable as error:
+        return require_one_line(str(error))
+
+
+async def test_new_database_has_the_tables_of_the_code(state: State) -> None:
+    def differences(connection: Connection) -> list[object]:
+        options = {"compare_type": True, "compare_server_default": True}
+        return list(
+            compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
+        )
+
+    async with open_store(state) as store, store.read() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+def test_latest_migration_is_found_by_file_name() -> None:
+    assert ScriptDirectory.from_config(build_alembic_config()).get_heads() == [
+        find_newest_revision()
+    ]
+
+
+async def test_reopening_changes_nothing(state: State) -> None:
+    async with open_store(state) as store:
+        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
+    async with open_store(state) as store:
+        assert await Ledger(store).load(ACME, "batch", "B-1") == {"n": 1}
+
+
+async def test_instances_started_together_create_tables_once(postgres: State) -> None:
+    assert (
+        await asyncio.gather(*(open_and_describe_failure(postgres) for _ in range(6))) == [""] * 6
+    )
+
+
+def test_processes_started_together_create_tables_once(sqlite: State) -> None:
+    create_key_file(key_file_of(sqlite))
+    script = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from gateway.config.settings import State\n"
+        "from gateway.storage import open_store\n"
+        "async def main():\n"
+        "    state = State(url=sys.argv[1], encryption_key_file=Path(sys.argv[2]))\n"
+        "    async with open_store(state): pass\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "-c", script, sqlite.url, str(key_file_of(sqlite))]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
+    assert [process.communicate()[1] for process in running] == [b""] * 4
+
+
+async def test_newer_database_is_refused_and_not_touched(state: State) -> None:
+    async with open_store(state) as store, store.write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    message = await open_and_describe_failure(state)
+    assert "revision 9999" in message
+    assert "newer version" in message
+
+
+async def test_migration_drops_unnamed_counts_of_signed_changes(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        await Ledger(store).compare_and_set(
+            ACME, "signed", "B-1", {"count": 1, "at": "2026-11-01T00:00:00Z"}
+        )
+        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
+        async with store.write() as connection:
+            for index in ("ix_journal_answered", "ix_writes_may_exist"):
+                await connection.execute(text(f"DROP INDEX {index}"))
+            await connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+    async with open_store(state) as store:
+        assert await Ledger(store).load(ACME, "signed", "B-1") == {}
+        assert await Ledger(store).load(ACME, "batch", "B-1") == {"n": 1}
+
+
+async def test_foreign_tables_are_refused_and_nothing_is_created(
+    sqlite: State,
+) -> None:
+    with sqlite3.connect(sqlite_path_of(sqlite)) as connection:
+        connection.execute("CREATE TABLE keys (x)")
+    assert "cannot be brought up to date" in await open_and_describe_failure(sqlite)
+    tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
+    connection.close()
+    assert tables == [("keys",)]
+
+
+async def test_created_files_are_accessible_by_owner_only(sqlite: State) -> None:
+    before = os.umask(0)
+    try:
+        assert await open_and_describe_failure(sqlite) == ""
+    finally:
+        os.umask(before)
+    for path in (sqlite_path_of(sqlite), key_file_of(sqlite)):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_sqlite_journal_exists_only_while_database_is_open(
+    sqlite: State,
+) -> None:
+    journal = Path(f"{sqlite_path_of(sqlite)}-journal")
+    async with open_store(sqlite) as store:
+        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
+        assert journal.exists()
+    assert not journal.exists()
+
+
+async def test_sqlite_uses_rollback_journal_and_foreign_keys(sqlite: State) -> None:
+    async with open_store(sqlite) as store:
+        async with store.read() as connection:
+            assert await connection.scalar(text("PRAGMA journal_mode")) == "delete"
+            assert await connection.scalar(text("PRAGMA foreign_keys")) == 1
+            assert await connection.scalar(text("PRAGMA busy_timeout")) == 5000
+        now = datetime.now(UTC)
+        row = {
+            **dict.fromkeys(("id", "name", "merchant", "key_hash", "hash_key_id"), "x"),
+            "environment": "live",
+            "prefix": "",
+            "pair_id": "none",
+            "allowed_ips": [],
+            "created_at": now,
+            "changed": 1,
+        }
+        with pytest.raises(IntegrityError):
+            async with store.write() as connection:
+                await connection.execute(insert(keys), row)
+
+
+async def write_with_failure(store: Store) -> None:
+    async with store.write() as connection:
+        await connection.execute(update(counters).values(value=7))
+        await connection.execute(insert(counters), {"name": "keys", "value": 1})
+
+
+async def test_failed_write_leaves_nothing(state: State) -> None:
+    async with open_store(state) as store:
+        with pytest.raises(IntegrityError):
+            await write_with_failure(store)
+        async with store.read() as connection:
+            assert await connection.scalar(select(counters.c.value)) == 0
+
+
+async def test_timestamps_are_utc_and_require_a_time_zone(state: State) -> None:
+    row = {"environment": "live", "name": "x", "value": "1"}
+    async with open_store(state) as store, store.write() as connection:
+        naive = {**row, "learned_at": datetime(2026, 1, 1)}  # noqa: DTZ001
+        with pytest.raises(StatementError, match="without a zone"):
+            await connection.execute(insert(learned), naive)
+        offset = datetime.fromisoformat("2026-01-01T01:00:00.000001+05:00")
+        await connection.execute(insert(learned), {**row, "learned_at": offset})
+        found = await connection.scalar(select(learned.c.learned_at))
+    assert found == offset
+    assert found.tzinfo is UTC
+
+
+async def test_cancelled_write_leaves_store_usable(
+    state: State,
+) -> None:
+    async with open_store(state) as store:
+        ledger = Ledger(store)
+        for number in range(30):
+            writing = [
+                asyncio.create_task(ledger.compare_and_set(ACME, "batch", "B-1", {f"fact {n}": n}))
+                for n in range(4)
+            ]
+            await asyncio.sleep(number / 10_000)
+            for task in writing:
+                task.cancel()
+            await asyncio.gather(*writing, return_exceptions=True)
+        await ledger.compare_and_set(ACME, "batch", "B-2", {"n": 1})
+        assert await ledger.load(ACME, "batch", "B-2") == {"n": 1}
+
+
+# The key file.
+
+
+async def test_sqlite_creates_key_file_at_first_start_only(sqlite: State) -> None:
+    assert await open_and_describe_failure(sqlite) == ""
+    key_file_of(sqlite).unlink()
+    assert "there is no key file" in await open_and_describe_failure(sqlite)
+    assert not key_file_of(sqlite).exists()
+
+
+async def test_postgresql_never_creates_key_file_and_explains_how(postgres: State) -> None:
+    key_file_of(postgres).unlink()
+    assert "keys new-encryption-key" in await open_and_describe_failure(postgres)
+
+
+async def test_different_key_file_is_detected_at_start(state: State) -> None:
+    assert await open_and_describe_failure(state) == ""
+    key_file_of(state).unlink()
+    create_key_file(key_file_of(state))
+    assert "has no key" in await open_and_describe_failure(state)
+
+
+async def test_different_key_under_same_id_is_detected_at_start(state: State) -> None:
+    assert await open_and_describe_failure(state) == ""
+    key_id = key_file_of(state).read_text().split()[0]
+    key_file_of(state).write_text(f"{key_id} {build_key_line().split()[1]}\n")
+    assert f"another key under the id {key_id}" in await open_and_describe_failure(state)
+
+
+async def test_key_file_open_to_others_is_refused_at_start(state: State) -> None:
+    assert await open_and_describe_failure(state) == ""
+    key_file_of(state).chmod(0o644)
+    assert "chmod 600" in await open_and_describe_failure(state)
+
+
+async def test_key_may_be_added_but_not_removed(state: State) -> None:
+    assert await open_and_describe_failure(state) == ""
+    add_key(key_file_of(state))
+    assert await open_and_describe_failure(state) == ""
+    last = key_file_of(state).read_text().splitlines()[-1]
+    key_file_of(state).write_text(last + "\n")
+    assert "has no key" in await open_and_describe_failure(state)
+
+
+async def test_wrong_key_file_leaves_database_unchanged(state: State) -> None:
+    assert await open_and_describe_failure(state) == ""
+    right = key_file_of(state).read_text()
+    key_file_of(state).write_text(build_key_line())
+    assert await open_and_describe_failure(state)
+    key_file_of(state).write_text(right)
+    assert await open_and_describe_failure(state) == ""
+
+
+async def test_check_value_cannot_be_moved_to_another_key(state: State) -> None:
+    key_file_of(state).exists() or create_key_file(key_file_of(state))
+    add_key(key_file_of(state))
+    async with open_store(state) as store, store.write() as connection:
+        one, two = (await connection.execute(select(encryption_keys))).all()
+        await connection.execute(delete(encryption_keys).where(encryption_keys.c.id == one.id))
+        moved = update(encryption_keys).where(encryption_keys.c.id == two.id)
+        await connection.execute(moved.values(check_value=one.check_value))
+    assert "another key" in await open_and_describe_failure(state)
+
+
+# What operators are told.
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlite://gateway.db", "three belong"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("sqlite:///gateway.db?mode=ro", "no parameters"),
+        ("postgresql://me:hunter2@host:port/db", "cannot be read as a URL"),
+    ],
+)
+async def test_invalid_url_error_shows_valid_form(url: str, says: str) -> None:
+    message = await open_and_describe_failure(State(url=url))
+    assert says in message
+    assert "sqlite:////absolute/path.db" in message
+    assert "hunter2" not in message
+
+
+async def test_missing_folder_is_named(tmp_path: Path) -> None:
+    message = await open_and_describe_failure(State(url=f"sqlite:///{tmp_path}/nowhere/gateway.db"))
+    assert f"{tmp_path}/nowhere/gateway.db" in message
+    assert "folder exists" in message
+
+
+async def test_file_that_is_no_database_is_named(sqlite: State) -> None:
+    sqlite_path_of(sqlite).write_text(
+        "certainly not a database, and long enough to be read as one" * 9
+    )
+    assert "not a database" in await open_and_describe_failure(sqlite)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become a user without rights")
+def test_folder_without_write_permission_is_named() -> None:
+    script = (
+        "import asyncio, os, sys\n"
+        "from pathlib import Path\n"
+        "from gateway.config.settings import State\n"
+        "from gateway.storage import StoreUnavailable, open_store\n"
+        "import aiosqlite, alembic.autogenerate, sqlalchemy.dialects.sqlite.aiosqlite\n"
+        "os.chdir(sys.argv[1])\n"
+        "os.chmod('.', 0o755)\n"
+        "os.chmod('gateway.db', 0o666)\n"
+        "os.setuid(65534)\n"
+        "async def main():\n"
+        "    async with open_store(State()): pass\n"
+        "try: asyncio.run(main())\n"
+        "except StoreUnavailable as error: print(error)\n"
+    )
+    # Not in tmp_path: the folders above it are closed to others.
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "gateway.db").touch()
+        command = [sys.executable, "-c", script, folder]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"folder {folder} cannot be written" in result.stdout, result
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1/db", "127.0.0.1:5432/no_such_database"])
+async def test_unusable_server_is_named_without_password(
+    address: str, tmp_path: Path, database: str
+) -> None:
+    create_key_file(tmp_path / "k")
+    url = f"postgresql://postgres:hunter2@{address}?application_name=hunter3"
+    message = await open_and_describe_failure(State(url=url, encryption_key_file=tmp_path / "k"))
+    assert address in message
+    assert "hunter" not in message
+
+
+async def test_command_does_not_create_a_database(sqlite: State) -> None:
+    with pytest.raises(StoreUnavailable, match="--config"):
+        async with open_store(sqlite, create=False):
+            pass
+    assert not sqlite_path_of(sqlite).exists()
+    assert not key_file_of(sqlite).exists()
+
+
+async def test_missing_database_is_reported(postgres: State) -> None:
+    told = await open_and_describe_failure(
+        postgres.model_copy(update={"url": f"{postgres.url}_nobody_made"})
+    )
+    assert "does not exist" in told
+    assert "create that database" in told
+
+
+async def test_lost_database_is_unavailable_and_recovers(postgres: State, database: str) -> None:
+    async with open_store(postgres) as store:
+        ledger = Ledger(store)
+        await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 1})
+        with pytest.raises(StoreUnavailable):
+            async with store.write() as connection:
+                await connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        assert await ledger.load(ACME, "batch", "B-1") == {"n": 1}
+
+
+SHUTDOWN_FIELDS = (
+    b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+)
+SHUTDOWN_MESSAGE = b"E" + (len(SHUTDOWN_FIELDS) + 4).to_bytes(4, "big") + SHUTDOWN_FIELDS
+"""What PostgreSQL says on every connection when it ends, before it closes it."""
+
+
+async def test_terminated_server_session_is_unavailable_and_recovers(
+    postgres: State,
+) -> None:
+    """The driver has a kind of error of its own for who asks on such a connection."""
+    where = make_url(postgres.url)
+    async with open_tcp_proxy(where.host or "127.0.0.1", where.port or 5432) as between:
+        url = where.set(host="127.0.0.1", port=between.port).render_as_string(hide_password=False)
+        async with open_store(postgres.model_copy(update={"url": url})) as store:
+            ledger = Ledger(store)
+
+            async def reads() -> None:
+                assert await ledger.load(ACME, "batch", "B-1") == {"n": 1}
+
+            async def writes() -> None:
+                await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 1})
+
+            async def asks() -> None:
+                async with store.read() as connection:
+                    assert (await connection.execute(text("SELECT 1"))).scalar() == 1
+
+            for one in (writes, reads, asks):
+                await one()
+            for one, costs in ((writes, 0), (reads, 1), (asks, 1)):
+                await between.respond_with(SHUTDOWN_MESSAGE)
+                await asyncio.sleep(0.1)  # mostly heard before it is asked; either goes well
+                assert await count_unavailable_attempts(one) <= costs
+
+
+async def count_unavailable_attempts(attempt: Callable[[], Awaitable[None]]) -> int:
+    """How often it cannot be used until it can; what is raised otherwise is nobody's to expect."""
+    times = 0
+    while True:
+        try:
+            await attempt()
+        except StoreUnavailable:
+            times += 1
+        else:
+            return times
+
+
+async def test_file_locked_by_another_process_is_unavailable(sqlite: State) -> None:
+    async with open_store(sqlite) as store:
+        other = sqlite3.connect(sqlite_path_of(sqlite), isolation_level=None)
+        try:
+            other.execute("BEGIN EXCLUSIVE")
+            with pytest.raises(StoreUnavailable, match="locked"):
+                await Ledger(store).save_capability("live", "x", 1)
+        finally:
+            other.close()
+        await Ledger(store).save_capability("live", "x", 1)
+
+
+async def test_second_gateway_on_one_sqlite_file_is_refused(tmp_path: Path) -> None:
+    state = State(url=f"sqlite:///{tmp_path}/a.db", encryption_key_file=tmp_path / "a.key")
+    async with open_store(state, serves=True):
+        with pytest.raises(StoreUnavailable, match="another gateway serves"):
+            async with open_store(state, serves=True):
+                pass
+        async with open_store(state):
+            pass  # a command only looks
+    async with open_store(state, serves=True):
+        pass
+
+
+async def test_cancelled_caller_leaves_no_lock(tmp_path: Path) -> None:
+    """A reading that is cut off would keep SQLite's until its garbage is collected."""
+    file = tmp_path / "gateway.db"
+    state = State(url=f"sqlite:///{file}", encryption_key_file=tmp_path / "gateway.key")
+    rows = text("SELECT name FROM sqlite_master")
+
+    async def read(store: Store) -> None:
+        while True:
+            async with store.read() as connection:
+                await connection.execute(rows)
+
+    async with open_store(state) as store:
+        for number in range(100):
+            reading = asyncio.create_task(read(store))
+            await asyncio.sleep(number / 10_000)
+            gc.disable()
+            try:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+                with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other:
+                    other.execute("BEGIN EXCLUSIVE")
+            finally:
+                gc.enable()

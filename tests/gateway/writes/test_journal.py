@@ -1,0 +1,203 @@
+"""Operation executions whose progress could not be recorded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gateway.http.request_ids import generate_id
+from gateway.storage import Ledger, Store, StoreUnavailable, open_store
+from gateway.storage.operations import CONFIRMED, SENT, OwnershipLostError
+from gateway.upstream.clock import ServiceClock
+from gateway.writes.journal import Journal, OperationExecution
+from mappings import OPERATIONS
+from mappings.effects import Call, CompareAndSet, Confirmed, Request
+from mappings.failures import Conflict, Unknown
+from tests.running_gateway import settings_for
+from tests.simulation.assembly import API_KEY
+from tests.state import create_database
+from tests.test_database_faults import move_database
+
+CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
+CALL = Call(
+    "POST", "/recipients", {"email": "ada@example.com"}, reconcile=lambda _sending: iter(())
+)  # type: ignore[arg-type]
+CONFIRMED_CREATE = Confirmed({"recipient": {"id": "R-1"}}, object_id="R-1")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    settings = settings_for(tmp_path, "http://127.0.0.1:1")
+    async with open_store(create_database(settings.state)) as store:
+        yield store
+
+
+@pytest.fixture
+def ledger(store: Store) -> Ledger:
+    return Ledger(store)
+
+
+@pytest.fixture
+def journal(store: Store, ledger: Ledger) -> Journal:
+    return Journal(store, ledger, ServiceClock())
+
+
+async def send_create(journal: Journal) -> OperationExecution:
+    """Start an execution whose create was sent and not answered."""
+    request = Request(now=datetime.now(UTC), seed=str(random.random()), body={"type": "individual"})
+    operation = journal.build_record(API_KEY, CREATE, request, "a-request")
+    execution = journal.start_execution(operation, CREATE, request)
+    await execution.save_write(CALL)
+    return execution
+
+
+async def take_up_again(journal: Journal, execution: OperationExecution) -> OperationExecution:
+    """Resume the execution in the same process."""
+    journal.release(execution)
+    row = await journal.operations.find_operation(execution.operation_record.id)
+    assert row is not None
+    resumed = await journal.take_over(row, CREATE)
+    assert resumed is not None
+    return resumed
+
+
+async def test_unsaved_reads_are_repeated_after_storage_failure(
+    journal: Journal, tmp_path: Path
+) -> None:
+    """One of two creates happened; meanwhile it may have been attributed to the other."""
+    first, second = await send_create(journal), await send_create(journal)
+    async with move_database(tmp_path / "gateway.db"):
+        with pytest.raises(StoreUnavailable):
+            await first.record_outcome(CALL, CONFIRMED_CREATE)
+    first = await take_up_again(journal, first)
+    assert first.unanswered_write is not None
+    second = await take_up_again(journal, second)
+    await claim_outcome(second, first, journal)
+    first = await take_up_again(journal, first)
+    assert first.entered_write is not None
+    assert first.entered_write.state == SENT
+    with pytest.raises(Unknown):
+        await first.record_outcome(CALL, CONFIRMED_CREATE)
+    await first.compare_and_set(CompareAndSet("recipient", "R-2", {"status": "inactive"}))
+    await first.save_pending_changes()
+
+
+async def claim_outcome(
+    second: OperationExecution, first: OperationExecution, journal: Journal
+) -> None:
+    first.is_sending = False
+    await second.record_outcome(CALL, CONFIRMED_CREATE)
+    assert [write.state for write in second.writes.values()] == [CONFIRMED]
+    journal.release(second)
+
+
+STATUS_RECORD = CompareAndSet("recipient", "R-1", {"status": "inactive"})
+
+
+async def test_object_state_of_a_write_is_committed_with_next_step(
+    journal: Journal, ledger: Ledger
+) -> None:
+    course = await send_create(journal)
+    course.record_response(CALL, CONFIRMED_CREATE.body)
+    await course.compare_and_set(STATUS_RECORD)
+    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == {}
+    course.new_aliases["R-1111111111111111"] = "R-1"
+    await course.finish()
+    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
+    assert await ledger.load_legacy_ids(API_KEY.tenant, ["R-1"]) == {"R-1": "R-1111111111111111"}
+
+
+@dataclass
+class MachineClocks:
+    """Wall clock and monotonic clock of a machine, in seconds."""
+
+    wall: float = 1_800_000_000.0
+    monotonic: float = 1000.0
+
+
+@pytest.mark.parametrize(
+    ("wall", "monotonic"),
+    [
+        pytest.param(60, 60, id="it was held up"),
+        pytest.param(60, 0, id="it slept: one of its clocks stood still"),
+        pytest.param(-60, 0, id="its clock was set back"),
+    ],
+)
+async def test_paused_instance_must_renew_its_fence(
+    store: Store, ledger: Ledger, wall: float, monotonic: float
+) -> None:
+    hands = MachineClocks()
+    clock = ServiceClock(lambda: hands.wall, lambda: hands.monotonic)
+    journal = Journal(store, ledger, clock)
+    course = await send_create(journal)
+    assert course.is_fenced
+    hands.wall, hands.monotonic = hands.wall + wall, hands.monotonic + monotonic
+    assert not course.is_fenced
+    await course.fence()
+    assert course.is_fenced
+    await journal.operations.take_over(course.operation_record, "another")
+    hands.wall, hands.monotonic = hands.wall + wall, hands.monotonic + monotonic
+    with pytest.raises(OwnershipLostError):
+        await course.fence()
+
+
+async def test_guarding_record_is_committed_before_the_write(
+    journal: Journal, ledger: Ledger
+) -> None:
+    course = await send_create(journal)
+    course.record_response(CALL, CONFIRMED_CREATE.body)
+    await course.compare_and_set(
+        CompareAndSet("recipient", "R-1", {"status": "inactive"}, expected={"status": None})
+    )
+    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
+    await course.compare_and_set(CompareAndSet("recipient", "R-1", {"status": "disabled"}))
+    with pytest.raises(Conflict):
+        await course.compare_and_set(
+            CompareAndSet("recipient", "R-1", {"deleted": True}, expected={"status": None})
+        )
+    await course.save_pending_changes()
+    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == {"status": "disabled"}
+
+
+async def test_object_state_is_recorded_on_replay(
+    journal: Journal, ledger: Ledger, tmp_path: Path
+) -> None:
+    """The write was answered, but the answer and the object state could not be stored."""
+    course = await send_create(journal)
+    course.record_response(CALL, CONFIRMED_CREATE.body)
+    await course.compare_and_set(STATUS_RECORD)
+    async with move_database(tmp_path / "gateway.db"):
+        with pytest.raises(StoreUnavailable):
+            await course.finish()
+    course = await take_up_again(journal, course)
+    assert course.replay_step(CALL) == CONFIRMED_CREATE.body
+    assert course.replay_step(STATUS_RECORD) is None
+    await course.finish()
+    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
+
+
+def test_request_fingerprint_is_independent_of_id_import(journal: Journal) -> None:
+    """The first attempt may predate the import, or an older version that ignored imported ids."""
+    add = next(operation for operation in OPERATIONS if operation.name == "create_payment")
+
+    def asked(batch: str, payee: str, imported: dict[str, str]) -> Request:
+        body = {"recipient": {"id": payee}, "sourceAmount": "8.00"}
+        request = Request(datetime.now(UTC), generate_id(), {"id": batch}, body=body)
+        return replace(request, imported=imported)
+
+    before = journal.build_record(API_KEY, add, asked("B-OURS", "R-OURS", {}), "a-request")
+    names = {"B-THEIRS": "B-OURS", "R-THEIRS": "R-OURS"}
+    after = journal.build_record(API_KEY, add, asked("B-THEIRS", "R-THEIRS", names), "a-request")
+    plain = journal.build_record(API_KEY, add, asked("B-THEIRS", "R-THEIRS", {}), "a-request")
+    other = journal.build_record(API_KEY, add, asked("B-OTHER", "R-OURS", {}), "a-request")
+    assert after.fingerprint == plain.fingerprint
+    assert after.has_same_request(before)
+    assert after.has_same_request(plain)
+    assert not after.has_same_request(other)
+    assert not before.has_same_request(after)
+    assert {*after.object_ids} == {"B-OURS", "B-THEIRS"}

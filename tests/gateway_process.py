@@ -1,0 +1,32 @@
+"""Runs a gateway process with one key in front of the simulator, for raw requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.simulator import Service, Simulator, start
+from tests.processes import Process, command, configuration, serving
+from tests.running_gateway import KEY
+
+
+@dataclass(slots=True)
+class GatewayAndService:
+    gateway: Process
+    simulator: Simulator
+
+
+@asynccontextmanager
+async def open_gateway_process(folder: Path, body_bytes: int) -> AsyncIterator[GatewayAndService]:
+    """``body_bytes`` is the largest body that it accepts."""
+    simulator = await start(service=Service())
+    text = configuration(simulator.url, f"[limits]\nbody_bytes = {body_bytes}")
+    (folder / "gateway.toml").write_text(text)
+    import_result = command("keys", "import", "-", folder=folder, stdin=json.dumps(KEY))
+    assert import_result.returncode == 0, import_result.stderr
+    async with serving(folder) as gateway:
+        yield GatewayAndService(gateway, simulator)
+    await simulator.stop()

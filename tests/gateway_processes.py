@@ -1,0 +1,141 @@
+"""Gateway processes, forked from a warm one: see ``tests.gateway_forker``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from gateway.config.settings import Settings
+from tests.running_gateway import KEY, Got
+
+TIMEOUT_SECONDS = 30
+"""Limit for a start or a shutdown on a busy machine."""
+
+
+@dataclass(slots=True, eq=False)
+class GatewayProcess:
+    """One gateway process; ``code`` is its exit code once it has ended."""
+
+    forker: GatewayForker
+    name: str
+    pid: int
+    port: int
+    log: Path
+    code: asyncio.Future[int]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def advance_clock(self) -> None:
+        self.kill(signal.SIGUSR1)
+
+    async def stop(self, number: signal.Signals = signal.SIGKILL) -> int:
+        self.kill(number)
+        return await self.wait()
+
+    async def wait(self) -> int:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            return await asyncio.shield(self.code)
+
+    def list_log_events(self, event: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.read_text("utf-8").splitlines()]
+        return [line for line in lines if line.get("event") == event]
+
+
+@dataclass(slots=True)
+class GatewayForker:
+    process: asyncio.subprocess.Process
+    starting: dict[str, asyncio.Future[GatewayProcess]] = field(default_factory=dict)
+    children: dict[int, GatewayProcess] = field(default_factory=dict)
+    started_count: int = 0
+
+    async def start(
+        self, settings: Settings, folder: Path, gone_seconds: float | None = None
+    ) -> GatewayProcess:
+        self.started_count += 1
+        name, log = f"child {self.started_count}", folder / "stderr"
+        order: dict[str, Any] = {"name": name, "log": str(log)}
+        order["settings"] = settings.model_dump(mode="json", exclude_unset=True)
+        if gone_seconds is not None:
+            order["gone_seconds"] = gone_seconds
+        self.starting[name] = asyncio.get_running_loop().create_future()
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            child = await self.starting[name]
+        child.log = log
+        return child
+
+    async def read_events(self) -> None:
+        assert self.process.stdout is not None
+        while line := await self.process.stdout.readline():
+            event = json.loads(line)
+            if "port" in event:
+                code = asyncio.get_running_loop().create_future()
+                child = GatewayProcess(
+                    self, event["name"], event["pid"], event["port"], Path(), code
+                )
+                self.children[event["pid"]] = child
+                self.starting.pop(event["name"]).set_result(child)
+            elif child_ended := self.children.pop(event["pid"], None):
+                child_ended.code.set_result(event["code"])
+            elif waiting := self.starting.pop(event["name"], None):
+                waiting.set_exception(RuntimeError(f"it ended with {event['code']}"))
+
+
+@asynccontextmanager
+async def open_forker() -> AsyncIterator[GatewayForker]:
+    running = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.gateway_forker",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    forker = GatewayForker(running)
+    reading = asyncio.create_task(forker.read_events())
+    try:
+        yield forker
+    finally:
+        for child in list(forker.children.values()):
+            child.kill(signal.SIGCONT)
+            child.kill()
+        assert running.stdin is not None
+        running.stdin.close()
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            await running.wait()
+            await reading
+
+
+async def request_gateway(
+    session: aiohttp.ClientSession, child: GatewayProcess, method: str, path: str, **more: Any
+) -> Got | None:
+    """The response; None if there was none."""
+    headers = {"X-API-Key": KEY["api_key"], **more.pop("headers", {})}
+    try:
+        async with session.request(method, child.url + path, headers=headers, **more) as answer:
+            text = await answer.text()
+            return Got(answer.status, answer.headers, text, json.loads(text))
+    except aiohttp.ClientError:
+        return None
+
+
+def find_memory_folder() -> str | None:
+    """A folder in memory if there is one: no test needs to survive a power failure."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

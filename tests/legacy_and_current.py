@@ -1,0 +1,108 @@
+"""A gateway with both services behind it: the current and the legacy one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yarl import URL
+
+from gateway.simulator import DEMO_CREDENTIALS, Fault, Service, Switches, start
+from tests.operator_commands import AdjustableClock, eventually, log_to_file, run_command
+from tests.running_gateway import Got, House, open_house
+
+API_KEY = DEMO_CREDENTIALS.api_key
+NAME = "shop"
+
+
+@dataclass
+class GatewayBetween:
+    """``current`` and ``legacy`` are the same object if both interfaces share one state."""
+
+    gateway: House
+    folder: Path
+    current: Service
+    legacy: Service
+    legacy_url: str
+    clock: AdjustableClock
+
+    async def run_command(self, *words: str, code: int = 0) -> str:
+        return (await run_command(self.folder, *words, code=code)).output
+
+    async def run_json_command(self, *words: str, code: int = 0) -> Any:
+        return json.loads((await run_command(self.folder, *words, "--json", code=code)).stdout)
+
+    async def set_mode(self, mode: str, *groups: str) -> None:
+        """Sets the key's mode and waits until the gateway applies it."""
+        chosen = [word for group in groups for word in ("--group", group)]
+        await self.run_command("modes", "set", "--key", NAME, *chosen, mode, "--yes")
+        probe = {"balances": "/v1/profile/balances", "recipients": "/v1/recipients"}
+        path = probe.get((groups or ("balances",))[0], "/v1/batches")
+
+        async def has_switched() -> bool:
+            before = self.count_legacy_calls()
+            assert (await self.gateway.request("GET", path)).status == 200
+            return (self.count_legacy_calls() > before) is (mode == "forward")
+
+        await eventually(has_switched)
+
+    def count_legacy_calls(self, method: str = "*", path: str = "*") -> int:
+        return len(self.legacy.list_requests(method, path, interface="legacy"))
+
+    def count_current_calls(self, method: str = "*", path: str = "*") -> int:
+        return len(self.current.list_requests(method, path))
+
+    def add_legacy_fault(self, method: str, path: str, **what: Any) -> None:
+        self.legacy.faults.append(Fault(method, path, interface="legacy", **what))
+
+    async def request_legacy(self, method: str, path: str, body: Any = None) -> Got:
+        """The legacy service's own response."""
+        data = None if body is None else json.dumps(body).encode()
+        url = URL(self.legacy_url + path, encoded=True)
+        headers = {"X-API-Key": API_KEY, "Content-Type": "application/json"}
+        async with self.gateway.session.request(
+            method, url, data=data, headers=headers
+        ) as response:
+            text = await response.text()
+            return Got(response.status, response.headers, text, json.loads(text))
+
+
+@asynccontextmanager
+async def open_valley(
+    folder: Path,
+    *,
+    has_two_services: bool = False,
+    legacy_url: str | None = None,
+    seconds: float = 2,
+    sections: Mapping[str, Any] | None = None,
+    **switches: Any,
+) -> AsyncIterator[GatewayBetween]:
+    """With ``apart`` the two services share no state."""
+    current = Service(options=Switches(**switches), seed=1)
+    legacy = Service(options=Switches(**switches), seed=2) if has_two_services else current
+    first = await start(service=current, legacy_port=None if has_two_services else 0)
+    second = await start(service=legacy, legacy_port=0) if has_two_services else first
+    assert second.legacy is not None
+    legacy_address, clock = legacy_url or second.legacy.url, AdjustableClock()
+    environments = {"sandbox": {"base_url": first.url, "legacy_base_url": legacy_address}}
+    (folder / "gateway.toml").write_text(
+        f'[environments.sandbox]\nbase_url = "{first.url}"\nlegacy_base_url = "{legacy_address}"\n'
+        f'[state]\nurl = "sqlite:///{folder}/gateway.db"\n'
+        f'encryption_key_file = "{folder}/gateway.key"\n'
+    )
+    default_sections = {"environments": environments, "upstream": {"timeout_seconds": seconds}}
+    try:
+        with log_to_file(folder):
+            async with open_house(
+                folder, first.url, clock, **{**default_sections, **(sections or {})}
+            ) as gateway:
+                gateway.api_key = await gateway.import_key(api_key=API_KEY, name=NAME)
+                yield GatewayBetween(gateway, folder, current, legacy, legacy_address, clock)
+    finally:
+        await first.stop()
+        if has_two_services:
+            await second.stop()

@@ -1,0 +1,73 @@
+"""Translation of the service's field names in errors for legacy clients."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings import errors
+from mappings.errors import derive_refusal_status
+from mappings.failures import Problem, Refused
+
+BATCH_NAMES = {
+    "currency": "sourceCurrency",
+    "payments[0].recipient": "payments[0].recipient.id",
+    "payments[0].currency": "sourceCurrency",
+    "payments[1].recipient": "payments[7].recipient.email",
+}
+SSN_NAMES = {"governmentIds": "ssn", "governmentIds[0]": "ssn"}
+
+
+def translate_problems(sent_as: dict[str, str], *problems: Problem) -> list[tuple[str | None, str]]:
+    translated = errors.translate_failure(Refused(400, list(problems), field_map=sent_as)).problems
+    return [(one.field, one.message) for one in translated]
+
+
+def test_current_fields_of_one_client_field_give_one_error() -> None:
+    wrong = "currency is not supported"
+    problems = [Problem("invalid_field", wrong, at) for at in ("currency", "payments[0].currency")]
+    assert translate_problems(BATCH_NAMES, *problems) == [
+        ("sourceCurrency", "sourceCurrency is not supported")
+    ]
+
+
+def test_errors_without_field_are_all_listed() -> None:
+    incomplete = Problem("invalid_status", "Recipient is incomplete")
+    assert len(translate_problems(BATCH_NAMES, incomplete, incomplete)) == 2
+
+
+@pytest.mark.parametrize(
+    ("named", "field"),
+    [
+        ("payments[0].recipient", "payments[0].recipient.id"),
+        ("payments[1].recipient", "payments[7].recipient.email"),
+    ],
+)
+def test_word_of_both_interfaces_is_not_replaced(named: str, field: str) -> None:
+    problem = Problem("invalid_status", "the recipient is not active", named)
+    assert translate_problems(BATCH_NAMES, problem) == [(field, "the recipient is not active")]
+
+
+def test_part_of_a_value_is_reported_by_client_field_name() -> None:
+    at = "governmentIds[0].value"
+    problem = Problem("invalid_field", f"{at} is not valid", at)
+    assert translate_problems(SSN_NAMES, problem) == [("ssn", "ssn is not valid")]
+
+
+@pytest.mark.parametrize(
+    ("codes", "status"),
+    [
+        (["invalid_field"], 400),
+        (["not_found"], 404),
+        (["not_found", "invalid_field"], 400),
+        (["rate_limit_exceeded"], 429),
+        (["invalid_api_key"], 401),
+        (["not_authorized"], 403),
+        (["not_found", "internal_server_error"], 500),
+        (["internal_server_error"], 500),
+        (["partner_integration_error"], 500),
+        (["teapot"], 500),
+        ([], 500),
+    ],
+)
+def test_refusal_with_status_200_is_classified_by_its_codes(codes: list[str], status: int) -> None:
+    assert derive_refusal_status([Problem(code, "") for code in codes]) == status

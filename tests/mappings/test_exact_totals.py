@@ -1,0 +1,23 @@
+"""Totals that are longer than the 28 digits of Python's decimal context."""
+
+from __future__ import annotations
+
+from mappings import funds, summaries
+
+HUGE_AMOUNT = "9" * 40 + ".01"
+
+
+def test_net_amount_is_exact_at_any_size():
+    payments = [{"sourceAmount": HUGE_AMOUNT, "merchantFees": "0.98"}, {"sourceAmount": "0.01"}]
+    shown = summaries.compute_figures(payments)
+    assert str(shown["value"]) == "9" * 40 + ".02"
+    assert str(shown["net"]) == "1" + "0" * 40
+
+
+def test_required_funds_are_exact_at_any_size():
+    payments = [{"sourceAmount": HUGE_AMOUNT, "merchantFees": "0.01"}]
+    assert str(funds.compute_required_funds(payments)) == "9" * 40 + ".02"
+    enough = [{"amount": "9" * 40 + ".02", "currency": "USD", "type": "service"}]
+    short = [{"amount": HUGE_AMOUNT, "currency": "USD", "type": "service"}]
+    assert funds.has_sufficient_funds(enough, payments, "USD")
+    assert not funds.has_sufficient_funds(short, payments, "USD")

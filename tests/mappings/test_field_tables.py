@@ -1,0 +1,234 @@
+"""Field tables: validation against their shapes, and translation by them."""
+
+from __future__ import annotations
+
+import pytest
+from typing_extensions import TypedDict
+
+from mappings import objects
+from mappings.fields import (
+    FieldRow,
+    FieldTable,
+    FieldTableError,
+    drop_fields,
+    keep_names,
+    mark_read_only,
+    nest_table,
+    rename_field,
+    set_in_code,
+)
+
+
+class LegacyStreet(TypedDict, total=False):
+    line: str
+    town: str
+
+
+class CurrentStreet(TypedDict, total=False):
+    line: str
+    city: str
+
+
+class LegacyAnswerShape(TypedDict, total=False):
+    id: str
+    name: str
+    province: str
+    street: LegacyStreet
+    status: str
+
+
+class LegacyBodyShape(TypedDict, total=False):
+    name: str
+    province: str
+    street: LegacyStreet
+    colour: str
+
+
+class CurrentShape(TypedDict, total=False):
+    id: str
+    holder: str
+    region: str
+    regionCode: str
+    street: CurrentStreet
+    state: str
+
+
+STREET_TABLE = FieldTable(
+    (LegacyStreet,), (CurrentStreet,), keep_names("line"), rename_field("town", "city")
+)
+
+
+def build_row_groups(**changes: tuple[FieldRow, ...] | None) -> tuple[tuple[FieldRow, ...], ...]:
+    """Build valid rows; a change of None removes one."""
+    fitting: dict[str, tuple[FieldRow, ...] | None] = {
+        "id": mark_read_only("id", reason="the service's own"),
+        "name": rename_field("name", "holder"),
+        "province": rename_field("province", "region", answer_name="regionCode"),
+        "street": nest_table("street", STREET_TABLE),
+        "status": set_in_code("status", "state", reason="other words"),
+        "colour": drop_fields("colour", reason="nothing is painted"),
+    }
+    return tuple(some for some in {**fitting, **changes}.values() if some)
+
+
+def build_table(**changes: tuple[FieldRow, ...] | None) -> FieldTable:
+    return FieldTable(
+        (LegacyAnswerShape, LegacyBodyShape), (CurrentShape,), *build_row_groups(**changes)
+    )
+
+
+# Invalid tables
+
+
+@pytest.mark.parametrize("name", ["id", "name", "province", "street", "status", "colour"])
+def test_field_without_row_is_an_error(name: str) -> None:
+    with pytest.raises(FieldTableError, match=f"^{name}: no row$"):
+        build_table(**{name: None})
+
+
+def test_request_only_field_needs_a_row() -> None:
+    with pytest.raises(FieldTableError, match=r"^colour: no row$"):
+        FieldTable(
+            (LegacyAnswerShape, LegacyBodyShape), (CurrentShape,), *build_row_groups(colour=None)
+        )
+
+
+def test_row_for_unknown_legacy_field_is_an_error() -> None:
+    with pytest.raises(FieldTableError, match="color: not in the legacy shape"):
+        build_table(colour=drop_fields("color", reason="mistyped"))
+
+
+def test_mistyped_row_is_reported_with_field_left_without_row() -> None:
+    with pytest.raises(FieldTableError) as raised:
+        build_table(name=rename_field("nmae", "holder"))
+    assert str(raised.value) == "name: no row; nmae: not in the legacy shape"
+
+
+@pytest.mark.parametrize(
+    ("changed", "target"),
+    [
+        ({"name": rename_field("name", "holdr")}, "holdr"),
+        ({"name": rename_field("name", "holder", answer_name="holdr")}, "holdr"),
+        ({"id": mark_read_only("id", reason=""), "name": keep_names("name")}, "name"),
+        ({"status": set_in_code("status", "stat", reason="")}, "stat"),
+    ],
+    ids=["sent to", "shown as", "same name", "by hand"],
+)
+def test_unknown_current_field_is_an_error(
+    changed: dict[str, tuple[FieldRow, ...]], target: str
+) -> None:
+    with pytest.raises(FieldTableError, match=f"^{target}: not in the current shape$"):
+        build_table(**changed)
+
+
+def test_two_rows_for_one_field_are_an_error() -> None:
+    with pytest.raises(FieldTableError, match=r"^name: more than one row$"):
+        build_table(again=rename_field("name", "holder"))
+
+
+def test_field_both_translated_and_dropped_is_an_error() -> None:
+    with pytest.raises(FieldTableError, match=r"^name: more than one row$"):
+        build_table(again=drop_fields("name", reason="not needed after all"))
+
+
+def test_all_table_errors_are_reported_at_once() -> None:
+    with pytest.raises(FieldTableError) as raised:
+        build_table(id=None, again=rename_field("name", "holdr"))
+    assert str(raised.value) == (
+        "id: no row; name: more than one row; holdr: not in the current shape"
+    )
+
+
+def test_two_legacy_fields_may_map_to_one_current_field() -> None:
+    assert build_table(name=rename_field("name", "region")).translate_to_current(
+        {"name": "Zoë"}
+    ) == {"region": "Zoë"}
+
+
+# Requests
+
+
+def test_fields_are_renamed_and_keep_client_order() -> None:
+    sent = build_table().translate_to_current({"province": "QC", "name": "Zoë"})
+    assert list(sent.items()) == [("region", "QC"), ("holder", "Zoë")]
+
+
+@pytest.mark.parametrize("value", [None, "", [], {}, 10**30, "ünï", ["a"]], ids=repr)
+def test_values_are_sent_unchanged(value: object) -> None:
+    assert build_table().translate_to_current({"name": value}) == {"holder": value}
+
+
+@pytest.mark.parametrize("name", ["id", "status", "colour"])
+def test_read_only_manual_and_dropped_fields_are_not_sent(name: str) -> None:
+    assert build_table().translate_to_current({name: "x"}) == {}
+
+
+def test_nested_object_uses_its_own_table() -> None:
+    sent = build_table().translate_to_current({"street": {"town": "Köln", "line": "1"}})
+    assert sent == {"street": {"city": "Köln", "line": "1"}}
+
+
+@pytest.mark.parametrize("value", [None, "no object"])
+def test_non_object_in_place_of_object_is_sent_unchanged(value: object) -> None:
+    assert build_table().translate_to_current({"street": value}) == {"street": value}
+
+
+def test_missing_field_is_not_added() -> None:
+    assert build_table().translate_to_current({}) == {}
+
+
+# Answers
+
+
+def test_answer_has_exactly_the_legacy_fields_in_order() -> None:
+    shown = build_table().translate_to_legacy(
+        {"state": "x", "holder": "Zoë", "tags": ["current only"]}
+    )
+    assert list(shown) == ["id", "name", "province", "street", "status"]
+
+
+def test_answer_is_read_by_its_own_field_names() -> None:
+    given = {"id": "R-1", "holder": "Zoë", "region": "asked", "regionCode": "given"}
+    shown = build_table().translate_to_legacy(
+        {**given, "street": {"city": "Köln", "country": "DE"}}
+    )
+    assert shown["id"] == "R-1"
+    assert shown["name"] == "Zoë"
+    assert shown["province"] == "given"
+    assert shown["street"] == {"line": None, "town": "Köln"}
+
+
+def test_missing_field_of_answer_is_null() -> None:
+    assert set(build_table().translate_to_legacy({"state": "x"}).values()) == {None}
+
+
+# Field names in errors
+
+
+def test_errors_use_full_client_field_names() -> None:
+    assert build_table().build_field_map("payout.bank.") == {
+        "id": "payout.bank.id",
+        "holder": "payout.bank.name",
+        "region": "payout.bank.province",
+        "street": "payout.bank.street",
+        "street.line": "payout.bank.street.line",
+        "street.city": "payout.bank.street.town",
+        "state": "payout.bank.status",
+    }
+
+
+def test_first_row_names_a_shared_current_field() -> None:
+    assert build_table(name=rename_field("name", "region")).build_field_map()["region"] == "name"
+
+
+TABLES = {name: value for name, value in vars(objects).items() if isinstance(value, FieldTable)}
+
+
+@pytest.mark.parametrize("field_table", TABLES.values(), ids=TABLES.keys())
+def test_every_unsent_row_states_a_reason(field_table: FieldTable) -> None:
+    assert [row.legacy_name for row in field_table.rows if not row.is_sent and not row.reason] == []
+
+
+@pytest.mark.parametrize("field_table", TABLES.values(), ids=TABLES.keys())
+def test_every_table_has_rows(field_table: FieldTable) -> None:
+    assert field_table.rows

@@ -1,0 +1,352 @@
+"""Field types of client bodies: accepted values, normal forms and errors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typing_extensions import TypedDict
+
+from mappings import OPERATIONS, field_types, legacy
+from mappings.failures import Invalid, Problem
+from mappings.field_types import (
+    Country,
+    Currency,
+    Day,
+    Email,
+    Flag,
+    Integer,
+    ListValue,
+    ObjectValue,
+    RecipientType,
+    ShownCurrency,
+    Ssn,
+    Text,
+)
+
+
+class Inner(TypedDict, total=False):
+    text: Text
+    email: Email
+    street2: Text
+
+
+class Shape(TypedDict, total=False):
+    text: Text
+    perhaps: Text | None
+    country: Country
+    currency: Currency
+    shown: ShownCurrency
+    email: Email
+    day: Day
+    flag: Flag
+    whole: Integer
+    ssn: Ssn
+    type: RecipientType
+    inner: Annotated[Inner, ObjectValue] | None
+    inners: Annotated[list[Annotated[Inner, ObjectValue]], ListValue]
+
+
+def parse_valid(**body: Any) -> Any:
+    taken, wrong = field_types.parse_body(Shape, body)
+    assert wrong == ()
+    return taken
+
+
+def list_problems(shape: Any, body: Any) -> list[Problem]:
+    try:
+        _taken, wrong = field_types.parse_body(shape, body)
+    except Invalid as invalid:
+        return list(invalid.problems)
+    return list(wrong)
+
+
+# Each field type
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "taken"),
+    [
+        ("text", "Zoë 李 ", "Zoë 李 "),
+        ("text", 12345678901234567890, "12345678901234567890"),
+        ("text", 0, "0"),
+        ("country", "US", "US"),
+        ("country", "us", "US"),
+        ("country", "USA", "US"),
+        ("country", "deu", "DE"),
+        ("country", " GB ", "GB"),
+        ("country", "XKX", "XK"),
+        ("currency", "EUR", "EUR"),
+        ("currency", "eur", "EUR"),
+        ("currency", {"code": "usd", "name": "US Dollar"}, "USD"),
+        ("currency", {"currency": {"code": "USD", "name": "US Dollar"}}, "USD"),
+        ("shown", {"code": "USD", "name": "x", "currency": {"code": "USD", "name": "x"}}, "USD"),
+        ("shown", {"code": None, "name": None}, None),
+        ("shown", {"code": None, "name": None, "currency": {"code": None, "name": None}}, None),
+        ("shown", {}, None),
+        ("shown", None, None),
+        ("email", "zoë.peña+1@exämple.com", "zoë.peña+1@exämple.com"),
+        ("day", "1990-02-28", "1990-02-28"),
+        ("day", "1990-02-28T00:00:00.000Z", "1990-02-28"),
+        ("flag", True, True),
+        ("flag", False, False),
+        ("flag", "True", True),
+        ("flag", "False", False),
+        ("flag", "false", False),
+        ("whole", 1000, 1000),
+        ("whole", "1000", 1000),
+        ("whole", 0, 0),
+        ("ssn", "123456789", "123456789"),
+        ("ssn", 123456789, "123456789"),
+        ("ssn", "****89", "****89"),
+        ("type", "business", "business"),
+        ("perhaps", None, None),
+        ("inner", None, None),
+        ("inner", {}, {}),
+    ],
+)
+def test_field_type_normalizes_client_values(kind: str, value: Any, taken: Any) -> None:
+    parsed = parse_valid(**{kind: value})[kind]
+    assert parsed == taken
+    assert type(parsed) is type(taken)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("text", True),
+        ("text", ["a"]),
+        ("text", {"a": "b"}),
+        ("text", None),
+        ("perhaps", False),
+        ("country", "Germany"),
+        ("country", "ZZ"),
+        ("country", "U"),
+        ("country", "ÜS"),
+        ("country", 840),
+        ("country", None),
+        ("currency", "EURO"),
+        ("currency", "€"),
+        ("currency", "E€R"),
+        ("currency", 978),
+        ("currency", {"code": 978}),
+        ("currency", []),
+        ("currency", None),
+        ("shown", "EURO"),
+        ("shown", {"code": "EURO"}),
+        ("shown", ["EUR"]),
+        ("email", "zoe"),
+        ("email", "zoe@"),
+        ("email", "@example.com"),
+        ("email", "z o e@example.com"),
+        ("email", "zoe@example.com\n"),
+        ("email", 5),
+        ("day", "1990-02-30"),
+        ("day", "28.02.1990"),
+        ("day", "1990-2-28"),
+        ("day", "1990-02-28 morning"),
+        ("day", "١٩٩٠-٠٢-٢٨"),
+        ("day", 19900228),
+        ("flag", "yes"),
+        ("flag", 1),
+        ("flag", None),
+        ("whole", "1.5"),
+        ("whole", "1_000"),
+        ("whole", "\u0661"),
+        ("whole", True),
+        ("whole", [1]),
+        ("ssn", "123-45-6789"),
+        ("ssn", "12345678"),
+        ("ssn", "123456789 "),
+        ("type", "robot"),
+        ("type", ["individual"]),
+        ("inner", "text"),
+        ("inner", []),
+        ("inners", {}),
+        ("inners", "text"),
+    ],
+)
+def test_field_type_refuses_unreadable_value_by_field_name(kind: str, value: Any) -> None:
+    [problem] = list_problems(Shape, {kind: value})
+    assert (problem.code, problem.field) == ("invalid_field", kind)
+    assert problem.message.startswith(f"{kind} ")
+
+
+@pytest.mark.parametrize("kind", ["email", "type"])
+def test_required_null_is_an_empty_field(kind: str) -> None:
+    assert list_problems(Shape, {kind: None}) == [
+        Problem("empty_field", f"{kind} is required.", kind)
+    ]
+
+
+def test_missing_required_field_is_an_empty_field() -> None:
+    for body in ({}, {"ids": ""}):
+        assert list_problems(legacy.RecipientIdsBody, body) == [
+            Problem("empty_field", "ids is required.", "ids")
+        ]
+
+
+def test_empty_text_omits_the_field_at_any_depth() -> None:
+    parsed = parse_valid(
+        text="", email="", shown="", inner={"text": "", "email": "a@b"}, inners=[{"text": ""}]
+    )
+    assert parsed == {"inner": {"email": "a@b"}, "inners": [{}]}
+
+
+def test_empty_street2_is_kept() -> None:
+    assert parse_valid(inner={"street2": ""}) == {"inner": {"street2": ""}}
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert parse_valid(text="a", colour="blue", inner={"shape": {"round": True}}) == {
+        "text": "a",
+        "inner": {},
+    }
+
+
+@pytest.mark.parametrize("body", [None, [], "text", 5, True], ids=repr)
+def test_non_object_body_is_refused_without_field(body: Any) -> None:
+    assert list_problems(Shape, body) == [
+        Problem("invalid_field", "The body must be a JSON object.")
+    ]
+
+
+def test_invalid_fields_are_removed_and_valid_ones_kept() -> None:
+    sent = {"text": "a", "day": "soon", "inner": {"text": "b", "email": "nobody"}}
+    taken, wrong = field_types.parse_body(Shape, {**sent, "inners": [{"text": "c"}, {"text": []}]})
+    assert taken == {"text": "a", "inner": {"text": "b"}, "inners": [{"text": "c"}, {}]}
+    assert [problem.field for problem in wrong] == ["day", "inner.email", "inners[1].text"]
+
+
+# Fields in errors
+
+
+def test_all_problems_are_listed_by_full_client_names() -> None:
+    sent = {
+        "country": "Germany",
+        "inner": {"email": "nobody"},
+        "inners": [{"text": "a"}, {"text": ["b"], "email": None}],
+    }
+    assert [(problem.code, problem.field) for problem in list_problems(Shape, sent)] == [
+        ("invalid_field", "country"),
+        ("invalid_field", "inner.email"),
+        ("invalid_field", "inners[1].text"),
+        ("empty_field", "inners[1].email"),
+    ]
+
+
+def test_payout_problems_use_paths_of_the_client() -> None:
+    bank = {"country": "Germany", "currency": "EURO", "routing": [1]}
+    payout = {
+        "primary": {"method": {}, "currency": 5},
+        "accounts": {"bank": bank, "wallet": {"address": "nobody"}},
+        "holdup": {"active": "maybe", "limit": "much"},
+    }
+    body = {"payout": payout, "address": {"country": "Wonderland"}}
+    assert {problem.field for problem in list_problems(legacy.RecipientBody, body)} == {
+        "address.country",
+        "payout.primary.method",
+        "payout.primary.currency",
+        "payout.accounts.bank.country",
+        "payout.accounts.bank.currency",
+        "payout.accounts.bank.routing",
+        "payout.accounts.wallet.address",
+        "payout.holdup.active",
+        "payout.holdup.limit",
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (("ids",), "ids"),
+        (("payout", "accounts", "bank", "iban"), "payout.accounts.bank.iban"),
+        (("payments", 3, "sourceAmount"), "payments[3].sourceAmount"),
+        (("rows", 0, 1), "rows[0][1]"),
+        ((), ""),
+    ],
+)
+def test_field_path_is_formatted_as_documented(place: tuple[str | int, ...], text: str) -> None:
+    assert field_types.format_field_path(place) == text
+
+
+# Errors do not quote the input
+
+
+SECRET_VALUE = "s3cr3t-4711"
+
+
+@pytest.mark.parametrize("kind", Shape.__annotations__)
+@pytest.mark.parametrize(
+    "value",
+    [
+        SECRET_VALUE,
+        [SECRET_VALUE],
+        {SECRET_VALUE: SECRET_VALUE},
+        {"code": SECRET_VALUE},
+        [{SECRET_VALUE: [SECRET_VALUE]}],
+        [SECRET_VALUE, None],
+    ],
+    ids=repr,
+)
+def test_no_message_quotes_the_value(kind: str, value: Any) -> None:
+    assert SECRET_VALUE not in repr(list_problems(Shape, {kind: value}))
+
+
+@pytest.mark.parametrize("body", [SECRET_VALUE, [SECRET_VALUE]], ids=repr)
+def test_non_object_body_is_not_quoted(body: Any) -> None:
+    with pytest.raises(Invalid) as raised:
+        field_types.parse_body(Shape, body)
+    assert SECRET_VALUE not in repr((raised.value, raised.value.problems, raised.value.__cause__))
+
+
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text()),
+    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    max_leaves=6,
+)
+OPERATIONS_WITH_BODY = [operation for operation in OPERATIONS if operation.body_shape is not None]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS_WITH_BODY, ids=lambda operation: operation.name)
+@given(data=st.data())
+def test_any_body_is_accepted_or_refused_with_legacy_codes(
+    operation: Any, data: st.DataObject
+) -> None:
+    names = st.sampled_from(sorted(operation.body_shape.__annotations__))
+    body = data.draw(st.one_of(VALUES, st.dictionaries(names, VALUES)))
+    listed_problems = list_problems(operation.body_shape, body)
+    assert {one.code for one in listed_problems} <= {"invalid_field", "empty_field"}
+    assert len(listed_problems) == len(set(listed_problems))
+
+
+# Masks, countries
+
+
+@pytest.mark.parametrize(
+    ("value", "mask"),
+    [("****47", True), ("*", True), ("123", False), ("", False), (None, False), (5, False)],
+)
+def test_mask_is_recognized_by_its_asterisk(value: Any, mask: bool) -> None:
+    assert field_types.is_mask(value) is mask
+
+
+@pytest.mark.parametrize(
+    ("code", "country"),
+    [
+        ("GBR", "GB"),
+        ("gb", "GB"),
+        ("UK", None),
+        ("ROU", "RO"),
+        ("XK", "XK"),
+        ("", None),
+        ("U", None),
+        ("USAA", None),
+        ("12", None),
+        ("\uff35\uff33", None),
+    ],
+)
+def test_country_is_recognized_by_two_or_three_letters(code: str, country: str | None) -> None:
+    assert field_types.find_alpha_2_code(code) == country

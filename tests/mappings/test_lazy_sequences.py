@@ -1,0 +1,147 @@
+"""Lazy sequences: they read like lists and are built in chunks."""
+
+from __future__ import annotations
+
+import random
+import sys
+from decimal import Decimal
+
+import pytest
+
+from gateway.payloads.json_codec import ExactDecimal
+from mappings.failures import Problem
+from mappings.lazy_sequences import (
+    SLICE_SIZE,
+    CompressedMapping,
+    CompressedSequence,
+    MappedSequence,
+    build_row_mapping,
+    filter_rows,
+    iterate_chunks,
+    map_rows,
+    materialize_rows,
+)
+
+ROW_COUNTS = [0, 1, SLICE_SIZE - 1, SLICE_SIZE, SLICE_SIZE + 1, 2 * SLICE_SIZE + 7]
+
+
+def build_rows(count: int) -> list[dict[str, object]]:
+    return [{"id": f"P-{number}", "inner": {"number": number}} for number in range(count)]
+
+
+@pytest.mark.parametrize("count", ROW_COUNTS)
+def test_packed_rows_equal_their_list(count: int) -> None:
+    plain_rows = build_rows(count)
+    packed_rows = CompressedSequence(iter(plain_rows))
+    assert (len(packed_rows), bool(packed_rows), [*packed_rows]) == (
+        count,
+        bool(plain_rows),
+        plain_rows,
+    )
+    assert packed_rows == plain_rows
+    assert plain_rows == packed_rows
+    assert packed_rows != [*plain_rows, {}]
+    for place in {0, count // 2, count - 1} & set(range(count)):
+        assert packed_rows[place] == plain_rows[place]
+        assert packed_rows[place - count] == plain_rows[place - count]
+    assert packed_rows[5:-3] == plain_rows[5:-3]
+    with pytest.raises(IndexError):
+        packed_rows[count]
+
+
+def test_any_row_round_trips() -> None:
+    plain = {
+        "text": "ä\ud800",
+        "number": 10**30,
+        "none": None,
+        "true": True,
+        "nested": [1, (2, "b")],
+    }
+    number = ExactDecimal("1.10")
+    others = [Decimal("1E+5"), number, Problem("invalid_field", "No.", "memo"), {"in": [number]}]
+    for row in (plain, *others):
+        for mixed in ([row], [plain, row, plain]):
+            (*read,) = CompressedSequence(mixed)
+            assert [(repr(one), type(one)) for one in read] == [
+                (repr(one), type(one)) for one in mixed
+            ]
+            assert read == mixed
+    (read,) = CompressedSequence([number])
+    assert str(read) == "1.10"
+
+
+@pytest.mark.parametrize("count", ROW_COUNTS)
+def test_map_rows_gives_equal_results_for_packed_rows_and_lists(count: int) -> None:
+    those, numbers = build_rows(count), range(count)
+    made = map_rows(lambda number, row: (number, row["id"]), numbers, those)
+    view = map_rows(lambda number, row: (number, row["id"]), numbers, CompressedSequence(those))
+    assert isinstance(made, list)
+    assert isinstance(view, MappedSequence)
+    assert view == made
+    assert materialize_rows(view) == made
+    assert materialize_rows(made) is made
+    assert isinstance(materialize_rows(view), CompressedSequence)
+    assert view[-1:] == made[-1:]
+
+
+def test_rows_are_mapped_one_chunk_at_a_time() -> None:
+    mapped: list[int] = []
+    view = map_rows(mapped.append, CompressedSequence(range(2 * SLICE_SIZE)))
+    reading = iter(view)
+    next(reading)
+    assert mapped == [*range(SLICE_SIZE)]
+
+
+def test_sources_of_unequal_length_are_an_error() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        [
+            *map_rows(
+                lambda *both: both, CompressedSequence(range(SLICE_SIZE)), range(SLICE_SIZE - 1)
+            )
+        ]
+
+
+def test_filtered_rows_are_packed() -> None:
+    packed_rows = filter_rows(
+        CompressedSequence(range(3 * SLICE_SIZE)), lambda number: number % 2 == 0
+    )
+    assert packed_rows == [*range(0, 3 * SLICE_SIZE, 2)]
+    assert isinstance(packed_rows, CompressedSequence)
+    assert filter_rows([1, 2], lambda number: number > 1) == [2]
+
+
+def test_chunks_contain_all_items() -> None:
+    assert [*iterate_chunks(range(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert [*iterate_chunks([], 2)] == []
+
+
+@pytest.mark.parametrize("count", ROW_COUNTS)
+def test_keyed_values_are_read_in_any_order_like_a_dictionary(count: int) -> None:
+    pairs = [(f"P-{number}", {"number": number}) for number in range(count)]
+    there, like = CompressedMapping(iter(pairs)), dict(pairs)
+    assert (len(there), bool(there), dict(there)) == (count, bool(like), like)
+    for name, value in random.Random(1).sample(pairs, count):
+        assert there[name] == value
+        assert f"{name}-" not in there
+    assert there.get("P-") is None
+    with pytest.raises(KeyError):
+        there["R-1"]
+
+
+def test_last_value_of_duplicate_key_is_read() -> None:
+    names = [f"P-{number % 50}" for number in range(SLICE_SIZE)]
+    packed_rows = CompressedMapping()
+    for start in range(0, SLICE_SIZE, 7):
+        packed_rows.update((names[at], at) for at in range(start, min(start + 7, SLICE_SIZE)))
+    assert dict(packed_rows) == {name: at for at, name in enumerate(names)}
+    assert len(packed_rows) == len([*packed_rows]) == 50
+
+
+def test_keyed_values_of_packed_rows_use_less_memory_than_a_dictionary() -> None:
+    pairs = [(f"P-{number:022}", {"id": f"P-{number:022}"}) for number in range(50 * SLICE_SIZE)]
+    assert build_row_mapping([], iter(pairs)) == dict(pairs)
+    packed_rows = build_row_mapping(CompressedSequence([]), iter(pairs))
+    assert isinstance(packed_rows, CompressedMapping)
+    held = sum(map(sys.getsizeof, vars(packed_rows).values()))
+    names = dict(pairs)
+    assert held < (sys.getsizeof(names) + sum(map(sys.getsizeof, names))) / 2

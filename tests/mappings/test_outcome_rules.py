@@ -1,0 +1,220 @@
+"""Outcome rules for writes in doubt, also at services that show little.
+
+An invisible payment may still exist: sending it again would pay it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from mappings.effects import (
+    Absent,
+    Call,
+    Confirmed,
+    Inconclusive,
+    InDoubtWrite,
+    OutcomeRule,
+    Step,
+    WriteOutcome,
+)
+from mappings.outcome_rules import (
+    build_added_payment_rule,
+    build_created_batch_rule,
+    build_edited_batch_rule,
+)
+
+SENT_PAYMENT = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "USD"}
+BATCH_BODY = {"currency": "USD", "payments": [SENT_PAYMENT]}
+LISTED_BATCH = {"id": "B-9", "createdAt": "2026-03-01T09:00:00Z"}
+IN_DOUBT_WRITE = InDoubtWrite(datetime(2026, 3, 1, tzinfo=UTC), frozenset(), 1, None, False)
+
+SHOWN_PAYMENT: dict[str, Any] = {"id": "P-9", "recipient": {"id": "R-1"}, "sourceAmount": "5.00"}
+SUMMARIES_WITHOUT_PAYMENTS: dict[str, dict[str, Any]] = {
+    "no payments": {},
+    "payments without recipients": {"payments": [{"id": "P-9", "sourceAmount": "5.00"}]},
+}
+ADDED_PAYMENTS = ({"recipient": {"id": "R-1"}, "sourceAmount": "5.00"},)
+
+
+def build_concurrent_adds(
+    *others: dict[str, Any],
+) -> Callable[[], Generator[Step, Any, list[dict[str, Any]]]]:
+    """Build concurrent adds to the batch, in progress or without a known id."""
+
+    def other_adds() -> Generator[Step, Any, list[dict[str, Any]]]:
+        yield from ()
+        return list(others)
+
+    return other_adds
+
+
+OUTCOME_RULES: dict[str, Callable[[], OutcomeRule]] = {
+    "a create": lambda: build_created_batch_rule(BATCH_BODY),
+    "an addition": lambda: build_added_payment_rule(
+        "B-9", SENT_PAYMENT, "USD", (), build_concurrent_adds()
+    ),
+    "a change that adds": lambda: build_edited_batch_rule(
+        "B-9", (), "USD", additions=ADDED_PAYMENTS
+    ),
+}
+
+
+def read_outcome(
+    settle: OutcomeRule,
+    summary: dict[str, Any],
+    sending: InDoubtWrite = IN_DOUBT_WRITE,
+    listed: dict[str, Any] = LISTED_BATCH,
+) -> WriteOutcome:
+    """Return the verdict for a service that lists one batch with this summary."""
+    reading = settle(sending)
+    answer: Any = None
+    while True:
+        try:
+            step = reading.send(answer)
+        except StopIteration as stop:
+            verdict: WriteOutcome = stop.value
+            return verdict
+        assert isinstance(step, Call)
+        is_list = step.path == "/batches"
+        answer = {"batches": [listed]} if is_list else {"batch": {"id": "B-9", **summary}}
+
+
+@pytest.mark.parametrize("settle", OUTCOME_RULES.values(), ids=OUTCOME_RULES)
+@pytest.mark.parametrize(
+    "summary", SUMMARIES_WITHOUT_PAYMENTS.values(), ids=SUMMARIES_WITHOUT_PAYMENTS
+)
+def test_summary_without_payments_is_inconclusive(
+    settle: Callable[[], OutcomeRule], summary: dict[str, Any]
+) -> None:
+    assert isinstance(read_outcome(settle(), summary), Inconclusive)
+
+
+@pytest.mark.parametrize("settle", OUTCOME_RULES.values(), ids=OUTCOME_RULES)
+def test_summary_with_payments_is_conclusive(settle: Callable[[], OutcomeRule]) -> None:
+    assert isinstance(read_outcome(settle(), {"payments": [SHOWN_PAYMENT]}), Confirmed)
+    assert isinstance(read_outcome(settle(), {"payments": []}), Absent)
+
+
+EURO_PAYMENT = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "EUR"}
+SENT_EURO_PAYMENT = {"recipient": {"id": "R-1"}, "amount": "5.00", "currency": "EUR"}
+OUTCOME_RULES_IN_EUROS: dict[str, Callable[[], OutcomeRule]] = {
+    "a create": lambda: build_created_batch_rule(
+        {"currency": "USD", "payments": [SENT_EURO_PAYMENT]}
+    ),
+    "an addition": lambda: build_added_payment_rule(
+        "B-9", SENT_EURO_PAYMENT, "USD", (), build_concurrent_adds()
+    ),
+    "a change that adds": lambda: build_edited_batch_rule(
+        "B-9", (), "USD", additions=(EURO_PAYMENT,)
+    ),
+}
+
+
+@pytest.mark.parametrize("settle", OUTCOME_RULES_IN_EUROS.values(), ids=OUTCOME_RULES_IN_EUROS)
+def test_payment_in_other_currencies_is_inconclusive_unless_amounts_decide(
+    settle: Callable[[], OutcomeRule],
+) -> None:
+    shown = {
+        **SHOWN_PAYMENT,
+        "sourceCurrency": "USD",
+        "targetAmount": "4.20",
+        "targetCurrency": "GBP",
+    }
+    assert isinstance(read_outcome(settle(), {"payments": [shown]}), Inconclusive)
+    euros = {"targetAmount": "5.00", "targetCurrency": "EUR"}
+    assert isinstance(read_outcome(settle(), {"payments": [{**shown, **euros}]}), Confirmed)
+    fewer = {"targetAmount": "4.00", "targetCurrency": "EUR"}
+    assert isinstance(read_outcome(settle(), {"payments": [{**shown, **fewer}]}), Absent)
+    other = {**shown, "recipient": {"id": "R-2"}}
+    assert isinstance(read_outcome(settle(), {"payments": [other]}), Absent)
+
+
+@pytest.mark.parametrize("settle", OUTCOME_RULES.values(), ids=OUTCOME_RULES)
+def test_payment_without_amount_is_inconclusive(settle: Callable[[], OutcomeRule]) -> None:
+    bare = {"id": "P-9", "recipient": {"id": "R-1"}}
+    assert isinstance(read_outcome(settle(), {"payments": [bare]}), Inconclusive)
+
+
+def test_target_amount_in_batch_currency_is_the_paid_amount() -> None:
+    asked = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "USD"}
+    shown = {
+        **SHOWN_PAYMENT,
+        "sourceCurrency": "USD",
+        "targetAmount": "4.60",
+        "targetCurrency": "EUR",
+    }
+    settle = build_edited_batch_rule("B-9", (), "USD", additions=(asked,))
+    assert isinstance(read_outcome(settle, {"payments": [shown]}), Confirmed)
+
+
+def test_batch_claimed_by_another_write_is_not_read() -> None:
+    claimed = InDoubtWrite(IN_DOUBT_WRITE.not_before, frozenset({"B-9"}), 1, None, False)
+    assert isinstance(read_outcome(build_created_batch_rule(BATCH_BODY), {}, claimed), Absent)
+
+
+@pytest.mark.parametrize("created", [{}, {"createdAt": None}], ids=["unlisted", "empty"])
+def test_undated_batch_of_list_is_dated_by_its_summary(
+    created: dict[str, Any],
+) -> None:
+    listed = {"id": "B-9", **created}
+    settle, paying = build_created_batch_rule(BATCH_BODY), {"payments": [SHOWN_PAYMENT]}
+    old, new = ({**paying, "createdAt": f"{day}T09:00:00Z"} for day in ("2026-02-28", "2026-03-01"))
+    assert isinstance(read_outcome(settle, old, listed=listed), Absent)
+    assert isinstance(read_outcome(settle, new, listed=listed), Confirmed)
+    assert isinstance(read_outcome(settle, paying, listed=listed), Confirmed)
+
+
+EARLIER_PAYMENT = {**SHOWN_PAYMENT, "id": "P-1", "upstream": "P-1"}
+PAYMENT_WITHOUT_ID = {name: value for name, value in SHOWN_PAYMENT.items() if name != "id"}
+OUTCOME_RULES_OF_CHANGES: dict[str, Callable[[], OutcomeRule]] = {
+    "an addition": lambda: build_added_payment_rule(
+        "B-9", SENT_PAYMENT, "USD", ["P-1"], build_concurrent_adds()
+    ),
+    "a change that adds": lambda: build_edited_batch_rule(
+        "B-9", [EARLIER_PAYMENT], "USD", additions=ADDED_PAYMENTS
+    ),
+    "a change": lambda: build_edited_batch_rule(
+        "B-9", [EARLIER_PAYMENT], "USD", build_changes=lambda: {"P-1": {"sourceAmount": "6.00"}}
+    ),
+    "a removal": lambda: build_edited_batch_rule(
+        "B-9", [EARLIER_PAYMENT], "USD", list_removed_ids=lambda: ["P-1"]
+    ),
+}
+
+
+@pytest.mark.parametrize("settle", OUTCOME_RULES_OF_CHANGES.values(), ids=OUTCOME_RULES_OF_CHANGES)
+def test_payment_without_id_is_not_mistaken_for_another(
+    settle: Callable[[], OutcomeRule],
+) -> None:
+    """It may be the earlier payment, so it proves neither an addition nor a removal."""
+    assert isinstance(read_outcome(settle(), {"payments": [PAYMENT_WITHOUT_ID]}), Inconclusive)
+
+
+def build_payment_with_memo(memo: str | None) -> dict[str, Any]:
+    return {**SHOWN_PAYMENT, "memo": memo}
+
+
+@pytest.mark.parametrize(
+    ("concurrent_body", "summary", "verdict"),
+    [
+        ({**SENT_PAYMENT, "amount": "6.00"}, SHOWN_PAYMENT, Confirmed),
+        ({**SENT_PAYMENT, "memo": "other"}, SHOWN_PAYMENT, Inconclusive),
+        ({**SENT_PAYMENT, "memo": "other"}, build_payment_with_memo("other"), Absent),
+        ({**SENT_PAYMENT, "memo": "other"}, build_payment_with_memo("mine"), Confirmed),
+        ({**SENT_PAYMENT, "memo": "other"}, build_payment_with_memo("a third"), Inconclusive),
+        (SENT_EURO_PAYMENT, SHOWN_PAYMENT, Inconclusive),
+    ],
+    ids=["other amount", "no memo", "its memo", "my memo", "another memo", "other currency"],
+)
+def test_added_payment_is_not_mistaken_for_a_concurrent_one(
+    concurrent_body: dict[str, Any], summary: dict[str, Any], verdict: type[WriteOutcome]
+) -> None:
+    body = {**SENT_PAYMENT, "memo": "mine"}
+    settle = build_added_payment_rule(
+        "B-9", body, "USD", (), build_concurrent_adds(concurrent_body)
+    )
+    assert type(read_outcome(settle, {"payments": [summary]})) is verdict

@@ -1,0 +1,150 @@
+"""Runs operator commands beside a gateway in front of a service that can lose responses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from click.testing import CliRunner, Result
+
+from gateway.cli import gateway
+from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.storage import Store, open_store
+from gateway.writes import executor
+from tests.payouts import make_recipient
+from tests.running_gateway import House, open_house
+from tests.state import open_state
+
+LOST = {"close": "after"}
+"""The service executes the request, then closes the connection."""
+
+
+@dataclass
+class AdjustableClock:
+    """A monotonic clock that can be advanced."""
+
+    ahead_seconds: float = 0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_seconds
+
+
+@dataclass
+class Post:
+    """A gateway, its service, and commands that use its folder."""
+
+    gateway: House
+    service: Service
+    clock: AdjustableClock
+    folder: Path
+
+    def add_fault(self, method: str, path: str, **what: Any) -> None:
+        self.service.faults.append(Fault(method, path, **what))
+
+    def count_calls(self, method: str, path: str) -> int:
+        return len(self.service.list_requests(method, path))
+
+    async def run_command(self, *words: str, code: int = 0) -> Result:
+        return await run_command(self.folder, *words, code=code)
+
+    async def run_json_command(self, *words: str, code: int = 0) -> Any:
+        """The JSON document that a command prints with ``--json``."""
+        return json.loads((await self.run_command(*words, "--json", code=code)).stdout)
+
+    async def age_sent_writes(self) -> None:
+        """Advances every clock past the time in which a sent write could still be executed."""
+        self.clock.ahead_seconds += 60
+        async with open_state(self.gateway.settings) as state:
+            await state.age_writes(60)
+
+    @asynccontextmanager
+    async def open_store(self) -> AsyncIterator[Store]:
+        async with open_store(self.gateway.settings.state) as store:
+            yield store
+
+
+async def run_command(folder: Path, *words: str, code: int = 0) -> Result:
+    """Runs a command with the folder's configuration."""
+    arguments = [*words, "--config", str(folder / "gateway.toml")]
+    result = await asyncio.to_thread(CliRunner().invoke, gateway, arguments)
+    assert result.exit_code == code, (words, result.exit_code, result.output, result.exception)
+    return result
+
+
+def write_configuration(folder: Path, base_url: str) -> None:
+    (folder / "gateway.toml").write_text(
+        f'[environments.sandbox]\nbase_url = "{base_url}"\n'
+        f'[state]\nurl = "sqlite:///{folder}/gateway.db"\n'
+        f'encryption_key_file = "{folder}/gateway.key"\n'
+    )
+
+
+@contextmanager
+def log_to_file(folder: Path) -> Iterator[None]:
+    """Sends the gateway's log to a file, because the commands beside it write to stdout."""
+    with (folder / "log").open("w", buffering=1) as log:
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
+        try:
+            yield
+        finally:  # or tests after a failed one would log to a closed file
+            structlog.reset_defaults()
+
+
+def read_log(folder: Path) -> str:
+    return (folder / "log").read_text("utf-8")
+
+
+@contextmanager
+def disable_immediate_read() -> Iterator[None]:
+    """Keeps lost writes in doubt, as if the service could not be read right after them."""
+    before, executor.READ_BACK_SECONDS = executor.READ_BACK_SECONDS, 0.0
+    try:
+        yield
+    finally:
+        executor.READ_BACK_SECONDS = before
+
+
+@asynccontextmanager
+async def post(
+    folder: Path, *, seconds: float = 3, sections: Any = None, **switches: Any
+) -> AsyncIterator[Post]:
+    service = Service(options=Switches(**switches), seed=1)
+    simulator: Simulator = await start(service=service)
+    ticks = AdjustableClock()
+    write_configuration(folder, simulator.url)
+    upstream = {"timeout_seconds": seconds, **(sections or {}).get("upstream", {})}
+    try:
+        with log_to_file(folder):
+            all_sections = {**(sections or {}), "upstream": upstream}
+            async with open_house(folder, simulator.url, ticks, **all_sections) as gateway:
+                with disable_immediate_read():
+                    yield Post(gateway, service, ticks, folder)
+    finally:
+        await simulator.stop()
+
+
+BATCH = {"sourceCurrency": "USD", "description": "payday"}
+
+
+async def lose_batch_create(operated: Post, recipient: str | None = None) -> dict[str, Any]:
+    """Creates a batch whose response is lost; returns the request's body."""
+    recipient = recipient or await make_recipient(operated.gateway)
+    payments = [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}]
+    body = {**BATCH, "payments": payments}
+    operated.add_fault("POST", "/v1/batches", **LOST)
+    assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 500
+    return body
+
+
+async def eventually(is_met: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+    """Waits until a background task makes the condition true."""
+    async with asyncio.timeout(seconds):
+        while not await is_met():  # noqa: ASYNC110 - what it waits for is in a database
+            await asyncio.sleep(0.05)

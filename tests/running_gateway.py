@@ -1,0 +1,125 @@
+"""Runs a gateway on real sockets in front of a service that the test provides."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from gateway.config.settings import Settings
+from gateway.docgen.openapi import build_openapi_document
+from gateway.observability import logs
+from gateway.server.app import RunningGateway, install_shutdown_event, run_gateway
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS
+from mappings.effects import Vocabulary
+from tests.state import ENVIRONMENT, KEY, import_lines
+
+
+@dataclass(slots=True)
+class Got:
+    """A response; ``body`` is the parsed JSON, None if it is not JSON."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+    body: Any
+
+
+@dataclass(slots=True)
+class House:
+    """A running gateway and an HTTP client."""
+
+    running: RunningGateway
+    settings: Settings
+    session: aiohttp.ClientSession
+    api_key: str = KEY["api_key"]
+    headers: dict[str, str] = field(default_factory=dict)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Got:
+        """Sends ``path`` (``/v1/...``, with its query) byte for byte."""
+        sent_headers = {"X-API-Key": self.api_key, **self.headers, **(headers or {})}
+        if body is not None:
+            data = json.dumps(body).encode()
+            sent_headers.setdefault("Content-Type", "application/json")
+        url = aiohttp.client.URL(self.running.url + path, encoded=True)
+        async with self.session.request(method, url, data=data, headers=sent_headers) as answer:
+            text = await answer.text()
+            is_json = answer.content_type == "application/json" and method != "HEAD"
+            return Got(answer.status, answer.headers, text, json.loads(text) if is_json else None)
+
+    async def import_key(self, **changes: Any) -> str:
+        """Imports another key as the command line does, and returns it."""
+        line = {**KEY, **changes}
+        await import_lines(self.settings, [line])
+        return str(line["api_key"])
+
+
+def settings_for(folder: Path, base_url: str, **sections: Mapping[str, Any]) -> Settings:
+    """Settings with all files in ``folder`` and ports chosen by the system, overridden by ``sections``."""
+    values: dict[str, Any] = {
+        "server": {"port": 0, "admin_port": 0},
+        "environments": {ENVIRONMENT: {"base_url": base_url}},
+        "state": {
+            "url": f"sqlite:///{folder}/gateway.db",
+            "encryption_key_file": str(folder / "gateway.key"),
+        },
+        "upstream": {"timeout_seconds": 5},
+    }
+    for name, section in sections.items():
+        values[name] = {**values.get(name, {}), **section}
+    return Settings(**values)
+
+
+@asynccontextmanager
+async def open_house(
+    folder: Path,
+    base_url: str,
+    monotonic: Callable[[], float] = time.monotonic,
+    gone_seconds: float = LEASE_TTL_SECONDS,
+    **sections: Mapping[str, Any],
+) -> AsyncIterator[House]:
+    """Runs a gateway in front of ``base_url`` with one API key."""
+    settings = settings_for(folder, base_url, **sections)
+    await import_lines(settings, [KEY])
+    gateway_context = run_gateway(settings, monotonic=monotonic, gone_seconds=gone_seconds)
+    async with gateway_context as running, aiohttp.ClientSession() as session:
+        yield House(running, settings, session)
+
+
+async def run_until_shutdown(
+    settings: Settings,
+    started: Callable[[RunningGateway], None],
+    monotonic: Callable[[], float] = time.monotonic,
+    gone_seconds: float | None = None,
+) -> None:
+    """Runs a gateway as the command does, until the process gets SIGTERM."""
+    shutdown = install_shutdown_event()
+    gone_seconds = LEASE_TTL_SECONDS if gone_seconds is None else gone_seconds
+    running_gateway = run_gateway(settings, monotonic=monotonic, gone_seconds=gone_seconds)
+    async with running_gateway as running:
+        started(running)
+        await shutdown.wait()
+
+
+def configure_logging() -> None:
+    """Logs as the command does."""
+    logs.configure_logging()
+
+
+def describe_interface() -> dict[str, Any]:
+    """The OpenAPI document of the legacy interface, with the default vocabulary."""
+    return dict(build_openapi_document(Vocabulary(), ()))

@@ -1,0 +1,88 @@
+"""Compares, at the end of a seed, the service, the journal and the clients' responses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tests.journal_check import UNVERIFIABLE_SUFFIXES
+from tests.simulation.database import list_open_operations, list_writes
+from tests.simulation.network import Network
+from tests.simulation.scenarios import Scenario
+from tests.state import StoredWrite
+
+if TYPE_CHECKING:
+    from tests.simulation.seeds import Simulation
+
+
+async def list_problems(
+    simulation: Simulation, stories: Sequence[Scenario], at_rest: float
+) -> list[str]:
+    problems = await _wait_until_settled(simulation, at_rest)
+    for story in stories:
+        problems += story.list_problems()
+    problems += _check_started_once(simulation.network)
+    problems += compare_with_service(await list_writes(simulation.engine), simulation.network)
+    return problems
+
+
+async def _wait_until_settled(simulation: Simulation, seconds: float) -> list[str]:
+    """Waits until no operation is open; returns those that remain."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    while remaining := await list_open_operations(simulation.engine):
+        if loop.time() >= end:
+            break
+        await asyncio.sleep(10)
+    simulation.counts["left"] = len(remaining)
+    return [f"not settled: {operation}" for operation in remaining]
+
+
+def _check_started_once(network: Network) -> Iterator[str]:
+    for id_, times in Counter(start.batch_id for start in network.service.batch_starts).items():
+        if times > 1:
+            yield f"{id_} was started {times} times"
+
+
+def compare_with_service(lines: list[StoredWrite], network: Network) -> Iterator[str]:
+    """Differences between the journal and the service."""
+    executed_counts = Counter(
+        _build_target(one.method, one.path) for one in network.list_executed_writes()
+    )
+    known_counts = Counter((line.method, line.path) for line in lines if line.is_executed)
+    open_counts = Counter((line.method, line.path) for line in lines if line.may_exist)
+    for target, times in executed_counts.items():
+        if (
+            not target[1].endswith(UNVERIFIABLE_SUFFIXES)
+            and times > known_counts[target] + open_counts[target]
+        ):
+            yield f"executed {times} times, and known {known_counts[target]} times: {target}"
+    for target, times in known_counts.items():
+        if times > executed_counts[target]:
+            yield f"marked as executed, and was not: {target}"
+    claimed_counts = Counter(line.made for line in lines if line.made)
+    yield from (
+        f"{id_} is claimed by {times}" for id_, times in claimed_counts.items() if times > 1
+    )
+    created_requests = {
+        one.created_id: one for one in network.list_executed_writes() if one.created_id
+    }
+    yield from (
+        f"{id_} is claimed, and was not made"
+        for id_ in claimed_counts.keys() - created_requests.keys()
+    )
+    for id_, one in created_requests.items():
+        if id_ not in claimed_counts and not open_counts[_build_target(one.method, one.path)]:
+            yield f"{id_} was made, and nobody knows"
+    yield from (
+        f"{one.batch_id} was started, and nobody knows it"
+        for one in network.service.batch_starts
+        if one.batch_id not in claimed_counts
+    )
+    yield from (f"lost: {line}" for line in lines if line.is_open and not line.has_open_operation)
+
+
+def _build_target(method: str, path: str) -> tuple[str, str]:
+    return method, path.removeprefix("/v1")

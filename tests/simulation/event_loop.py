@@ -1,0 +1,70 @@
+"""An event loop whose time jumps to the next timer when nothing is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import selectors
+from collections.abc import Coroutine
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tests.simulation.process import CURRENT_PROCESS
+
+MAX_ITERATIONS = 300_000
+"""Iterations of the loop in one seed; ten times as many as the longest seed needs."""
+
+
+class SimulationStuck(AssertionError):
+    """All tasks wait for each other, or loop without end."""
+
+
+class _TimeJumpSelector(selectors.SelectSelector):
+    """No I/O comes from outside, so that waiting only advances the clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.turns = 0
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise SimulationStuck("nothing is to be done, and nothing will come")
+        self.turns += 1
+        if self.turns > MAX_ITERATIONS:
+            raise SimulationStuck("they go round and round")
+        self.now += max(timeout, 0.0)
+        return []
+
+
+class SimulatedEventLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._jumps = _TimeJumpSelector()
+        super().__init__(self._jumps)
+        self.set_task_factory(_create_task)  # type: ignore[arg-type]
+        self.problems: list[str] = []
+        """Exceptions of tasks that nobody awaited."""
+        self.set_exception_handler(self._record_exception)
+
+    def time(self) -> float:
+        return self._jumps.now
+
+    def _record_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, Exception):
+            self.problems.append(f"{context['message']}: {error!r}")
+
+
+def _create_task(
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any],
+    context: contextvars.Context | None = None,
+) -> asyncio.Task[Any]:
+    """Makes each task belong to the process that started it, and end with it."""
+    task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context)
+    process = CURRENT_PROCESS.get() if context is None else context.get(CURRENT_PROCESS)
+    # A database closes the connections of a killed process; here there is only one, which must stay.
+    if process is not None and coroutine.__qualname__ != AsyncConnection.close.__qualname__:
+        process.add_task(task)
+    return task

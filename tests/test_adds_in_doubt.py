@@ -1,0 +1,190 @@
+"""Payments that are added to a batch while another add to it is in doubt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.operator_commands import Post, eventually, post
+from tests.payouts import done, make_batch, make_recipient, payment_ids
+from tests.running_gateway import Got
+
+ADD_PATH = "/v1/batches/*/payments"
+
+WITH_OPTIONAL_ENDPOINTS = pytest.mark.parametrize(
+    ("mode", "has_paths"), [("auto", True), ("auto", False), ("use", True), ("avoid", False)]
+)
+
+
+def build_upstream_section(mode: str) -> dict[str, Any]:
+    return {"upstream": {"inferred_operations": mode}}
+
+
+class BatchInDoubt:
+    """A batch of one payment, to which a second was added without an answer."""
+
+    def __init__(self, setup: Post, recipient: str, batch: str) -> None:
+        self.setup = setup
+        self.recipient = recipient
+        self.path = f"/v1/batches/{batch}"
+        self.batch = batch
+
+    @classmethod
+    async def create(cls, setup: Post) -> BatchInDoubt:
+        recipient = await make_recipient(setup.gateway)
+        return cls(setup, recipient, await make_batch(setup.gateway, recipient, "10.00"))
+
+    def build_payment(self, amount: str, **more: Any) -> dict[str, Any]:
+        return {"recipient": {"id": self.recipient}, "sourceAmount": amount, **more}
+
+    async def add_payment(self, amount: str, **more: Any) -> Got:
+        headers = more.pop("headers", {})
+        body = self.build_payment(amount, **more)
+        return await self.setup.gateway.request(
+            "POST", f"{self.path}/payments", body, headers=headers
+        )
+
+    async def lose_add(self, amount: str, close: str, **more: Any) -> None:
+        self.setup.add_fault("POST", ADD_PATH, close=close)
+        lost_response = await self.add_payment(amount, **more)
+        assert lost_response.status == 500
+        assert "is unknown" in lost_response.body["errors"][0]["message"]
+
+    async def load_amounts(self) -> list[str]:
+        batch_body = await done(self.setup.gateway, "GET", f"/batches/{self.batch}")
+        there = batch_body["batch"]["payments"]["payments"]
+        return sorted(entry["sourceAmount"] for entry in there)
+
+    async def is_settled(self) -> bool:
+        return not (await self.setup.run_json_command("writes", "unsettled"))["writes"]
+
+    async def wait_until_settled(self) -> None:
+        await self.setup.age_sent_writes()
+        await eventually(self.is_settled, 40)
+
+    async def start_batch(self) -> None:
+        response = await self.setup.gateway.request("POST", f"{self.path}/start-processing")
+        assert response.status == 200, response.text
+
+    def list_paid_amounts(self) -> list[str]:
+        """Returns the amounts that the service paid for the only started batch."""
+        (started,) = self.setup.service.batch_starts
+        payments = self.setup.service.require_batch(started.batch_id).payments.values()
+        return sorted(str(payment.terms.source_amount) for payment in payments)
+
+
+@WITH_OPTIONAL_ENDPOINTS
+@pytest.mark.parametrize("close", ["before", "after"])
+async def test_other_adds_proceed_while_one_is_in_doubt(
+    mode: str, has_paths: bool, close: str, tmp_path: Path
+) -> None:
+    async with post(tmp_path, sections=build_upstream_section(mode), inferred=has_paths) as setup:
+        day = await BatchInDoubt.create(setup)
+        await day.lose_add("11.00", close)
+        for amount in ("12.00", "13.00"):
+            response = await day.add_payment(amount)
+            assert (response.status, response.body["payment"]["sourceAmount"]) == (200, amount), (
+                response.text
+            )
+        happened = ["11.00"] if close == "after" else []
+        assert await day.load_amounts() == ["10.00", *happened, "12.00", "13.00"]
+        await day.wait_until_settled()
+        assert await day.load_amounts() == ["10.00", *happened, "12.00", "13.00"]
+        # The retry of the add in doubt.
+        again = await day.add_payment("11.00")
+        assert (again.status, again.body["payment"]["sourceAmount"]) == (200, "11.00"), again.text
+        assert await day.load_amounts() == ["10.00", "11.00", "12.00", "13.00"]
+        assert (await setup.run_json_command("reconcile"))["findings"] == []
+        await day.start_batch()
+        assert day.list_paid_amounts() == ["10.00", "11.00", "12.00", "13.00"]
+
+
+@WITH_OPTIONAL_ENDPOINTS
+async def test_other_writes_to_the_batch_are_refused_while_an_add_is_in_doubt(
+    mode: str, has_paths: bool, tmp_path: Path
+) -> None:
+    async with post(tmp_path, sections=build_upstream_section(mode), inferred=has_paths) as setup:
+        day = await BatchInDoubt.create(setup)
+        one, another = ({"Idempotency-Key": name} for name in ("one", "another"))
+        await day.lose_add("11.00", "after", headers=one)
+        assert (await day.add_payment("12.00")).status == 200
+        there = await payment_ids(setup.gateway, day.batch)
+        writes = setup.service.list_requests("POST", "/v1/batches/*/*")
+        setup.add_fault(
+            "GET", "/v1/batch/*/summary", status=503, times=10_000
+        )  # no write is reconciled
+        blocked: list[tuple[str, str, Any]] = [
+            ("POST", "/generate-quote", None),
+            ("POST", "/start-processing", None),
+            ("DELETE", "", None),
+            ("PATCH", "", {"payments": [day.build_payment("11.00")]}),
+            *(("PATCH", f"/payments/{id_}", {"sourceAmount": "1.00"}) for id_ in there),
+            *(("DELETE", f"/payments/{id_}", None) for id_ in there),
+        ]
+        for method, path, body in blocked:
+            response = await setup.gateway.request(method, f"{day.path}{path}", body)
+            assert response.status == 500, (method, path, response.text)
+            assert int(response.headers["Retry-After"]) > 0
+            assert "nothing of this request was done" in response.body["errors"][0]["message"]
+        for headers, says in ((one, "is unknown"), (another, "nothing of this request was done")):
+            same = await day.add_payment("11.00", headers=headers)
+            assert (same.status, int(same.headers["Retry-After"]) > 0) == (500, True)
+            assert says in same.body["errors"][0]["message"]
+        assert setup.service.list_requests("POST", "/v1/batches/*/*") == writes
+        assert setup.service.list_requests("PATCH", "/v1/batches/*") == []
+        assert setup.service.list_requests("DELETE", "/v1/batches/*") == []
+
+
+@pytest.mark.parametrize("answers", ["full", "bare"])
+@pytest.mark.parametrize("close", ["before", "after"])
+async def test_add_in_doubt_is_not_confused_with_one_of_the_same_amount(
+    close: str, answers: str, tmp_path: Path
+) -> None:
+    """Payments of one amount to one recipient differ by their memo."""
+    async with post(tmp_path, answers=answers) as setup:
+        day = await BatchInDoubt.create(setup)
+        await day.lose_add("11.00", close, memo="first")
+        other = await day.add_payment("11.00", memo="second")
+        assert (other.status, other.body["payment"]["memo"]) == (200, "second"), other.text
+        await day.wait_until_settled()
+        again = await day.add_payment("11.00", memo="first")
+        assert (again.status, again.body["payment"]["memo"]) == (200, "first"), again.text
+        assert again.body["payment"]["id"] != other.body["payment"]["id"]
+        assert await day.load_amounts() == ["10.00", "11.00", "11.00"]
+        await day.start_batch()
+        assert day.list_paid_amounts() == ["10.00", "11.00", "11.00"]
+
+
+@pytest.mark.parametrize("close", ["before", "after"])
+async def test_several_adds_in_doubt_are_reconciled_separately(close: str, tmp_path: Path) -> None:
+    async with post(tmp_path) as setup:
+        day = await BatchInDoubt.create(setup)
+        await day.lose_add("11.00", close)
+        await day.lose_add("12.00", "after")
+        await day.lose_add("13.00", "before")
+        assert (await day.add_payment("14.00")).status == 200
+        await day.wait_until_settled()
+        for amount in ("11.00", "12.00", "13.00"):
+            assert (await day.add_payment(amount)).status == 200
+        amounts = ["10.00", "11.00", "12.00", "13.00", "14.00"]
+        assert await day.load_amounts() == amounts
+        await day.start_batch()
+        assert day.list_paid_amounts() == amounts
+
+
+async def test_add_without_id_in_its_response_is_distinguished(tmp_path: Path) -> None:
+    """The response is only ``ok``: the payment is recognized by its amount."""
+    async with post(tmp_path) as setup:
+        day = await BatchInDoubt.create(setup)
+        await day.lose_add("11.00", "before", memo="first")
+        setup.add_fault("POST", ADD_PATH, status=200, body=b'{"ok":true}', executes=True)
+        other = await day.add_payment("11.00", memo="second")
+        assert (other.status, other.body["payment"]["memo"]) == (200, "second"), other.text
+        await day.wait_until_settled()
+        again = await day.add_payment("11.00", memo="first")
+        assert (again.status, "Idempotent-Replayed" in again.headers) == (200, False), again.text
+        assert setup.service.created_counts["payment"] == 3
+        await day.start_batch()
+        assert day.list_paid_amounts() == ["10.00", "11.00", "11.00"]

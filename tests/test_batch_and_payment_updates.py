@@ -1,0 +1,394 @@
+"""Updates of batches and payments, by single fields and by whole objects that are sent back.
+
+They run in front of a service with the optional endpoints and of one without: every later read
+shows a change that was answered as updated, and an unchanged object that is sent back changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.simulator import Fault, Service, Switches
+from tests.payouts import done, make_recipient, open_town
+from tests.running_gateway import House
+
+SERVICE_OPTIONS = {
+    "paths": Switches(processing_seconds=60, recipient_id_length=22),
+    "no paths": Switches(processing_seconds=60, inferred=False, answers="bare"),
+}
+
+
+@dataclass(slots=True)
+class GatewayAndService:
+    house: House
+    service: Service
+    recipient_id: str
+
+    async def create_batch(self, *payments: dict[str, Any], **fields: Any) -> str:
+        paid = [{"recipient": {"id": self.recipient_id}, **payment} for payment in payments]
+        body = {"sourceCurrency": "USD", "payments": paid, **fields}
+        return str((await done(self.house, "POST", "/batches", body))["batch"]["id"])
+
+    async def load_batch(self, batch: str) -> dict[str, Any]:
+        return dict((await done(self.house, "GET", f"/batches/{batch}"))["batch"])
+
+    async def load_payments(self, batch: str) -> list[dict[str, Any]]:
+        return list((await self.load_batch(batch))["payments"]["payments"])
+
+    async def load_shown_value(self, batch: str, name: str) -> Any:
+        """A field of a batch, wherever it is shown."""
+        listed = (await done(self.house, "GET", f"/batches?search={batch}"))["batches"]
+        summary = (await done(self.house, "GET", f"/batches/{batch}/summary"))["batchSummary"]
+        found = {str(entry[name] or ""): entry[name] for entry in (*listed, summary)}
+        found |= {str(entry[name] or ""): entry[name] for entry in [await self.load_batch(batch)]}
+        assert len(found) == 1, found
+        return next(iter(found))
+
+    async def patch_batch(self, batch: str, body: Any) -> None:
+        assert await done(self.house, "PATCH", f"/batches/{batch}", body) == {
+            "ok": True,
+            "object": "updated",
+        }
+
+    def list_writes(self) -> list[tuple[str, str]]:
+        return [
+            (call.method, call.target)
+            for call in self.service.list_requests()
+            if call.method != "GET"
+        ]
+
+
+@pytest_asyncio.fixture(params=SERVICE_OPTIONS)
+async def gateway_and_service(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[GatewayAndService]:
+    service = Service(seed=1, options=SERVICE_OPTIONS[request.param])
+    async with open_town(tmp_path, service) as (gateway, _simulator):
+        yield GatewayAndService(gateway, service, await make_recipient(gateway))
+
+
+EURO_PAYMENT = {"targetAmount": "7.00", "targetCurrency": "EUR", "memo": "in euros"}
+
+
+# A batch
+
+
+async def test_description_is_changed_and_cleared_everywhere(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, description="April")
+    assert await gateway_and_service.load_shown_value(batch, "description") == "April"
+    for sent, shown in (
+        ("May", "May"),
+        ("June", "June"),
+        ("", "June"),
+        (None, ""),
+        ("July", "July"),
+    ):
+        await gateway_and_service.patch_batch(batch, {"description": sent})
+        assert await gateway_and_service.load_shown_value(batch, "description") == shown
+    started = await done(gateway_and_service.house, "POST", f"/batches/{batch}/start-processing")
+    assert started["batch"]["description"] == "July"
+    response = await gateway_and_service.house.request(
+        "PATCH", f"/v1/batches/{batch}", {"description": "late"}
+    )
+    assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
+
+
+async def test_description_change_does_not_supersede_the_batch(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, description="April")
+    await gateway_and_service.patch_batch(batch, {"description": "May"})
+    await gateway_and_service.load_shown_value(batch, "description")
+    assert len(gateway_and_service.service.find_or_create_tenant().batches) == 1
+
+
+async def test_description_is_changed_with_payments_and_in_a_draft(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, description="April")
+    await gateway_and_service.patch_batch(batch, {"description": "May"})
+    (payment,) = await gateway_and_service.load_payments(batch)
+    changed = {"id": payment["id"], "sourceAmount": "6.00"}
+    await gateway_and_service.patch_batch(
+        batch, {"description": "June", "update_payments": [changed]}
+    )
+    assert await gateway_and_service.load_shown_value(batch, "description") == "June"
+    more = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
+    await gateway_and_service.patch_batch(batch, {"payments": [more]})
+    assert await gateway_and_service.load_shown_value(batch, "description") == "June"
+    assert [entry["sourceAmount"] for entry in await gateway_and_service.load_payments(batch)] == [
+        "6.00",
+        "9.00",
+    ]
+    await gateway_and_service.patch_batch(batch, {"payments": [more], "description": None})
+    assert await gateway_and_service.load_shown_value(batch, "description") == ""
+    made = [*gateway_and_service.service.find_or_create_tenant().batches.values()][-1]
+    assert (made.description, len(made.payments)) == ("", 3), "the service has it as it is shown"
+
+
+async def test_description_changed_elsewhere_is_shown(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, description="April")
+    await gateway_and_service.patch_batch(batch, {"description": "May"})
+    (real,) = gateway_and_service.service.find_or_create_tenant().batches.values()
+    real.description = "by the dashboard"
+    assert await gateway_and_service.load_shown_value(batch, "description") == "by the dashboard"
+    await gateway_and_service.patch_batch(batch, {"description": "June"})
+    assert await gateway_and_service.load_shown_value(batch, "description") == "June"
+
+
+async def test_currency_is_changed_only_without_payments(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch()
+    await gateway_and_service.patch_batch(batch, {"sourceCurrency": "EUR"})
+    assert await gateway_and_service.load_shown_value(batch, "currency") == "EUR"
+    more = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
+    await gateway_and_service.patch_batch(batch, {"sourceCurrency": "CAD", "payments": [more]})
+    assert await gateway_and_service.load_shown_value(batch, "currency") == "CAD"
+    (payment,) = await gateway_and_service.load_payments(batch)
+    assert payment["sourceCurrency"] == "CAD"
+    response = await gateway_and_service.house.request(
+        "PATCH", f"/v1/batches/{batch}", {"sourceCurrency": "USD"}
+    )
+    assert (response.status, response.body["errors"][0]["field"]) == (406, "sourceCurrency")
+    assert response.body["errors"][0]["code"] == "invalid_field"
+    await gateway_and_service.patch_batch(batch, {"sourceCurrency": "CAD"})
+    assert await gateway_and_service.load_shown_value(batch, "currency") == "CAD"
+    await done(gateway_and_service.house, "POST", f"/batches/{batch}/start-processing")
+    started = [
+        row
+        for row in gateway_and_service.service.find_or_create_tenant().batches.values()
+        if row.state != "open"
+    ]
+    assert [(entry.currency, len(entry.payments)) for entry in started] == [("CAD", 1)]
+
+
+async def test_refused_currency_leaves_the_batch_unchanged(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch(description="April")
+    fault = Fault("POST", "/v1/batches", status=400, body=CURRENCY_REFUSAL)
+    gateway_and_service.service.faults.append(fault)
+    body = {"sourceCurrency": "XXX", "description": "May"}
+    response = await gateway_and_service.house.request("PATCH", f"/v1/batches/{batch}", body)
+    assert (response.status, response.body["errors"][0]["field"]) == (406, "sourceCurrency")
+    assert await gateway_and_service.load_shown_value(batch, "currency") == "USD"
+    assert await gateway_and_service.load_shown_value(batch, "description") == "April"
+    more = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
+    await done(gateway_and_service.house, "POST", f"/batches/{batch}/payments", more)
+
+
+CURRENCY_REFUSAL = (
+    b'{"ok":false,"errors":[{"code":"invalid_field","message":"Not paid in","field":"currency"}]}'
+)
+
+
+async def test_currency_change_in_doubt_creates_one_batch(tmp_path: Path) -> None:
+    service = Service(seed=1, options=SERVICE_OPTIONS["paths"])
+    async with open_town(tmp_path, service) as (gateway, _simulator):
+        setup = GatewayAndService(gateway, service, await make_recipient(gateway))
+        batch = await setup.create_batch()
+        service.faults.append(Fault("POST", "/v1/batches", close="after"))
+        more = {"recipient": {"id": setup.recipient_id}, "sourceAmount": "9.00"}
+        await setup.patch_batch(batch, {"sourceCurrency": "EUR", "payments": [more]})
+        (listed,) = (await done(gateway, "GET", "/batches"))["batches"]
+        assert (listed["id"], listed["currency"], listed["amount"]) == (batch, "EUR", "9.00")
+        assert len(service.find_or_create_tenant().batches) == 2, (
+            "the one that is superseded, and the other"
+        )
+
+
+async def test_partly_refused_change_leaves_the_batch_unchanged(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, description="April")
+    body = {"description": "May", "sourceCurrency": "EUR", "payments": [{"sourceAmount": "1.5"}]}
+    response = await gateway_and_service.house.request("PATCH", f"/v1/batches/{batch}", body)
+    assert response.status == 406
+    assert {error["field"] for error in response.body["errors"]} == {
+        "sourceCurrency",
+        "payments[0].sourceAmount",
+        "payments[0].recipient.id",
+    }
+    assert await gateway_and_service.load_shown_value(batch, "description") == "April"
+
+
+async def test_batch_sent_back_changes_only_changed_fields(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch(
+        {"sourceAmount": "5.00", "memo": "one"}, EURO_PAYMENT, description="April"
+    )
+    before = await gateway_and_service.load_batch(batch)
+    sent = len(gateway_and_service.list_writes())
+    await gateway_and_service.patch_batch(batch, before)
+    await gateway_and_service.patch_batch(
+        batch, {**before, "payments": before["payments"]["payments"]}
+    )
+    assert len(gateway_and_service.list_writes()) == sent
+    assert await gateway_and_service.load_batch(batch) == before
+    changed = {**before["payments"]["payments"][1], "memo": "changed"}
+    page = {**before["payments"], "payments": [before["payments"]["payments"][0], changed]}
+    await gateway_and_service.patch_batch(batch, {**before, "description": "May", "payments": page})
+    after = await gateway_and_service.load_batch(batch)
+    assert after["description"] == "May"
+    assert [payment["memo"] for payment in after["payments"]["payments"]] == ["one", "changed"]
+    amounts = [
+        (payment["sourceAmount"], two["targetAmount"], two["targetCurrency"])
+        for payment, two in (whole["payments"]["payments"] for whole in (before, after))
+    ]
+    assert amounts == [("5.00", "7.00", "EUR")] * 2
+
+
+# A payment
+
+
+async def load_payment(
+    gateway_and_service: GatewayAndService, batch: str, payment: str
+) -> dict[str, Any]:
+    read = await done(gateway_and_service.house, "GET", f"/batches/{batch}/payments/{payment}")
+    return dict(read["payment"])
+
+
+async def test_payment_sent_back_is_unchanged(gateway_and_service: GatewayAndService) -> None:
+    batch = await gateway_and_service.create_batch(
+        {"sourceAmount": "5.00", "memo": "one"}, EURO_PAYMENT, {"sourceAmount": "8"}
+    )
+    listed = await gateway_and_service.load_payments(batch)
+    sent = len(gateway_and_service.list_writes())
+    for entry in listed:
+        path = f"/batches/{batch}/payments/{entry['id']}"
+        await done(gateway_and_service.house, "PATCH", path, entry)
+        await done(
+            gateway_and_service.house,
+            "PATCH",
+            path,
+            await load_payment(gateway_and_service, batch, entry["id"]),
+        )
+        numbers = {"sourceAmount": float(entry["sourceAmount"]), "memo": entry["memo"]}
+        await done(gateway_and_service.house, "PATCH", path, numbers)
+    assert len(gateway_and_service.list_writes()) == sent
+    assert await gateway_and_service.load_payments(batch) == listed
+
+
+async def test_one_amount_of_a_payment_sent_back_is_changed(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, EURO_PAYMENT)
+    source, target = await gateway_and_service.load_payments(batch)
+    path = f"/batches/{batch}/payments"
+    await done(
+        gateway_and_service.house,
+        "PATCH",
+        f"{path}/{source['id']}",
+        {**source, "sourceAmount": "6.00"},
+    )
+    await done(
+        gateway_and_service.house,
+        "PATCH",
+        f"{path}/{target['id']}",
+        {**target, "targetAmount": "8.00"},
+    )
+    after = await gateway_and_service.load_payments(batch)
+    assert [after[0]["sourceAmount"], after[1]["targetAmount"]] == ["6.00", "8.00"]
+    assert after[1]["targetCurrency"] == "EUR"
+    to_dollars = {**after[1], "targetCurrency": "USD"}
+    await done(gateway_and_service.house, "PATCH", f"{path}/{target['id']}", to_dollars)
+    after = await gateway_and_service.load_payments(batch)
+    assert (after[1]["targetAmount"], after[1]["targetCurrency"]) == ("8.00", "USD")
+    both = {**after[0], "sourceAmount": "7.00", "targetAmount": "7.50"}
+    response = await gateway_and_service.house.request("PATCH", f"/v1{path}/{source['id']}", both)
+    assert (response.status, response.body["errors"][0]["field"]) == (406, "targetAmount")
+
+
+async def test_shown_amounts_of_the_service_are_accepted_unchanged(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"})
+    real = next(iter(gateway_and_service.service.find_or_create_tenant().payments.values()))
+    real.overrides = {"targetAmount": "1.625", "targetCurrency": "KWD"}
+    (shown,) = await gateway_and_service.load_payments(batch)
+    assert shown["targetAmount"] == "1.625"
+    path = f"/batches/{batch}/payments/{shown['id']}"
+    await done(gateway_and_service.house, "PATCH", path, shown)
+    await gateway_and_service.patch_batch(batch, {"update_payments": [shown]})
+    for wrong in ("1.626", "1.5", "0", "1e3", "-5.00"):
+        response = await gateway_and_service.house.request(
+            "PATCH", f"/v1{path}", {**shown, "targetAmount": wrong}
+        )
+        assert (response.status, response.body["errors"][0]["field"]) == (406, "targetAmount"), (
+            wrong
+        )
+        body = {"update_payments": [{**shown, "targetAmount": wrong}]}
+        response = await gateway_and_service.house.request("PATCH", f"/v1/batches/{batch}", body)
+        assert response.status == 406, wrong
+        assert response.body["errors"][0]["field"] == "update_payments[0].targetAmount"
+
+
+async def test_null_clears_a_memo_and_empty_text_keeps_it(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch(
+        {"sourceAmount": "5.00", "memo": "one"}, {**EURO_PAYMENT, "memo": "two"}
+    )
+    first, second = [payment["id"] for payment in await gateway_and_service.load_payments(batch)]
+    path = f"/batches/{batch}/payments/{first}"
+    for sent, shown in (("", "one"), ("new", "new"), (None, ""), (None, ""), ("again", "again")):
+        await done(gateway_and_service.house, "PATCH", path, {"memo": sent})
+        assert ((await load_payment(gateway_and_service, batch, first))["memo"] or "") == shown
+    await gateway_and_service.patch_batch(
+        batch, {"update_payments": [{"id": second, "memo": None}]}
+    )
+    memos = [payment["memo"] or "" for payment in await gateway_and_service.load_payments(batch)]
+    assert memos == ["again", ""]
+    received = await done(
+        gateway_and_service.house, "GET", f"/recipients/{gateway_and_service.recipient_id}/payments"
+    )
+    assert sorted(payment["memo"] or "" for payment in received["payments"]) == ["", "again"]
+    await done(gateway_and_service.house, "POST", f"/batches/{batch}/generate-quote")
+    assert [
+        payment["memo"] or "" for payment in await gateway_and_service.load_payments(batch)
+    ] == ["again", ""]
+
+
+async def test_unchanged_update_does_not_block_other_changes(
+    gateway_and_service: GatewayAndService,
+) -> None:
+    batch = await gateway_and_service.create_batch(
+        {"sourceAmount": "5.00", "memo": "one"}, description="April"
+    )
+    batch_body = await gateway_and_service.load_batch(batch)
+    (payment,) = batch_body["payments"]["payments"]
+    path = f"/batches/{batch}/payments/{payment['id']}"
+
+    def build_payment(amount: int) -> dict[str, Any]:
+        return {
+            "recipient": {"id": gateway_and_service.recipient_id},
+            "sourceAmount": f"{amount}.00",
+        }
+
+    for turn in range(10, 40, 10):
+        adding = f"/batches/{batch}/payments"
+        await asyncio.gather(
+            *(
+                done(gateway_and_service.house, "POST", adding, build_payment(turn + number))
+                for number in range(3)
+            ),
+            *(gateway_and_service.patch_batch(batch, {"description": "April"}) for _ in range(3)),
+            *(done(gateway_and_service.house, "PATCH", path, payment) for _ in range(3)),
+        )
+        async with asyncio.timeout(2):
+            await gateway_and_service.patch_batch(batch, {"payments": [build_payment(turn + 3)]})
+    assert len(await gateway_and_service.load_payments(batch)) == 13

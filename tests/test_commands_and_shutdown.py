@@ -1,0 +1,753 @@
+"""The real command as a process: startup, output, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.cli import main
+from gateway.simulator import Fault, Service, Simulator, start
+from tests.processes import (
+    COMMAND,
+    SECONDS,
+    Process,
+    build_environment,
+    command,
+    configuration,
+    find_free_port,
+    is_listening,
+    serving,
+)
+from tests.running_gateway import KEY, import_lines, open_house, settings_for
+from tests.sockets import open_connection, until
+
+PORTS = {"PAYOUT_GATEWAY_SERVER__PORT": "0", "PAYOUT_GATEWAY_SERVER__ADMIN_PORT": "0"}
+RECIPIENT_BODY = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+}
+PAYOUT_BODY = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
+}
+
+
+@pytest.fixture
+async def simulator() -> AsyncIterator[Simulator]:
+    simulator = await start(service=Service(seed=1))
+    yield simulator
+    await simulator.stop()
+
+
+async def write_configuration(folder: Path, base_url: str, *keys: dict[str, Any]) -> None:
+    """A configuration for `serve`, and keys in its state."""
+    (folder / "gateway.toml").write_text(configuration(base_url))
+    await import_lines(settings_for(folder, base_url), list(keys or (KEY,)))
+
+
+@asynccontextmanager
+async def open_client(api_key: str = KEY["api_key"]) -> AsyncIterator[aiohttp.ClientSession]:
+    timeout = aiohttp.ClientTimeout(total=SECONDS)
+    async with aiohttp.ClientSession(headers={"X-API-Key": api_key}, timeout=timeout) as session:
+        yield session
+
+
+def require_one_line(done: subprocess.CompletedProcess[str], *, code: int = 2) -> str:
+    """Checks that a command failed with one line, and returns it."""
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert len(done.stderr) < 300
+    return done.stderr
+
+
+RunCommand = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run_in_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> RunCommand:
+    """Runs the command in this process, which is faster than starting one."""
+
+    def run_main(*words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("sys.argv", ["payout-gateway", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return subprocess.CompletedProcess(words, int(ended.value.code or 0), *capfd.readouterr())
+
+    return run_main
+
+
+# The demo.
+
+
+async def test_demo_prints_working_commands(tmp_path: Path) -> None:
+    async with serving(tmp_path, "--demo", variables=PORTS) as gateway:
+        assert "DEMO" in gateway.output
+        assert "simulator" in gateway.output
+        pasted = "\n".join(
+            line for line in gateway.output.splitlines() if re.match(r"\s+(curl|ID=|http)", line)
+        )
+        assert pasted.count("curl") == 4
+        printed = await _run_in_shell(pasted.replace("\n  curl", "\necho\n  curl"))
+        lines = filter(None, printed.split("\n"))
+        created, listed, method = map(json.loads, lines)
+        assert created["recipient"]["firstName"] == "Ada"
+        assert listed["recipients"][0]["id"] == created["recipient"]["id"]
+        assert listed["meta"]["records"] == 1
+        assert method["ok"] is True
+        assert method["accounts"]["bank"]["accountNum"] == "****67"
+        assert await gateway.stop() == 0
+
+
+async def test_demo_uses_the_configured_vocabulary(tmp_path: Path) -> None:
+    words = {"LEGACY__WALLET": "paypal", "CURRENT__WALLET": "payco", "CURRENT__SCHEME": "prsign"}
+    variables = {f"PAYOUT_GATEWAY_VOCABULARY__{name}": word for name, word in words.items()}
+    async with (
+        serving(tmp_path, "--demo", variables={**PORTS, **variables}) as gateway,
+        open_client("demo-api-key") as session,
+        session.get(f"{gateway.url}/v1/profile/balances/paypal") as answer,
+    ):
+        assert answer.status == 200, await answer.text()
+        assert (await answer.json())["balances"]["paypal"]["type"] == "paypal"
+
+
+async def _run_in_shell(lines: str) -> str:
+    """Returns the output of a shell that runs the lines."""
+    shell = await asyncio.create_subprocess_exec(
+        "bash", "-eu", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(SECONDS):
+        printed, _ = await shell.communicate(lines.encode())
+    assert shell.returncode == 0
+    return printed.decode()
+
+
+async def test_readme_payout_by_curl_works(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+    _, _, section = page.partition("## A payout, by curl")
+    lines = section.split("```")[1]
+    async with serving(tmp_path, "--demo", variables=PORTS) as gateway:
+        said = await _run_in_shell(lines.replace("http://127.0.0.1:8080", gateway.url))
+    *_, quoted, started, summed = said.splitlines()
+    assert json.loads(quoted)["batch"]["amount"] == "12.50"
+    assert json.loads(started)["batch"]["status"] == "processing"
+    summary = json.loads(summed)["batchSummary"]
+    assert (summary["enoughFunds"], summary["total"]["count"]) == (True, 1)
+
+
+async def test_demo_listens_on_loopback_and_leaves_no_files(tmp_path: Path) -> None:
+    everywhere = {
+        "PAYOUT_GATEWAY_SERVER__HOST": "0.0.0.0",
+        "PAYOUT_GATEWAY_SERVER__ADMIN_HOST": "0.0.0.0",
+        "TMPDIR": str(tmp_path),
+    }
+    variables = PORTS | everywhere
+    async with (
+        serving(tmp_path, "--demo", variables=variables) as gateway,
+        open_client() as session,
+    ):
+        assert await _load_status(session, gateway) == 403
+        assert "0.0.0.0" not in gateway.output
+        with pytest.raises(OSError):
+            await open_connection(gateway.port, host=_find_other_address())
+        assert await gateway.stop() == 0
+    assert _list_file_names(tmp_path) == ["stderr"]
+
+
+def _list_file_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _find_other_address() -> str:
+    """An address of this machine that is not loopback, or one that nobody has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
+        try:
+            toward.connect(("192.0.2.1", 9))  # sends nothing: it only chooses an address
+        except OSError:
+            return "127.255.255.254"
+        return str(toward.getsockname()[0])
+
+
+async def test_demo_uses_ports_of_the_environment(tmp_path: Path) -> None:
+    port, admin_port = find_free_port(), find_free_port()
+    variables = {
+        "PAYOUT_GATEWAY_SERVER__PORT": str(port),
+        "PAYOUT_GATEWAY_SERVER__ADMIN_PORT": str(admin_port),
+    }
+    async with serving(tmp_path, "--demo", variables=variables) as gateway:
+        assert (gateway.port, gateway.admin_port) == (port, admin_port)
+
+
+def test_demo_with_a_configuration_is_an_error(tmp_path: Path) -> None:
+    result = command("serve", "--demo", "--config", "gateway.toml", folder=tmp_path)
+    assert "--config" in require_one_line(result)
+
+
+# A configuration.
+
+
+def test_serve_without_configuration_prints_instructions(tmp_path: Path) -> None:
+    result = command("serve", folder=tmp_path)
+    output = require_one_line(result)
+    assert "no configuration" in output
+    assert "serve --demo" in output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[server]\nprot = 1", "gateway.toml:2: server.prot: unknown key"),
+        ("[server\n", "gateway.toml: not TOML"),
+        ("[server]\nport = 0", "environments: none is configured"),
+        ("[environments.live]\nbase_url = 'https://service.example/v1'", "without /v1"),
+    ],
+)
+def test_invalid_configuration_is_a_one_line_error(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "gateway.toml").write_text(text)
+    assert said in require_one_line(command("serve", folder=tmp_path))
+
+
+def test_missing_configuration_is_a_one_line_error(tmp_path: Path) -> None:
+    output = require_one_line(command("serve", "--config", "other.toml", folder=tmp_path))
+    assert "other.toml: there is no such file" in output
+
+
+async def test_environment_variables_are_sufficient_configuration(tmp_path: Path) -> None:
+    variables = PORTS | {"PAYOUT_GATEWAY_ENVIRONMENTS__SANDBOX__BASE_URL": "http://127.0.0.1:9"}
+    async with serving(tmp_path, variables=variables) as gateway, open_client("unknown") as session:
+        assert await _load_status(session, gateway) == 403
+
+
+def test_example_configuration_has_placeholder_warnings_only(tmp_path: Path) -> None:
+    example = Path(__file__).parent.parent / "deploy" / "gateway.example.toml"
+    result = command("check", "--config", str(example), folder=tmp_path)
+    assert result.returncode == 0
+    live, sandbox = result.stderr.splitlines()
+    assert re.match(r"Warning: \S+\.toml:\d+: environments\.live\.base_url: .*placeholder", live)
+    assert "environments.sandbox.base_url: https://sandbox.service.example" in sandbox
+    assert ": valid\n" not in result.stdout
+    result = command("check", "--json", "--config", str(example), folder=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    report = json.loads(result.stdout)
+    assert (report["ok"], report["problems"], len(report["warnings"])) == (True, [], 2)
+
+
+# Starting and ending.
+
+
+async def test_serve_prints_one_line_when_ready(tmp_path: Path, simulator: Simulator) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    async with serving(tmp_path) as gateway, open_client() as session:
+        assert gateway.output.count("\n") == 1
+        async with session.get(f"{gateway.url}/v1/recipients") as answer:
+            assert answer.status == 200
+        assert await gateway.stop() == 0
+        rest = await gateway.process.stdout.read()
+        assert rest == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_shutdown_completes_requests_in_flight(
+    tmp_path: Path, simulator: Simulator, number: signal.Signals
+) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.5))
+    async with serving(tmp_path) as gateway, open_client() as session:
+        idle = await open_connection(gateway.port)
+        asking = asyncio.create_task(
+            _create_recipient(session, gateway, RECIPIENT_BODY | {"payout": PAYOUT_BODY})
+        )
+        await _wait_until_sent(simulator, gateway)
+        gateway.process.send_signal(number)
+        assert await asking == 200
+        async with asyncio.timeout(SECONDS):
+            assert await gateway.process.wait() == 0
+        assert await idle.wait_closed()
+        await idle.close()
+        assert simulator.service.list_requests("POST", "/v1/recipients/*/accounts")
+        assert [
+            line["http.response.status_code"]
+            for line in gateway.parse_log()
+            if line["event"] == "request"
+        ] == [200]
+        last = gateway.parse_log()[-1]
+        assert (last["event"], last["level"], last["requests_left"]) == (
+            "shutdown_complete",
+            "info",
+            1,
+        )
+        assert last["drain_seconds"] > 0
+        assert last["uptime_seconds"] >= 0
+
+
+async def test_idle_shutdown_is_logged(tmp_path: Path, simulator: Simulator) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    async with serving(tmp_path) as gateway:
+        assert await gateway.stop() == 0
+        assert gateway.parse_log()[-1]["requests_left"] == 0
+
+
+async def test_shutdown_during_the_ready_line_exits_0(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    port, full = find_free_port(), b"-" * 4096
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, len(full))
+    os.write(writing, full)  # so that it has to wait with its line until somebody reads
+    running = await asyncio.create_subprocess_exec(
+        *(*COMMAND, "serve"),
+        cwd=tmp_path,
+        env=build_environment(PAYOUT_GATEWAY_SERVER__ADMIN_PORT=str(port)),
+        stdout=writing,
+    )
+    os.close(writing)
+    await until(lambda: is_listening(port), SECONDS)
+    await asyncio.sleep(0.1)
+    running.send_signal(signal.SIGTERM)
+    await asyncio.sleep(0.1)
+    said = await asyncio.to_thread(_read_all, reading)
+    async with asyncio.timeout(SECONDS):
+        assert await running.wait() == 0
+    assert b"accepts connections" in said
+
+
+def _read_all(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as pipe:
+        return pipe.read()
+
+
+async def _create_recipient(session: aiohttp.ClientSession, gateway: Process, body: Any) -> int:
+    async with session.post(f"{gateway.url}/v1/recipients", json=body) as answer:
+        return answer.status
+
+
+async def _wait_until_sent(simulator: Simulator, gateway: Process) -> None:
+    """Waits until the fault is met: the service has the request and has not answered."""
+    await until(lambda: not simulator.service.faults)
+    assert gateway.process.returncode is None
+
+
+async def test_shutdown_completes_a_write_of_a_disconnected_client(
+    tmp_path: Path, simulator: Simulator
+) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.5))
+    async with serving(tmp_path) as gateway:
+        body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY}).encode()
+        head = f"POST /v1/recipients HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY['api_key']}\r\n"
+        async with await open_connection(gateway.port) as connection:
+            await connection.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            await _wait_until_sent(simulator, gateway)
+        await asyncio.sleep(0.05)
+        assert await gateway.stop() == 0
+    assert simulator.service.list_requests("POST", "/v1/recipients/*/accounts")
+
+
+async def test_shutdown_refuses_new_connections(tmp_path: Path, simulator: Simulator) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.6))
+    async with serving(tmp_path) as gateway, open_client() as session:
+        asking = asyncio.create_task(_create_recipient(session, gateway, RECIPIENT_BODY))
+        await _wait_until_sent(simulator, gateway)
+        gateway.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.2)
+        with pytest.raises(OSError):
+            await open_connection(gateway.port)
+        assert await asking == 200
+
+
+@pytest.mark.parametrize("which", ["PORT", "ADMIN_PORT"])
+@pytest.mark.parametrize("arguments", [["serve", "--demo"], ["serve"]], ids=["demo", "serve"])
+def test_port_in_use_is_a_one_line_error(tmp_path: Path, which: str, arguments: list[str]) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        variables = PORTS | {f"PAYOUT_GATEWAY_SERVER__{which}": port}
+        output = require_one_line(command(*arguments, folder=tmp_path, **variables))
+    assert port in output
+    assert "in use" in output
+
+
+def test_unavailable_address_is_a_one_line_error(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    variables = {"PAYOUT_GATEWAY_SERVER__HOST": "192.0.2.1"}
+    assert "192.0.2.1" in require_one_line(command("serve", folder=tmp_path, **variables))
+
+
+# The whole of it, as an operator would set it up.
+
+
+async def test_all_recipient_operations_work_with_the_simulator(
+    tmp_path: Path,
+) -> None:
+    simulating = await asyncio.create_subprocess_exec(
+        *COMMAND, "simulate", "--port", "0", env=build_environment(), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(SECONDS):
+            first, second = [(await simulating.stdout.readline()).decode() for _ in range(2)]
+        url = re.search(r"http://\S+", first)[0]
+        (tmp_path / "gateway.toml").write_text(configuration(url))
+        line = re.search(r"\{.*\}", second)[0]
+        imported = command("keys", "import", "-", folder=tmp_path, stdin=line)
+        assert imported.returncode == 0
+        assert imported.stderr.startswith("Created "), "a key file, which somebody must back up"
+        async with (
+            serving(tmp_path) as gateway,
+            open_client(json.loads(line)["api_key"]) as session,
+        ):
+            await _request_all_operations(session, f"{gateway.url}/v1")
+            assert await gateway.stop() == 0
+    finally:
+        simulating.terminate()
+        assert await simulating.wait() == 0
+        await simulating.communicate()
+
+
+async def _request_all_operations(session: aiohttp.ClientSession, base: str) -> None:
+    async def request(method: str, path: str, body: Any = None) -> Any:
+        async with session.request(method, base + path, json=body) as answer:
+            told = await answer.json()
+            assert (answer.status, told["ok"]) == (200, True), told
+            return told
+
+    one = (await request("POST", "/recipients", RECIPIENT_BODY))["recipient"]["id"]
+    other = (await request("POST", "/recipients", RECIPIENT_BODY | {"email": "eve@example.com"}))[
+        "recipient"
+    ]["id"]
+    path = f"/recipients/{one}"
+    assert (await request("POST", f"{path}/payout-methods", PAYOUT_BODY))["method"] == "bank"
+    changed = {"primary": PAYOUT_BODY["primary"], "accounts": {"bank": {"bankCity": "Albany"}}}
+    assert (await request("PATCH", f"{path}/payout-methods", changed))["object"] == "updated"
+    shown_payout = await request("GET", f"{path}/payout-methods")
+    assert shown_payout["accounts"]["bank"]["bankCity"] == "Albany"
+    assert (await request("PATCH", path, {"lastName": "Byron"}))["object"] == "updated"
+    assert (await request("GET", path))["recipient"]["lastName"] == "Byron"
+    assert (await request("GET", "/recipients?search=EXAMPLE"))["meta"]["records"] == 2
+    assert (await request("GET", f"{path}/logs"))["activities"]
+    assert (await request("GET", f"{path}/payments"))["payments"] == []
+    assert (await request("DELETE", path))["object"] == "deleted"
+    assert (await request("DELETE", "/recipients", {"ids": [other]}))["object"] == "deleted"
+    assert (await request("GET", "/recipients"))["recipients"] == []
+
+
+# Keys, in a gateway that runs.
+
+
+async def test_revoked_key_is_refused_within_5_seconds(
+    tmp_path: Path, simulator: Simulator
+) -> None:
+    other = KEY | {"api_key": "another-api-key-for-tests", "name": "other"}
+    await write_configuration(tmp_path, simulator.url, KEY | {"name": "leaving"}, other)
+    async with serving(tmp_path) as gateway, open_client() as session:
+        assert await _load_status(session, gateway) == 200
+        revoked = command("keys", "revoke", "leaving", folder=tmp_path)
+        assert revoked.returncode == 0, revoked.stderr
+        assert await _wait_for_other_status(200, session, gateway, seconds=5) == 403
+        assert await _load_status(session, gateway, other["api_key"]) == 200
+
+
+async def test_imported_key_works_within_10_seconds(tmp_path: Path, simulator: Simulator) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    async with serving(tmp_path) as gateway, open_client("a-key-that-comes-later") as session:
+        assert await _load_status(session, gateway) == 403
+        line = json.dumps(KEY | {"api_key": "a-key-that-comes-later", "name": "later"})
+        assert command("keys", "import", "-", folder=tmp_path, stdin=line).returncode == 0
+        assert await _wait_for_other_status(403, session, gateway, seconds=10) == 200
+
+
+async def _load_status(
+    session: aiohttp.ClientSession, gateway: Process, key: str | None = None
+) -> int:
+    headers = {"X-API-Key": key} if key else {}
+    async with session.get(f"{gateway.url}/v1/recipients", headers=headers) as answer:
+        return answer.status
+
+
+async def _wait_for_other_status(
+    before: int, session: aiohttp.ClientSession, gateway: Process, *, seconds: float
+) -> int:
+    """What a request is answered with once it is no longer answered as before."""
+    end = time.monotonic() + seconds
+    while (status := await _load_status(session, gateway)) == before and time.monotonic() < end:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    return status
+
+
+# Its health.
+
+
+async def test_readiness_follows_the_service(tmp_path: Path, simulator: Simulator) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    async with serving(tmp_path) as gateway, open_client() as session:
+        admin = f"http://127.0.0.1:{gateway.admin_port}"
+
+        async def load_status(path: str) -> tuple[int, Any]:
+            async with session.get(admin + path) as answer:
+                assert answer.headers.getall("Server") == ["payout-gateway"]
+                return answer.status, await answer.json()
+
+        assert await load_status("/healthz") == (200, {"status": "ok"})
+        assert await load_status("/readyz") == (
+            200,
+            {"status": "ok", "faults": {}, "circuit_breakers": {"sandbox": "closed"}},
+        )
+        await simulator.stop()
+        status, body = await load_status("/readyz")
+        assert (status, body["status"], list(body["faults"])) == (
+            503,
+            "error",
+            ["environments.sandbox"],
+        )
+        assert len(body["faults"]["environments.sandbox"].split()) > 3
+        assert await load_status("/healthz") == (200, {"status": "ok"})
+
+
+async def test_hanging_service_makes_the_gateway_unready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.admin.port.CHECK_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # nobody ever accepts
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        async with (
+            open_house(tmp_path, url) as gateway,
+            open_client() as session,
+            session.get(f"{gateway.running.admin_url}/readyz") as answer,
+        ):
+            assert answer.status == 503
+            body = await answer.json()
+    assert "no answer within" in body["faults"]["environments.sandbox"]
+
+
+async def test_admin_pages_are_not_on_the_client_port(tmp_path: Path, simulator: Simulator) -> None:
+    await write_configuration(tmp_path, simulator.url)
+    async with serving(tmp_path) as gateway, open_client() as session:
+        for path in ("/healthz", "/readyz", "/metrics", "/"):
+            async with session.get(gateway.url + path) as answer:
+                assert answer.status == 404
+
+
+# check
+
+
+def test_check_accepts_a_valid_configuration(tmp_path: Path, run_in_process: RunCommand) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("https://127.0.0.1:9"))
+    result = run_in_process("check")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "gateway.toml: valid\n"
+    result = run_in_process("check", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == {"ok": True, "problems": [], "warnings": []}
+
+
+def test_check_names_line_and_key_of_every_error(
+    tmp_path: Path, run_in_process: RunCommand
+) -> None:
+    text = configuration("https://service.example/v1", "[limits]\nbody_bytes = 1\nbody_byte = 2048")
+    (tmp_path / "own.toml").write_text(text)
+    result = run_in_process("check", "--config", "own.toml")
+    assert (result.returncode, result.stdout) == (1, "")
+    problems = result.stderr.splitlines()
+    assert [problem.partition(": ")[0] for problem in problems] == [
+        "own.toml:5",
+        "own.toml:10",
+        "own.toml:11",
+    ]
+    assert "environments.sandbox.base_url" in problems[0]
+    assert "limits.body_bytes" in problems[1]
+    assert "limits.body_byte: unknown key" in problems[2]
+    result = run_in_process("check", "--config", "own.toml", "--json")
+    assert (result.returncode, result.stderr) == (1, "")
+    assert json.loads(result.stdout) == {"ok": False, "problems": problems, "warnings": []}
+
+
+def test_check_reports_a_missing_file(run_in_process: RunCommand) -> None:
+    assert "gateway.toml: there is no such file in" in require_one_line(
+        run_in_process("check"), code=2
+    )
+
+
+def test_check_without_a_file_checks_environment_variables(
+    run_in_process: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base_url = "PAYOUT_GATEWAY_ENVIRONMENTS__SANDBOX__BASE_URL"
+    monkeypatch.setenv(base_url, "http://127.0.0.1:1")
+    result = run_in_process("check")
+    assert (result.returncode, result.stdout) == (0, "environment variables: valid\n")
+    monkeypatch.setenv(base_url, "nowhere")
+    result = run_in_process("check")
+    assert result.returncode == 1
+    assert base_url in result.stderr
+
+
+def test_check_writes_nothing(tmp_path: Path, run_in_process: RunCommand) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("https://service.example"))
+    run_in_process("check")
+    assert _list_file_names(tmp_path) == ["gateway.toml"]
+
+
+# Help and mistakes.
+
+HELP_TEXTS = {
+    "": "serve",
+    "serve": "--demo",
+    "simulate": "--port",
+    "check": "--json",
+    "keys": "rotate-secret",
+    "keys import": "JSON",
+    "keys list": "--json",
+    "keys revoke": "--config",
+    "keys rotate-secret": "--no-verify",
+    "keys verify": "--json",
+    "keys new-encryption-key": "--add",
+    "operations": "--json",
+    "ids": "import",
+    "ids import": "--merchant",
+    "batches": "abandoned",
+    "batches abandoned": "--json",
+    "writes": "unsettled",
+    "writes unsettled": "--json",
+    "writes settle": "--did-not-happen",
+    "writes close": "--yes",
+    "freeze": "--environment",
+    "unfreeze": "--merchant",
+    "trace": "--merchant",
+    "reconcile": "--environment",
+    "backup": "--json",
+    "restore": "--force",
+    "brownout": "all that have not ended.",
+    "compare": "`compare report`",
+    "compare report": "--rules",
+    "cutover": "import",
+    "index": "drop",
+    "modes": "list",
+    "report": "usage",
+}
+
+
+@pytest.mark.parametrize(("words", "named"), HELP_TEXTS.items())
+def test_every_command_has_help(run_in_process: RunCommand, words: str, named: str) -> None:
+    result = run_in_process(*words.split(), "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Usage: payout-gateway {words}".rstrip())
+    assert named in " ".join(result.stdout.split())
+    assert re.search(r"[a-z]\.\.\.", result.stdout) is None, "a sentence is cut off"
+
+
+def test_help_names_every_command(tmp_path: Path) -> None:
+    listed = command("--help", folder=tmp_path)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    for words in HELP_TEXTS:
+        assert words.partition(" ")[0] in listed.stdout
+
+
+@pytest.mark.parametrize("words", [["serv"], ["serve", "--prot", "1"]])
+def test_unknown_command_or_option_is_a_one_line_error(tmp_path: Path, words: list[str]) -> None:
+    assert require_one_line(command(*words, folder=tmp_path)).startswith("payout-gateway: No such ")
+
+
+INVALID_COMMANDS = {
+    "an unknown command": ["serv"],
+    "an unknown command of keys": ["keys", "forget"],
+    "an unknown option": ["--verbose"],
+    "an unknown option of serve": ["serve", "--prot", "1"],
+    "an unknown option of simulate": ["simulate", "--prot", "1"],
+    "an argument too many": ["serve", "now"],
+    "an argument too few": ["keys", "revoke"],
+    "an option without its value": ["serve", "--config"],
+    "a port that is no number": ["simulate", "--port", "http"],
+    "a port that cannot be": ["simulate", "--port", "70000"],
+    "a file that is not there": ["keys", "import", "no-such-file"],
+    "a configuration that is not there": ["keys", "list", "--config", "no-such-file"],
+    "a folder for a configuration": ["serve", "--config", "."],
+    "no state yet": ["keys", "list"],
+    "a key of nobody": ["keys", "revoke", "nobody"],
+    "nothing to freeze": ["freeze"],
+    "no state to freeze": ["freeze", "--all"],
+    "no state to trace in": ["trace", "R-1"],
+    "no state to compare": ["reconcile"],
+    "nothing said of a write": ["writes", "settle", "000000000000.1", "--yes"],
+    "no state to save": ["backup", "saved"],
+    "a backup that is not there": ["restore", "saved"],
+}
+
+
+@pytest.mark.parametrize("words", INVALID_COMMANDS.values(), ids=INVALID_COMMANDS)
+def test_invalid_command_is_a_one_line_error_with_exit_code_2(
+    run_in_process: RunCommand, words: list[str]
+) -> None:
+    output = require_one_line(run_in_process(*words))
+    assert output.startswith("payout-gateway: ")
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("words", [[], ["keys"]], ids=["payout-gateway", "keys"])
+def test_missing_command_prints_help(run_in_process: RunCommand, words: list[str]) -> None:
+    result = run_in_process(*words)
+    assert result.returncode == 2
+    output = result.stdout + result.stderr
+    assert all(len(line) <= 200 for line in output.splitlines()), "help that is folded to one line"
+    assert "--help" in output
+
+
+def test_refused_rotation_exits_1(tmp_path: Path) -> None:
+    # "It has to see the oldest recipients that the stored pair sees, or nothing is replaced (exit 1)"
+    asyncio.run(_check_refused_rotation(tmp_path))
+
+
+async def _check_refused_rotation(folder: Path) -> None:
+    simulator = await start(service=Service(seed=1))
+    try:
+        await write_configuration(folder, simulator.url)
+        pair = json.dumps({"access_key": "OTHER", "secret_key": "another secret"})
+        name = f"{KEY['merchant']}-{KEY['environment']}"
+        result = await asyncio.to_thread(
+            command, "keys", "rotate-secret", name, folder=folder, stdin=pair
+        )
+    finally:
+        await simulator.stop()
+    assert "nothing was replaced" in require_one_line(result, code=1)
+    assert "another secret" not in result.stderr
+
+
+def test_invalid_import_names_the_line_and_imports_nothing(tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("https://service.example"))
+    lines = json.dumps(KEY) + "\n" + json.dumps(KEY | {"api_key": "x y", "secret_key": "hush"})
+    output = require_one_line(command("keys", "import", "-", folder=tmp_path, stdin=lines))
+    assert "line 2: api_key" in output
+    assert "hush" not in output
+    assert KEY["api_key"] not in command("keys", "list", folder=tmp_path).stdout
+
+
+def test_keys_commands_print_no_secrets(tmp_path: Path, run_in_process: RunCommand) -> None:
+    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    (tmp_path / "keys.jsonl").write_text(json.dumps(KEY))
+    for words in (
+        ["import", "keys.jsonl"],
+        ["list"],
+        ["list", "--json"],
+        ["verify"],
+        ["revoke", KEY["api_key"]],
+    ):
+        result = run_in_process("keys", *words)
+        assert result.stdout + result.stderr
+        assert KEY["api_key"] not in result.stdout + result.stderr
+        assert KEY["secret_key"] not in result.stdout + result.stderr

@@ -1,0 +1,249 @@
+"""A complete payout through the gateway, in front of every kind of service.
+
+A service may have the optional endpoints or none of them, and may answer fully or barely: the
+legacy client gets the same bytes, except for ids and times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Service, Switches, start
+from tests.payouts import done, make_recipient, open_town, payment_ids
+from tests.running_gateway import House, open_house
+
+ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
+BANK = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
+}
+WALLET = {
+    "primary": {"method": "wallet", "currency": "USD"},
+    "accounts": {"wallet": {"address": "ada@wallet.example.com"}},
+}
+TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+ID_PATTERN = re.compile(r"\b[RBPA]-[A-Za-z0-9]{10,}\b")
+
+
+class NormalizedSession:
+    """Sends requests, and keeps the answers without times and with numbered ids."""
+
+    def __init__(self, gateway: House) -> None:
+        self.house = gateway
+        self.exchanges: list[str] = []
+        self.names: dict[str, str] = {}
+
+    async def request_unrecorded(self, path: str) -> Any:
+        """Sends an unrecorded read: drafts lack fields that only the service computes."""
+        response = await self.house.request("GET", f"/v1{path}")
+        assert response.status == 200, response.text
+        return response.body
+
+    async def request(self, method: str, path: str, body: Any = None, *, status: int = 200) -> Any:
+        response = await self.house.request(method, f"/v1{path}", body)
+        assert response.status == status, (method, path, response.text)
+        text = ID_PATTERN.sub(
+            lambda found: self.names.setdefault(found[0], f"ID{len(self.names)}"), response.text
+        )
+        text = TIME_PATTERN.sub("TIME", text)
+        for id_ in ID_PATTERN.findall(response.text):
+            assert len(id_) <= 18, f"{id_} does not fit a legacy client"
+        self.exchanges.append(
+            f"{method} {ID_PATTERN.sub(lambda found: self.names[found[0]], path)} {text}"
+        )
+        return response.body
+
+
+async def run_payout(run: NormalizedSession) -> None:
+    people = []
+    for number, payout in enumerate((BANK, WALLET, BANK)):
+        created = await run.request(
+            "POST",
+            "/recipients",
+            {
+                "type": "individual",
+                "firstName": "Ada",
+                "lastName": f"Number {number}",
+                "email": f"ada{number}@example.com",
+                "address": ADDRESS,
+                "payout": payout,
+            },
+        )
+        people.append(created["recipient"]["id"])
+    await run.request("GET", "/profile/balances")
+    batch = (
+        await run.request(
+            "POST",
+            "/batches",
+            {
+                "sourceCurrency": "USD",
+                "description": "Löhne im Oktober",
+                "payments": [
+                    {
+                        "recipient": {"id": people[0]},
+                        "sourceAmount": "100.10",
+                        "memo": "Rechnung 17",
+                    },
+                    {
+                        "recipient": {"email": "ada1@example.com"},
+                        "targetAmount": 25,
+                        "targetCurrency": "EUR",
+                    },
+                ],
+            },
+        )
+    )["batch"]["id"]
+    batch_body = (await run.request("GET", f"/batches/{batch}"))["batch"]
+    first, second = [payment["id"] for payment in batch_body["payments"]["payments"]]
+    third = (
+        await run.request(
+            "POST",
+            f"/batches/{batch}/payments",
+            {
+                "recipient": {"id": people[2]},
+                "sourceAmount": "7.05",
+                "memo": "third",
+            },
+        )
+    )["payment"]["id"]
+    await run.request("PATCH", f"/batches/{batch}/payments/{first}", {"sourceAmount": "120.00"})
+    shown = (await run.request_unrecorded(f"/batches/{batch}/payments/{first}"))["payment"]
+    assert shown["sourceAmount"] == "120.00"
+    await run.request(
+        "PATCH",
+        f"/batches/{batch}",
+        {
+            "payments": [{"recipient": {"id": people[0]}, "sourceAmount": "1.00"}],
+            "update_payments": [{"id": third, "memo": "third, changed"}],
+            "remove_payments": [{"id": second}],
+        },
+    )
+    (found,) = (await run.request_unrecorded(f"/batches/{batch}/payments?search=changed"))[
+        "payments"
+    ]
+    assert (found["id"], found["memo"]) == (third, "third, changed")
+    await run.request("DELETE", f"/batches/{batch}/payments/{third}")
+    shown = (await run.request_unrecorded(f"/batches/{batch}"))["batch"]
+    assert (shown["status"], shown["amount"], shown["totalPayments"]) == ("open", "121.00", 2)
+    assert [entry["recipient"]["name"] for entry in shown["payments"]["payments"]] == [
+        "Ada Number 0"
+    ] * 2
+    (listed,) = (await run.request_unrecorded("/batches"))["batches"]
+    assert (listed["id"], listed["amount"]) == (batch, "121.00")
+    await run.request("POST", f"/batches/{batch}/generate-quote")
+    await run.request("GET", f"/batches/{batch}/summary")
+    await run.request("POST", f"/batches/{batch}/start-processing")
+    for _ in range(100):
+        status = (await run.house.request("GET", f"/v1/batches/{batch}")).body["batch"]["status"]
+        if status == "complete":
+            break
+        assert status == "processing"
+        await asyncio.sleep(0.05)
+    await run.request("GET", f"/batches/{batch}")
+    await run.request("POST", f"/batches/{batch}/start-processing", status=406)
+    await run.request("DELETE", f"/batches/{batch}", status=406)
+    await run.request("GET", f"/batches/{batch}/payments/{first}")
+    paid = (await run.request_unrecorded(f"/recipients/{people[0]}/payments"))["payments"]
+    assert len(paid) == 2, "none of a batch that was abandoned"
+    assert first in {entry["id"] for entry in paid}
+    assert {entry["batch"]["id"] for entry in paid} == {batch}
+    await run.request("GET", f"/payments/{first}")
+    other = (await run.request("POST", "/batches", {"sourceCurrency": "USD"}))["batch"]["id"]
+    await run.request("DELETE", f"/batches/{other}")
+    await run.request("GET", f"/batches/{other}", status=404)
+    await run.request("GET", "/batches?pageSize=5")
+    await run.request("GET", "/profile/balances/service")
+
+
+COMBINATIONS = [
+    {"inferred": inferred, "answers": answers}
+    for inferred in (True, False)
+    for answers in ("full", "bare")
+]
+
+
+@pytest.fixture(scope="module")
+def first_exchanges() -> dict[str, list[str]]:
+    return {}
+
+
+@pytest.mark.parametrize("kind", COMBINATIONS, ids=json.dumps)
+async def test_payout_is_answered_alike_with_every_kind_of_service(
+    kind: dict[str, Any], tmp_path: Path, first_exchanges: dict[str, list[str]]
+) -> None:
+    switches = Switches(**kind, processing_seconds=1, lists_payments=False)
+    service = Service(options=switches, seed=1)
+    simulator = await start(service=service)
+    try:
+        async with open_house(tmp_path, simulator.url) as gateway:
+            run = NormalizedSession(gateway)
+            await run_payout(run)
+    finally:
+        await simulator.stop()
+    assert len(service.batch_starts) == 1
+    expected = first_exchanges.setdefault("said", run.exchanges)
+    assert run.exchanges == expected
+
+
+@pytest.mark.parametrize("answers", ["full", "bare"])
+async def test_draft_pays_the_amounts_of_the_client(answers: Any, tmp_path: Path) -> None:
+    """The other amount is computed by the service at a changing rate, and must not be sent."""
+    service = Service(options=Switches(inferred=False, answers=answers), seed=1)
+    async with open_town(tmp_path, service) as (gateway, _simulator):
+        payee = {"id": await make_recipient(gateway)}
+        euros = {"recipient": payee, "targetAmount": "25.00", "targetCurrency": "EUR"}
+        dollars = {"recipient": payee, "sourceAmount": "10.00"}
+        body = {"sourceCurrency": "USD", "payments": [euros, dollars]}
+        batch = (await done(gateway, "POST", "/batches", body))["batch"]["id"]
+        await done(
+            gateway, "POST", f"/batches/{batch}/payments", {**dollars, "sourceAmount": "7.00"}
+        )
+        _, second, _ = await payment_ids(gateway, batch)
+        path = f"/batches/{batch}/payments/{second}"
+        await done(gateway, "PATCH", path, {"sourceAmount": "12.00"})
+        await done(gateway, "POST", f"/batches/{batch}/generate-quote")
+    made = [call for call in service.list_requests("POST") if call.path == "/v1/batches"]
+    sent = [
+        (payment["amount"], payment["currency"])
+        for payment in json.loads(made[-1].body)["payments"]
+    ]
+    assert sent == [("25.00", "EUR"), ("12.00", "USD"), ("7.00", "USD")]
+
+
+EURO_PAYOUT = {
+    "primary": {"method": "bank", "currency": "EUR"},
+    "accounts": {"bank": {"country": "DE", "iban": "DE89370400440532013000"}},
+}
+
+
+@pytest.mark.parametrize("answers", ["full", "bare"])
+async def test_draft_pays_a_target_amount_in_the_batch_currency(
+    answers: Any, tmp_path: Path
+) -> None:
+    """The payment arrives in the account's currency, in an amount that the service computes."""
+    service = Service(options=Switches(inferred=False, answers=answers), seed=1)
+    async with open_town(tmp_path, service) as (gateway, _simulator):
+        payee = {"id": await make_recipient(gateway)}
+        await done(gateway, "POST", f"/recipients/{payee['id']}/payout-methods", EURO_PAYOUT)
+        fixed = {"recipient": payee, "targetAmount": "25.03", "targetCurrency": "USD"}
+        other = {"recipient": {"id": await make_recipient(gateway, "bob")}, "sourceAmount": "10.00"}
+        body = {"sourceCurrency": "USD", "payments": [fixed, other]}
+        batch = (await done(gateway, "POST", "/batches", body))["batch"]["id"]
+        first, second = await payment_ids(gateway, batch)
+        await done(gateway, "DELETE", f"/batches/{batch}/payments/{second}")
+        draft = (await done(gateway, "GET", f"/batches/{batch}"))["batch"]
+        assert draft["amount"] == "25.03"
+        assert [payment["id"] for payment in draft["payments"]["payments"]] == [first]
+        await done(gateway, "POST", f"/batches/{batch}/generate-quote")
+    made = [call for call in service.list_requests("POST") if call.path == "/v1/batches"]
+    sent = [
+        (payment["amount"], payment["currency"])
+        for payment in json.loads(made[-1].body)["payments"]
+    ]
+    assert sent == [("25.03", "USD")]

@@ -1,0 +1,136 @@
+"""A concurrent edit by a translated key and start by a forwarded key of one batch.
+
+Both are the first to touch the batch. The first one decides at which service the batch is; the
+other one follows it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Fault
+from gateway.simulator.options import ServiceCredentials
+from gateway.writes.batch_routing import BatchRouting
+from mappings.effects import CompareAndSet
+from tests.legacy_and_current import GatewayBetween, open_valley
+from tests.operator_commands import read_log
+from tests.running_gateway import KEY, Got
+from tests.test_cutover import populate_legacy_service, run_import
+
+FORWARDED_KEY_HEADERS = {"X-API-Key": KEY["api_key"]}
+"""The merchant's other key, which is not forwarded."""
+
+
+@dataclass
+class ImportedBatch:
+    """An imported batch without later requests; one key is forwarded, the other translated."""
+
+    setup: GatewayBetween
+    path: str
+    payment_id: str
+    """One of its payments."""
+
+    async def edit_payment(self) -> Got:
+        path = f"{self.path}/payments/{self.payment_id}"
+        return await self.setup.gateway.request(
+            "PATCH", path, {"sourceAmount": "99.00"}, headers=FORWARDED_KEY_HEADERS
+        )
+
+    async def start_batch(self) -> Got:
+        return await self.setup.gateway.request("POST", f"{self.path}/start-processing")
+
+    async def load_amount(self) -> str:
+        payments = (await self.setup.request_legacy("GET", f"{self.path}/payments")).body[
+            "payments"
+        ]
+        return next(
+            payment["sourceAmount"] for payment in payments if payment["id"] == self.payment_id
+        )
+
+    def count_legacy_starts(self) -> int:
+        """Counts start requests at the legacy service."""
+        return self.setup.count_legacy_calls("POST", f"{self.path}/start-processing")
+
+    def count_current_starts(self) -> int:
+        return sum(entry.path.endswith("/start-processing") for entry in self.list_current_writes())
+
+    def list_current_writes(self) -> list[Any]:
+        """Lists writes at the current interface."""
+        calls = self.setup.current.list_requests("*", "*", interface="current")
+        return [call for call in calls if call.method != "GET"]
+
+
+@asynccontextmanager
+async def open_imported_batch(folder: Path) -> AsyncIterator[ImportedBatch]:
+    async with open_valley(folder, apart=False) as setup:
+        other = ServiceCredentials("SECONDACCESSKEY", "second-secret-key", api_key=KEY["api_key"])
+        setup.legacy.merchants.credentials[other.access_key] = other
+        made = await populate_legacy_service(setup)
+        await run_import(setup)
+        await setup.set_mode("forward", "batches")
+        path = f"/v1/batches/{made['open']}"
+        payments = (await setup.request_legacy("GET", f"{path}/payments")).body["payments"]
+        yield ImportedBatch(setup, path, payments[0]["id"])
+
+
+async def test_edit_follows_concurrent_start_to_the_legacy_service(tmp_path: Path) -> None:
+    async with open_imported_batch(tmp_path) as street:
+        street.setup.current.faults.append(Fault("GET", "*", answer_delay=0.5))
+        edit = asyncio.ensure_future(street.edit_payment())
+        await asyncio.sleep(0.2)
+        started, edited = await street.start_batch(), await edit
+        assert (started.status, street.count_legacy_starts()) == (200, 1)
+        assert (edited.status, edited.body["errors"][0]["code"]) == (406, "invalid_status")
+        assert street.setup.count_legacy_calls("PATCH", f"{street.path}/*/*") == 1
+        assert (street.list_current_writes(), await street.load_amount()) == ([], "10.00")
+        line = next(
+            entry for entry in read_log(tmp_path).splitlines() if "=update_payment" in entry
+        )
+        assert "forward" in line
+
+
+async def test_start_follows_concurrent_edit_to_the_current_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_imported_batch(tmp_path) as street:
+        marks, decided = BatchRouting.build_marks, asyncio.Event()
+
+        async def load_marks_late(self: BatchRouting, *given: Any) -> list[CompareAndSet]:
+            its = await marks(self, *given)
+            await decided.wait()
+            return its
+
+        monkeypatch.setattr(BatchRouting, "build_marks", load_marks_late)
+        start = asyncio.ensure_future(street.start_batch())
+        await asyncio.sleep(0.2)
+        edited = await street.edit_payment()
+        decided.set()
+        started = await start
+        assert (edited.status, started.status) == (200, 200)
+        assert (street.count_legacy_starts(), len(street.list_current_writes())) == (0, 2)
+        assert await street.load_amount() == "99.00"
+
+
+async def test_concurrent_requests_never_succeed_at_both_services(tmp_path: Path) -> None:
+    async with open_imported_batch(tmp_path) as street:
+        street.setup.current.faults.append(Fault("GET", "*", answer_delay=0.02, times=20))
+        requests = [
+            entry() for _ in range(5) for entry in (street.start_batch, street.edit_payment)
+        ]
+        response = await asyncio.gather(*requests)
+        started = [answer.status for answer in response[::2]]
+        edited = [answer.status for answer in response[1::2]]
+        assert 200 in started
+        assert street.count_legacy_starts() + street.count_current_starts() == 1
+        begun_there = street.count_legacy_starts() > 0
+        assert begun_there is not bool(street.list_current_writes())
+        expected = "99.00" if 200 in edited else "10.00"
+        assert await street.load_amount() == expected
+        assert set(started + edited) <= {200, 406, 500}

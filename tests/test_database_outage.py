@@ -1,0 +1,118 @@
+"""An outage of PostgreSQL, and recovery without a restart of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from gateway.simulator import Fault, Service
+from gateway.storage.key_file import create_key_file
+from tests.gateway.storage.conftest import create_temporary_database
+from tests.metrics_scrape import fetch_metrics
+from tests.operator_commands import eventually
+from tests.payouts import make_recipient, open_town
+from tests.running_gateway import House
+from tests.sockets import until
+from tests.tcp_proxy import TcpProxy, open_tcp_proxy
+from tests.test_upstream_faults import build_person
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    yield from create_temporary_database()
+
+
+def build_state_section(tcp_proxy: TcpProxy, database: str, folder: Path) -> dict[str, str]:
+    """Builds a state section whose database is behind a TCP proxy."""
+    create_key_file(folder / "gateway.key")
+    url = make_url(database).set(host="127.0.0.1", port=tcp_proxy.port)
+    return {"url": url.render_as_string(hide_password=False)}
+
+
+async def is_ready(gateway: House) -> bool:
+    async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as answer:
+        return answer.status == 200
+
+
+async def load_status(gateway: House, path: str) -> int:
+    return (await gateway.request("GET", f"/v1{path}")).status
+
+
+async def test_gateway_recovers_from_database_outage_without_restart(
+    tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
+    database_url = make_url(database)
+    async with open_tcp_proxy(
+        database_url.host or "127.0.0.1", database_url.port or 5432
+    ) as tcp_proxy:
+        state = build_state_section(tcp_proxy, database, tmp_path)
+        async with open_town(tmp_path, Service(seed=1), state=state) as (gateway, simulator):
+            recipient = await make_recipient(gateway)
+            made = len(simulator.service.list_requests("POST", "/v1/recipients"))
+            for other in ({"X-API-Key": "one-more"}, {"X-API-Key": "another"}):
+                await tcp_proxy.cut()
+                assert await load_status(gateway, "/profile/balances") == 200, (
+                    "with a key that is known"
+                )
+                assert await load_status(gateway, "/geography/countries/US") == 200
+                refused = await gateway.request("GET", f"/v1/recipients/{recipient}")
+                assert (refused.status, refused.body["errors"][0]["code"]) == (
+                    500,
+                    "internal_server_error",
+                )
+                unknown = await gateway.request("GET", "/v1/recipients", headers=other)
+                assert unknown.status == 500, "nobody can say whether the key exists"
+                async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as answer:
+                    assert answer.status == 503
+                    assert "state" in (await answer.json())["faults"]
+                outage_metrics = await fetch_metrics(gateway.session, gateway.running.admin_url)
+                assert outage_metrics.sum("payout_gateway_database_up") == 0
+                assert outage_metrics.get_value("payout_gateway_api_keys") == []
+                assert math.isnan(outage_metrics.sum("payout_gateway_in_doubt_writes"))
+                await tcp_proxy.restore()
+                assert await load_status(gateway, f"/recipients/{recipient}") == 200
+                assert await load_status(gateway, "/recipients") == 200
+                unknown = await gateway.request("GET", "/v1/recipients", headers=other)
+                assert unknown.status == 403
+                await eventually(partial(is_ready, gateway))
+                metrics = await fetch_metrics(gateway.session, gateway.running.admin_url)
+                assert metrics.sum("payout_gateway_database_up") == 1
+                assert metrics.sum("payout_gateway_database_errors_total") > 0
+            await make_recipient(gateway, "eve")
+            assert len(simulator.service.list_requests("POST", "/v1/recipients")) == made + 1
+
+
+async def test_no_write_is_sent_during_database_outage_and_sent_writes_are_not_repeated(
+    tmp_path: Path, database: str
+) -> None:
+    database_url, service = make_url(database), Service(seed=1)
+    async with open_tcp_proxy(
+        database_url.host or "127.0.0.1", database_url.port or 5432
+    ) as tcp_proxy:
+        state = build_state_section(tcp_proxy, database, tmp_path)
+        async with open_town(tmp_path, service, state=state) as (gateway, _simulator):
+            service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
+            first = asyncio.ensure_future(
+                gateway.request("POST", "/v1/recipients", build_person("one"))
+            )
+            await until(lambda: service.created_counts["recipient"] == 1)
+            await tcp_proxy.cut()
+            lost = await first
+            assert "unknown" in lost.body["errors"][0]["message"], lost.text
+            refused = await gateway.request("POST", "/v1/recipients", build_person("two"))
+            for response in (lost, refused):
+                code = response.body["errors"][0]["code"]
+                assert (response.status, code) == (500, "internal_server_error")
+            assert service.created_counts["recipient"] == 1
+            await tcp_proxy.restore()
+            for name in ("one", "two"):
+                retried = await gateway.request("POST", "/v1/recipients", build_person(name))
+                assert retried.status == 200, retried.text
+            assert service.created_counts["recipient"] == 2

@@ -1,0 +1,152 @@
+"""Numbers of database statements and commits of a request, as a guard against regressions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from sqlite3 import SQLITE_OK, Connection
+
+import pytest
+
+from gateway.simulator import Service
+from gateway.storage import Store
+from gateway.storage import engine as engines
+from tests.payouts import done, make_batch, make_recipient, open_town
+from tests.sockets import until
+
+REQUEST_TABLES = ("journal", "writes", "remembered", " ids", "freezes")
+"""Tables that requests use; other tables are written periodically, regardless of load."""
+
+
+class StatementRecorder:
+    """Records the statements of the SQLite connection."""
+
+    def __init__(self) -> None:
+        self._statements: list[str] = []
+        self._open_connection = engines.sqlite_connection
+        self.planned_tables: list[str] = []
+        """The tables of planned statements, from SQLite's authorizer, which runs at planning."""
+
+    def open_traced(self, path: Path) -> Connection:
+        connection = self._open_connection(path)
+        connection.set_trace_callback(self._statements.append)
+        connection.set_authorizer(self._record_planning)
+        return connection
+
+    def _record_planning(self, _what: int, table: str | None, *_: object) -> int:
+        if table in {name.strip() for name in REQUEST_TABLES}:
+            self.planned_tables.append(table)
+        return SQLITE_OK
+
+    @property
+    def answered_count(self) -> int:
+        """The number of operations that are committed as answered."""
+        ends = [
+            number for number, entry in enumerate(self._statements) if entry.startswith("COMMIT")
+        ]
+        committed = self._statements[: ends[-1]] if ends else []
+        return sum(entry.startswith("UPDATE journal SET state='answered'") for entry in committed)
+
+    @contextmanager
+    def record_transactions(self) -> Iterator[list[list[str]]]:
+        """The transactions meanwhile that are about requests: the statements of each.
+
+        What is written once in a while is in the same transactions, where it comes at that moment.
+        """
+        found: list[list[str]] = []
+        first = len(self._statements)
+        yield found
+        for entry in self._statements[first:]:
+            if entry.startswith("BEGIN"):
+                found.append([])
+            elif found and not entry.startswith(("COMMIT", "ROLLBACK", "PRAGMA")):
+                found[-1].append(entry)
+        relevant = [
+            [entry for entry in some if any(name in entry for name in REQUEST_TABLES)]
+            for some in found
+        ]
+        found[:] = [some for some in relevant if some]
+
+
+def count_commits(transactions: list[list[str]]) -> int:
+    return sum(any(not entry.startswith("SELECT") for entry in some) for some in transactions)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> StatementRecorder:
+    made = StatementRecorder()
+    monkeypatch.setattr(engines, "sqlite_connection", made.open_traced)
+    # Whatever goes round by itself looks there too.
+    for where in ("writes.settling.SWEEP_SECONDS", "operator.restore_check.LOOK_SECONDS"):
+        monkeypatch.setattr(f"gateway.{where}", 3600.0)
+    # What comes soon after another would be in its transaction, and how soon is the machine's.
+    monkeypatch.setattr("gateway.storage.on_sqlite.LOOKING_SECONDS", 0.0)
+    return made
+
+
+async def test_read_executes_one_select(tmp_path: Path, recorder: StatementRecorder) -> None:
+    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        recipient = await make_recipient(gateway)
+        await until(lambda: recorder.answered_count == 1)
+        await done(gateway, "GET", f"/recipients/{recipient}")
+        with recorder.record_transactions() as read:
+            await done(gateway, "GET", f"/recipients/{recipient}")
+        assert (count_commits(read), sum(map(len, read))) == (0, 1), read
+
+
+async def test_write_takes_four_commits(tmp_path: Path, recorder: StatementRecorder) -> None:
+    """Entered; what was made remembered, before more is read; done, with the ids that it is called
+    by; and that the answer has come, with what else is committed then.
+    """
+    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        recipient = await make_recipient(gateway)
+        await make_batch(gateway, recipient, "1.00")
+        await until(lambda: recorder.answered_count == 2)
+        with recorder.record_transactions() as written:
+            await make_batch(gateway, recipient, "2.00")
+            await until(lambda: recorder.answered_count == 3)
+        assert count_commits(written) == 4, written
+        assert sum(map(len, written)) <= 19, written
+
+
+async def test_statements_are_planned_once(tmp_path: Path, recorder: StatementRecorder) -> None:
+    """SQLite does so where a value that it is given may decide which index serves: with a partial
+    one of that column.
+    """
+    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        recipient = await make_recipient(gateway)
+        for amount in ("1.00", "2.00"):
+            await make_batch(gateway, recipient, amount)
+            await done(gateway, "GET", f"/recipients/{recipient}")
+        await until(lambda: recorder.answered_count == 3)
+        assert recorder.planned_tables
+        recorder.planned_tables.clear()
+        await make_batch(gateway, recipient, "3.00")
+        await done(gateway, "GET", f"/recipients/{recipient}")
+        await until(lambda: recorder.answered_count == 4)
+        assert recorder.planned_tables == []
+
+
+async def test_requests_do_not_use_sqlalchemy_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transactions take many switches between threads."""
+    callers: list[str] = []
+    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        recipient = await make_recipient(gateway)
+        await make_batch(gateway, recipient, "1.00")
+        for name in ("read", "write"):
+            plain = getattr(Store, name)
+
+            def record_caller(store: Store, name: str = name, plain: object = plain) -> object:
+                task = asyncio.current_task()
+                callers.append(f"{name} by {task.get_coro().__qualname__ if task else ''}")
+                return plain(store)  # type: ignore[operator]
+
+            monkeypatch.setattr(Store, name, record_caller)
+        await done(gateway, "GET", f"/recipients/{recipient}")
+        await make_batch(gateway, recipient, "2.00")
+        request_callers = [entry for entry in callers if "RequestHandler" in entry]
+    assert request_callers == []

@@ -1,0 +1,38 @@
+"""Links in the documentation have existing targets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(p for r in ("deploy", "gateway", "mappings") for p in (ROOT / r).rglob("*.md")),
+]
+LINK_PATTERN = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def list_anchors(page: Path) -> set[str]:
+    """Lists the anchors of a page, as GitHub generates them."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+    } | set(re.findall(r'<a (?:id|name)="([^"]+)"', text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_have_existing_targets(page: Path) -> None:
+    lost = []
+    for path, anchor in LINK_PATTERN.findall(page.read_text("utf-8")):
+        there = page.parent / path if path else page
+        if not there.exists() or (anchor and anchor not in list_anchors(there)):
+            lost.append(f"{path}#{anchor}")
+    assert lost == []
+
+
+def test_pages_contain_links() -> None:
+    assert sum(len(LINK_PATTERN.findall(page.read_text("utf-8"))) for page in PAGES) > 60

@@ -1,0 +1,91 @@
+"""Clients that disconnect directly after their answer: two answered requests are two requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import select
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.simulator import Service, start
+from tests.payouts import open_town
+from tests.processes import command, configuration, serving
+from tests.running_gateway import KEY
+
+REPETITIONS = 5
+DESCRIPTION_LENGTH = 30_000
+"""Characters: the answer exceeds the receive buffer of a slow client."""
+PAUSE_SECONDS = 0.3
+"""Longer than the longest interval between two checks for acknowledgements."""
+
+BODY = json.dumps({"sourceCurrency": "USD", "description": "x" * DESCRIPTION_LENGTH}).encode()
+REQUEST = (
+    b"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: %s\r\nContent-Length: %d\r\n\r\n%s"
+    % (KEY["api_key"].encode(), len(BODY), BODY)
+)
+
+
+def request_and_close(port: int) -> int:
+    """The status of an answer, whose connection is closed once its last byte has been read.
+
+    The last of it is acknowledged, and the connection closed, between two looks of the gateway.
+    """
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.settimeout(10)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(REQUEST)
+        select.select([connection], [], [], 10)
+        time.sleep(PAUSE_SECONDS)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += connection.recv(65536)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.split(b"\r\n")
+            if line.lower().startswith(b"content-length")
+        )
+        while len(body) < length:
+            body += connection.recv(65536)
+    return int(head.split()[1])
+
+
+@asynccontextmanager
+async def run_in_this_process(folder: Path, service: Service) -> AsyncIterator[int]:
+    async with open_town(folder, service) as (gateway, _):
+        yield gateway.running.port
+
+
+@asynccontextmanager
+async def run_in_own_process(folder: Path, service: Service) -> AsyncIterator[int]:
+    simulator = await start(service=service)
+    (folder / "gateway.toml").write_text(configuration(simulator.url))
+    try:
+        result = await asyncio.to_thread(
+            command, "keys", "import", "-", folder=folder, stdin=json.dumps(KEY)
+        )
+        assert result.returncode == 0, result.stderr
+        async with serving(folder) as gateway:
+            yield gateway.port
+    finally:
+        await simulator.stop()
+
+
+@pytest.mark.parametrize(
+    "gateway", [run_in_this_process, run_in_own_process], ids=["asyncio", "uvloop"]
+)
+async def test_repeated_answered_request_is_a_new_request(
+    gateway: Callable[[Path, Service], AsyncIterator[int]], tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    async with gateway(tmp_path, service) as port:  # type: ignore[attr-defined]
+        for _ in range(REPETITIONS):
+            assert await asyncio.to_thread(request_and_close, port) == 200
+    assert service.created_counts["batch"] == REPETITIONS

@@ -1,0 +1,34 @@
+"""A flow that is replayed makes the same calls as in its first run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.operator_commands import LOST, post
+from tests.payouts import done, make_batch, make_recipient, payment_ids
+from tests.sockets import until
+
+
+async def test_flow_that_waited_for_a_draft_is_replayed_to_its_end(
+    tmp_path: Path,
+) -> None:
+    """What it was refused in the ledger is one of its steps."""
+    async with post(tmp_path, seconds=5, inferred=False) as setup:
+        batch = await make_batch(setup.gateway, await make_recipient(setup.gateway), "5.00")
+        (payment,) = await payment_ids(setup.gateway, batch)
+        change = {"sourceAmount": "6.00"}
+        await done(setup.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+        setup.add_fault("POST", "/v1/batches", answer_delay=1)
+        setup.add_fault("POST", "/v1/batches/*/generate-quote", **LOST)
+        summary = asyncio.ensure_future(
+            setup.gateway.request("GET", f"/v1/batches/{batch}/summary")
+        )
+        await until(lambda: setup.count_calls("POST", "/v1/batches") == 2)
+        path = f"/v1/batches/{batch}/generate-quote"
+        assert (await setup.gateway.request("POST", path)).status == 500
+        assert (await summary).status == 200
+        retried = await setup.gateway.request("POST", path)
+        assert (retried.status, retried.body["batch"]["amount"]) == (200, "6.00"), retried.text
+        assert setup.count_calls("POST", "/v1/batches/*/generate-quote") == 1
+        assert setup.service.created_counts["batch"] == 2

@@ -1,0 +1,149 @@
+"""Service responses and forwarded bodies that cost much more memory or time than their size."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.processes import Process, command, configuration, serving
+from tests.running_gateway import KEY, import_lines, settings_for
+from tests.signed_requests import RawService, build_response, open_raw_service, respond_with
+
+MEGABYTE = 1 << 20
+ITEM_COUNT = 20_000_000
+MIN_SERVED = 5
+"""Sequential requests of others that are answered while one hostile text is processed."""
+
+HOSTILE_TEXTS = {
+    "lists": b'{"ok":true,"a":[' + b"[]," * ITEM_COUNT + b"[]]}",
+    "rows": b'{"ok":true,"payments":[' + b"[]," * ITEM_COUNT + b"[]]}",
+    "rows of objects": b'{"ok":true,"payments":[' + b"{}," * ITEM_COUNT + b"{}]}",
+    "numbers": b'{"ok":true,"a":[' + b"1e1," * (ITEM_COUNT // 2) + b"1]}",
+    "depth": b'{"ok":true,"a":' + b"[" * ITEM_COUNT,
+    "commas": b"," * ITEM_COUNT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayUnderAttack:
+    gateway: Process
+    service: RawService
+    session: aiohttp.ClientSession
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak memory of the process in bytes."""
+        status = Path(f"/proc/{self.gateway.process.pid}/status").read_text("ascii")
+        (line,) = [entry for entry in status.splitlines() if entry.startswith("VmHWM:")]
+        return int(line.split()[1]) * 1024
+
+    async def request(self, method: str, path: str, data: bytes = b"", **headers: str) -> int:
+        sent = {"X-API-Key": KEY["api_key"], "Content-Type": "application/json", **headers}
+        url = f"{self.gateway.url}/v1{path}"
+        async with self.session.request(
+            method, url, data=io.BytesIO(data), headers=sent
+        ) as response:
+            await response.read()
+            return response.status
+
+    async def attack(self, method: str, path: str, data: bytes = b"", **headers: str) -> int:
+        """Sends a hostile request, and checks that others are served in bounded memory meanwhile."""
+        before, served = self.peak_bytes, 0
+        hostile = asyncio.ensure_future(self.request(method, path, data, **headers))
+        while not hostile.done():
+            assert await self.request("GET", "/nowhere") == 404
+            served += 1
+        status = await hostile
+        assert served >= MIN_SERVED
+        assert self.peak_bytes - before < 400 * MEGABYTE
+        return status
+
+
+@asynccontextmanager
+async def open_gateway_under_attack(
+    folder: Path, *, forwards: bool = False
+) -> AsyncIterator[GatewayUnderAttack]:
+    async with open_raw_service() as service, aiohttp.ClientSession() as session:
+        text = configuration(service.url).replace(
+            "[state]", f'legacy_base_url = "{service.url}"\n[state]'
+        )
+        (folder / "gateway.toml").write_text(text)
+        await import_lines(settings_for(folder, service.url), [KEY])
+        if forwards:
+            switch = ("modes", "set", "--key", "demo-sandbox", "forward", "--yes")
+            result = command(*switch, folder=folder)
+            assert result.returncode == 0, result.stderr
+        async with serving(folder) as gateway:
+            yield GatewayUnderAttack(gateway, service, session)
+
+
+def compress(text: bytes) -> bytes:
+    return gzip.compress(text, 6)
+
+
+def build_hostile_response(text: bytes) -> bytes:
+    return build_response(
+        200, compress(text), "Content-Type: application/json", "Content-Encoding: gzip"
+    )
+
+
+@pytest.mark.parametrize("kind", HOSTILE_TEXTS)
+async def test_hostile_response_costs_bounded_memory_and_does_not_delay_others(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_gateway_under_attack(tmp_path) as setup:
+        setup.service.play = respond_with(build_hostile_response(HOSTILE_TEXTS[kind]))
+        assert await setup.attack("GET", "/recipients/R-1") == 500
+        body = b'{"type":"individual","firstName":"A","lastName":"B","email":"a@example.com"}'
+        assert await setup.attack("POST", "/recipients", body) == 500
+
+
+@pytest.mark.parametrize("kind", HOSTILE_TEXTS)
+async def test_hostile_forwarded_body_costs_bounded_memory_and_does_not_delay_others(
+    kind: str, tmp_path: Path
+) -> None:
+    async with open_gateway_under_attack(tmp_path, forwards=True) as setup:
+        data = compress(HOSTILE_TEXTS[kind])
+        assert await setup.attack("POST", "/batches", data, **{"Content-Encoding": "gzip"}) == 413
+        assert setup.service.requests == []
+
+
+async def test_ids_of_a_forwarded_body_are_read_without_delaying_others(tmp_path: Path) -> None:
+    async with open_gateway_under_attack(tmp_path, forwards=True) as setup:
+        data = b'{"ids":[' + b"[]," * 700_000 + b"[]]}"  # just within the memory limit
+        assert await setup.attack("DELETE", "/batches", data) == 200
+
+
+async def test_hostile_response_to_a_forwarded_write_is_not_parsed(tmp_path: Path) -> None:
+    async with open_gateway_under_attack(tmp_path, forwards=True) as setup:
+        setup.service.play = respond_with(build_hostile_response(HOSTILE_TEXTS["lists"]))
+        assert await setup.attack("POST", "/batches", b'{"sourceCurrency":"USD"}') == 200
+
+
+@pytest.mark.parametrize("forwards", [True, False])
+async def test_invalid_service_header_does_not_break_the_response(
+    tmp_path: Path, *, forwards: bool
+) -> None:
+    refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slowly."}]}'
+    headers = ("Content-Type: application/json", "Retry-After: \x01", "X-Note: \x7f")
+    async with open_gateway_under_attack(tmp_path, forwards=forwards) as setup:
+        setup.service.play = respond_with(build_response(429, refusal, *headers))
+        for method, data in (("GET", b""), ("POST", b'{"type":"business","name":"A"}')):
+            sent = {"X-API-Key": KEY["api_key"]}
+            url = f"{setup.gateway.url}/v1/recipients"
+            async with setup.session.request(method, url, data=data, headers=sent) as response:
+                body = await response.json()
+                note = response.headers.get("Retry-After", ""), response.headers.get("X-Note")
+            assert response.status in ((500,) if forwards else (429, 406))
+            assert body["ok"] is False
+            assert note == ("", None)
+            if forwards and method == "POST":
+                assert "may have been carried out" in body["errors"][0]["message"]

@@ -1,0 +1,1328 @@
+"""HTTP requests through a whole gateway: real sockets in front, the simulator behind.
+
+A request is checked in the order path, key, address, limit, body. Every refusal has the form of the
+legacy interface and causes no upstream call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import itertools
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from gateway.auth.key_rows import load_listed_keys, revoke_key
+from gateway.config.settings import ConfigurationError
+from gateway.simulator import Fault, Service, Simulator, start
+from gateway.storage import open_store
+from tests.operator_commands import disable_immediate_read
+from tests.running_gateway import KEY, House, open_house
+from tests.sockets import RawResponse, assert_legacy, exchange, open_connection, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+API_KEY = KEY["api_key"]
+RECIPIENTS = "/v1/recipients"
+RECIPIENT_BODY = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+}
+PAYOUT_BODY = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {"bank": {"country": "US", "accountNum": "1234567", "routing": "021000021"}},
+}
+
+ALLOWED_NETWORKS = ["192.0.2.0/24", "2001:db8::/32", "203.0.113.7"]
+
+OpenGateway = Callable[..., AbstractAsyncContextManager[House]]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def simulator() -> AsyncIterator[Simulator]:
+    simulator = await start(service=Service(seed=1))
+    yield simulator
+    await simulator.stop()
+
+
+@pytest.fixture
+def open_with_settings(simulator: Simulator, tmp_path: Path) -> OpenGateway:
+    """Opens a gateway in front of the simulator with the settings of a test."""
+
+    @asynccontextmanager
+    async def open_with_sections(**sections: Mapping[str, Any]) -> AsyncIterator[House]:
+        async with open_house(tmp_path, simulator.url, **sections) as gateway:
+            yield gateway
+
+    return open_with_sections
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def gateway(open_with_settings: OpenGateway) -> AsyncIterator[House]:
+    """A gateway for one test, which may change its state."""
+    async with open_with_settings() as http_gateway:
+        yield http_gateway
+
+
+# Gateways for the whole module, for requests that do not change their state.
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def module_simulator() -> AsyncIterator[Simulator]:
+    simulator = await start(service=Service(seed=1))
+    yield simulator
+    await simulator.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def module_gateway(
+    module_simulator: Simulator, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[House]:
+    async with open_house(tmp_path_factory.mktemp("standing"), module_simulator.url) as gateway:
+        await gateway.import_key(api_key="bound", name="bound", allowed_ips=ALLOWED_NETWORKS)
+        yield gateway
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def proxied_gateway(
+    module_simulator: Simulator, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[House]:
+    trusted = {"trusted_proxies": ["127.0.0.0/8", "10.0.0.0/8"]}
+    folder = tmp_path_factory.mktemp("proxied")
+    async with open_house(folder, module_simulator.url, server=trusted) as gateway:
+        await gateway.import_key(api_key="bound", name="bound", allowed_ips=ALLOWED_NETWORKS)
+        yield gateway
+
+
+@pytest.fixture
+def cleared_simulator(module_simulator: Simulator) -> Simulator:
+    """The simulator of the module's gateways, without recorded requests and faults."""
+    module_simulator.service.requests.clear()
+    module_simulator.service.faults.clear()
+    return module_simulator
+
+
+@pytest.fixture
+def no_immediate_read() -> Iterator[None]:
+    with disable_immediate_read():
+        yield
+
+
+def build_request(
+    method: str = "GET",
+    target: str = RECIPIENTS,
+    *headers: str,
+    body: bytes = b"",
+    key: str | None = API_KEY,
+) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", "Host: gateway", *headers]
+    lines += [f"X-API-Key: {key}"] if key is not None else []
+    lines += [f"Content-Length: {len(body)}"] if body else []
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+async def send_request(gateway: House, data: bytes) -> RawResponse:
+    answer = await exchange(gateway.running.port, data)
+    assert answer is not None, "closed without an answer"
+    return answer
+
+
+def extract_refusal(answer: RawResponse) -> tuple[int, str]:
+    assert_legacy(answer)
+    return answer.status, answer.code
+
+
+NOT_FOUND = (404, "not_found")
+INVALID_KEY = (403, "invalid_api_key")
+NOT_AUTHORIZED = (403, "not_authorized")
+OVER_LIMIT = (429, "rate_limit_exceeded")
+INVALID = (406, "invalid_field")
+INTERNAL = (500, "internal_server_error")
+
+
+# The order of checks: each request fails all checks from one on, which the answer names.
+
+
+async def test_request_checks_have_a_fixed_order(
+    open_with_settings: OpenGateway, simulator: Simulator
+) -> None:
+    other_address_key, exhausted_key = "a-key-for-elsewhere", "a-key-that-is-used-up"
+    async with open_with_settings(limits={"body_bytes": 1024}) as gateway:
+        await gateway.import_key(
+            api_key=other_address_key,
+            allowed_ips=["192.0.2.1"],
+            requests_per_hour=1,
+            name="elsewhere",
+        )
+        await gateway.import_key(api_key=exhausted_key, requests_per_hour=1, name="used up")
+        assert (await send_request(gateway, build_request(key=exhausted_key))).status == 200
+        calls = len(simulator.service.list_requests())
+        steps = [
+            ("/v1/merchants", "no-such-key", NOT_FOUND),
+            (RECIPIENTS, "no-such-key", INVALID_KEY),
+            (RECIPIENTS, other_address_key, NOT_AUTHORIZED),
+            (RECIPIENTS, exhausted_key, OVER_LIMIT),
+            (RECIPIENTS, API_KEY, (413, "invalid_field")),
+        ]
+        for path, key, expected in steps:
+            answer = await send_request(
+                gateway, build_request("POST", path, body=b"x" * 2000, key=key)
+            )
+            assert extract_refusal(answer) == expected
+    assert len(simulator.service.list_requests()) == calls
+
+
+async def test_request_refused_before_the_rate_limit_is_not_counted(gateway: House) -> None:
+    key = await gateway.import_key(
+        api_key="elsewhere", allowed_ips=["192.0.2.1"], requests_per_hour=1, name="elsewhere"
+    )
+    for _ in range(3):
+        assert (
+            extract_refusal(await send_request(gateway, build_request(key=key))) == NOT_AUTHORIZED
+        )
+        assert (
+            extract_refusal(await send_request(gateway, build_request(target="/v1/x", key=key)))
+            == NOT_FOUND
+        )
+
+
+# The key.
+
+BAD_KEYS = {
+    "no header": [],
+    "an empty value": ["X-API-Key:"],
+    "spaces": ["X-API-Key:    "],
+    "an unknown key": ["X-API-Key: nobody-has-this-key"],
+    "a key in upper case": [f"X-API-Key: {API_KEY.upper()}"],
+    "the beginning of a key": [f"X-API-Key: {API_KEY[:-1]}"],
+    "a key and more": [f"X-API-Key: {API_KEY}x"],
+    "a quoted key": [f'X-API-Key: "{API_KEY}"'],
+    "two keys in one value": [f"X-API-Key: {API_KEY}, {API_KEY}"],
+    "the header twice": [f"X-API-Key: {API_KEY}", "X-API-Key: other"],
+    "the header twice, the good one last": ["X-API-Key: other", f"X-API-Key: {API_KEY}"],
+    "the header twice with one key": [f"X-API-Key: {API_KEY}"] * 2,
+    "the header twice in two cases": [f"X-API-Key: {API_KEY}", f"x-api-key: {API_KEY}"],
+    "an empty header before a good one": ["X-API-Key:", f"X-API-Key: {API_KEY}"],
+    "letters that are not ASCII": ["X-API-Key: schlüssel-日本語"],
+    "a non-ASCII letter after a good key": [f"X-API-Key: {API_KEY}é"],
+    "full-width letters": ["X-API-Key: \uff41\uff4e-api-key-for-tests"],
+    "longer than any key": [f"X-API-Key: {'k' * 513}"],
+    "as long as a header can be": [f"X-API-Key: {'k' * 8000}"],
+    "as a bearer": [f"Authorization: Bearer {API_KEY}"],
+    "as basic credentials": ["Authorization: Basic YW4tYXBpLWtleS1mb3ItdGVzdHM6"],
+    "in a cookie": [f"Cookie: X-API-Key={API_KEY}"],
+    "under a name with an underscore": [f"X_API_Key: {API_KEY}"],
+    "the access key": [f"X-API-Key: {KEY['access_key']}"],
+    "the secret key": [f"X-API-Key: {KEY['secret_key']}"],
+    "SQL": ["X-API-Key: ' OR 1=1 --"],
+}
+
+
+@pytest.mark.parametrize("headers", BAD_KEYS.values(), ids=BAD_KEYS)
+async def test_request_without_exactly_one_valid_key_is_refused(
+    module_gateway: House, cleared_simulator: Simulator, headers: list[str]
+) -> None:
+    for method in ("GET", "DELETE", "POST"):
+        answer = await send_request(
+            module_gateway, build_request(method, RECIPIENTS, *headers, key=None)
+        )
+        assert extract_refusal(answer) == INVALID_KEY
+        assert API_KEY.encode() not in answer.body
+    assert not cleared_simulator.service.list_requests()
+
+
+async def test_key_that_is_not_text_is_refused(
+    module_gateway: House, cleared_simulator: Simulator
+) -> None:
+    data = build_request(key="KEY").replace(b"KEY", b"\xff\xfe\x80")
+    assert extract_refusal(await send_request(module_gateway, data)) == INVALID_KEY
+    assert not cleared_simulator.service.list_requests()
+
+
+async def test_revoked_key_is_refused(gateway: House, simulator: Simulator) -> None:
+    await gateway.import_key(api_key="a-key-to-be-revoked", name="leaving")
+    async with open_store(gateway.settings.state) as store:
+        leaving = next(key for key in await load_listed_keys(store) if key.name == "leaving")
+        await revoke_key(store, leaving.id)
+    assert (
+        extract_refusal(await send_request(gateway, build_request(key="a-key-to-be-revoked")))
+        == INVALID_KEY
+    )
+    assert not simulator.service.list_requests()
+
+
+@pytest.mark.parametrize("name", ["X-API-Key", "x-api-key", "X-API-KEY", "X-Api-Key", "x-aPi-kEy"])
+async def test_key_header_name_is_case_insensitive(module_gateway: House, name: str) -> None:
+    answer = await send_request(
+        module_gateway, build_request("GET", RECIPIENTS, f"{name}: {API_KEY}", key=None)
+    )
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize("value", [f"  {API_KEY}", f"{API_KEY}  ", f"\t{API_KEY}\t"])
+async def test_whitespace_around_a_key_is_ignored(module_gateway: House, value: str) -> None:
+    answer = await send_request(
+        module_gateway, build_request("GET", RECIPIENTS, f"X-API-Key:{value}", key=None)
+    )
+    assert answer.status == 200
+
+
+async def test_credentials_refused_by_the_service_are_an_invalid_key(gateway: House) -> None:
+    key = await gateway.import_key(
+        merchant="other",
+        api_key="a-key-of-a-wrong-pair",
+        access_key="NOSUCHACCESSKEY",
+        secret_key="no such secret",
+    )
+    assert extract_refusal(await send_request(gateway, build_request(key=key))) == INVALID_KEY
+
+
+# The address.
+
+
+@pytest.mark.parametrize(
+    "forwarded",
+    [
+        [],
+        ["X-Forwarded-For: 192.0.2.1"],
+        ["X-Forwarded-For: 192.0.2.1, 192.0.2.2"],
+        ["X-Forwarded-For: 192.0.2.1"] * 2,
+        ["x-forwarded-for: 2001:db8::1"],
+        ["Forwarded: for=192.0.2.1"],
+        ["X-Real-IP: 192.0.2.1"],
+        ["X-Client-IP: 192.0.2.1", "True-Client-IP: 192.0.2.1", "CF-Connecting-IP: 192.0.2.1"],
+    ],
+)
+async def test_client_cannot_claim_an_allowed_address(
+    module_gateway: House, cleared_simulator: Simulator, forwarded: list[str]
+) -> None:
+    answer = await send_request(
+        module_gateway, build_request("GET", RECIPIENTS, *forwarded, key="bound")
+    )
+    assert extract_refusal(answer) == NOT_AUTHORIZED
+    assert not cleared_simulator.service.list_requests()
+
+
+BEHIND_PROXIES = {
+    "an allowed client": ("192.0.2.9", 200),
+    "a single allowed address": ("203.0.113.7", 200),
+    "an allowed client, mapped into IPv6": ("::ffff:192.0.2.9", 200),
+    "an allowed IPv6 client": ("2001:db8:1::9", 200),
+    "an allowed IPv6 client in long form": ("2001:0DB8:0001:0000:0000:0000:0000:0009", 200),
+    "an allowed client before another trusted proxy": ("192.0.2.9, 10.1.2.3", 200),
+    "an allowed client, without spaces": ("192.0.2.9,10.1.2.3", 200),
+    "a client elsewhere": ("198.51.100.1", 403),
+    "an IPv6 client elsewhere": ("2001:db9::1", 403),
+    "an allowed address claimed by a client elsewhere": ("192.0.2.9, 198.51.100.1", 403),
+    "the same before another trusted proxy": ("192.0.2.9, 198.51.100.1, 10.1.2.3", 403),
+    "a mapped address claimed from elsewhere": ("::ffff:192.0.2.9, ::ffff:198.51.100.1", 403),
+    "an allowed client with its port": ("192.0.2.9:61234", 200),
+    "an allowed IPv6 client with its port": ("[2001:db8:1::9]:61234", 200),
+    "an allowed IPv6 client in brackets": ("[2001:db8:1::9]", 200),
+    "ports of all": ("192.0.2.9:61234, 10.1.2.3:443", 200),
+    "a client elsewhere with its port": ("192.0.2.9:61234, 198.51.100.1:61234", 403),
+    "a port that is none": ("192.0.2.9:http", 403),
+    "no port behind the colon": ("192.0.2.9:", 403),
+    "a word in brackets": ("[unknown]:61234", 403),
+    "nothing": ("", 403),
+    "a word": ("unknown", 403),
+    "a word nearest": ("192.0.2.9, unknown", 403),
+    "an empty hop": ("192.0.2.9,", 403),
+    "an octal address": ("192.0.02.9", 403),
+    "a short address": ("192.0.9", 403),
+    "a number": ("3221225993", 403),
+    "only proxies": ("10.1.2.3", 403),
+}
+
+
+@pytest.mark.parametrize(("forwarded", "status"), BEHIND_PROXIES.values(), ids=BEHIND_PROXIES)
+async def test_nearest_untrusted_address_counts_behind_trusted_proxies(
+    proxied_gateway: House, cleared_simulator: Simulator, forwarded: str, status: int
+) -> None:
+    header = f"X-Forwarded-For: {forwarded}"
+    answer = await send_request(
+        proxied_gateway, build_request("GET", RECIPIENTS, header, key="bound")
+    )
+    assert answer.status == status
+    assert_legacy(answer)
+    assert status == 200 or answer.code == "not_authorized"
+    assert bool(cleared_simulator.service.list_requests()) == (status == 200)
+
+
+async def test_repeated_forwarded_headers_are_read_in_order(proxied_gateway: House) -> None:
+    twice = ["X-Forwarded-For: 192.0.2.9", "X-Forwarded-For: 198.51.100.1"]
+    outside = await send_request(
+        proxied_gateway, build_request("GET", RECIPIENTS, *twice, key="bound")
+    )
+    inside = await send_request(
+        proxied_gateway, build_request("GET", RECIPIENTS, *reversed(twice), key="bound")
+    )
+    assert extract_refusal(outside) == NOT_AUTHORIZED
+    assert inside.status == 200
+
+
+async def test_key_without_allowed_addresses_works_from_any_address(proxied_gateway: House) -> None:
+    for forwarded in ("198.51.100.1", "unknown", "::1"):
+        answer = await send_request(
+            proxied_gateway, build_request("GET", RECIPIENTS, f"X-Forwarded-For: {forwarded}")
+        )
+        assert answer.status == 200
+
+
+async def test_ipv6_client_is_checked_by_its_own_address(open_with_settings: OpenGateway) -> None:
+    async with open_with_settings(server={"host": "::1"}) as gateway:
+        ipv6_key = await gateway.import_key(api_key="here", name="here", allowed_ips=["::1"])
+        ipv4_key = await gateway.import_key(api_key="v4", name="v4", allowed_ips=["127.0.0.1"])
+        statuses = []
+        for key in (ipv6_key, ipv4_key):
+            async with await open_connection(gateway.running.port, "::1") as connection:
+                await connection.send(build_request(key=key))
+                answer = await connection.read_response()
+                assert answer is not None
+                statuses.append(answer.status)
+    assert statuses == [200, 403]
+
+
+async def test_loopback_client_is_allowed_if_listed(gateway: House) -> None:
+    key = await gateway.import_key(api_key="local", name="local", allowed_ips=["127.0.0.0/8"])
+    assert (await send_request(gateway, build_request(key=key))).status == 200
+
+
+# The path and the method.
+
+UNKNOWN_PATHS = [
+    "/",
+    "/v1",
+    "/v1/",
+    "/v2/recipients",
+    "/recipients",
+    "/V1/recipients",
+    "/v1/Recipients",
+    "/v1/recipient",
+    "/v1/recipientss",
+    "/v1/recipients/R-1/unknown",
+    "/v1/recipients/R-1/logs/1",
+    "/v1/recipients/R-1/accounts",
+    "/v1/recipients/R-1/offlinePayments",
+    "/v1/merchants",
+    "/healthz",
+    "/metrics",
+    "/favicon.ico",
+    "/v1/recipients//",
+    "//v1/recipients",
+    "/v1//recipients",
+    "/v1/recipients//R-1",
+    "/v1/recipients/R-1//logs",
+    "/v1/recipients/R-1/logs//",
+    "/v1/./recipients",
+    "/v1/recipients/.",
+    "/v1/recipients/..",
+    "/v1/recipients/../recipients",
+    "/v1/recipients/R-1/../R-2",
+    "/v1/recipients/R-1/..%2f..%2fbatch",
+    "/v1/recipients/..%2Fprofile%2Fsubmerchant",
+    "/v1/recipients/%2e%2e/batch",
+    "/v1/recipients/%2E",
+    "/v1/recipients/R-1%2flogs",
+    "/v1/recipients/R-1%2Flogs",
+    "/v1/recipients/R-1%5clogs",
+    "/v1/recipients/R-1%00",
+    "/v1/recipients/R-1%00/logs",
+    "/v1/recipients/%52-1",
+    "/v1/%72ecipients",
+    "/v1/recipients/R%2D1",
+    "/v1/recipients/R-1%20",
+    "/v1/recipients/R-1%0a",
+    "/v1/recipients/R-1%0d%0aX:1",
+    "/v1/recipients/R-1%3fpage=1",
+    "/v1/recipients/R-1%23",
+    "/v1/recipients/R-1%252flogs",
+    "/v1/recipients/R-1;x=1",
+    "/v1/recipients/R-1,R-2",
+    "/v1/recipients/R-1@x",
+    "/v1/recipients/R-",
+    "/v1/recipients/R_1",
+    "/v1/recipients/r-1",
+    "/v1/recipients/1",
+    "/v1/recipients/B-1",
+    "/v1/recipients/R-%C3%BC",
+    "/v1/recipients/R-1*",
+    "/v1/recipients/R-" + "1" * 65,
+    "/v1/recipients/{id}",
+    "/v1/recipients/:id",
+    "/" + "a" * 6000,
+]
+
+
+@pytest.mark.parametrize("path", UNKNOWN_PATHS, ids=lambda path: path[:40])
+async def test_unknown_path_is_not_found_without_calling_the_service(
+    module_gateway: House, cleared_simulator: Simulator, path: str
+) -> None:
+    for method in ("GET", "POST", "PATCH", "DELETE", "OPTIONS"):
+        assert (
+            extract_refusal(await send_request(module_gateway, build_request(method, path)))
+            == NOT_FOUND
+        )
+    assert not cleared_simulator.service.list_requests()
+
+
+RECIPIENT_PATH = "/v1/recipients/R-1"
+UNKNOWN_METHODS = [
+    *[(method, RECIPIENTS) for method in ("PUT", "PATCH", "TRACE", "CONNECT", "PROPFIND", "PURGE")],
+    *[(method, RECIPIENT_PATH) for method in ("POST", "PUT", "TRACE", "LINK", "LOCK", "SEARCH")],
+    *[(method, f"{RECIPIENT_PATH}/logs") for method in ("POST", "PATCH", "DELETE", "PUT")],
+    *[(method, f"{RECIPIENT_PATH}/payments") for method in ("POST", "PATCH", "DELETE")],
+    *[(method, f"{RECIPIENT_PATH}/payout-methods") for method in ("DELETE", "PUT", "MKCOL")],
+]
+
+
+@pytest.mark.parametrize(("method", "path"), UNKNOWN_METHODS)
+async def test_unsupported_method_of_a_path_is_not_found(
+    module_gateway: House, cleared_simulator: Simulator, method: str, path: str
+) -> None:
+    for target in (path, f"{path}/", f"{path}?page=1"):
+        assert (
+            extract_refusal(await send_request(module_gateway, build_request(method, target)))
+            == NOT_FOUND
+        )
+        assert (
+            extract_refusal(
+                await send_request(module_gateway, build_request(method, target, key=None))
+            )
+            == NOT_FOUND
+        )
+    assert not cleared_simulator.service.list_requests()
+
+
+@pytest.mark.parametrize("method", ["BREW", "GETS"])
+async def test_unknown_method_is_not_found(module_gateway: House, method: str) -> None:
+    assert extract_refusal(await send_request(module_gateway, build_request(method))) == NOT_FOUND
+
+
+async def test_head_is_not_found_and_has_no_body(
+    module_gateway: House, cleared_simulator: Simulator
+) -> None:
+    async with await open_connection(module_gateway.running.port) as connection:
+        await connection.send(build_request("HEAD") + build_request("GET", "/v1/x"))
+        head = await connection.read_response(bodiless=True)
+        after = await connection.read_response()
+    assert head is not None
+    assert after is not None
+    assert head.status == 404
+    assert head.headers["content-type"] == "application/json; charset=utf-8"
+    assert head.headers["access-control-allow-origin"] == "*"
+    assert extract_refusal(after) == NOT_FOUND
+    assert not cleared_simulator.service.list_requests()
+
+
+async def test_trailing_slash_is_ignored(gateway: House) -> None:
+    created = await gateway.request("POST", f"{RECIPIENTS}/", RECIPIENT_BODY)
+    assert created.status == 200
+    one = f"{RECIPIENTS}/{created.body['recipient']['id']}"
+    for path in (RECIPIENTS, one, f"{one}/payments"):
+        plain, slashed = (
+            await gateway.request("GET", path),
+            await gateway.request("GET", f"{path}/"),
+        )
+        assert plain.status == 200
+        assert slashed.text == plain.text
+    assert (await gateway.request("GET", f"{one}/logs/")).status == 200
+    assert (await gateway.request("PATCH", f"{one}/", {"firstName": "Eve"})).status == 200
+    assert (await gateway.request("POST", f"{one}/payout-methods/", PAYOUT_BODY)).status == 200
+    assert (await gateway.request("GET", f"{one}/payout-methods/")).status == 200
+    assert (await gateway.request("DELETE", f"{one}/")).status == 200
+
+
+async def test_empty_query_parameters_are_ignored(gateway: House) -> None:
+    await gateway.request("POST", RECIPIENTS, RECIPIENT_BODY)
+    loose = await gateway.request("GET", "/v1/recipients/?&search=&page=1&pageSize=10")
+    assert loose.status == 200
+    assert loose.text == (await gateway.request("GET", RECIPIENTS)).text
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["%ff", "search=%ff", "search=%00", "search=%ED%A0%80", "search=%", "=", "&&&", "search", "a=b=c",
+     "page=%EF%BC%92", "page=1e3", "page=" + "9" * 5000, "page=-1", "pageSize=0", "search=a;page=2",
+     "page=2&page=1&page=x", "search=" + "%F0%9F%92%B8" * 200, "orderBy=__class__", "sortBy=%27"],
+    ids=lambda query: query[:30],
+)  # fmt: skip
+async def test_malformed_query_is_answered(module_gateway: House, query: str) -> None:
+    answer = await send_request(module_gateway, build_request(target=f"{RECIPIENTS}?{query}"))
+    assert_legacy(answer)
+    assert answer.status == 200
+
+
+async def test_absolute_target_is_routed_by_its_path(module_gateway: House) -> None:
+    for target in ("http://gateway/v1/recipients", "HTTPS://elsewhere:1/v1/recipients?page=1"):
+        assert (await send_request(module_gateway, build_request(target=target))).status == 200
+
+
+# Browsers.
+
+METHODS_BY_PATH = {
+    RECIPIENTS: {"POST", "GET", "DELETE", "OPTIONS"},
+    RECIPIENT_PATH: {"GET", "PATCH", "DELETE", "OPTIONS"},
+    f"{RECIPIENT_PATH}/logs": {"GET", "OPTIONS"},
+    f"{RECIPIENT_PATH}/payments": {"GET", "OPTIONS"},
+    f"{RECIPIENT_PATH}/payout-methods": {"POST", "GET", "PATCH", "OPTIONS"},
+}
+
+
+@pytest.mark.parametrize(("path", "methods"), METHODS_BY_PATH.items())
+async def test_preflight_is_answered_for_any_origin_without_calling_the_service(
+    module_gateway: House, cleared_simulator: Simulator, path: str, methods: set[str]
+) -> None:
+    answer = await send_request(
+        module_gateway,
+        build_request(
+            "OPTIONS",
+            path,
+            "Origin: https://shop.example",
+            "Access-Control-Request-Method: POST",
+            "Access-Control-Request-Headers: x-api-key, content-type",
+            key=None,
+        ),
+    )
+    assert_legacy(answer)
+    assert answer.status == 200
+    assert set(answer.headers["access-control-allow-methods"].split(", ")) == methods
+    allowed = answer.headers["access-control-allow-headers"].lower().split(", ")
+    assert allowed == ["x-api-key", "content-type"]
+    assert not cleared_simulator.service.list_requests()
+
+
+async def test_preflight_does_not_count_against_the_rate_limit(gateway: House) -> None:
+    key = await gateway.import_key(api_key="once", name="once", requests_per_hour=1)
+    for _ in range(3):
+        assert (await send_request(gateway, build_request("OPTIONS", key=key))).status == 200
+    assert (await send_request(gateway, build_request(key=key))).status == 200
+
+
+async def test_every_answer_allows_any_origin(gateway: House, simulator: Simulator) -> None:
+    simulator.inject_fault(Fault("GET", RECIPIENTS, status=500, body=b"<html>"))
+    key = await gateway.import_key(api_key="bound", name="bound", allowed_ips=["192.0.2.1"])
+    once = await gateway.import_key(api_key="once", name="once", requests_per_hour=1)
+    origin = "Origin: null"
+    answers = [
+        await send_request(gateway, data)
+        for data in (
+            build_request("GET", RECIPIENTS, origin),
+            build_request("GET", RECIPIENTS, origin),
+            build_request("GET", "/nowhere", origin),
+            build_request("GET", RECIPIENTS, origin, key="wrong"),
+            build_request("GET", RECIPIENTS, origin, key=key),
+            build_request("GET", RECIPIENTS, origin, key=once),
+            build_request("GET", RECIPIENTS, origin, key=once),
+            build_request("POST", RECIPIENTS, origin, body=b"{"),
+            b"nonsense\r\n\r\n",
+        )
+    ]
+    assert [answer.status for answer in answers] == [500, 200, 404, 403, 403, 200, 429, 406, 406]
+    for answer in answers:
+        assert_legacy(answer)
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert "access-control-allow-credentials" not in answer.headers
+
+
+# The shape of answers.
+
+
+async def test_recipient_operations_answer_compact_json_beginning_with_ok(
+    gateway: House,
+) -> None:
+    created = await send_request(
+        gateway,
+        build_request("POST", body=json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY}).encode()),
+    )
+    assert created.status == 200
+    assert_legacy(created)
+    one = f"{RECIPIENTS}/{created.parse_json['recipient']['id']}"
+    other = (await gateway.request("POST", RECIPIENTS, RECIPIENT_BODY)).body["recipient"]["id"]
+    patch = json.dumps({"lastName": "Łovelace"}).encode()
+    for data in (
+        build_request("GET", RECIPIENTS),
+        build_request("GET", one),
+        build_request("PATCH", one, body=patch),
+        build_request("GET", f"{one}/logs"),
+        build_request("GET", f"{one}/payments"),
+        build_request("GET", f"{one}/payout-methods"),
+        build_request("POST", f"{one}/payout-methods", body=json.dumps(PAYOUT_BODY).encode()),
+        build_request("PATCH", f"{one}/payout-methods", body=json.dumps(PAYOUT_BODY).encode()),
+        build_request("DELETE", one),
+        build_request("DELETE", RECIPIENTS, body=json.dumps({"ids": [other]}).encode()),
+    ):
+        answer = await send_request(gateway, data)
+        assert answer.status == 200, data
+        assert_legacy(answer)
+        assert answer.body.startswith(b'{"ok":true,"')
+
+
+async def test_non_ascii_text_is_answered_as_utf_8(gateway: House) -> None:
+    ada = RECIPIENT_BODY | {"firstName": "Zoë", "lastName": "小林 🙂"}
+    created = await send_request(gateway, build_request("POST", body=json.dumps(ada).encode()))
+    assert "Zoë 小林 🙂".encode() in created.body
+
+
+async def test_headers_do_not_disclose_the_service(gateway: House) -> None:
+    for answer in (
+        await send_request(gateway, build_request()),
+        await send_request(gateway, build_request(target="/x")),
+    ):
+        assert answer.headers["server"] == "payout-gateway"
+        assert {"set-cookie", "x-powered-by", "location"}.isdisjoint(answer.headers)
+
+
+async def test_service_headers_are_not_passed_on(gateway: House, simulator: Simulator) -> None:
+    headers = {
+        "Set-Cookie": "session=1",
+        "X-Internal": "host-7",
+        "Content-Type": "application/json; charset=latin-1",
+        "Access-Control-Allow-Origin": "https://only.example",
+        "X-Request-Id": "theirs",
+        "Server": "theirs",
+    }
+    body = b'{"ok":true,"recipients":[],"meta":{"page":1,"pages":0,"records":0}}'
+    simulator.inject_fault(Fault("GET", RECIPIENTS, status=200, body=body, headers=headers))
+    answer = await send_request(gateway, build_request("GET", RECIPIENTS, "X-Request-Id: mine"))
+    assert_legacy(answer)
+    assert answer.status == 200
+    assert answer.headers["x-request-id"] == "mine"
+    assert answer.headers["server"] == "payout-gateway"
+    assert {"set-cookie", "x-internal"}.isdisjoint(answer.headers)
+
+
+async def test_internal_error_does_not_contain_a_traceback(
+    gateway: House, simulator: Simulator
+) -> None:
+    simulator.inject_fault(
+        Fault("GET", RECIPIENTS, status=200, body=b'{"ok":true,"recipients":7}', times=9)
+    )
+    answer = await send_request(gateway, build_request())
+    assert extract_refusal(answer) == INTERNAL
+    assert b"Traceback" not in answer.body
+    assert b"Error" not in answer.body
+
+
+# The limit.
+
+
+def parse_limit_headers(answer: RawResponse) -> tuple[int, int, int]:
+    names = ("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset")
+    limit, remaining, reset = (int(answer.headers[name]) for name in names)
+    return limit, remaining, reset
+
+
+async def test_rate_limit_applies_to_one_key_only(gateway: House, simulator: Simulator) -> None:
+    three = await gateway.import_key(api_key="three", name="three", requests_per_hour=3)
+    other = await gateway.import_key(api_key="other", name="other", requests_per_hour=5)
+    for left in (2, 1, 0):
+        answer = await send_request(gateway, build_request(key=three))
+        assert answer.status == 200
+        assert parse_limit_headers(answer)[:2] == (3, left)
+        assert 0 < parse_limit_headers(answer)[2] <= 3601
+    calls = len(simulator.service.list_requests())
+    for _ in range(2):
+        over = await send_request(gateway, build_request(key=three))
+        assert extract_refusal(over) == OVER_LIMIT
+        assert parse_limit_headers(over)[:2] == (3, 0)
+        assert 0 < int(over.headers["retry-after"]) <= 3601
+    assert len(simulator.service.list_requests()) == calls
+    assert parse_limit_headers(await send_request(gateway, build_request(key=other)))[:2] == (5, 4)
+    assert parse_limit_headers(await send_request(gateway, build_request()))[:2] == (10_000, 9_999)
+
+
+async def test_key_without_limit_has_the_configured_limit(open_with_settings: OpenGateway) -> None:
+    async with open_with_settings(limits={"requests_per_hour": 2}) as gateway:
+        statuses = [(await send_request(gateway, build_request())).status for _ in range(3)]
+        assert statuses == [200, 200, 429]
+
+
+async def test_request_refused_after_the_rate_limit_is_counted(gateway: House) -> None:
+    key = await gateway.import_key(api_key="two", name="two", requests_per_hour=2)
+    for _ in range(2):
+        bad = await send_request(gateway, build_request("POST", body=b"{", key=key))
+        assert extract_refusal(bad) == INVALID
+        assert parse_limit_headers(bad)[0] == 2
+    assert extract_refusal(await send_request(gateway, build_request(key=key))) == OVER_LIMIT
+
+
+async def test_keys_of_one_merchant_have_separate_limits(gateway: House) -> None:
+    keys = [
+        await gateway.import_key(api_key=f"key-{number}", name=f"key {number}", requests_per_hour=1)
+        for number in range(2)
+    ]
+    for key in keys:
+        assert (await send_request(gateway, build_request(key=key))).status == 200
+        assert extract_refusal(await send_request(gateway, build_request(key=key))) == OVER_LIMIT
+
+
+async def test_concurrent_requests_do_not_exceed_the_limit(gateway: House) -> None:
+    key = await gateway.import_key(api_key="five", name="five", requests_per_hour=5)
+    answers = await asyncio.gather(
+        *(send_request(gateway, build_request(key=key)) for _ in range(20))
+    )
+    assert sorted(answer.status for answer in answers) == [200] * 5 + [429] * 15
+
+
+async def test_answer_to_unknown_key_has_no_limit_headers(gateway: House) -> None:
+    answer = await send_request(gateway, build_request(key="wrong"))
+    assert not [name for name in answer.headers if name.startswith("ratelimit")]
+
+
+# The request id.
+
+
+async def test_request_id_of_the_client_is_kept_and_sent_upstream(
+    module_gateway: House, cleared_simulator: Simulator
+) -> None:
+    given = "client-1234:5678.9_Z"
+    answer = await send_request(
+        module_gateway, build_request("GET", RECIPIENTS, f"X-Request-Id: {given}")
+    )
+    assert answer.headers["x-request-id"] == given
+    assert [call.headers["X-Request-Id"] for call in cleared_simulator.service.list_requests()] == [
+        given
+    ]
+
+
+@pytest.mark.parametrize(
+    "given", ["", "a b", "ü", "x" * 129, "a,b", "<script>", "a\tb", '"quoted"', "%0d%0a"]
+)
+async def test_malformed_request_id_is_replaced(
+    module_gateway: House, cleared_simulator: Simulator, given: str
+) -> None:
+    answer = await send_request(
+        module_gateway, build_request("GET", RECIPIENTS, f"X-Request-Id: {given}")
+    )
+    made = answer.headers["x-request-id"]
+    assert made != given
+    assert 16 <= len(made) <= 64
+    assert made.isalnum()
+    assert [call.headers["X-Request-Id"] for call in cleared_simulator.service.list_requests()] == [
+        made
+    ]
+
+
+async def test_each_request_without_id_gets_a_new_id(gateway: House) -> None:
+    answers = [
+        await send_request(gateway, build_request(target=path))
+        for path in (RECIPIENTS, "/x")
+        for _ in "ab"
+    ]
+    assert len({answer.headers["x-request-id"] for answer in answers}) == 4
+
+
+async def test_all_upstream_calls_have_the_request_id(gateway: House, simulator: Simulator) -> None:
+    body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY, "language": "en"}).encode()
+    await send_request(gateway, build_request("POST", RECIPIENTS, "X-Request-Id: mine", body=body))
+    calls = simulator.service.list_requests()
+    assert len(calls) > 2
+    assert {call.headers["X-Request-Id"] for call in calls} == {"mine"}
+
+
+async def test_client_headers_are_not_sent_upstream(gateway: House, simulator: Simulator) -> None:
+    sent = ["Cookie: a=b", "Authorization: Bearer x", "X-Forwarded-For: 192.0.2.1", "X-Own: y"]
+    await send_request(gateway, build_request("GET", RECIPIENTS, *sent, "User-Agent: client/1"))
+    (call,) = simulator.service.list_requests()
+    assert {"cookie", "x-forwarded-for", "x-own", "x-api-key"}.isdisjoint(
+        name.lower() for name in call.headers
+    )
+    assert "client/1" not in call.headers["User-Agent"]
+
+
+# The body.
+
+
+async def test_content_length_over_the_limit_is_refused_before_the_body(
+    open_with_settings: OpenGateway, simulator: Simulator
+) -> None:
+    async with open_with_settings(limits={"body_bytes": 1024}) as gateway:
+        for method, path in (
+            ("POST", RECIPIENTS),
+            ("PATCH", RECIPIENT_PATH),
+            ("DELETE", RECIPIENTS),
+        ):
+            async with await open_connection(gateway.running.port) as connection:
+                await connection.send(build_request(method, path, "Content-Length: 1025"))
+                answer = await connection.read_response()
+                assert answer is not None
+                assert extract_refusal(answer) == (413, "invalid_field")
+                assert answer.headers["connection"] == "close"
+    assert not simulator.service.list_requests()
+
+
+async def test_chunked_body_over_the_limit_is_refused_while_it_is_read(
+    open_with_settings: OpenGateway, simulator: Simulator
+) -> None:
+    async with (
+        open_with_settings(limits={"body_bytes": 1024}) as gateway,
+        await open_connection(gateway.running.port) as client,
+    ):
+        await client.send(build_request("POST", RECIPIENTS, "Transfer-Encoding: chunked"))
+        for _ in range(3):
+            await client.send(b"200\r\n" + b" " * 0x200 + b"\r\n")
+        answer = await client.read_response()
+        assert answer is not None
+        assert extract_refusal(answer) == (413, "invalid_field")
+    assert not simulator.service.list_requests()
+
+
+async def test_body_of_exactly_the_limit_is_accepted(open_with_settings: OpenGateway) -> None:
+    async with open_with_settings(limits={"body_bytes": 1024}) as gateway:
+        for size, status in ((1024, 200), (1025, 413)):
+            body = json.dumps(RECIPIENT_BODY).encode().ljust(size)
+            assert (await send_request(gateway, build_request("POST", body=body))).status == status
+            chunk = f"{size:x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+            chunked = build_request("POST", RECIPIENTS, "Transfer-Encoding: chunked") + chunk
+            assert (await send_request(gateway, chunked)).status == status
+
+
+async def test_body_in_many_packets_is_read_completely(gateway: House) -> None:
+    body = json.dumps(RECIPIENT_BODY).encode()
+    async with await open_connection(gateway.running.port) as connection:
+        await connection.send(build_request("POST", RECIPIENTS, f"Content-Length: {len(body)}"))
+        for start_ in range(0, len(body), 16):
+            await connection.send(body[start_ : start_ + 16])
+            await asyncio.sleep(0.001)
+        answer = await connection.read_response()
+    assert answer is not None
+    assert answer.status == 200
+
+
+BAD_BODIES = {
+    "nothing": b"",
+    "blanks": b" \n ",
+    "a word": b"hello",
+    "cut off": b'{"type":"individual"',
+    "a comma too many": b'{"type":"individual",}',
+    "single quotes": b"{'type':'individual'}",
+    "two values": b"{} {}",
+    "something after it": json.dumps(RECIPIENT_BODY).encode() + b"x",
+    "a comment": b'{/* */"type":"individual"}',
+    "a form": b"type=individual&email=ada%40example.com",
+    "XML": b"<recipient/>",
+    "an array": b"[]",
+    "an array of objects": json.dumps([RECIPIENT_BODY]).encode(),
+    "text": b'"text"',
+    "a number": b"7",
+    "null": b"null",
+    "true": b"true",
+    "a key twice": b'{"type":"individual","type":"business"}',
+    "a key twice, deeper": json.dumps(RECIPIENT_BODY).encode()[:-1] + b',"address":{"city":"a","city":"b"}}',
+    "a key twice, escaped": b'{"type":"individual","\\u0074ype":"business"}',
+    "a lone high surrogate": json.dumps(RECIPIENT_BODY | {"lastName": "\ud800"}).encode(),
+    "a lone low surrogate": json.dumps(RECIPIENT_BODY | {"lastName": "\udc00x"}).encode(),
+    "a surrogate in a key": json.dumps(RECIPIENT_BODY | {"\ud800": "x"}).encode(),
+    "a surrogate in UTF-8": json.dumps(RECIPIENT_BODY).encode().replace(b"Ada", b"\xed\xa0\x80"),
+    "NaN": json.dumps(RECIPIENT_BODY | {"memo": float("nan")}).encode(),
+    "Infinity": json.dumps(RECIPIENT_BODY | {"memo": float("inf")}).encode(),
+    "minus Infinity": json.dumps(RECIPIENT_BODY | {"memo": float("-inf")}).encode(),
+    "a number without end": json.dumps(RECIPIENT_BODY).encode()[:-1] + b',"memo":' + b"9" * 5000 + b"}",
+    "an exponent without end": json.dumps(RECIPIENT_BODY).encode()[:-1] + b',"memo":1e999999999}',
+    "an array without end": b"[" * 100_000,
+    "objects without end": b'{"a":' * 100_000,
+    "deeply nested": json.dumps(RECIPIENT_BODY).encode()[:-1]
+    + b',"a":' + b"[" * 100 + b"]" * 100 + b"}",
+    "Latin-1": json.dumps(RECIPIENT_BODY | {"firstName": "Zoë"}, ensure_ascii=False).encode("latin-1"),
+    "UTF-16": json.dumps(RECIPIENT_BODY).encode("utf-16"),
+    "UTF-32": json.dumps(RECIPIENT_BODY).encode("utf-32"),
+    "a NUL after it": json.dumps(RECIPIENT_BODY).encode() + b"\0",
+    "a control character in text": json.dumps(RECIPIENT_BODY).encode().replace(b"Ada", b"A\x01a"),
+    "two byte order marks": b"\xef\xbb\xbf" * 2 + json.dumps(RECIPIENT_BODY).encode(),
+}  # fmt: skip
+
+WRITES = [
+    ("POST", RECIPIENTS),
+    ("DELETE", RECIPIENTS),
+    ("PATCH", RECIPIENT_PATH),
+    ("POST", f"{RECIPIENT_PATH}/payout-methods"),
+    ("PATCH", f"{RECIPIENT_PATH}/payout-methods"),
+]
+
+
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
+async def test_body_that_is_not_a_json_object_is_refused_without_calling_the_service(
+    module_gateway: House, cleared_simulator: Simulator, body: bytes
+) -> None:
+    for method, path in WRITES:
+        answer = await send_request(module_gateway, build_request(method, path, body=body))
+        assert extract_refusal(answer) == INVALID
+        assert answer.parse_json["errors"][0]["message"]
+    assert not cleared_simulator.service.list_requests()
+
+
+async def test_body_may_begin_with_a_byte_order_mark(module_gateway: House) -> None:
+    body = b"\xef\xbb\xbf" + json.dumps(RECIPIENT_BODY).encode()
+    assert (await send_request(module_gateway, build_request("POST", body=body))).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [],
+        ["Content-Type:"],
+        ["Content-Type: application/json; charset=utf-8"],
+        ["Content-Type: text/plain"],
+        ["Content-Type: application/x-www-form-urlencoded"],
+        ["Content-Type: nonsense"],
+    ],
+)
+async def test_write_is_read_as_json_with_any_content_type(
+    module_gateway: House, headers: list[str]
+) -> None:
+    body = json.dumps(RECIPIENT_BODY).encode()
+    assert (
+        await send_request(module_gateway, build_request("POST", RECIPIENTS, *headers, body=body))
+    ).status == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"not json", b"[" * 1000])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_unexpected_body_is_discarded(
+    module_gateway: House, cleared_simulator: Simulator, method: str, body: bytes
+) -> None:
+    id_ = (await module_gateway.request("POST", RECIPIENTS, RECIPIENT_BODY)).body["recipient"]["id"]
+    async with await open_connection(module_gateway.running.port) as connection:
+        data = build_request(
+            method, f"{RECIPIENTS}/{id_}", "Content-Type: application/json", body=body
+        )
+        await connection.send(data + build_request("GET", "/v1/x"))
+        answers = [await connection.read_response() for _ in range(2)]
+    is_last = body and method == "GET"
+    assert [answer.status for answer in answers if answer] == ([200] if is_last else [200, 404])
+    assert not [call for call in cleared_simulator.service.list_requests(method) if call.body]
+
+
+async def test_compressed_body_is_accepted(module_gateway: House) -> None:
+    body = gzip.compress(json.dumps(RECIPIENT_BODY).encode())
+    sent = build_request("POST", RECIPIENTS, "Content-Encoding: gzip", body=body)
+    assert (await send_request(module_gateway, sent)).status == 200
+
+
+# Expect: 100-continue.
+
+
+async def test_100_continue_is_sent_after_the_key_is_accepted(
+    gateway: House, simulator: Simulator
+) -> None:
+    body = json.dumps(RECIPIENT_BODY).encode()
+    async with await open_connection(gateway.running.port) as connection:
+        length = f"Content-Length: {len(body)}"
+        await connection.send(build_request("POST", RECIPIENTS, length, "Expect: 100-continue"))
+        asks = await connection.read_response()
+        assert asks is not None
+        assert asks.status == 100
+        assert not simulator.service.list_requests()
+        await connection.send(body)
+        answer = await connection.read_response()
+        assert answer is not None
+        assert answer.status == 200
+        assert_legacy(answer)
+        await connection.send(build_request("GET", "/v1/x"))
+        after = await connection.read_response()
+        assert after is not None
+        assert after.status == 404
+
+
+@pytest.mark.parametrize(
+    ("target", "key", "length", "status"),
+    [
+        ("/v1/x", API_KEY, 100, 404),
+        (RECIPIENTS, None, 100, 403),
+        (RECIPIENTS, "wrong", 100, 403),
+        (RECIPIENTS, "elsewhere", 100, 403),
+        (RECIPIENTS, "used up", 100, 429),
+        (RECIPIENTS, API_KEY, 100_000, 413),
+    ],
+)
+async def test_100_continue_is_not_sent_for_a_refused_request(
+    open_with_settings: OpenGateway, target: str, key: str | None, length: int, status: int
+) -> None:
+    async with open_with_settings(limits={"body_bytes": 1024}) as gateway:
+        await gateway.import_key(api_key="elsewhere", name="elsewhere", allowed_ips=["192.0.2.1"])
+        await gateway.import_key(api_key="used-up", name="used up", requests_per_hour=1)
+        await send_request(gateway, build_request(key="used-up"))
+        headers = (f"Content-Length: {length}", "Expect: 100-continue")
+        named = key and key.replace(" ", "-")
+        answer = await send_request(gateway, build_request("POST", target, *headers, key=named))
+    assert answer.status == status
+    assert_legacy(answer)
+
+
+@pytest.mark.parametrize("expect", ["100-Continue", "100-CONTINUE"])
+async def test_expect_header_is_case_insensitive(module_gateway: House, expect: str) -> None:
+    async with await open_connection(module_gateway.running.port) as connection:
+        await connection.send(
+            build_request("POST", RECIPIENTS, "Content-Length: 2", f"Expect: {expect}")
+        )
+        asks = await connection.read_response()
+        await connection.send(b"[]")
+        answer = await connection.read_response()
+    assert asks is not None
+    assert asks.status == 100
+    assert answer is not None
+    assert extract_refusal(answer) == INVALID
+
+
+async def test_malformed_body_after_100_continue_is_answered(module_gateway: House) -> None:
+    async with await open_connection(module_gateway.running.port) as connection:
+        headers = ("Transfer-Encoding: chunked", "Expect: 100-continue")
+        await connection.send(build_request("POST", RECIPIENTS, *headers))
+        asks = await connection.read_response()
+        assert asks is not None
+        assert asks.status == 100
+        await connection.send(b"5\r\nhello\r\n0\r\n\r\n")
+        answer = await connection.read_response()
+        assert answer is not None
+        assert extract_refusal(answer) == INVALID
+
+
+# Faults of the service.
+
+
+async def test_unreachable_service_is_an_internal_error(
+    gateway: House, simulator: Simulator
+) -> None:
+    await simulator.stop()
+    for data in (
+        build_request(),
+        build_request("POST", body=json.dumps(RECIPIENT_BODY).encode()),
+        build_request("DELETE", RECIPIENT_PATH),
+    ):
+        answer = await send_request(gateway, data)
+        assert extract_refusal(answer) == INTERNAL
+        assert "unknown" not in answer.parse_json["errors"][0]["message"], "nothing was sent"
+
+
+SERVICE_FAULTS = {
+    "HTML": Fault("*", "*", status=200, body=b"<html><body>maintenance</body></html>"),
+    "HTML with 502": Fault("*", "*", status=502, body=b"<html>Bad Gateway</html>"),
+    "HTML with 418": Fault("*", "*", status=418, body=b"<html>teapot</html>"),
+    "nothing with 503": Fault("*", "*", status=503),
+    "nothing with 200": Fault("*", "*", status=200),
+    "cut JSON": Fault("*", "*", status=200, body=b'{"ok":true,"recipient":{"id":"R-'),
+    "JSON that is no object": Fault("*", "*", status=200, body=b"[1,2]"),
+    "a redirect": Fault("*", "*", status=302, headers={"Location": "http://127.0.0.1:9/v1/x"}),
+    "a permanent redirect": Fault("*", "*", status=308, headers={"Location": "/v1/batch"}),
+    "a 500 that says invalid_field": Fault(
+        "*", "*", status=500, body=b'{"ok":false,"errors":[{"code":"invalid_field","message":"m"}]}'
+    ),
+    "a code nobody knows": Fault(
+        "*", "*", status=400, body=b'{"ok":false,"errors":[{"code":"kaboom","message":"m"}]}'
+    ),
+    "an error of the partner": Fault(
+        "*",
+        "*",
+        status=500,
+        body=b'{"ok":false,"errors":[{"code":"partner_integration_error","message":"m"}]}',
+    ),
+    "a dropped connection": Fault("*", "*", close="before", times=2),
+    "gzip that is none": Fault(
+        "*", "*", status=200, body=b'{"ok":true}', headers={"Content-Encoding": "gzip"}
+    ),
+}
+
+
+_numbers = itertools.count()
+
+
+def build_other_recipient() -> dict[str, Any]:
+    """Builds a new recipient each time, because an identical body after an error is a retry."""
+    return {**RECIPIENT_BODY, "email": f"ada{next(_numbers)}@example.com"}
+
+
+@pytest.mark.parametrize("fault", SERVICE_FAULTS.values(), ids=SERVICE_FAULTS)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+async def test_faulty_service_is_an_internal_error_in_legacy_form(
+    gateway: House, simulator: Simulator, fault: Fault, method: str
+) -> None:
+    simulator.inject_fault(replace(fault, times=9))
+    bodies = {"POST": json.dumps(build_other_recipient()).encode()}
+    target = RECIPIENT_PATH if method == "DELETE" else RECIPIENTS
+    if method == "DELETE":
+        target = f"{RECIPIENTS}/{simulator.service.seed_recipients(1)[0].id}"
+    answer = await send_request(
+        gateway, build_request(method, target, body=bodies.get(method, b""))
+    )
+    assert extract_refusal(answer) == INTERNAL
+    assert b"<html" not in answer.body
+    if method == "POST":
+        assert len(simulator.service.list_requests("POST")) == 1, "a write is sent once"
+    assert not simulator.service.list_requests("*", "/v1/batch"), "no redirect is followed"
+
+
+@pytest.mark.usefixtures("no_immediate_read")
+async def test_write_timeout_is_answered_as_unknown_outcome(
+    open_with_settings: OpenGateway, simulator: Simulator
+) -> None:
+    simulator.inject_fault(Fault("POST", RECIPIENTS, answer_delay=10))
+    async with open_with_settings(upstream={"timeout_seconds": 1}) as gateway:
+        answer = await send_request(
+            gateway, build_request("POST", body=json.dumps(RECIPIENT_BODY).encode())
+        )
+    assert extract_refusal(answer) == INTERNAL
+    assert "outcome of this request is unknown" in answer.parse_json["errors"][0]["message"]
+    assert len(simulator.service.list_requests("POST")) <= 1
+    assert not simulator.service.list_requests("DELETE"), "what may have happened is not undone"
+
+
+async def test_read_timeout_is_not_answered_as_unknown_outcome(
+    open_with_settings: OpenGateway, simulator: Simulator
+) -> None:
+    simulator.inject_fault(Fault("GET", RECIPIENTS, answer_delay=10))
+    async with open_with_settings(upstream={"timeout_seconds": 0.3}) as gateway:
+        answer = await send_request(gateway, build_request())
+    assert extract_refusal(answer) == INTERNAL
+    assert "unknown" not in answer.parse_json["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"ok":true,"recipient":{"id"', b"", b"[]"])
+@pytest.mark.usefixtures("no_immediate_read")
+async def test_unreadable_answer_to_a_write_is_answered_as_unknown_outcome(
+    module_gateway: House, cleared_simulator: Simulator, body: bytes
+) -> None:
+    cleared_simulator.inject_fault(Fault("POST", RECIPIENTS, status=200, body=body, executes=True))
+    answer = await send_request(
+        module_gateway, build_request("POST", body=json.dumps(build_other_recipient()).encode())
+    )
+    assert extract_refusal(answer) == INTERNAL
+    assert "outcome of this request is unknown" in answer.parse_json["errors"][0]["message"]
+
+
+@pytest.mark.usefixtures("no_immediate_read")
+async def test_connection_dropped_after_a_write_is_answered_as_unknown_outcome(
+    module_gateway: House, cleared_simulator: Simulator
+) -> None:
+    cleared_simulator.inject_fault(Fault("POST", RECIPIENTS, close="after"))
+    answer = await send_request(
+        module_gateway, build_request("POST", body=json.dumps(build_other_recipient()).encode())
+    )
+    assert extract_refusal(answer) == INTERNAL
+    assert "outcome of this request is unknown" in answer.parse_json["errors"][0]["message"]
+    assert len(cleared_simulator.service.list_requests("POST")) == 1
+
+
+async def test_rate_limit_of_the_service_is_passed_on_with_retry_after(
+    module_gateway: House, cleared_simulator: Simulator
+) -> None:
+    body = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down"}]}'
+    headers = {"Retry-After": "17"}
+    # A path of its own, because lists are also read to reconcile writes of other tests.
+    target = f"{RECIPIENTS}/R-limited"
+    cleared_simulator.inject_fault(Fault("GET", target, status=429, body=body, headers=headers))
+    answer = await send_request(module_gateway, build_request("GET", target))
+    assert extract_refusal(answer) == OVER_LIMIT
+    assert answer.headers["retry-after"] == "17"
+
+
+async def test_client_disconnect_does_not_interrupt_a_write(
+    gateway: House, simulator: Simulator
+) -> None:
+    simulator.inject_fault(Fault("POST", RECIPIENTS, answer_delay=0.2))
+    async with await open_connection(gateway.running.port) as connection:
+        body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY, "language": "en"}).encode()
+        await connection.send(build_request("POST", body=body))
+        await until(lambda: bool(simulator.service.list_requests("POST", RECIPIENTS)))
+    await until(lambda: bool(simulator.service.list_requests("POST", "/v1/recipients/*/accounts")))
+    assert simulator.service.list_requests("PATCH")
+
+
+# Slow clients.
+
+
+async def test_silent_connection_is_closed_after_a_timeout(
+    open_with_settings: OpenGateway,
+) -> None:
+    load = {"idle_seconds": 0.2, "head_seconds": 0.2}
+    async with open_with_settings(load=load) as gateway:
+        for sent in (b"", b"GET /v1/rec", b"GET /v1/recipients HTTP/1.1\r\nHost: x\r\nX-A"):
+            async with await open_connection(gateway.running.port) as connection:
+                await connection.send(sent)
+                assert await connection.wait_closed()
+
+
+async def test_slow_header_is_cut_off_after_a_timeout(
+    open_with_settings: OpenGateway,
+) -> None:
+    async with (
+        open_with_settings(load={"head_seconds": 0.2}) as gateway,
+        await open_connection(gateway.running.port) as connection,
+    ):
+        await connection.send(build_request("GET", "/v1/x"))
+        assert await connection.read_response()
+        await connection.send(b"GET /v1/recipients HTTP/1.1\r\nX-A: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(40):
+                await connection.send(b"a")
+                await asyncio.sleep(0.01)
+        assert await connection.wait_closed()
+
+
+async def test_stalled_body_is_refused_after_a_timeout(
+    open_with_settings: OpenGateway, simulator: Simulator
+) -> None:
+    async with (
+        open_with_settings(load={"body_seconds": 0.2}) as gateway,
+        await open_connection(gateway.running.port) as connection,
+    ):
+        await connection.send(build_request("POST", RECIPIENTS, "Content-Length: 20") + b'{"type":')
+        answer = await connection.read_response()
+        assert answer is not None
+        assert extract_refusal(answer) == INVALID
+    assert not simulator.service.list_requests()
+
+
+async def test_slow_clients_do_not_delay_others(gateway: House) -> None:
+    slow = [await open_connection(gateway.running.port) for _ in range(50)]
+    for connection in slow:
+        await connection.send(build_request("POST", RECIPIENTS, "Content-Length: 20") + b"{")
+    assert (await send_request(gateway, build_request())).status == 200
+    for connection in slow:
+        await connection.close()
+
+
+async def test_connection_is_kept_alive(module_gateway: House) -> None:
+    async with await open_connection(module_gateway.running.port) as connection:
+        for target in (RECIPIENTS, "/v1/x", RECIPIENTS):
+            await connection.send(build_request(target=target))
+            assert await connection.read_response()
+        assert await connection.check_silent()
+
+
+async def test_connection_close_is_honoured(module_gateway: House) -> None:
+    async with await open_connection(module_gateway.running.port) as connection:
+        await connection.send(build_request("GET", RECIPIENTS, "Connection: close"))
+        assert await connection.read_response()
+        assert await connection.wait_closed()
+
+
+async def test_http_1_0_request_is_answered_and_the_connection_closed(
+    module_gateway: House,
+) -> None:
+    async with await open_connection(module_gateway.running.port) as connection:
+        await connection.send(build_request().replace(b"HTTP/1.1", b"HTTP/1.0"))
+        answer = await connection.read_response()
+        assert answer is not None
+        assert answer.status == 200
+        assert await connection.wait_closed()
+
+
+async def test_port_in_use_is_a_startup_error(open_with_settings: OpenGateway) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ConfigurationError, match="in use"),
+    ):
+        async with open_with_settings(server={"port": taken.getsockname()[1]}):
+            pass

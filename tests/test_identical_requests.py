@@ -1,0 +1,144 @@
+"""Identical requests at two instances with one database: separate requests and retries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.config.settings import State
+from gateway.simulator import Fault, Service, Simulator, Switches, start
+from tests.gateway.storage import conftest
+from tests.payouts import make_recipient
+from tests.running_gateway import Got, House, open_house
+from tests.sockets import until
+
+database, postgres = conftest.database, conftest.postgres
+
+DELAY_SECONDS = 3
+"""Seconds after which the service answers what it carried out at once."""
+
+
+class TwoGateways:
+    """Two gateways on one PostgreSQL, and one service."""
+
+    def __init__(self, setup: House, there: House, service: Service) -> None:
+        self.first, self.second, self.service = setup, there, service
+        self.batch: dict[str, Any] = {}
+
+    async def prepare(self) -> None:
+        recipient = await make_recipient(self.first)
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "5.00"}
+        self.batch = {"sourceCurrency": "USD", "payments": [payment]}
+        self.service.faults.append(Fault("POST", "/v1/batches", answer_delay=DELAY_SECONDS))
+
+    def count_created(self) -> int:
+        return self.service.created_counts["batch"]
+
+    async def create_batch(self, gateway: House) -> Got:
+        return await gateway.request("POST", "/v1/batches", self.batch)
+
+
+@pytest.fixture
+async def gateways(tmp_path: Path, postgres: State) -> AsyncIterator[TwoGateways]:
+    service = Service(seed=1, options=Switches(inferred=True))
+    async with _open_simulator(service) as url, _open_gateway(tmp_path, url, postgres) as setup:
+        async with _open_gateway(tmp_path, url, postgres) as there:
+            both = TwoGateways(setup, there, service)
+            await both.prepare()
+            yield both
+
+
+@asynccontextmanager
+async def _open_simulator(service: Service) -> AsyncIterator[str]:
+    simulator: Simulator = await start(service=service)
+    try:
+        yield simulator.url
+    finally:
+        await simulator.stop()
+
+
+@asynccontextmanager
+async def _open_gateway(
+    folder: Path, url: str, state: State, **writes: Any
+) -> AsyncIterator[House]:
+    async with open_house(folder, url, state=dict(state), writes=writes) as gateway:
+        yield gateway
+
+
+async def test_identical_request_at_another_process_joins_the_one_in_flight(
+    gateways: TwoGateways,
+) -> None:
+    first = asyncio.ensure_future(gateways.create_batch(gateways.first))
+    await until(lambda: gateways.count_created() == 1)
+    second = await gateways.create_batch(gateways.second)
+    assert ((await first).status, second.status) == (200, 200)
+    assert (await first).body["batch"]["id"] == second.body["batch"]["id"]
+    assert "Idempotent-Replayed" not in (await first).headers
+    assert second.headers["Idempotent-Replayed"] == "true"
+    assert gateways.count_created() == 1
+
+
+async def test_retry_joins_the_request_of_a_disconnected_client(gateways: TwoGateways) -> None:
+    async with aiohttp.ClientSession() as session:
+        url = f"{gateways.first.running.url}/v1/batches"
+        headers = {"X-API-Key": gateways.first.api_key}
+        disconnected = asyncio.ensure_future(
+            session.post(url, json=gateways.batch, headers=headers)
+        )
+        await until(lambda: gateways.count_created() == 1)
+        retried = asyncio.ensure_future(gateways.create_batch(gateways.second))
+        # It has asked, and is told nothing yet, when the first client goes.
+        await asyncio.sleep(0.5)
+        assert not retried.done()
+        disconnected.cancel()
+        with suppress(asyncio.CancelledError):
+            await disconnected
+    answer = await retried
+    assert (answer.status, answer.body["batch"]["amount"]) == (200, "5.00"), answer.text
+    assert gateways.count_created() == 1
+
+
+async def test_request_answered_by_a_new_process_is_not_replayed(gateways: TwoGateways) -> None:
+    gateways.service.faults.clear()
+    first = await gateways.create_batch(gateways.second)
+    # The older one has not seen the other yet, nor does the journal say that its client has the answer.
+    second = await gateways.create_batch(gateways.first)
+    assert (first.status, second.status) == (200, 200)
+    assert first.body["batch"]["id"] != second.body["batch"]["id"]
+    assert gateways.count_created() == 2
+
+
+async def test_identical_request_at_another_process_is_a_retry_for_replay_seconds(
+    tmp_path: Path, postgres: State
+) -> None:
+    service = Service(seed=1)
+    async with (
+        _open_simulator(service) as url,
+        _open_gateway(tmp_path, url, postgres, replay_seconds=60) as setup,
+    ):
+        async with _open_gateway(tmp_path, url, postgres, replay_seconds=60) as there:
+            two = TwoGateways(setup, there, service)
+            await two.prepare()
+            service.faults.clear()
+            first, retried = await two.create_batch(setup), await two.create_batch(there)
+    assert (retried.status, retried.body) == (200, first.body)
+    assert retried.headers["Idempotent-Replayed"] == "true"
+    assert service.created_counts["batch"] == 1
+
+
+async def test_concurrent_identical_requests_are_executed_once(gateways: TwoGateways) -> None:
+    for number in range(5):
+        gateways.service.faults[:] = [Fault("POST", "/v1/batches", answer_delay=0.5)]
+        gateways.batch["description"] = f"run {number}"
+        answers = await asyncio.gather(
+            gateways.create_batch(gateways.first), gateways.create_batch(gateways.second)
+        )
+        assert [response.status for response in answers] == [200, 200]
+        assert len({response.body["batch"]["id"] for response in answers}) == 1
+        assert gateways.count_created() == number + 1

@@ -1,0 +1,153 @@
+"""A migration with the real commands: a simulator with both interfaces, a gateway, and a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from gateway.simulator import DEMO_CREDENTIALS, Fault, Service, start
+from tests.operator_commands import eventually
+from tests.processes import COMMAND, SECONDS, build_environment, command, configuration, serving
+
+KEY = {
+    "merchant": DEMO_CREDENTIALS.merchant,
+    "environment": DEMO_CREDENTIALS.environment,
+    "name": "shop",
+    "api_key": DEMO_CREDENTIALS.api_key,
+    "access_key": DEMO_CREDENTIALS.access_key,
+    "secret_key": DEMO_CREDENTIALS.secret_key,
+}
+
+
+async def run_successfully(folder: Path, *words: str, stdin: str = "") -> str:
+    result = await asyncio.to_thread(command, *words, folder=folder, stdin=stdin, seconds=60)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+async def configure_gateway(folder: Path, base_url: str, legacy_url: str) -> None:
+    text = configuration(base_url).replace(
+        f'base_url = "{base_url}"', f'base_url = "{base_url}"\nlegacy_base_url = "{legacy_url}"'
+    )
+    (folder / "gateway.toml").write_text(text)
+    await run_successfully(folder, "keys", "import", "-", stdin=json.dumps(KEY))
+
+
+@asynccontextmanager
+async def run_simulator() -> AsyncIterator[tuple[str, str]]:
+    """Runs the simulator; yields the URLs of both interfaces."""
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *("simulate", "--port", "0", "--legacy-port", "0"),
+        env=build_environment(),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        found: list[str] = []
+        async with asyncio.timeout(3 * SECONDS):
+            while len(found) < 2:
+                line = (await process.stdout.readline()).decode()
+                assert line, "it ended"
+                found += re.findall(r"http://127\.0\.0\.1:\d+", line)
+        yield found[0], found[1]
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+async def request_gateway(url: str, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    headers = {"X-API-Key": DEMO_CREDENTIALS.api_key}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, url + path, json=body, headers=headers) as response,
+    ):
+        return response.status, await response.json()
+
+
+async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
+    async with run_simulator() as (current, legacy):
+        await configure_gateway(tmp_path, current, legacy)
+        async with serving(tmp_path, seconds=30) as gateway:
+
+            async def switch_mode(mode: str, expected: str | None) -> None:
+                await run_successfully(tmp_path, "modes", "set", "--key", "shop", mode, "--yes")
+
+                async def has_switched() -> bool:
+                    assert (await request_gateway(gateway.url, "GET", "/v1/batches"))[0] == 200
+                    last = [line for line in gateway.parse_log() if line.get("event") == "request"][
+                        -1
+                    ]
+                    return bool(last.get("mode") == expected)
+
+                await eventually(has_switched)
+
+            await switch_mode("forward", "forward")
+            _status, created = await request_gateway(
+                gateway.url, "POST", "/v1/batches", {"sourceCurrency": "USD"}
+            )
+            batch = created["batch"]["id"]
+            await switch_mode("translate", None)
+            status, shown = await request_gateway(gateway.url, "GET", f"/v1/batches/{batch}")
+            assert (status, shown["batch"]["id"]) == (200, batch)
+            last = [line for line in gateway.parse_log() if line.get("operation") == "read_batch"][
+                -1
+            ]
+            assert last["mode"] == "forward"
+            told = await asyncio.to_thread(
+                command,
+                *("cutover", "import", "--key", "shop", "--move-open-batches", "--json"),
+                folder=tmp_path,
+                seconds=60,
+                LEGACY_API_KEY=DEMO_CREDENTIALS.api_key,
+            )
+            assert json.loads(told.stdout)["batches_moved"] == 1
+            status, shown = await request_gateway(gateway.url, "GET", f"/v1/batches/{batch}")
+            assert (status, shown["batch"]["id"]) == (200, batch)
+            last = [line for line in gateway.parse_log() if line.get("operation") == "read_batch"][
+                -1
+            ]
+            assert last.get("mode") is None
+            assert await gateway.stop() == 0
+
+
+async def test_killed_gateway_does_not_repeat_a_forwarded_write(tmp_path: Path) -> None:
+    service = Service()
+    simulator = await start(service=service, legacy_port=0)
+    assert simulator.legacy is not None
+    body = {"sourceCurrency": "USD"}
+    try:
+        await configure_gateway(tmp_path, simulator.url, simulator.legacy.url)
+        await run_successfully(tmp_path, "modes", "set", "--key", "shop", "forward", "--yes")
+        service.faults.append(Fault("POST", "/v1/batches", interface="legacy", answer_delay=5))
+        async with serving(tmp_path, seconds=30) as gateway:
+            asking = asyncio.create_task(request_gateway(gateway.url, "POST", "/v1/batches", body))
+
+            async def is_executed() -> bool:
+                return len(service.find_or_create_tenant().batches) == 1
+
+            await eventually(is_executed)
+            gateway.process.kill()
+            await gateway.process.wait()
+            await asyncio.gather(asking, return_exceptions=True)
+        for mode in ("forward", "translate"):
+            await run_successfully(tmp_path, "modes", "set", "--key", "shop", mode, "--yes")
+            async with serving(tmp_path, seconds=30) as gateway:
+                assert (await request_gateway(gateway.url, "POST", "/v1/batches", body))[0] == 500
+                report = json.loads(
+                    await run_successfully(tmp_path, "writes", "unsettled", "--json")
+                )
+                assert [write["operation"] for write in report["writes"]] == [
+                    "forwarded create_batch"
+                ]
+                assert await gateway.stop() == 0
+        assert len(service.find_or_create_tenant().batches) == 1
+    finally:
+        await simulator.stop()

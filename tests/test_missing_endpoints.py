@@ -1,0 +1,180 @@
+"""Endpoints that the service may lack: when one counts as missing, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Fault
+from tests.operator_commands import Post, post, read_log
+from tests.payouts import done, make_batch, make_recipient, payment_ids
+from tests.running_gateway import House, open_house
+
+HTML = b"<html><title>404 Not Found</title><h1>Not Found</h1></html>"
+UNLIMITED = 1_000_000
+
+
+def build_page_fault(path: str = "*", status: int = 404, times: int = UNLIMITED) -> Fault:
+    """Builds a fault that answers with an HTML page, as a proxy does."""
+    return Fault("*", path, status, HTML, {"Content-Type": "text/html"}, times=times)
+
+
+async def load_listed_ids(gateway: House) -> set[str]:
+    return {batch["id"] for batch in (await done(gateway, "GET", "/batches"))["batches"]}
+
+
+async def is_refused(gateway: House) -> bool:
+    """Whether the list is a 500, instead of being incomplete or a 404."""
+    response = await gateway.request("GET", "/v1/batches")
+    if response.status != 500:
+        return False
+    assert response.body["errors"][0]["code"] == "internal_server_error"
+    return True
+
+
+async def wait_until_async(is_met: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not await is_met():
+        assert time.monotonic() < end, "it did not happen in time"
+        await asyncio.sleep(0.05)
+
+
+async def find_doctor_finding(setup: Post, state: str) -> dict[str, Any]:
+    """Returns the finding of `doctor` on the list of batches."""
+    report = await setup.run_json_command("doctor")
+    entry = next(
+        finding for finding in report["findings"] if finding["looked_at"] == "GET /batches"
+    )
+    assert entry["state"] == state, entry
+    return dict(entry)
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize("knew", [True, False], ids=["listed before", "never listed"])
+async def test_error_page_of_a_proxy_does_not_shorten_the_list(
+    *, knew: bool, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    async with post(tmp_path) as setup, AsyncExitStack() as stack:
+        recipient = await make_recipient(setup.gateway)
+        made = {await make_batch(setup.gateway, recipient, "5.00") for _ in range(2)}
+        url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
+        other = await stack.enter_async_context(open_house(tmp_path / "other", url))
+        if knew:
+            assert len(await load_listed_ids(other)) == 2
+        setup.service.faults.append(build_page_fault(status=status))
+        assert await is_refused(other)
+        assert await is_refused(setup.gateway)
+        setup.service.faults.clear()
+        assert len(await load_listed_ids(other)) == 2
+        assert await load_listed_ids(setup.gateway) == made
+
+
+async def test_transient_error_page_does_not_mark_the_endpoint_missing(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    async with post(tmp_path) as setup:
+        await make_batch(setup.gateway, await make_recipient(setup.gateway), "5.00")
+        url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
+        async with open_house(tmp_path / "other", url) as other:
+            setup.service.faults += [
+                build_page_fault("/v1/batches", times=2),
+                build_page_fault("/v1/recipients", times=1),
+            ]
+            assert await is_refused(other), "the read right after the first is a page too"
+            assert len(await load_listed_ids(other)) == 1, (
+                "one refusal, and the second try is answered"
+            )
+
+
+async def test_list_that_disappears_is_an_error_until_doctor_confirms(
+    tmp_path: Path,
+) -> None:
+    async with post(tmp_path) as setup:
+        gateway = setup.gateway
+        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+        assert await load_listed_ids(gateway) == {batch}
+        setup.service.faults.append(build_page_fault("/v1/batches"))
+        for _ in range(2):
+            assert await is_refused(gateway)
+        assert "run `payout-gateway doctor`" in read_log(tmp_path)
+        said = await find_doctor_finding(setup, "warning")
+        assert "not available (status 404, just now)" in said["said"]
+        assert "doctor" in said["do"]
+
+        async def is_listed() -> bool:
+            return not await is_refused(gateway)
+
+        await wait_until_async(is_listed)
+        calls = setup.count_calls("GET", "/v1/batches")
+        assert await load_listed_ids(gateway) == {batch}
+        assert setup.count_calls("GET", "/v1/batches") == calls, "it is not tried meanwhile"
+        setup.service.faults.clear()
+        assert (await find_doctor_finding(setup, "ok"))["said"] == "available: tried just now"
+
+        async def is_tried() -> bool:
+            calls = setup.count_calls("GET", "/v1/batches")
+            await load_listed_ids(gateway)
+            return setup.count_calls("GET", "/v1/batches") > calls
+
+        await wait_until_async(is_tried)
+
+
+async def test_doctor_corrects_a_running_gateway(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    async with post(tmp_path) as setup:
+        url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
+        async with open_house(tmp_path / "other", url) as other:
+            await make_batch(other, await make_recipient(other), "5.00")
+        setup.service.faults.append(build_page_fault("/v1/batches"))
+        assert await load_listed_ids(setup.gateway) == set()
+        assert "not available" in (await find_doctor_finding(setup, "ok"))["said"]
+        setup.service.faults.clear()
+        assert await load_listed_ids(setup.gateway) == set(), "it is remembered"
+        await find_doctor_finding(setup, "ok")
+
+        async def is_whole() -> bool:
+            return len(await load_listed_ids(setup.gateway)) == 1
+
+        await wait_until_async(is_whole)
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_edit_answered_by_an_error_page_is_not_in_doubt(status: int, tmp_path: Path) -> None:
+    async with post(tmp_path) as setup:
+        gateway = setup.gateway
+        batch = await make_batch(gateway, await make_recipient(gateway), "5.00", "6.00")
+        first, second = await payment_ids(gateway, batch)
+        setup.service.faults += [
+            build_page_fault("/v1/batches/*/payments/*", status, times=2),
+            Fault("GET", "/v1/batch/*/summary"),
+            Fault("GET", "/v1/batch/*/summary"),
+            build_page_fault("/v1/batch/*/summary", times=1),
+        ]
+        response = await gateway.request("DELETE", f"/v1/batches/{batch}/payments/{first}")
+        assert (response.status, "Retry-After" in response.headers) == (500, False)
+        assert await payment_ids(gateway, batch) == [first, second]
+        assert not (await setup.run_json_command("writes", "unsettled"))["writes"]
+        await done(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
+        await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        assert setup.service.created_counts["batch"] == 1
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["says so", "a page"])
+async def test_batch_deleted_at_the_service_is_not_listed(*, sees: bool, tmp_path: Path) -> None:
+    async with post(tmp_path) as setup:
+        recipient = await make_recipient(setup.gateway)
+        remaining, deleted = [await make_batch(setup.gateway, recipient, "5.00") for _ in range(2)]
+        world = setup.service.find_or_create_tenant()
+        del world.batches[[*world.batches][-1]]
+        if not sees:
+            setup.service.faults.append(build_page_fault("/v1/batch/*/summary", times=1))
+        assert await load_listed_ids(setup.gateway) == (
+            {remaining} if sees else {remaining, deleted}
+        )
+        assert await load_listed_ids(setup.gateway) == {remaining}

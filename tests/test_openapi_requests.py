@@ -1,0 +1,164 @@
+"""Requests that schemathesis generates from the OpenAPI document, valid and invalid.
+
+They go to a real gateway in front of the simulator. Every answer has a status and a shape that the
+document describes; no answer is a 5xx. EXAMPLES=1000 sends more (make fuzz); without it, every run
+sends the same requests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+import simplejson
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    missing_required_header,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from gateway.docgen.openapi import build_openapi_document
+from gateway.simulator import Service, Switches
+from mappings.effects import Vocabulary
+from tests.gateway_in_thread import GatewayInThread, run_gateway_in_thread
+from tests.running_gateway import KEY
+
+EXAMPLES = int(os.environ.get("EXAMPLES", "0"))
+TIMEOUT_SECONDS = 20
+"""A longer request counts as hanging, because the service answers immediately."""
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    missing_required_header,
+]
+
+
+def forbid_unknown_fields(described: dict[str, Any]) -> dict[str, Any]:
+    """Forbids unknown fields: answers must not have any, and requests seldom need them."""
+    for name, schema in described["components"]["schemas"].items():
+        if name != "Activity":  # these are passed through unchanged
+            schema["additionalProperties"] = schema.get("additionalProperties", False)
+    return described
+
+
+CONFIG = schemathesis.Config.from_dict(
+    {
+        "generation": {
+            "deterministic": not EXAMPLES,
+            "max-examples": EXAMPLES or 25,
+            "with-security-parameters": False,
+        },
+        "phases": {"stateful": {"enabled": False}},
+    }
+)
+SCHEMA = schemathesis.openapi.from_dict(
+    forbid_unknown_fields(build_openapi_document(Vocabulary(), ("http://gateway.example",))),
+    config=CONFIG,
+)
+
+
+class CaseClient:
+    """Sends the cases with ids of existing objects, because random ids match nothing."""
+
+    def __init__(self, there: GatewayInThread) -> None:
+        self.url = f"{there.url}/v1"
+        self.session = requests.Session()
+        self.seen = 0
+        self.count = 0
+        self.ids: dict[str, str] = {}
+
+    def should_skip(self) -> bool:
+        """Skips every other case of more than three thousand, unless EXAMPLES is set."""
+        self.seen += 1
+        return not EXAMPLES and self.seen % 2 == 0
+
+    def load_ids(self) -> dict[str, str]:
+        """Returns ids of a recipient, a batch and a payment, which are new after every 12 cases."""
+        if self.count % 12 == 0:
+            recipient = self._create("/recipients", RECIPIENT)["recipient"]["id"]
+            payments = [{"recipient": {"id": recipient}, "sourceAmount": "5.00"}]
+            body = {"sourceCurrency": "USD", "payments": payments}
+            batch = self._create("/batches", body)["batch"]["id"]
+            listed = self.session.get(f"{self.url}/batches/{batch}/payments", headers=KEY_HEADERS)
+            self.ids = {"R-": recipient, "B-": batch, "P-": listed.json()["payments"][0]["id"]}
+        self.count += 1
+        return self.ids
+
+    def _create(self, path: str, body: Any) -> Any:
+        answer = self.session.post(f"{self.url}{path}", json=body, headers=KEY_HEADERS)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+KEY_HEADERS = {"X-API-Key": KEY["api_key"]}
+RECIPIENT = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+    "address": {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"},
+    "payout": {
+        "primary": {"method": "wallet", "currency": "USD"},
+        "accounts": {"wallet": {"address": "ada@example.com"}},
+    },
+}
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[CaseClient]:
+    """A client with a gateway for each operation, so that lists stay short."""
+    service = Service(seed=1, options=Switches(processing_seconds=0))
+    service.set_wallet_balance("demo", "USD", "100000.00")
+    with run_gateway_in_thread(
+        tmp_path, service, limits={"requests_per_hour": 10_000_000}
+    ) as there:
+        client = CaseClient(there)
+        yield client
+        client.session.close()
+
+
+def replace_ids(value: Any, ids: dict[str, str]) -> Any:
+    """Replaces well-formed ids by ids of existing objects."""
+    if isinstance(value, dict):
+        return {name: replace_ids(item, ids) for name, item in value.items()}
+    if isinstance(value, list):
+        return [replace_ids(entry, ids) for entry in value]
+    return ids.get(value[:2], value) if isinstance(value, str) else value
+
+
+@SCHEMA.parametrize()
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+def test_every_answer_matches_the_openapi_description(
+    case: schemathesis.Case, client: CaseClient
+) -> None:
+    if client.should_skip():
+        return
+    ids = client.load_ids()
+    if client.count % 5:
+        case.path_parameters = replace_ids(case.path_parameters, ids)
+        case.body = replace_ids(case.body, ids)
+    answer = case.call(client.url, client.session, headers=KEY_HEADERS, timeout=TIMEOUT_SECONDS)
+    # Every tenth is sent again without its key and with a wrong one.
+    case.validate_response(answer, checks=[*CHECKS, *[ignored_auth] * (client.count % 10 == 0)])
+    if case.method != "HEAD":
+        begins = b'{"ok":true' if answer.status_code == 200 else b'{"ok":false,"errors":[{"code":"'
+        assert answer.content.startswith(begins)
+        read = simplejson.loads(answer.content, use_decimal=True)
+        compact = simplejson.dumps(
+            read, separators=(",", ":"), ensure_ascii=False, use_decimal=True
+        )
+        assert answer.content == compact.encode()

@@ -1,0 +1,87 @@
+"""Writes on the payout methods of one recipient are serialized, also across processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.settings import State
+from gateway.simulator import Fault, Service, start
+from tests.gateway.storage import conftest
+from tests.payouts import make_recipient
+from tests.running_gateway import Got, House, open_house
+
+database, postgres = conftest.database, conftest.postgres
+
+
+def build_wallet(number: int) -> dict[str, Any]:
+    return {
+        "primary": {"method": "wallet", "currency": "USD"},
+        "accounts": {"wallet": {"address": f"ada{number}@example.com"}},
+    }
+
+
+def build_bank(number: int) -> dict[str, Any]:
+    account = {"country": "US", "currency": "USD", "accountNum": f"12345{number:02}"}
+    return {
+        "primary": {"method": "bank", "currency": "USD"},
+        "accounts": {"bank": {**account, "routing": "021000021"}},
+    }
+
+
+@pytest.fixture
+async def service() -> Service:
+    return Service(seed=1)
+
+
+async def check_concurrent_writes(gateways: list[House], service: Service) -> None:
+    """Sends concurrent writes of both kinds, through all gateways in turn."""
+    recipient = await make_recipient(gateways[0])
+    service.faults.append(Fault("POST", "/v1/recipients/*/accounts", answer_delay=0.05, times=20))
+    path = f"/v1/recipients/{recipient}/payout-methods"
+
+    async def write_payout_method(number: int) -> Got:
+        method = "PATCH" if number % 3 == 0 else "POST"
+        body = build_wallet(number) if number % 2 else build_bank(number)
+        return await gateways[number % len(gateways)].request(method, path, body)
+
+    answers = await asyncio.gather(*(write_payout_method(number) for number in range(8)))
+    assert {response.status for response in answers} <= {200, 500}, [
+        response.text for response in answers
+    ]
+    assert any(response.status == 200 for response in answers)
+    shown = service.find_or_create_tenant().recipients[recipient]
+    found = Counter(account.type for account in shown.accounts)
+    assert found == {"bank-transfer": 1, "wallet": 1}
+
+
+async def open_gateway_and_simulator(
+    stack: AsyncExitStack, folder: Path, service: Service, **sections: Any
+) -> House:
+    simulator = await start(service=service)
+    stack.push_async_callback(simulator.stop)
+    return await stack.enter_async_context(open_house(folder, simulator.url, **sections))
+
+
+async def test_writes_are_serialized_in_one_process(tmp_path: Path, service: Service):
+    async with AsyncExitStack() as stack:
+        await check_concurrent_writes(
+            [await open_gateway_and_simulator(stack, tmp_path, service)], service
+        )
+
+
+async def test_writes_are_serialized_across_processes(
+    tmp_path: Path, service: Service, postgres: State
+):
+    async with AsyncExitStack() as stack:
+        state = dict(postgres)
+        both = [
+            await open_gateway_and_simulator(stack, tmp_path, service, state=state)
+            for _ in range(2)
+        ]
+        await check_concurrent_writes(both, service)

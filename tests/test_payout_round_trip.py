@@ -1,0 +1,705 @@
+"""Payout details that a client sends are returned by later reads, and can be sent back.
+
+Hypothesis generates payouts, which go through a whole gateway to the simulator. All fields that are
+not returned as they were sent are listed in ``EXPECTED_LOSSES``, each with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+import re
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pycountry
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schwifty import IBAN
+
+from gateway.simulator import Service, start
+from gateway.simulator.countries import COUNTRIES, IBAN_LENGTHS, OPTIONAL_IBAN_COUNTRIES
+from tests.running_gateway import Got, House, open_house
+
+EXAMPLES = settings(
+    max_examples=60,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+JSON = Any
+
+
+# One house for all examples, in a thread of its own: hypothesis drives it from outside
+
+
+@dataclass(slots=True)
+class GatewayInThread:
+    house: House
+    service: Service
+    loop: asyncio.AbstractEventLoop
+
+    def wait_for(self, coroutine: Coroutine[Any, Any, Got]) -> Got:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
+
+    def request(self, method: str, path: str, body: JSON = None) -> Got:
+        return self.wait_for(self.house.request(method, f"/v1{path}", body))
+
+    def request_successfully(self, method: str, path: str, body: JSON = None) -> Got:
+        response = self.request(method, path, body)
+        assert response.status == 200, (response.text, body)
+        return response
+
+    def list_writes(self, path: str) -> list[tuple[str, str, bytes]]:
+        """Lists the upstream writes on a recipient and its accounts."""
+        return [
+            (call.method, call.path, call.body)
+            for call in self.service.requests
+            if call.method != "GET" and call.path.startswith(f"/v1{path}")
+        ]
+
+
+@pytest.fixture(scope="module")
+def gateway_in_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayInThread]:
+    ready: Future[GatewayInThread] = Future()
+    stop_callbacks: list[Callable[[], None]] = []
+
+    async def run_gateway(folder: Path) -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        stop_callbacks.append(lambda: loop.call_soon_threadsafe(stop.set))
+        simulator = await start(service=Service(seed=1, max_kept_requests=50))
+        try:
+            limits = {"requests_per_hour": 10**6}
+            async with open_house(folder, simulator.url, limits=limits) as gateway:
+                ready.set_result(GatewayInThread(gateway, simulator.service, loop))
+                await stop.wait()
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(error)
+            raise
+        finally:
+            await simulator.stop()
+
+    folder = tmp_path_factory.mktemp("round-trip")
+    thread = threading.Thread(target=lambda: asyncio.run(run_gateway(folder)))
+    thread.start()
+    try:
+        yield ready.result(30)
+    finally:
+        stop_callbacks[0]()
+        thread.join(30)
+
+
+# Made-up payouts (legacy interface, sections 2 and 4.2)
+
+BRANCH_ID_LENGTHS = {"US": "9", "CA": "5", "AU": "6", "NZ": "6", "GB": "6", "IN": "11"}
+BRANCH_NAME_COUNTRIES = ("AU", "GB", "NZ", "IN")
+"""Countries in which clients may send the branch id as ``routing``, ``branchNum`` or both."""
+
+GOVERNMENT_IDS = {
+    "individual": {
+        "AR": 11,
+        "AZ": 10,
+        "BR": 11,
+        "CL": 9,
+        "CO": 10,
+        "CR": 10,
+        "GT": 9,
+        "KZ": 12,
+        "PY": 7,
+    },
+    "business": {"AR": 11, "BR": 14},
+}
+WIRE_COUNTRIES = frozenset(
+    ["AO", "BM", "BO", "BZ", "ET", "FJ", "GY", "HT", "JM", "KH", "MN", "MZ", "TO", "UZ", "ZM"]
+)
+IBAN_COUNTRIES = sorted(IBAN_LENGTHS.keys() - OPTIONAL_IBAN_COUNTRIES)
+IBAN_OR_NUMBER_COUNTRIES = sorted(OPTIONAL_IBAN_COUNTRIES - BRANCH_ID_LENGTHS.keys())
+NUMBER_COUNTRIES = sorted(COUNTRIES - IBAN_LENGTHS.keys() - BRANCH_ID_LENGTHS.keys())
+IBAN_AND_NUMBER_COUNTRIES = ("CI", "DZ", "MA", "SN")
+"""Countries whose accounts have an IBAN and, at this service, a domestic number."""
+
+CURRENCIES = st.sampled_from(("USD", "EUR", "GBP", "JPY", "KWD", "XOF"))
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1)
+ADDRESSES = st.from_regex(r"[a-zà-ÿ0-9.+_-]{1,12}@[a-z0-9]{1,9}\.(com|org)", fullmatch=True)
+OMITTED_VALUES = st.sampled_from(("absent", None, ""))
+
+
+def draw_digits(least: int, most: int) -> st.SearchStrategy[str]:
+    return st.text("0123456789", min_size=least, max_size=most)
+
+
+@dataclass(slots=True)
+class DrawnPayout:
+    """A payout as it is sent, and the expected values by full field name."""
+
+    owner: str
+    body: dict[str, JSON]
+    expected: dict[str, JSON]
+    with_recipient: bool
+
+
+@st.composite
+def draw_payout(draw: st.DrawFn) -> DrawnPayout:
+    owner = draw(st.sampled_from(("individual", "individual", "business")))
+    kinds = draw(st.sampled_from((("bank",), ("bank",), ("wallet",), ("bank", "wallet"))))
+    method = draw(st.sampled_from(kinds))
+    primary_currency = draw(CURRENCIES)
+    meant: dict[str, JSON] = {"primary.method": method, "primary.currency": primary_currency}
+    accounts: dict[str, JSON] = {}
+    if "bank" in kinds:
+        bank = draw(draw_bank(owner))
+        meant |= {f"accounts.bank.{name}": value for name, value in bank.items()}
+        accounts["bank"] = draw(draw_loose_form(bank))
+    elif draw(st.booleans()):
+        accounts["bank"] = None
+    if "wallet" in kinds:
+        meant["accounts.wallet.address"] = address = draw(ADDRESSES)
+        accounts["wallet"] = {"address": address}
+    primary = {"method": method, "currency": draw(draw_currency_form(primary_currency))}
+    sent: dict[str, JSON] = {"primary": primary, "accounts": accounts}
+    for name in ("autoswitch", "holdup"):
+        hold = draw(draw_hold())
+        meant |= {f"{name}.{part}": value for part, value in hold.items()}
+        if hold:
+            sent[name] = {part: draw(draw_loose_value(value)) for part, value in hold.items()}
+    return DrawnPayout(owner, sent, meant, draw(st.booleans()))
+
+
+@st.composite
+def draw_hold(draw: st.DrawFn) -> dict[str, JSON]:
+    whole = {"limit": draw(st.integers(0, 10**15)), "active": draw(st.booleans())}
+    return {name: whole[name] for name in draw(st.sets(st.sampled_from(sorted(whole))))}
+
+
+@st.composite
+def draw_bank(draw: st.DrawFn, owner: str) -> dict[str, JSON]:
+    groups = (
+        sorted(BRANCH_ID_LENGTHS),
+        IBAN_COUNTRIES,
+        IBAN_OR_NUMBER_COUNTRIES,
+        NUMBER_COUNTRIES,
+        sorted(GOVERNMENT_IDS[owner]),
+    )
+    country = draw(st.sampled_from(draw(st.sampled_from((*groups, IBAN_AND_NUMBER_COUNTRIES)))))
+    bank = {"country": country, **draw(draw_number(country)), **draw(draw_branch(country))}
+    if count := GOVERNMENT_IDS[owner].get(country):
+        bank["governmentId"] = draw(draw_digits(count, count))
+    elif country == "US" and draw(st.booleans()):
+        bank["governmentId"] = draw(draw_digits(9, 9))
+    optional = {
+        "currency": CURRENCIES,
+        "name": TEXTS,
+        "swiftBic": draw_bic(country),
+        "bankAddress": TEXTS,
+        "bankCity": TEXTS,
+        "bankProvince": TEXTS,
+        "bankPostalCode": TEXTS,
+    }
+    needed = {"swiftBic", "bankAddress", "bankCity"} if country in WIRE_COUNTRIES else set()
+    names = draw(st.sets(st.sampled_from(sorted(optional)))) | needed
+    return {**bank, **{name: draw(optional[name]) for name in sorted(names)}}
+
+
+@st.composite
+def draw_number(draw: st.DrawFn, country: str) -> dict[str, str]:
+    if country in (*IBAN_COUNTRIES, *IBAN_AND_NUMBER_COUNTRIES):
+        return {"iban": draw(draw_iban(country))}
+    number = {"accountNum": draw(draw_digits(4, 17))}
+    if country not in IBAN_LENGTHS:
+        return number
+    iban = {"iban": draw(draw_iban(country))}
+    return draw(st.sampled_from((number, iban, {**iban, **number})))
+
+
+@st.composite
+def draw_iban(draw: st.DrawFn, country: str) -> str:
+    iban = IBAN.random(country, random=random.Random(draw(st.integers(0, 10**6))))
+    return draw(st.sampled_from((str(iban), iban.formatted, str(iban).lower())))
+
+
+@st.composite
+def draw_branch(draw: st.DrawFn, country: str) -> dict[str, str]:
+    if country not in BRANCH_ID_LENGTHS:
+        return {}
+    count = int(BRANCH_ID_LENGTHS[country])
+    shape = r"[A-Z]{4}0[0-9A-Z]{6}" if country == "IN" else rf"[0-9]{{{count}}}"
+    branch = draw(st.from_regex(shape, fullmatch=True))
+    if country == "CA":
+        return {"branchNum": branch, "institution": draw(draw_digits(3, 3))}
+    names = {"US": [("routing",)]}.get(
+        country, [("routing",), ("branchNum",), ("routing", "branchNum")]
+    )
+    return dict.fromkeys(draw(st.sampled_from(names)), branch)
+
+
+def draw_bic(country: str) -> st.SearchStrategy[str]:
+    return st.from_regex(rf"[A-Z]{{4}}{country}[A-Z0-9]{{2}}([A-Z0-9]{{3}})?", fullmatch=True)
+
+
+@st.composite
+def draw_loose_form(draw: st.DrawFn, bank: dict[str, JSON]) -> dict[str, JSON]:
+    """Draws another form of the same account that real clients send."""
+    sent = dict(bank)
+    if "currency" in sent:
+        sent["currency"] = draw(draw_currency_form(sent["currency"]))
+    if found := pycountry.countries.get(alpha_2=bank["country"]):
+        sent["country"] = draw(st.sampled_from((found.alpha_2, found.alpha_3, "lower")))
+        if sent["country"] == "lower":
+            sent["country"] = found.alpha_2.lower()
+    if "bankProvince" in sent and draw(st.booleans()):
+        sent["bankRegion"] = sent.pop("bankProvince")
+    number = sent.get("accountNum", "0")
+    if not number.startswith("0") and draw(st.booleans()):
+        sent["accountNum"] = int(number)
+    for name in ("name", "bankCity", "governmentId", "iban", "accountNum", "routing"):
+        if name not in sent and (way := draw(OMITTED_VALUES)) != "absent":
+            sent[name] = way
+    if draw(st.booleans()):
+        sent["colour"] = {"unknown": ["to", "both"]}
+    return sent
+
+
+@st.composite
+def draw_currency_form(draw: st.DrawFn, code: str) -> JSON:
+    flat = {"code": code, "name": "Some money"}
+    forms = (code, code.lower(), flat, {"currency": flat}, {**flat, "currency": flat})
+    return draw(st.sampled_from(forms))
+
+
+@st.composite
+def draw_loose_value(draw: st.DrawFn, value: JSON) -> JSON:
+    return draw(st.sampled_from((value, str(value))))
+
+
+# What may be lost, and what comes back besides
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedLoss:
+    """A field that is not returned, with an example payout and the reason."""
+
+    reason: str
+    applies_to: Callable[[str, dict[str, JSON]], bool]
+    example: dict[str, JSON]
+    field: str
+
+
+US_BANK = {"country": "US", "accountNum": "000123456789", "routing": "021000021"}
+
+
+def _build_payout(method: str, **accounts: JSON) -> dict[str, JSON]:
+    return {"primary": {"method": method, "currency": "EUR"}, "accounts": accounts}
+
+
+EXPECTED_LOSSES = {
+    "a primary currency that is not the primary account's": ExpectedLoss(
+        "an account has one currency (current interface, section 2.6), and its own comes first",
+        lambda name, meant: name == "primary.currency" and "accounts.bank.currency" in meant,
+        _build_payout("bank", bank={**US_BANK, "currency": "USD"}),
+        "primary.currency",
+    ),
+    "the name of a bank": ExpectedLoss(
+        "bankName is filled in by the service (current interface, section 2.6)",
+        lambda name, meant: (
+            name == "accounts.bank.institution" and meant["accounts.bank.country"] != "CA"
+        ),
+        _build_payout("bank", bank={**US_BANK, "institution": "Bank of the Client"}),
+        "accounts.bank.institution",
+    ),
+    "the name of a branch": ExpectedLoss(
+        "answers show the branch id there; a request has no such field (legacy, section 4.2)",
+        lambda name, _meant: name == "accounts.bank.branch",
+        _build_payout("bank", bank={**US_BANK, "branch": "Main Street"}),
+        "accounts.bank.branch",
+    ),
+    "a branch id under the name of another country": ExpectedLoss(
+        "branchId is routing in the US and branchNum in Canada (legacy, section 4.2)",
+        lambda name, meant: (
+            name in ("accounts.bank.routing", "accounts.bank.branchNum")
+            and meant["accounts.bank.country"] not in BRANCH_NAME_COUNTRIES
+        ),
+        _build_payout("bank", bank={**US_BANK, "branchNum": "12345"}),
+        "accounts.bank.branchNum",
+    ),
+}
+
+MASKED_FIELDS = ("accountNum", "iban", "governmentId")
+ADDED_FIELDS = ("branch", "routing", "branchNum", "institution", "name", "currency", "accountNum")
+"""Fields of a bank account that an answer may contain although they were not sent."""
+
+
+def find_field(payout: dict[str, JSON], name: str) -> JSON:
+    for part in name.split("."):
+        payout = payout.get(part, {})
+    return payout["code"] if name == "primary.currency" else payout
+
+
+def list_differences(meant: dict[str, JSON], shown: dict[str, JSON]) -> list[str]:
+    """Lists fields whose value in the answer is neither the expected one nor its mask."""
+    return [
+        name for name, value in meant.items() if not _is_shown(name, value, find_field(shown, name))
+    ]
+
+
+def _is_shown(name: str, value: JSON, shown: JSON) -> bool:
+    last = name.rpartition(".")[2]
+    if last not in MASKED_FIELDS:
+        return bool(shown == value) and type(shown) is type(value)
+    plain = re.sub(r"\s", "", value).upper() if last == "iban" else value
+    return shown.startswith("**") and shown.strip("*") == plain[-2:] and shown != plain
+
+
+def create_recipient(gateway_in_thread: GatewayInThread, made: DrawnPayout) -> str:
+    """Creates a recipient with this payout, in one request or in two."""
+    names = {"firstName": "Zoë", "lastName": "Peña"}
+    recipient: dict[str, JSON] = {"type": made.owner, "email": "zoe@example.com"}
+    recipient |= names if made.owner == "individual" else {"name": "Nordström Works"}
+    street = {"street1": "1 High Street", "city": "Köln", "country": "DEU", "phone": "+49 1234567"}
+    recipient["address"] = street
+    if made.with_recipient:
+        recipient["payout"] = made.body
+    id_: str = gateway_in_thread.request_successfully("POST", "/recipients", recipient).body[
+        "recipient"
+    ]["id"]
+    if not made.with_recipient:
+        answer = gateway_in_thread.request_successfully(
+            "POST", f"/recipients/{id_}/payout-methods", made.body
+        )
+        assert (
+            answer.text
+            == gateway_in_thread.request_successfully(
+                "GET", f"/recipients/{id_}/payout-methods"
+            ).text
+        )
+    return id_
+
+
+@EXAMPLES
+@given(draw_payout())
+def test_payout_is_shown_as_sent(gateway_in_thread: GatewayInThread, made: DrawnPayout) -> None:
+    shown_payout = gateway_in_thread.request_successfully(
+        "GET", f"/recipients/{create_recipient(gateway_in_thread, made)}/payout-methods"
+    ).body
+    for name in list_differences(made.expected, shown_payout):
+        assert any(loss.applies_to(name, made.expected) for loss in EXPECTED_LOSSES.values()), (
+            name,
+            made,
+            shown_payout,
+        )
+    _check_added_fields(made, shown_payout)
+
+
+def _check_added_fields(made: DrawnPayout, shown: dict[str, JSON]) -> None:
+    assert list(shown) == [
+        *("ok", "autoswitch", "holdup", "primary", "method", "methodDisplay", "accounts")
+    ]
+    assert shown["method"] == shown["primary"]["method"] == made.expected["primary.method"]
+    currency = shown["primary"]["currency"]
+    assert currency["currency"] == {"code": currency["code"], "name": currency["name"]}
+    for name, unset in (("limit", 1000), ("active", False)):
+        for hold in ("autoswitch", "holdup"):
+            assert shown[hold][name] == made.expected.get(f"{hold}.{name}", unset)
+    kinds = {name.split(".")[1] for name in made.expected if name.startswith("accounts.")}
+    assert shown["accounts"].keys() == kinds
+    for name, value in shown["accounts"].get("bank", {}).items():
+        if f"accounts.bank.{name}" not in made.expected:
+            assert value is None or name in ADDED_FIELDS, (name, value)
+
+
+@pytest.mark.parametrize("loss", EXPECTED_LOSSES.values(), ids=EXPECTED_LOSSES.keys())
+def test_expected_losses_occur(gateway_in_thread: GatewayInThread, loss: ExpectedLoss) -> None:
+    """An entry that no longer occurs must be removed from the list."""
+    bank = loss.example["accounts"].get("bank", {})
+    meant = {f"accounts.bank.{name}": value for name, value in bank.items()}
+    meant |= {"primary.method": loss.example["primary"]["method"], "primary.currency": "EUR"}
+    id_ = create_recipient(
+        gateway_in_thread, DrawnPayout("individual", loss.example, meant, with_recipient=False)
+    )
+    shown_payout = gateway_in_thread.request_successfully(
+        "GET", f"/recipients/{id_}/payout-methods"
+    ).body
+    assert list_differences(meant, shown_payout) == [loss.field]
+    assert loss.applies_to(loss.field, meant)
+    assert loss.reason
+
+
+# The answer, sent back
+
+
+def copy_service_state(gateway_in_thread: GatewayInThread, id_: str) -> JSON:
+    """Copies service data that answers hide: account numbers and account ids."""
+    recipient = gateway_in_thread.service.require_recipient(id_)
+    accounts = [
+        (account.id, account.type, account.is_primary, account.fields)
+        for account in recipient.accounts
+    ]
+    return copy.deepcopy((recipient.status, accounts))
+
+
+@EXAMPLES
+@given(draw_payout())
+def test_patch_with_the_shown_payout_writes_nothing(
+    gateway_in_thread: GatewayInThread, made: DrawnPayout
+) -> None:
+    path = f"/recipients/{create_recipient(gateway_in_thread, made)}"
+    shown_payout, whole = (
+        gateway_in_thread.request_successfully("GET", f"{path}/payout-methods"),
+        gateway_in_thread.request_successfully("GET", path),
+    )
+    writes = gateway_in_thread.list_writes(path)
+    response = gateway_in_thread.request_successfully(
+        "PATCH", f"{path}/payout-methods", shown_payout.body
+    )
+    assert response.text == '{"ok":true,"object":"updated"}'
+    assert gateway_in_thread.list_writes(path) == writes
+    assert (
+        gateway_in_thread.request_successfully("GET", f"{path}/payout-methods").text
+        == shown_payout.text
+    )
+    assert gateway_in_thread.request_successfully("GET", path).text == whole.text
+
+
+@EXAMPLES
+@given(draw_payout())
+def test_post_with_the_shown_payout_creates_no_account(
+    gateway_in_thread: GatewayInThread, made: DrawnPayout
+) -> None:
+    """A mask identifies the account, so nothing is written; a wallet alone is replaced."""
+    id_ = create_recipient(gateway_in_thread, made)
+    path = f"/recipients/{id_}/payout-methods"
+    shown, before, writes = (
+        gateway_in_thread.request_successfully("GET", path),
+        copy_service_state(gateway_in_thread, id_),
+        gateway_in_thread.list_writes(path[:-15]),
+    )
+    assert gateway_in_thread.request_successfully("POST", path, shown.body).text == shown.text
+    assert gateway_in_thread.request_successfully("GET", path).text == shown.text
+    if "bank" in shown.body["accounts"]:
+        assert (
+            copy_service_state(gateway_in_thread, id_),
+            gateway_in_thread.list_writes(path[:-15]),
+        ) == (before, writes)
+    assert len(copy_service_state(gateway_in_thread, id_)[1]) == len(before[1])
+
+
+GB_IBAN = "GB29NWBK60161331926819"
+ACCOUNT_FORMS = {
+    "US": {"country": "US", "accountNum": "0123456789", "routing": "021000021"},
+    "CA": {"country": "CA", "accountNum": "1234567", "branchNum": "12345", "institution": "003"},
+    "GB by its sort code": {"country": "GB", "accountNum": "31926819", "branchNum": "601613"},
+    "GB by its IBAN": {"country": "GB", "iban": GB_IBAN},
+    "GB by both": {"country": "GB", "iban": GB_IBAN, "accountNum": "31926819", "routing": "601613"},
+    "AU": {"country": "AU", "accountNum": "12345678", "routing": "062000"},
+    "NZ": {"country": "NZ", "accountNum": "12345678", "branchNum": "010002"},
+    "IN": {"country": "IN", "accountNum": "12345678901", "routing": "HDFC0000001"},
+    "DE": {"country": "DE", "iban": "DE89370400440532013000", "swiftBic": "COBADEFFXXX"},
+    "FR": {"country": "FR", "iban": "FR1420041010050500013M02606"},
+    "BR by its number": {"country": "BR", "accountNum": "123456789", "governmentId": "12345678909"},
+    "BR by its IBAN": {
+        "country": "BR",
+        "iban": "BR1800360305000010009795493C1",
+        "governmentId": "12345678909",
+    },
+    "MX": {"country": "MX", "accountNum": "032180000118359719", "bankProvince": "JAL"},
+    "AR": {"country": "AR", "accountNum": "2850590940090418135201", "governmentId": "20123456786"},
+    "JP": {"country": "JP", "accountNum": "1234567", "swiftBic": "BOTKJPJT", "bankCity": "Tokyo"},
+    "JM by wire": {
+        "country": "JM",
+        "accountNum": "1234567",
+        "swiftBic": "NCBJJMKX",
+        "bankAddress": "1 King Street",
+        "bankCity": "Kingston",
+    },
+}
+"""A bank account of each form that a country has (current interface, sections 2.4 and 2.6)."""
+
+
+@pytest.mark.parametrize("wallet", [False, True], ids=["alone", "beside a wallet"])
+@pytest.mark.parametrize("bank", ACCOUNT_FORMS.values(), ids=ACCOUNT_FORMS.keys())
+def test_account_of_any_form_is_unchanged_when_sent_back(
+    gateway_in_thread: GatewayInThread, bank: dict[str, str], wallet: bool
+) -> None:
+    """The account is posted and patched, with read-only fields and each form of the currency."""
+    more = {"wallet": {"address": "zoe@wallet.example"}} if wallet else {}
+    sent = _build_payout("bank", bank={**bank, "currency": "EUR"}, **more)
+    id_ = create_recipient(
+        gateway_in_thread, DrawnPayout("individual", sent, {}, with_recipient=False)
+    )
+    path = f"/recipients/{id_}/payout-methods"
+    shown, before, writes = (
+        gateway_in_thread.request_successfully("GET", path),
+        copy_service_state(gateway_in_thread, id_),
+        gateway_in_thread.list_writes(path[:-15]),
+    )
+    flat = {"code": "EUR", "name": "Euro"}
+    for currency in (shown.body["primary"]["currency"], flat, {"currency": flat}, "EUR"):
+        body = {**shown.body, "primary": {"method": "bank", "currency": currency}}
+        assert gateway_in_thread.request_successfully("POST", path, body).text == shown.text
+        gateway_in_thread.request_successfully("PATCH", path, body)
+        assert (
+            copy_service_state(gateway_in_thread, id_),
+            gateway_in_thread.list_writes(path[:-15]),
+        ) == (before, writes)
+    assert gateway_in_thread.request_successfully("GET", path).text == shown.text
+
+
+@pytest.mark.parametrize("bank", ACCOUNT_FORMS.values(), ids=ACCOUNT_FORMS.keys())
+def test_only_the_changed_field_of_a_posted_account_changes(
+    gateway_in_thread: GatewayInThread, bank: dict[str, str]
+) -> None:
+    id_ = create_recipient(
+        gateway_in_thread,
+        DrawnPayout("individual", _build_payout("bank", bank=bank), {}, with_recipient=False),
+    )
+    path = f"/recipients/{id_}/payout-methods"
+    shown = gateway_in_thread.request_successfully("GET", path).body
+    (held,) = gateway_in_thread.service.require_recipient(id_).accounts
+    fields = dict(held.fields)
+    shown["accounts"]["bank"]["name"] = "Zoë P. Nordström"
+    assert gateway_in_thread.request_successfully("POST", path, shown).body == shown
+    assert gateway_in_thread.request_successfully("GET", path).body == shown
+    (after,) = gateway_in_thread.service.require_recipient(id_).accounts
+    assert after.fields == {**fields, "accountHolderName": "Zoë P. Nordström"}
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+@pytest.mark.parametrize("bank", ACCOUNT_FORMS.values(), ids=ACCOUNT_FORMS.keys())
+def test_wrong_mask_is_refused_on_its_field(
+    gateway_in_thread: GatewayInThread, bank: dict[str, str], method: str
+) -> None:
+    id_ = create_recipient(
+        gateway_in_thread,
+        DrawnPayout("individual", _build_payout("bank", bank=bank), {}, with_recipient=False),
+    )
+    path = f"/recipients/{id_}/payout-methods"
+    shown, writes = (
+        gateway_in_thread.request_successfully("GET", path).body,
+        gateway_in_thread.list_writes(path[:-15]),
+    )
+    account = shown["accounts"]["bank"]
+    for name in ("accountNum", "iban"):
+        if account[name]:
+            other = {**account, name: "****QZ"}
+            response = gateway_in_thread.request(
+                method, path, {**shown, "accounts": {"bank": other}}
+            )
+            assert response.status == 406
+            assert [error["field"] for error in response.body["errors"]] == [
+                f"accounts.bank.{name}"
+            ]
+    assert gateway_in_thread.list_writes(path[:-15]) == writes
+
+
+def test_unsupported_method_is_unchanged_when_sent_back(gateway_in_thread: GatewayInThread) -> None:
+    """A check is shown by its own name, without an entry in accounts (section 4)."""
+    seeded = [
+        recipient
+        for recipient in gateway_in_thread.service.seed_recipients(150, seed=2)
+        if not recipient.is_archived
+    ]
+    recipient = next(
+        entry for entry in seeded if entry.primary_account and entry.primary_account.type == "check"
+    )
+    path = f"/recipients/{recipient.id}/payout-methods"
+    shown, before = (
+        gateway_in_thread.request_successfully("GET", path),
+        copy_service_state(gateway_in_thread, recipient.id),
+    )
+    assert shown.body["method"] == "check"
+    assert gateway_in_thread.request_successfully("POST", path, shown.body).text == shown.text
+    assert copy_service_state(gateway_in_thread, recipient.id) == before
+
+
+@EXAMPLES
+@given(draw_payout())
+def test_patch_with_the_shown_recipient_changes_nothing(
+    gateway_in_thread: GatewayInThread, made: DrawnPayout
+) -> None:
+    _check_echo(gateway_in_thread, create_recipient(gateway_in_thread, made))
+
+
+def _check_echo(gateway_in_thread: GatewayInThread, id_: str) -> None:
+    path = f"/recipients/{id_}"
+    shown, before = (
+        gateway_in_thread.request_successfully("GET", path),
+        copy_service_state(gateway_in_thread, id_),
+    )
+    response = gateway_in_thread.request_successfully("PATCH", path, shown.body["recipient"])
+    assert response.text == '{"ok":true,"object":"updated"}'
+    assert copy_service_state(gateway_in_thread, id_) == before
+    assert gateway_in_thread.request_successfully("GET", path).text == shown.text
+
+
+def test_any_recipient_can_be_sent_back(gateway_in_thread: GatewayInThread) -> None:
+    """The recipients have checks or other primary accounts, no account, or no address."""
+    seeded = [
+        recipient
+        for recipient in gateway_in_thread.service.seed_recipients(150, seed=2)
+        if not recipient.is_archived
+    ]
+    kinds = {entry.primary_account.type if entry.primary_account else None for entry in seeded}
+    assert kinds >= {None, "bank-transfer", "wallet", "check"}
+    for entry in seeded:
+        _check_echo(gateway_in_thread, entry.id)
+
+
+@pytest.mark.parametrize("status", ["active", "inactive", "disabled", "suspended"])
+def test_status_is_kept_when_the_recipient_is_sent_back(
+    gateway_in_thread: GatewayInThread, status: str
+) -> None:
+    """Without an account, the service itself would set the status to incomplete."""
+    names = {"firstName": "Zoë", "lastName": "Peña", "address": {"country": "DE"}}
+    body = {"type": "individual", "email": "zoe@example.com", **names}
+    id_ = gateway_in_thread.request_successfully("POST", "/recipients", body).body["recipient"][
+        "id"
+    ]
+    gateway_in_thread.request_successfully("PATCH", f"/recipients/{id_}", {"status": status})
+    shown = gateway_in_thread.request_successfully("GET", f"/recipients/{id_}").body["recipient"]
+    assert shown["status"] == status
+    gateway_in_thread.request_successfully("PATCH", f"/recipients/{id_}", shown)
+    assert (
+        gateway_in_thread.request_successfully("GET", f"/recipients/{id_}").body["recipient"][
+            "status"
+        ]
+        == status
+    )
+
+
+@EXAMPLES
+@given(draw_payout(), st.data())
+def test_only_the_changed_field_of_a_patched_payout_changes(
+    gateway_in_thread: GatewayInThread, made: DrawnPayout, data: st.DataObject
+) -> None:
+    path = f"/recipients/{create_recipient(gateway_in_thread, made)}/payout-methods"
+    shown = gateway_in_thread.request_successfully("GET", path).body
+    places = [("accounts", kind) for kind in shown["accounts"]]
+    _, kind = data.draw(st.sampled_from(places))
+    account = shown["accounts"][kind]
+    name = "address" if kind == "wallet" else data.draw(st.sampled_from(("name", "bankCity")))
+    account[name] = data.draw(ADDRESSES if kind == "wallet" else TEXTS)
+    gateway_in_thread.request_successfully("PATCH", path, shown)
+    assert gateway_in_thread.request_successfully("GET", path).body == shown
+
+
+@pytest.mark.parametrize("name", ["name", "bankAddress", "bankCity", "bankProvince"])
+def test_text_with_asterisks_is_not_a_mask(gateway_in_thread: GatewayInThread, name: str) -> None:
+    sent = _build_payout("bank", bank={**US_BANK, name: "M*A*S*H"})
+    path = f"/recipients/{create_recipient(gateway_in_thread, DrawnPayout('individual', sent, {}, with_recipient=False))}"
+    bank = gateway_in_thread.request_successfully("GET", f"{path}/payout-methods").body["accounts"][
+        "bank"
+    ]
+    assert bank[name] == "M*A*S*H"
+    changed = {"accounts": {"bank": {**bank, name: "** 47th Street **"}}}
+    gateway_in_thread.request_successfully("PATCH", f"{path}/payout-methods", changed)
+    bank = gateway_in_thread.request_successfully("GET", f"{path}/payout-methods").body["accounts"][
+        "bank"
+    ]
+    assert bank[name] == "** 47th Street **"

@@ -1,0 +1,337 @@
+"""The list of recipients with an index, through a whole gateway: its cost and its rows.
+
+The expected answers come from ``tests.test_recipient_lists``, which computes them from all recipients of the
+service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from yarl import URL
+
+from gateway.config.settings import State
+from gateway.reads.recipient_cache import RemoteChanges
+from gateway.server.app import run_gateway
+from gateway.simulator import Service, recipients
+from gateway.simulator.http_handler import RequestHandler
+from gateway.simulator.state import Recipient
+from gateway.storage import Tenant, open_store
+from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
+from tests.operator_commands import eventually, post
+from tests.running_gateway import KEY, open_house
+from tests.signed_requests import CLIENT
+from tests.test_recipient_lists import (
+    PATH,
+    ExpectedList,
+    GatewayAndService,
+    Handle,
+    change_recipients,
+    extract_ids,
+    is_internal,
+    iterate_queries,
+    open_gateway_and_service,
+    serve_handler,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TENANT = Tenant(KEY["merchant"], KEY["environment"])
+CITY_ORDER = {"orderBy": "city", "sortBy": "asc"}
+MAX_CALLS = 3
+"""The most upstream calls of a query once the index is filled."""
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=[False, True], ids=["hidden", "listed"]
+)
+async def warm_index(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[GatewayAndService]:
+    """A thousand recipients, some of them changed and deleted through the gateway."""
+    folder = tmp_path_factory.mktemp("index")
+    async with open_gateway_and_service(
+        folder, seeded=1000, index=True, lists_archived=request.param
+    ) as made:
+        await change_recipients(made)
+        await made.list_recipients(**CITY_ORDER)
+        yield made
+
+
+async def test_indexed_queries_are_correct_in_three_calls(warm_index: GatewayAndService) -> None:
+    index_count = 0
+    for query in iterate_queries(warm_index, 60):
+        before = warm_index.count_calls()
+        response = await warm_index.list_recipients(**query)
+        assert (extract_ids(response), response.body["meta"]) == ExpectedList(
+            warm_index, query
+        ).build_answer(), query
+        assert warm_index.count_calls() - before <= MAX_CALLS, query
+        index_count += warm_index.count_calls() - before > 1
+    assert index_count > 20, "the queries do not try what they are to try"
+
+
+async def test_indexed_row_equals_the_recipient(warm_index: GatewayAndService) -> None:
+    rows = (await warm_index.list_recipients(status="inactive", pageSize=50)).body["recipients"]
+    assert len(rows) == 20
+    for row in rows[:5]:
+        assert (await warm_index.house.request("GET", f"{PATH}/{row['id']}")).body[
+            "recipient"
+        ] == row
+
+
+async def test_changes_through_the_gateway_are_in_the_next_list(tmp_path: Path) -> None:
+    """Each of several concurrent clients sees its own completed changes."""
+    async with open_gateway_and_service(tmp_path, seeded=400, index=True) as made:
+        await made.list_recipients(**CITY_ORDER)
+        some = random.Random("some").sample(made.list_visible(), 24)
+
+        async def load_ids(**query: Any) -> list[str]:
+            """Lists ids; during concurrent changes a list may fail, but is never incomplete."""
+            async with asyncio.timeout(60):
+                while is_internal(response := await made.list_recipients(pageSize=100, **query)):
+                    pass
+            return extract_ids(response)
+
+        async def run_client(number: int, own_recipients: list[Recipient]) -> None:
+            city = f"City {number}"
+            for entry in own_recipients:
+                address = {"address": {**entry.address, "city": city}}
+                assert (
+                    await made.house.request("PATCH", f"{PATH}/{entry.id}", address)
+                ).status == 200
+                assert entry.id in await load_ids(city=city)
+            for entry in own_recipients[:2]:
+                assert (await made.house.request("DELETE", f"{PATH}/{entry.id}")).status == 200
+                assert entry.id not in await load_ids(city=city)
+            body = {"type": "business", "name": city, "email": f"{number}@example.com"}
+            new = (await made.house.request("POST", PATH, body)).body["recipient"]["id"]
+            assert new in await load_ids(search=city)
+            disabled = await made.house.request("PATCH", f"{PATH}/{new}", {"status": "disabled"})
+            assert disabled.status == 200
+            assert new in await load_ids(status="disabled")
+
+        await asyncio.gather(*(run_client(number, some[number::4]) for number in range(4)))
+        before = made.count_calls()
+        response = await made.list_recipients(orderBy="id", sortBy="asc", pageSize=1000)
+        assert extract_ids(response) == sorted(recipient.id for recipient in made.list_visible())
+        assert made.count_calls() - before <= MAX_CALLS
+
+
+@pytest.mark.parametrize("filters_archived", [True, False], ids=["told", "not told"])
+async def test_recipient_archived_elsewhere_is_not_listed(
+    tmp_path: Path,
+    filters_archived: bool,
+) -> None:
+    """It takes three calls if the service filters by that status."""
+    async with open_gateway_and_service(
+        tmp_path, seeded=1000, index=True, filters_archived=filters_archived
+    ) as made:
+        await made.list_recipients(**CITY_ORDER)
+        costs = []
+        for number in range(4):
+            there = made.list_visible()
+            renamed = {"address": {**there[0].address, "city": f"City {number}"}}
+            assert (
+                await made.house.request("PATCH", f"{PATH}/{there[0].id}", renamed)
+            ).status == 200
+            assert (await made.house.request("DELETE", f"{PATH}/{there[1].id}")).status == 200
+            recipients.archive_recipients(
+                made.service.find_or_create_tenant(), there[2 : 4 + number]
+            )
+            before = made.count_calls()
+            response = await made.list_recipients(orderBy="id", sortBy="asc", pageSize=1000)
+            costs.append(made.count_calls() - before)
+            assert extract_ids(response) == sorted(
+                recipient.id for recipient in made.list_visible()
+            )
+            assert await made.load_ids(city=f"City {number}") == [there[0].id]
+    assert max(costs) == MAX_CALLS if filters_archived else min(costs) > MAX_CALLS
+
+
+async def test_list_of_one_page_is_not_indexed(tmp_path: Path) -> None:
+    """It takes one call, and finds changes that do not move the update time."""
+    async with open_gateway_and_service(tmp_path, seeded=200, index=True) as made:
+        for entry in [recipient for recipient in made.list_visible() if recipient.primary_account][
+            :3
+        ]:
+            asked = {
+                **WALLETS,
+                "payoutMethod": entry.primary_account.type if entry.primary_account else "",
+            }
+            assert entry.id in await made.load_ids(**asked)
+            entry.accounts.clear()
+            before = made.count_calls()
+            assert entry.id not in await made.load_ids(**asked)
+            assert made.count_calls() - before == 1
+
+
+def _build_undated_service(service: Service) -> Handle:
+    """Builds a service whose update times ignore changes of accounts."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        dates = {
+            recipient.id: recipient.updated_at
+            for recipient in service.find_or_create_tenant().recipients.values()
+        }
+        answer = await RequestHandler(service).handle(request)
+        if "/accounts" in request.path and request.method != "GET":
+            for recipient in service.find_or_create_tenant().recipients.values():
+                recipient.updated_at = dates.get(recipient.id, recipient.updated_at)
+        return answer
+
+    return handle
+
+
+WALLET = {"primary": {"method": "wallet"}, "accounts": {"wallet": {"address": "a@example.com"}}}
+WALLETS = {"payoutMethod": "wallet", "orderBy": "city", "pageSize": 1000}
+
+
+async def test_account_change_without_update_time_is_in_the_next_list(tmp_path: Path) -> None:
+    async with open_gateway_and_service(
+        tmp_path, seeded=400, index=True, handle=_build_undated_service
+    ) as made:
+        legacy, signed = [
+            recipient
+            for recipient in made.list_visible()
+            if recipient.primary_account is None and recipient.status != "suspended"
+        ][:2]
+        assert not {legacy.id, signed.id} & set(await made.load_ids(**WALLETS))
+        path = f"{PATH}/{legacy.id}/payout-methods"
+        assert (await made.house.request("POST", path, WALLET)).status == 200
+        assert legacy.id in await made.load_ids(**WALLETS)
+        account = {"type": "wallet", "emailAddress": "b@example.com", "primary": True}
+        assert await _send_signed(made, "POST", f"{PATH}/{signed.id}/accounts", account) == 200
+        assert signed.id in await made.load_ids(**WALLETS)
+        before = made.count_calls()
+        await made.list_recipients(**WALLETS)
+        assert made.count_calls() - before <= MAX_CALLS
+
+
+async def _send_signed(made: GatewayAndService, method: str, target: str, body: Any) -> int:
+    data = json.dumps(body).encode()
+    lines = CLIENT.build_headers(method, target, data, stamp=int(time.time()))
+    headers = dict(line.split(": ", 1) for line in lines) | {"Content-Type": "application/json"}
+    url = URL(made.house.running.url + target, encoded=True)
+    async with made.house.session.request(method, url, data=data, headers=headers) as answer:
+        return answer.status
+
+
+async def test_journal_reports_changes_to_other_processes(tmp_path: Path) -> None:
+    async with (
+        open_gateway_and_service(tmp_path, seeded=120) as made,
+        open_store(made.house.settings.state) as store,
+    ):
+        recipient = next(
+            recipient for recipient in made.list_visible() if recipient.primary_account is None
+        )
+        elsewhere, another = (
+            RemoteChanges(store, TENANT),
+            RemoteChanges(store, Tenant("bolt", "sandbox")),
+        )
+        assert not await elsewhere()
+        path = f"{PATH}/{recipient.id}/payout-methods"
+        assert (await made.house.request("POST", path, WALLET)).status == 200
+        assert await elsewhere() == {recipient.id}
+        assert not await another()
+        await eventually(lambda: _has_no_changes(elsewhere), seconds=30)
+
+
+async def _has_no_changes(elsewhere: RemoteChanges) -> bool:
+    return not await elsewhere()
+
+
+async def test_change_by_one_process_is_in_the_next_list_of_another(
+    postgres: State,  # noqa: F811 - the fixture
+    tmp_path: Path,
+) -> None:
+    """Two gateways share a database; the service's update times ignore accounts."""
+    service = Service(seed=1)
+    service.seed_recipients(400, seed=7)
+    state_section = {"url": postgres.url, "encryption_key_file": str(postgres.encryption_key_file)}
+    async with (
+        serve_handler(_build_undated_service(service)) as url,
+        open_house(tmp_path, url, state=state_section, lists={"index": True}) as gateway,
+        run_gateway(gateway.settings) as running,
+    ):
+        first, second = (
+            GatewayAndService(gateway, service),
+            GatewayAndService(replace(gateway, running=running), service),
+        )
+        for made in (first, second):
+            await made.list_recipients(**WALLETS)
+        changed, deleted = [
+            recipient
+            for recipient in first.list_visible()
+            if recipient.primary_account is None and recipient.status != "suspended"
+        ][:2]
+        path = f"{PATH}/{changed.id}/payout-methods"
+        assert (await first.house.request("POST", path, WALLET)).status == 200
+        assert changed.id in await second.load_ids(**WALLETS)
+        assert (await first.house.request("DELETE", f"{PATH}/{deleted.id}")).status == 200
+        response = await second.list_recipients(orderBy="id", sortBy="asc", pageSize=1000)
+        assert extract_ids(response) == sorted(recipient.id for recipient in second.list_visible())
+
+
+async def test_index_is_not_stored(tmp_path: Path) -> None:
+    async with open_gateway_and_service(tmp_path, seeded=400, index=True) as made:
+        response = await made.list_recipients(**CITY_ORDER)
+        assert made.count_calls() > MAX_CALLS
+        email = response.body["recipients"][0]["email"]
+    held = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert held
+    assert not [entry for entry in held if email.encode() in entry]
+
+
+async def test_query_of_the_service_takes_one_call(warm_index: GatewayAndService) -> None:
+    before = warm_index.count_calls()
+    await warm_index.list_recipients(orderBy="name")
+    # Lists of a service that includes archived recipients must be filtered here.
+    assert warm_index.count_calls() - before == (2 if warm_index.lists_archived else 1)
+
+
+async def test_index_drop_command_drops_the_index_of_a_running_gateway(tmp_path: Path) -> None:
+    async with post(tmp_path, seconds=30) as setup:
+        setup.service.seed_recipients(600, seed=7)
+        assert setup.gateway.settings.lists.index, "on unless it is switched off"
+
+        async def count_list_calls() -> int:
+            before = setup.count_calls("GET", PATH)
+            response = await setup.gateway.request("GET", f"{PATH}?orderBy=city")
+            assert response.status == 200
+            return setup.count_calls("GET", PATH) - before
+
+        assert await count_list_calls() > MAX_CALLS
+        assert await count_list_calls() <= MAX_CALLS
+        report = await setup.run_json_command("index", "drop", "--merchant", "demo")
+        assert report == {"merchant": "demo", "environment": None}
+
+        async def is_dropped() -> bool:
+            return await count_list_calls() > MAX_CALLS
+
+        await eventually(is_dropped, seconds=30)
+        assert await count_list_calls() <= MAX_CALLS
+        output = await setup.run_command("index", "drop", "--environment", "sandbox")
+        assert "every merchant, sandbox" in output.output
+        output = await setup.run_command("index", "drop", "--merchant", "nobody", code=2)
+        assert "no merchant of this name" in output.output
+
+
+async def test_disabled_index_reads_the_list_for_each_query(tmp_path: Path) -> None:
+    async with open_gateway_and_service(tmp_path, seeded=600) as made:
+        costs = []
+        for _ in range(2):
+            before = made.count_calls()
+            await made.list_recipients(**CITY_ORDER)
+            costs.append(made.count_calls() - before)
+        assert costs[0] == costs[1] > MAX_CALLS

@@ -1,0 +1,1004 @@
+"""The list of recipients through a whole gateway, checked against a computation over all of them.
+
+The expected answer to a query is computed from the legacy document (section 4.1) over every
+recipient of the service, independently of the gateway's implementation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import string
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from gateway.simulator import Fault, Service, Switches
+from gateway.simulator.http_handler import RequestHandler
+from gateway.simulator.listing import list_recipients as service_list
+from gateway.simulator.state import Recipient
+from tests.running_gateway import Got, House, open_house
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PATH = "/v1/recipients"
+
+
+# The house, in front of 500 recipients
+
+
+@dataclass(slots=True)
+class GatewayAndService:
+    """A gateway, the service behind it, and the words that this client has set through it."""
+
+    house: House
+    service: Service
+    status_overrides: dict[str, str] = field(default_factory=dict)
+    lists_archived: bool = False
+
+    async def list_recipients(self, **query: Any) -> Got:
+        target = "&".join(f"{name}={quote(str(value))}" for name, value in query.items())
+        return await self.house.request("GET", f"{PATH}?{target}")
+
+    async def load_ids(self, **query: Any) -> list[str]:
+        response = await self.list_recipients(**query)
+        assert response.status == 200, response.text
+        return extract_ids(response)
+
+    def count_calls(self) -> int:
+        return len(self.service.list_requests("GET", PATH))
+
+    def list_visible(self) -> list[Recipient]:
+        """Every recipient that a legacy client may see."""
+        return [
+            recipient
+            for recipient in self.service.find_or_create_tenant().recipients.values()
+            if not recipient.is_archived
+        ]
+
+
+def extract_ids(response: Got) -> list[str]:
+    return [row["id"] for row in response.body["recipients"]]
+
+
+def is_internal(response: Got) -> bool:
+    return response.status == 500 and response.body["errors"][0]["code"] == "internal_server_error"
+
+
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+WITHOUT_INDEX = {"index": False}
+"""What is tested here is the reading; the index is in ``tests.test_recipient_index``."""
+
+LONG_TIMEOUT = {"timeout_seconds": 30}
+"""A service with thousands of recipients may take its time on a machine that does much else."""
+
+
+@asynccontextmanager
+async def serve_handler(handle: Handle) -> AsyncIterator[str]:
+    runner = web.ServerRunner(web.Server(handle, access_log=None))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def open_gateway_and_service(
+    folder: Path,
+    *,
+    seeded: int = 500,
+    handle: Callable[[Service], Handle] | None = None,
+    index: bool = False,
+    **switches: Any,
+) -> AsyncIterator[GatewayAndService]:
+    service = Service(seed=1, options=Switches(**switches))
+    service.seed_recipients(seeded, seed=7)
+    async with (
+        serve_handler((handle or (lambda its: RequestHandler(its).handle))(service)) as url,
+        open_house(folder, url, lists={"index": index}, upstream=LONG_TIMEOUT) as gateway,
+    ):
+        yield GatewayAndService(gateway, service, lists_archived=service.options.lists_archived)
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=[False, True], ids=["hidden", "listed"]
+)
+async def changed_recipients(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[GatewayAndService]:
+    """A service that leaves archived recipients out of its lists, and one that does not."""
+    folder = tmp_path_factory.mktemp("lists")
+    async with open_gateway_and_service(folder, lists_archived=request.param) as made:
+        await change_recipients(made)
+        yield made
+
+
+async def change_recipients(made: GatewayAndService) -> None:
+    """Some are disabled, made inactive and deleted, through the gateway."""
+    some = random.Random("busy").sample(made.list_visible(), 60)
+    for recipient in some[:20]:
+        await _patch_status(made, recipient, "disabled")
+    for recipient in some[20:40]:
+        await _patch_status(made, recipient, "inactive")
+    for recipient in some[40:55]:
+        response = await made.house.request("DELETE", f"{PATH}/{recipient.id}")
+        assert response.status == 200
+    several = [recipient.id for recipient in some[55:]]
+    assert (await made.house.request("DELETE", PATH, {"ids": several})).status == 200
+    await made.list_recipients()  # what the service lists is known from here on
+
+
+async def _patch_status(made: GatewayAndService, recipient: Recipient, status: str) -> None:
+    response = await made.house.request("PATCH", f"{PATH}/{recipient.id}", {"status": status})
+    assert response.status == 200
+    made.status_overrides[recipient.id] = status
+
+
+# What a query means (legacy interface, section 4.1)
+
+ALPHA_3_COUNTRIES = {
+    "AUS": "AU",
+    "BRA": "BR",
+    "CAN": "CA",
+    "COL": "CO",
+    "DEU": "DE",
+    "ESP": "ES",
+    "FRA": "FR",
+    "GBR": "GB",
+    "IND": "IN",
+    "JPN": "JP",
+    "MEX": "MX",
+    "NLD": "NL",
+    "NZL": "NZ",
+    "PHL": "PH",
+    "POL": "PL",
+    "SWE": "SE",
+    "USA": "US",
+}
+
+SERVICE_STATUSES = ("active", "incomplete", "suspended")
+SERVICE_ORDERS = ("name", "email", "referenceId", "payoutMethod", "createdAt", "updatedAt")
+ADDRESS_ORDERS = ("country", "city")
+ORDERS = (*SERVICE_ORDERS, *ADDRESS_ORDERS, "status", "id", "complianceStatus")
+
+
+@dataclass(slots=True)
+class ExpectedList:
+    """One query, read over all recipients."""
+
+    setup: GatewayAndService
+    query: dict[str, str]
+
+    def get(self, name: str) -> str:
+        return self.query.get(name, "")
+
+    def parse_page(self, name: str, default: int) -> int:
+        text = self.get(name)
+        return int(text) if re.fullmatch("[0-9]{1,9}", text) and int(text) else default
+
+    def build_answer(self) -> tuple[list[str], dict[str, int]]:
+        page, size = self.parse_page("page", 1), self.parse_page("pageSize", 10)
+        rows = [recipient for recipient in self.setup.list_visible() if self.matches(recipient)]
+        rows.sort(key=lambda value: value.id)
+        rows.sort(key=self.build_sort_key, reverse=self.get("sortBy") != "asc")
+        shown = rows[(page - 1) * size : page * size]
+        pages = -(-len(rows) // size)
+        return [entry.id for entry in shown], {"page": page, "pages": pages, "records": len(rows)}
+
+    def matches(self, each: Recipient) -> bool:
+        get = self.get
+        return (
+            (not get("search") or self.matches_search(each))
+            and get("status") in ("", self.find_status(each))
+            and get("complianceStatus") in ("", find_compliance(each))
+            and (not get("country") or each.address.get("country") == self.parse_country())
+            and get("city") in ("", each.address.get("city"))
+            and get("payoutMethod") in ("", find_method(each))
+            and get("payoutCurrency").upper() in ("", find_currency(each))
+            and self.parse_start() <= each.created_at <= self.parse_end()
+        )
+
+    def matches_search(self, each: Recipient) -> bool:
+        texts = (each.fields[name] or "" for name in ("name", "email", "referenceId"))
+        return any(self.get("search").casefold() in text.casefold() for text in texts)
+
+    def find_status(self, each: Recipient) -> str:
+        return self.setup.status_overrides.get(each.id, each.status)
+
+    def parse_country(self) -> str:
+        code = self.get("country").upper()
+        return ALPHA_3_COUNTRIES.get(code, code)
+
+    def parse_start(self) -> datetime:
+        return parse_moment(self.get("startDate")) or datetime.min.replace(tzinfo=UTC)
+
+    def parse_end(self) -> datetime:
+        text = self.get("endDate")
+        end = parse_moment(text)
+        if end is None:
+            return datetime.max.replace(tzinfo=UTC)
+        return end if "T" in text else end + timedelta(days=1) - timedelta(microseconds=1)
+
+    def find_order(self) -> str:
+        return self.get("orderBy") if self.get("orderBy") in ORDERS else "createdAt"
+
+    def build_sort_key(self, each: Recipient) -> Any:
+        order = self.find_order()
+        if order in ("createdAt", "updatedAt"):
+            return each.created_at if order == "createdAt" else each.updated_at
+        if order == "id":
+            return each.id
+        if order in ("status", "complianceStatus"):
+            return self.find_status(each) if order == "status" else find_compliance(each)
+        if order == "payoutMethod":
+            return find_method(each) or ""
+        text = (each.address if order in ADDRESS_ORDERS else each.fields).get(order) or ""
+        # The service's own text order, if the service sorted the list.
+        return text.casefold() if self.is_one_call() else text
+
+    def is_one_call(self) -> bool:
+        """Whether the current interface has this very question (its section 4.1)."""
+        reasons = (
+            self.setup.lists_archived,
+            self.get("search"),
+            self.get("city"),
+            self.get("status") not in ("", "incomplete"),  # both words are in use by somebody
+            self.get("complianceStatus") not in ("", "verified", "blocked"),
+            self.parse_country() not in ("", *ALPHA_3_COUNTRIES.values()),
+            self.get("payoutMethod") not in ("", "wallet", "bank-transfer"),
+            bool(self.get("payoutCurrency")) != (self.get("payoutMethod") == "bank-transfer"),
+            parse_moment(self.get("startDate")),
+            parse_moment(self.get("endDate")),
+            self.find_order() not in SERVICE_ORDERS,
+        )
+        return not any(reasons)
+
+
+def find_compliance(each: Recipient) -> str:
+    return "pending" if each.compliance_status == "review" else each.compliance_status
+
+
+def find_method(each: Recipient) -> str | None:
+    return each.primary_account.type if each.primary_account else None
+
+
+def find_currency(each: Recipient) -> str | None:
+    return each.primary_account.fields["currency"] if each.primary_account else None
+
+
+@cache
+def parse_moment(text: str) -> datetime | None:
+    for form in ("%Y-%m-%d", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"):
+        try:
+            read = datetime.strptime(text, form)  # noqa: DTZ007 - a day has no zone
+        except ValueError:
+            continue
+        return read if read.tzinfo else read.replace(tzinfo=UTC)
+    return None
+
+
+# Queries
+
+
+def iterate_queries(town_: GatewayAndService, n: int) -> Iterator[dict[str, str]]:
+    dice = random.Random("queries")
+    for _ in range(n):
+        one = dice.choice(town_.list_visible())
+        every = _draw_filters(dice, one)
+        names = dice.sample(sorted(every), dice.choice((0, 1, 1, 2, 2, 3, 4)))
+        yield {**{name: every[name] for name in names}, **_draw_order_and_page(dice)}
+
+
+def _draw_filters(dice: random.Random, one: Recipient) -> dict[str, str]:
+    """Every filter, with a value that often fits ``one``."""
+    country = one.address.get("country") or "US"
+    alpha_3 = next(long for long, short in ALPHA_3_COUNTRIES.items() if short == country)
+    return {
+        "search": _draw_part(dice, dice.choice((one.fields["name"], one.fields["email"], "ref-1"))),
+        "status": dice.choice((*SERVICE_STATUSES, "inactive", "disabled", "archived", "nonsense")),
+        "complianceStatus": dice.choice(("pending", "verified", "blocked", "review", "nonsense")),
+        "country": dice.choice((country, country.lower(), alpha_3, alpha_3.lower(), "ZZZ", "Q")),
+        "city": dice.choice((one.address.get("city") or "Nowhere", "Köln", "Nowhere")),
+        "payoutMethod": dice.choice(("wallet", "bank-transfer", "check", "nonsense")),
+        "payoutCurrency": dice.choice((find_currency(one) or "USD", "USD", "EUR", "eur", "XXX")),
+        "startDate": _draw_date(dice, one),
+        "endDate": _draw_date(dice, one),
+    }
+
+
+def _draw_part(dice: random.Random, text: str) -> str:
+    start = dice.randrange(len(text))
+    part = text[start : start + dice.randint(1, 4)].strip() or text
+    return dice.choice((part, part.upper(), part.lower()))
+
+
+def _draw_date(dice: random.Random, one: Recipient) -> str:
+    created = one.created_at
+    east = created.astimezone(datetime.strptime("+0530", "%z").tzinfo)
+    exact = f"{created:%Y-%m-%dT%H:%M:%S}.{created.microsecond // 1000:03d}Z"
+    return dice.choice(
+        (
+            f"{created:%Y-%m-%d}",
+            f"{created:%Y-%m-%d}",
+            f"{created:%Y-%m-%dT%H:%M:%S}Z",
+            exact,
+            exact,
+            east.isoformat(timespec="milliseconds"),
+            "yesterday",
+            "2023-02-30",
+        )
+    )
+
+
+def _draw_order_and_page(dice: random.Random) -> dict[str, str]:
+    """Order, page, and what is to be ignored."""
+    manner: dict[str, str] = {}
+    if dice.random() < 0.7:
+        manner["orderBy"] = dice.choice((*ORDERS, *ORDERS, "nonsense"))
+    if dice.random() < 0.6:
+        manner["sortBy"] = dice.choice(("asc", "desc", "sideways"))
+    if dice.random() < 0.5:
+        manner["page"] = dice.choice(("1", "2", "3", "0", "-1", "x", "1.5", "999", "9" * 30))
+    if dice.random() < 0.5:
+        manner["pageSize"] = dice.choice(("1", "7", "20", "500", "1000", "0", "-3", "ten"))
+    if dice.random() < 0.3:
+        manner[dice.choice(("search", "status", "city", "startDate", "page"))] = ""
+    if dice.random() < 0.3:
+        manner[dice.choice(("colour", "name", "email", "currency", "Status"))] = "blue"
+    return manner
+
+
+async def test_200_queries_match_the_legacy_document(changed_recipients: GatewayAndService) -> None:
+    one_call = 0
+    for query in iterate_queries(changed_recipients, 200):
+        meaning, before = ExpectedList(changed_recipients, query), changed_recipients.count_calls()
+        response = await changed_recipients.list_recipients(**query)
+        assert response.status == 200, (query, response.text)
+        assert (extract_ids(response), response.body["meta"]) == meaning.build_answer(), query
+        if meaning.is_one_call():
+            one_call += 1
+            assert changed_recipients.count_calls() == before + 1, query
+    assert changed_recipients.lists_archived or one_call > 20, (
+        "the queries do not try what they are to try"
+    )
+
+
+@pytest.mark.parametrize("order", [*ORDERS, "firstName", "region", "dob", "nonsense"])
+async def test_pages_contain_every_recipient_once(
+    changed_recipients: GatewayAndService, order: str
+) -> None:
+    asked = {"orderBy": order, "sortBy": "asc", "pageSize": "97"}
+    first = await changed_recipients.list_recipients(**asked)
+    walked = extract_ids(first)
+    for page in range(2, first.body["meta"]["pages"] + 1):
+        walked += await changed_recipients.load_ids(**asked, page=page)
+    assert sorted(walked) == sorted(recipient.id for recipient in changed_recipients.list_visible())
+    if order in ORDERS or order == "nonsense":
+        assert (
+            walked
+            == ExpectedList(changed_recipients, {**asked, "pageSize": "1000"}).build_answer()[0]
+        )
+
+
+@pytest.mark.parametrize("order", ["city", "status", "country"])
+async def test_ties_are_ordered_by_id(changed_recipients: GatewayAndService, order: str) -> None:
+    for direction in ("asc", "desc"):
+        response = await changed_recipients.list_recipients(
+            orderBy=order, sortBy=direction, pageSize=1000
+        )
+        rows = response.body["recipients"]
+        values = [row["status"] if order == "status" else row["address"][order] for row in rows]
+        for value in set(values):
+            tied = [row["id"] for row, its in zip(rows, values, strict=True) if its == value]
+            assert tied == sorted(tied)
+
+
+@pytest.mark.parametrize("most", [20, 1000], ids=["several pages", "one page"])
+@pytest.mark.parametrize("index", [False, True], ids=["read each time", "index"])
+async def test_order_by_id_uses_the_ids_of_the_client(
+    tmp_path: Path, index: bool, most: int
+) -> None:
+    """Clients walk such a list beside their own, to find who is missing in either."""
+    long = {"recipient_id_length": 22, "max_page_size": most}
+    async with open_gateway_and_service(tmp_path, seeded=50, index=index, **long) as made:
+        shown = await made.load_ids(orderBy="id", sortBy="asc", pageSize=100)
+        assert len(shown) == len(made.list_visible())
+        assert not set(shown) & {recipient.id for recipient in made.list_visible()}, (
+            "these are no stand-ins"
+        )
+        assert shown == sorted(shown)
+        pages = [await made.load_ids(orderBy="id", page=number) for number in range(1, 6)]
+        assert [id_ for page in pages for id_ in page] == shown[::-1]
+
+
+async def test_text_is_ordered_by_code_point(changed_recipients: GatewayAndService) -> None:
+    response = await changed_recipients.list_recipients(orderBy="city", sortBy="asc", pageSize=1000)
+    cities = [row["address"]["city"] or "" for row in response.body["recipients"]]
+    assert cities == sorted(cities)
+    assert cities.index("Łódź") > cities.index("Utrecht")
+    assert cities[-1] == "大阪"
+
+
+async def test_archived_recipients_and_unknown_statuses_are_not_listed(
+    changed_recipients: GatewayAndService,
+) -> None:
+    rows = (await changed_recipients.list_recipients(pageSize=1000)).body["recipients"]
+    assert {row["status"] for row in rows} == {*SERVICE_STATUSES, "disabled", "inactive"}
+    assert {row["complianceStatus"] for row in rows} == {"pending", "verified", "blocked"}
+    assert {row["compliance"]["status"] for row in rows} == {"pending", "verified", "blocked"}
+
+
+async def test_pending_includes_recipients_under_review(
+    changed_recipients: GatewayAndService,
+) -> None:
+    statuses = [recipient.compliance_status for recipient in changed_recipients.list_visible()]
+    response = await changed_recipients.list_recipients(complianceStatus="pending", pageSize=3)
+    assert response.body["meta"]["records"] == statuses.count("pending") + statuses.count("review")
+    assert statuses.count("review") > 5
+    assert await changed_recipients.load_ids(complianceStatus="review") == []
+
+
+async def test_list_row_equals_the_recipient(changed_recipients: GatewayAndService) -> None:
+    rows = (await changed_recipients.list_recipients(status="inactive", pageSize=1000)).body[
+        "recipients"
+    ]
+    assert len(rows) == 20
+    for row in rows[:5]:
+        assert (await changed_recipients.house.request("GET", f"{PATH}/{row['id']}")).body[
+            "recipient"
+        ] == row
+
+
+async def test_redundant_query_separators_are_ignored(
+    changed_recipients: GatewayAndService,
+) -> None:
+    plain = await changed_recipients.house.request("GET", f"{PATH}?pageSize=5")
+    for path in (
+        f"{PATH}/?&search=&page=1&pageSize=5",
+        f"{PATH}?pageSize=5&&",
+        f"{PATH}/?page=&pageSize=5&status=&orderBy=&sortBy=&startDate=",
+    ):
+        response = await changed_recipients.house.request(
+            "GET", path, headers={"Content-Type": "application/json"}
+        )
+        assert (response.status, response.text) == (200, plain.text)
+    assert plain.text.startswith('{"ok":true,"recipients":[{')
+
+
+async def test_date_with_unencoded_plus_sign_is_parsed(
+    changed_recipients: GatewayAndService,
+) -> None:
+    encoded = await changed_recipients.house.request(
+        "GET", f"{PATH}?endDate=2023-01-05T12:00:00%2B02:00"
+    )
+    written = await changed_recipients.house.request(
+        "GET", f"{PATH}?endDate=2023-01-05T12:00:00+02:00"
+    )
+    assert written.text == encoded.text
+    assert encoded.body["meta"]["records"] < 400
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [
+        ("%Y%m%d", "%Y-%m-%d"),
+        ("%G-W%V-%u", "%Y-%m-%d"),
+        ("%Y-%m-%dZ", "%Y-%m-%d"),
+        ("%Y-%m-%d ", "%Y-%m-%d"),
+        ("%Y-%m-%dt%H:%M:%Sz", "%Y-%m-%dT%H:%M:%SZ"),
+    ],
+)
+async def test_iso_8601_date_forms_are_accepted(
+    changed_recipients: GatewayAndService, written: str, means: str
+) -> None:
+    """What was taken for none was ignored, and what has no time covers its whole day."""
+    created = sorted(recipient.created_at for recipient in changed_recipients.list_visible())
+    moment = created[len(created) // 2]
+    for name in ("startDate", "endDate"):
+        response = await changed_recipients.list_recipients(**{name: moment.strftime(written)})
+        assert (
+            response.text
+            == (await changed_recipients.list_recipients(**{name: moment.strftime(means)})).text
+        )
+        assert 0 < response.body["meta"]["records"] < len(created)
+
+
+# What no query may be refused for: the legacy list has no 406
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"payoutMethod": "bank-transfer", "payoutCurrency": "EURO"},
+        {"payoutMethod": "bank-transfer", "payoutCurrency": "E"},
+        {"payoutMethod": "bank-transfer", "payoutCurrency": "1€3"},
+        {"payoutCurrency": "EURO"},
+        {"country": "XK"},
+        {"country": "US,DE"},
+        {"country": "ÜS"},
+        {"status": "\x00"},
+        {"search": "%"},
+        {"search": "\U0001f600"},
+    ],
+    ids=str,
+)
+async def test_filter_without_match_gives_an_empty_list(
+    changed_recipients: GatewayAndService, query: dict[str, str]
+) -> None:
+    response = await changed_recipients.list_recipients(**query)
+    assert (response.status, response.body["recipients"]) == (200, [])
+    assert response.body["meta"]["records"] == 0
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"startDate": "0001-01-01"},
+        {"startDate": "1000-01-01T00:00:00Z"},
+        {"startDate": "soon"},
+        {"endDate": "9999-12-31"},
+        {"endDate": "9999-12-31T23:59:59-23:00"},
+        {"page": "\u0661"},
+        {"pageSize": "1_0"},
+        {"sortBy": "DESC"},
+        {"startDate": ["2022"]},
+    ],
+    ids=str,
+)
+async def test_meaningless_parameter_is_ignored(
+    changed_recipients: GatewayAndService, query: dict[str, str]
+) -> None:
+    response = await changed_recipients.list_recipients(**query)
+    assert (response.status, response.body) == (
+        200,
+        (await changed_recipients.list_recipients()).body,
+    )
+
+
+# One call, where the service can answer
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def small_service(tmp_path: Path) -> AsyncIterator[GatewayAndService]:
+    """No word was set and nobody deleted; the service leaves archived ones out."""
+    async with open_gateway_and_service(tmp_path, seeded=60) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {},
+        {"page": "3", "pageSize": "7"},
+        {"status": "active"},
+        {"status": "suspended"},
+        {"status": "incomplete", "country": "deu"},
+        {"complianceStatus": "verified"},
+        {"payoutMethod": "wallet"},
+        {"payoutMethod": "bank-transfer", "payoutCurrency": "usd"},
+        *({"orderBy": name, "sortBy": "asc"} for name in SERVICE_ORDERS),
+    ],
+    ids=str,
+)
+async def test_query_supported_by_the_service_takes_one_call(
+    tmp_path: Path, query: dict[str, str]
+) -> None:
+    async with open_gateway_and_service(tmp_path, seeded=60) as made:
+        await made.list_recipients()
+        before = made.count_calls()
+        response = await made.list_recipients(**query)
+        # No recipient has a status override, so that status needs no scan.
+        meaning = ExpectedList(made, query)
+        assert extract_ids(response) == _list_in_service_order(meaning)
+        assert response.body["meta"] == meaning.build_answer()[1]
+        assert made.count_calls() == before + 1
+
+
+def _list_in_service_order(meaning: ExpectedList) -> list[str]:
+    """Lists ids in the order of the service, which the client sees."""
+    query = {**meaning.query, "status": ""}
+    exact = ExpectedList(meaning.setup, {**query, "page": "1", "pageSize": "1000"})
+    kept = {
+        recipient.id for recipient in meaning.setup.list_visible() if meaning.matches(recipient)
+    }
+    page, size = meaning.parse_page("page", 1), meaning.parse_page("pageSize", 10)
+    ordered = [id_ for id_ in exact.build_answer()[0] if id_ in kept]
+    return ordered[(page - 1) * size : page * size]
+
+
+async def test_scan_passes_supported_filters_to_the_service(tmp_path: Path) -> None:
+    async with open_gateway_and_service(tmp_path, seeded=60) as made:
+        await made.list_recipients(
+            search="e", country="us", status="active", startDate="2022-06-01", payoutCurrency="USD"
+        )
+        calls = made.service.list_requests("GET", PATH)
+    assert {
+        "page": "1",
+        "pageSize": "250",
+        "country": "US",
+        "status": "active",
+        "startDate": "2022-06-01T00:00:00.000Z",
+        "orderBy": "createdAt",
+        "sortBy": "asc",
+    } in [dict(parse_qsl(call.target.partition("?")[2])) for call in calls]
+
+
+async def test_archived_recipients_are_not_counted_once_seen(tmp_path: Path) -> None:
+    """A recipient archived elsewhere is not counted once a page has shown it."""
+    async with open_gateway_and_service(tmp_path, lists_archived=True) as made:
+        there = len(made.list_visible())
+        for page_size in (500, 1):
+            response = await made.list_recipients(pageSize=page_size)
+            assert response.body["meta"]["records"] == there
+
+
+async def test_list_after_deletion_takes_one_call_if_the_service_hides_archived(
+    small_service: GatewayAndService,
+) -> None:
+    await small_service.house.request("DELETE", f"{PATH}/{small_service.list_visible()[0].id}")
+    await small_service.list_recipients()
+    before = small_service.count_calls()
+    response = await small_service.list_recipients(orderBy="name")
+    assert small_service.count_calls() == before + 1
+    assert response.body["meta"]["records"] == len(small_service.list_visible())
+
+
+async def test_recipient_of_a_failed_creation_is_not_listed(
+    small_service: GatewayAndService,
+) -> None:
+    """The service lists the recipient; the client was answered that it was not created."""
+    await small_service.house.request("DELETE", f"{PATH}/{small_service.list_visible()[0].id}")
+    await small_service.list_recipients()  # the service was seen to leave the deleted out
+    before = {recipient.id for recipient in small_service.list_visible()}
+    refused = b'{"ok":false,"errors":[{"code":"invalid_field","message":"No.","field":"type"}]}'
+    small_service.service.faults += [
+        Fault("POST", f"{PATH}/*/accounts", status=400, body=refused),
+        Fault("DELETE", f"{PATH}/*", status=500, body=b"{}"),
+    ]
+    payout = {"primary": {"method": "wallet"}, "accounts": {"wallet": {"address": "a@example.com"}}}
+    body = {"type": "business", "name": "Ghost", "email": "a@example.com", "payout": payout}
+    assert (await small_service.house.request("POST", PATH, body)).status == 406
+    assert len(small_service.list_visible()) == len(before) + 1
+    for asked in ({"sortBy": "asc"}, {"sortBy": "desc"}, {"orderBy": "city"}):
+        response = await small_service.list_recipients(pageSize=1, **asked)
+        assert response.body["meta"]["records"] == len(before), asked
+        assert set(extract_ids(response)) <= before
+
+
+async def test_status_changed_elsewhere_is_listed(
+    small_service: GatewayAndService,
+) -> None:
+    one = next(
+        recipient for recipient in small_service.list_visible() if recipient.status == "active"
+    )
+    await small_service.house.request("PATCH", f"{PATH}/{one.id}", {"status": "disabled"})
+    assert await small_service.load_ids(status="disabled") == [one.id]
+    assert one.id not in await small_service.load_ids(status="suspended", pageSize=100)
+    one.status = "active"
+    assert await small_service.load_ids(status="disabled") == []
+    assert one.id in await small_service.load_ids(status="active", pageSize=100)
+
+
+async def test_date_filters_apply_to_creation(tmp_path: Path) -> None:
+    async with open_gateway_and_service(tmp_path, seeded=1) as made:
+        one = made.list_visible()[0]
+        one.created_at = datetime(2023, 3, 1, 12, tzinfo=UTC)
+        one.updated_at = datetime(2024, 3, 1, 12, tzinfo=UTC)
+        for query, found in (
+            ({"startDate": "2023-03-01"}, True),
+            ({"startDate": "2023-03-02"}, False),
+            ({"startDate": "2024-03-01"}, False),
+            ({"startDate": "2023-03-01T12:00:00Z"}, True),
+            ({"startDate": "2023-03-01T12:00:01Z"}, False),
+            ({"endDate": "2023-02-28"}, False),
+            ({"endDate": "2023-03-01"}, True),
+            ({"endDate": "2023-12-31"}, True),
+            ({"endDate": "2023-03-01T11:59:59Z"}, False),
+            ({"startDate": "2023-03-01", "endDate": "2023-03-01"}, True),
+            ({"startDate": "2023-03-02", "endDate": "2023-03-01"}, False),
+        ):
+            assert await made.load_ids(**query) == ([one.id] if found else []), query
+
+
+# Services with pages of their own kind
+
+
+def _parse_query(request: web.BaseRequest) -> dict[str, str]:
+    return dict(parse_qsl(request.raw_path.partition("?")[2]))
+
+
+def _is_list(request: web.BaseRequest) -> bool:
+    return request.method == "GET" and request.raw_path.partition("?")[0] == PATH
+
+
+@dataclass(slots=True)
+class UnusualListService:
+    """A service with unusual lists: ``answer`` transforms each list answer."""
+
+    service: Service
+    answer: Callable[[dict[str, str], dict[str, Any]], dict[str, Any]]
+    refuses_above: int = 10**9
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        answer = await RequestHandler(self.service).handle(request)
+        if not _is_list(request) or answer.status != 200:
+            return answer
+        query = _parse_query(request)
+        if int(query.get("pageSize", "10")) > self.refuses_above:
+            wrong = {"code": "invalid_field", "message": "Too many.", "field": "pageSize"}
+            return web.json_response({"ok": False, "errors": [wrong]}, status=400)
+        assert isinstance(answer, web.Response)
+        return web.json_response(self.answer(query, json.loads(answer.body)))
+
+
+@asynccontextmanager
+async def open_gateway_with_unusual_service(
+    folder: Path,
+    answer: Callable[[Service, dict[str, str], dict[str, Any]], dict[str, Any]],
+    *,
+    index: bool,
+    refuses_above: int = 10**9,
+    **switches: Any,
+) -> AsyncIterator[GatewayAndService]:
+    service = Service(seed=1, options=Switches(**switches))
+    service.seed_recipients(320, seed=7)
+    odd = UnusualListService(
+        service, lambda query, body: answer(service, query, body), refuses_above
+    )
+    lists = {"index": index}
+    async with serve_handler(odd.handle) as url, open_house(folder, url, lists=lists) as gateway:
+        yield GatewayAndService(gateway, service)
+
+
+def _keep_body(_: Service, __: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+    return body
+
+
+def _drop_meta(_: Service, __: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+    return {"ok": True, "recipients": body["recipients"]}
+
+
+def _drop_counts(_: Service, __: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+    return {**body, "meta": {"page": body["meta"]["page"]}}
+
+
+def _write_counts_as_text(_: Service, __: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+    return {**body, "meta": {name: str(value) for name, value in body["meta"].items()}}
+
+
+def _repeat_last_page(
+    service: Service, query: dict[str, str], body: dict[str, Any]
+) -> dict[str, Any]:
+    pages = body["meta"]["pages"]
+    if body["meta"]["page"] <= pages:
+        return body
+    return {
+        "ok": True,
+        **service_list(service.find_or_create_tenant(), {**query, "page": str(pages)}),
+    }
+
+
+def _repeat_last_page_with_requested_number(
+    service: Service, query: dict[str, str], body: dict[str, Any]
+) -> dict[str, Any]:
+    last_page = _repeat_last_page(service, query, body)
+    return {**last_page, "meta": {**last_page["meta"], "page": body["meta"]["page"]}}
+
+
+UNUSUAL_SERVICES = {
+    "gives no meta": (_drop_meta, {}),
+    "gives a meta without counts": (_drop_counts, {}),
+    "gives its counts as text": (_write_counts_as_text, {}),
+    "cuts page sizes": (_keep_body, {"max_page_size": 50}),
+    "cuts page sizes and gives no meta": (_drop_meta, {"max_page_size": 50}),
+    "refuses large page sizes": (_keep_body, {"refuses_above": 40}),
+    "gives its last page for one past the end": (_repeat_last_page, {}),
+    "gives its last page under the number asked for": (_repeat_last_page_with_requested_number, {}),
+}
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["read each time", "index"])
+def has_index(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=UNUSUAL_SERVICES.values(),
+    ids=UNUSUAL_SERVICES.keys(),
+)
+async def unusual_service(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    has_index: bool,
+) -> AsyncIterator[GatewayAndService]:
+    answer, switches = request.param
+    folder = tmp_path_factory.mktemp("odd")
+    async with open_gateway_with_unusual_service(
+        folder, answer, index=has_index, **switches
+    ) as made:
+        yield made
+
+
+@pytest.mark.parametrize("order", ["city", "name"], ids=["decided here", "the service's order"])
+async def test_pages_are_complete_with_unusual_services(
+    unusual_service: GatewayAndService, order: str
+) -> None:
+    first = await unusual_service.list_recipients(orderBy=order, sortBy="asc", pageSize=30)
+    walked = extract_ids(first)
+    for page in range(2, first.body["meta"]["pages"] + 1):
+        walked += await unusual_service.load_ids(
+            orderBy=order, sortBy="asc", pageSize=30, page=page
+        )
+    assert sorted(walked) == sorted(recipient.id for recipient in unusual_service.list_visible())
+    assert first.body["meta"]["records"] == len(unusual_service.list_visible())
+
+
+@pytest.mark.parametrize("order", ["city", "name"], ids=["decided here", "the service's order"])
+async def test_page_past_the_end_is_empty_with_unusual_services(
+    unusual_service: GatewayAndService, order: str
+) -> None:
+    response = await unusual_service.list_recipients(orderBy=order, page=99, pageSize=30)
+    assert (response.status, response.body["recipients"]) == (200, [])
+    assert response.body["meta"]["page"] == 99
+    assert response.body["meta"]["records"] == len(unusual_service.list_visible())
+
+
+@pytest.mark.parametrize("order", ["city", "name"], ids=["decided here", "the service's order"])
+async def test_truncated_large_page_is_stated_in_meta(
+    unusual_service: GatewayAndService, order: str
+) -> None:
+    first = await unusual_service.list_recipients(orderBy=order, sortBy="asc", pageSize=1000)
+    assert first.status == 200, first.text
+    walked = extract_ids(first)
+    for page in range(2, first.body["meta"]["pages"] + 1):
+        walked += await unusual_service.load_ids(
+            orderBy=order, sortBy="asc", pageSize=1000, page=page
+        )
+    assert sorted(walked) == sorted(recipient.id for recipient in unusual_service.list_visible())
+
+
+# Lists that change while they are read
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_changes_during_a_scan_do_not_lose_rows(tmp_path: Path, seed: int) -> None:
+    """Every answer has each recipient once that existed during the whole scan."""
+    dice = random.Random(seed)
+    changes: list[Callable[[], None]] = []
+    service = Service(seed=1, options=Switches(max_page_size=50))
+    stable_ids = {
+        recipient.id
+        for recipient in service.seed_recipients(400, seed=7)
+        if not recipient.is_archived
+    }
+    changing = service.seed_recipients(120, seed=8)
+    for entry in changing:
+        entry.status = "archived" if dice.random() < 0.5 else "active"
+
+    def delete() -> None:
+        dice.choice(changing).status = "archived"
+
+    def create() -> None:
+        late = service.seed_recipients(1, seed=dice.randrange(10**9))[0]
+        late.created_at, late.status = datetime.now(UTC), "active"
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        if _is_list(request) and changes:
+            changes.pop()()
+        return await RequestHandler(service).handle(request)
+
+    async with (
+        serve_handler(handle) as url,
+        open_house(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
+    ):
+        made, complete = GatewayAndService(gateway, service), 0
+        for _ in range(12):
+            changes[:] = [dice.choice((delete, create)) for _ in range(dice.randint(1, 9))]
+            response = await made.list_recipients(orderBy="city", pageSize=1000)
+            assert response.status == 200 or is_internal(response)
+            if response.status == 200:
+                listed = extract_ids(response)
+                assert stable_ids <= set(listed)
+                assert len(listed) == len(set(listed)) == response.body["meta"]["records"]
+                complete += 1
+        assert complete
+
+
+async def test_deletion_and_creation_between_pages_do_not_lose_rows(tmp_path: Path) -> None:
+    """The count is unchanged, but the rows after the deleted one move."""
+    service = Service(seed=1, options=Switches(max_page_size=50))
+    created = sorted(service.seed_recipients(200, seed=7), key=lambda value: value.created_at)
+    for entry in created:
+        entry.status = "active"
+    answered = 0
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal answered
+        if _is_list(request):
+            if answered == 1:
+                created[0].status = "archived"
+                late = service.seed_recipients(1, seed=9)[0]
+                late.created_at, late.status = datetime.now(UTC), "active"
+            answered += 1
+        return await RequestHandler(service).handle(request)
+
+    async with (
+        serve_handler(handle) as url,
+        open_house(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
+    ):
+        listed = await GatewayAndService(gateway, service).load_ids(orderBy="city", pageSize=1000)
+    assert {entry.id for entry in created[1:]} <= set(listed)
+
+
+async def test_constantly_changing_list_is_an_internal_error(
+    tmp_path: Path,
+) -> None:
+    service = Service(seed=1, options=Switches(max_page_size=50))
+    made = [
+        recipient for recipient in service.seed_recipients(200, seed=7) if not recipient.is_archived
+    ]
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        if _is_list(request):
+            made.pop().status = "archived"
+        return await RequestHandler(service).handle(request)
+
+    async with (
+        serve_handler(handle) as url,
+        open_house(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
+    ):
+        assert is_internal(
+            await GatewayAndService(gateway, service).list_recipients(orderBy="city")
+        )
+
+
+async def test_scan_with_a_failed_page_is_an_internal_error(tmp_path: Path) -> None:
+    service = Service(seed=1, options=Switches(max_page_size=50))
+    service.seed_recipients(300, seed=7)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        if _is_list(request) and _parse_query(request)["page"] == "4":
+            return web.Response(status=502, text="<html>bad gateway</html>")
+        return await RequestHandler(service).handle(request)
+
+    async with (
+        serve_handler(handle) as url,
+        open_house(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
+    ):
+        assert is_internal(
+            await GatewayAndService(gateway, service).list_recipients(orderBy="city")
+        )
+
+
+async def test_concurrent_lists_are_independent(changed_recipients: GatewayAndService) -> None:
+    cases = [{"search": letter, "pageSize": "50"} for letter in string.ascii_lowercase[:12]]
+    answers = await asyncio.gather(*(changed_recipients.list_recipients(**case) for case in cases))
+    for case, response in zip(cases, answers, strict=True):
+        assert (extract_ids(response), response.body["meta"]) == ExpectedList(
+            changed_recipients, case
+        ).build_answer()
+
+
+async def test_recipients_of_another_merchant_are_not_listed(tmp_path: Path) -> None:
+    async with open_gateway_and_service(tmp_path, seeded=5) as made:
+        made.service.seed_recipients(30, seed=3, merchant="another")
+        for order in ("city", "name"):
+            listed = await made.load_ids(orderBy=order, pageSize=100)
+            assert set(listed) == {recipient.id for recipient in made.list_visible()}

@@ -1,0 +1,515 @@
+"""Secrets and personal data appear in no log line, no refusal and no file.
+
+Each canary is a value that nothing else would write. Canaries are sent in every field, header and
+parameter of every operation, well-formed and malformed, with a healthy and a faulty service. The
+gateway is a real process; its log is its whole standard error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import pytest_asyncio
+
+from gateway.simulator import Fault, Service, ServiceCredentials, Simulator, start
+from tests.canaries import (
+    ACCESS_KEY,
+    API_KEY,
+    CANARIES,
+    EMAIL,
+    HEADERS,
+    IBAN,
+    PAYOUT,
+    PERSON,
+    PERSONAL,
+    SECRET_KEY,
+    SSN,
+    Objects,
+    assert_no_canary,
+    build_batch,
+    list_requests,
+)
+from tests.processes import Process, configuration, serving
+from tests.running_gateway import import_lines, settings_for
+from tests.signed_requests import SigningClient
+from tests.sockets import RawResponse, assert_legacy, exchange, open_connection, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("leaks")
+
+
+class GatewayProcessUnderTest:
+    """The gateway process, its service, and the part of the log that a test has caused."""
+
+    def __init__(self, gateway: Process, simulator: Simulator) -> None:
+        self.gateway = gateway
+        self.simulator = simulator
+        self.log_start = 0
+
+    def read_new_log(self) -> str:
+        return self.gateway.read_log()[self.log_start :]
+
+    async def request(
+        self, method: str, path: str, body: Any = b"", key: str = API_KEY
+    ) -> RawResponse:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        lines = [f"{method} /v1{path} HTTP/1.1", "Host: x", f"X-API-Key: {key}", *HEADERS]
+        lines += [f"Idempotency-Key: {SSN}-{next(SEEDS)}"]  # an identical request would be a retry
+        lines += [f"Content-Length: {len(data)}"] if data else []
+        answer = await exchange(self.gateway.port, "\r\n".join([*lines, "", ""]).encode() + data)
+        assert answer is not None
+        assert_legacy(answer)
+        assert answer.status in (200, 403, 404, 406, 429, 500)
+        return answer
+
+    async def create_objects(self) -> Objects:
+        created = await self.request("POST", "/recipients", PERSON | {"payout": PAYOUT})
+        recipient = created.parse_json["recipient"]["id"]
+        batch = (await self.request("POST", "/batches", build_batch(recipient))).parse_json[
+            "batch"
+        ]["id"]
+        listed = await self.request("GET", f"/batches/{batch}/payments")
+        return Objects(recipient, batch, listed.parse_json["payments"][0]["id"])
+
+
+SEEDS: Iterator[int] = iter(range(100_000))
+
+
+@asynccontextmanager
+async def open_gateway_process(folder: Path) -> AsyncIterator[GatewayProcessUnderTest]:
+    pair = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
+    simulator = await start(service=Service(credentials=[pair], seed=1))
+    key = {
+        "merchant": "canary",
+        "environment": "sandbox",
+        "api_key": API_KEY,
+        "access_key": ACCESS_KEY,
+        "secret_key": SECRET_KEY,
+        "name": "first",
+    }
+    # The circuit breaker is off, so that each request meets its fault.
+    upstream = "[upstream]\ntimeout_seconds = 0.5\nbreaker_failures = 0"
+    text = configuration(simulator.url, upstream)
+    (folder / "gateway.toml").write_text(text)
+    wrong = key | {"api_key": "a-key-of-a-wrong-pair", "merchant": "other", "name": "wrong"}
+    wrong |= {"access_key": "REFUSEDACCESSKEY", "secret_key": "refused-secret-key"}
+    await import_lines(settings_for(folder, simulator.url), [key, wrong])
+    async with serving(folder) as gateway:
+        yield GatewayProcessUnderTest(gateway, simulator)
+        assert await gateway.stop() == 0
+    await simulator.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def module_gateway(folder: Path) -> AsyncIterator[GatewayProcessUnderTest]:
+    async with open_gateway_process(folder) as place:
+        yield place
+
+
+@pytest.fixture
+def gateway_process(module_gateway: GatewayProcessUnderTest) -> Iterator[GatewayProcessUnderTest]:
+    module_gateway.log_start = len(module_gateway.gateway.read_log())
+    yield module_gateway
+    module_gateway.simulator.service.faults.clear()
+
+
+def assert_log_has_no_canary(gateway_process: GatewayProcessUnderTest) -> None:
+    """Checks that the log of this test has lines, and no canary."""
+    logged = gateway_process.read_new_log()
+    assert logged
+    assert_no_canary(logged)
+
+
+async def test_successful_operations_log_no_secrets(
+    gateway_process: GatewayProcessUnderTest,
+) -> None:
+    before = len(gateway_process.gateway.parse_log())
+    answers = [
+        await gateway_process.request(*operation)
+        for operation in list_requests(await gateway_process.create_objects())
+    ]
+    statuses = [answer.status for answer in answers]
+    assert statuses.count(200) >= 25, statuses
+    assert len(gateway_process.gateway.parse_log()) >= before + len(statuses)
+    assert_log_has_no_canary(gateway_process)
+
+
+MALFORMED = {
+    "the whole thing as text": lambda body: json.dumps(json.dumps(body)).encode(),
+    "an array": lambda body: json.dumps([body]).encode(),
+    "cut off": lambda body: json.dumps(body).encode()[:-3],
+    "a comma too many": lambda body: json.dumps(body).encode()[:-1] + b",}",
+    "Latin-1": lambda body: json.dumps(body).encode() + b"\xe4",
+    "every value a number": lambda body: json.dumps(_map_strings(body, lambda _: int(SSN))).encode(),
+    "every value an object": lambda body: json.dumps(_map_strings(body, lambda one: {one: one})).encode(),
+    "every value an array": lambda body: json.dumps(_map_strings(body, lambda one: [one])).encode(),
+    "every value true": lambda body: json.dumps(_map_strings(body, lambda one: True)).encode(),
+    "every value twice as long": lambda body: json.dumps(_map_strings(body, lambda one: one * 2)).encode(),
+    "every value an email": lambda body: json.dumps(_map_strings(body, lambda one: EMAIL)).encode(),
+    "every value an IBAN": lambda body: json.dumps(_map_strings(body, lambda one: IBAN)).encode(),
+    "every value masked": lambda body: json.dumps(_map_strings(body, lambda one: f"**{one}")).encode(),
+    "a key twice": lambda body: json.dumps(body).encode()[:-1] + b',"ssn":"' + SSN.encode() + b'","ssn":1}',
+    "unknown fields": lambda body: json.dumps(body | dict.fromkeys(CANARIES, SECRET_KEY)).encode(),
+}  # fmt: skip
+
+
+def _map_strings(value: Any, changed: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _map_strings(item, changed) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_map_strings(entry, changed) for entry in value]
+    return changed(value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("spoil", MALFORMED.values(), ids=MALFORMED)
+async def test_malformed_operations_disclose_no_secrets(
+    gateway_process: GatewayProcessUnderTest, spoil: Any
+) -> None:
+    refused = 0
+    for method, path, body in list_requests(await gateway_process.create_objects()):
+        if isinstance(body, dict):
+            answer = await gateway_process.request(method, path, spoil(body))
+            if answer.status != 200:
+                refused += 1
+                assert_no_canary(answer.body.decode())
+    assert refused
+    assert_log_has_no_canary(gateway_process)
+
+
+@pytest.mark.parametrize("canary", CANARIES)
+async def test_secret_in_a_path_or_key_is_not_repeated(
+    gateway_process: GatewayProcessUnderTest, canary: str
+) -> None:
+    for path in (
+        f"/{quote(canary)}",
+        f"/recipients/{quote(canary)}",
+        f"/recipients/R-1/{quote(canary)}",
+    ):
+        answer = await gateway_process.request("GET", path)
+        assert answer.status == 404
+        assert_no_canary(answer.body.decode() + json.dumps(answer.headers))
+    if canary != API_KEY:
+        answer = await gateway_process.request("GET", "/recipients", key=canary)
+        assert answer.status == 403
+        assert_no_canary(answer.body.decode() + json.dumps(answer.headers))
+    assert_log_has_no_canary(gateway_process)
+
+
+@pytest.mark.parametrize("given", [API_KEY, f"order-{API_KEY}.1"])
+async def test_request_id_containing_the_key_is_not_logged(
+    gateway_process: GatewayProcessUnderTest, given: str
+) -> None:
+    lines = [
+        "GET /v1/recipients HTTP/1.1",
+        "Host: x",
+        f"X-API-Key: {API_KEY}",
+        f"X-Request-Id: {given}",
+    ]
+    answer = await exchange(gateway_process.gateway.port, "\r\n".join([*lines, "", ""]).encode())
+    assert answer is not None
+    assert answer.status == 200
+    assert_no_canary(json.dumps(answer.headers))
+    assert_log_has_no_canary(gateway_process)
+
+
+async def test_secret_in_a_malformed_request_is_not_repeated(
+    gateway_process: GatewayProcessUnderTest,
+) -> None:
+    requests = [f"{canary} / HTTP/1.1\r\n\r\n" for canary in CANARIES]
+    requests += [f"GET /{canary} {canary}\r\n\r\n" for canary in CANARIES]
+    requests += [f"GET / HTTP/1.1\r\nHost: x\r\n{canary}\r\n\r\n" for canary in CANARIES]
+    requests += [
+        f"GET / HTTP/1.1\r\nHost: x\r\nX-API-Key: {canary}\0\r\n\r\n" for canary in CANARIES
+    ]
+    requests += [
+        f"POST /v1/recipients HTTP/1.1\r\nHost: x\r\nX-API-Key: {API_KEY}\r\n{length}\r\n\r\n{EMAIL}\r\n"
+        for length in (f"Content-Length: {EMAIL}", f"Content-Encoding: {EMAIL}\r\nContent-Length: 9",
+                       "Content-Encoding: gzip\r\nContent-Length: 9", "Transfer-Encoding: chunked",
+                       f"Transfer-Encoding: {EMAIL}")
+    ]  # fmt: skip
+    for request in requests:
+        answer = await exchange(gateway_process.gateway.port, request.encode())
+        assert answer is not None
+        assert_no_canary(answer.body.decode() + json.dumps(answer.headers))
+    assert_log_has_no_canary(gateway_process)
+
+
+ALL_CANARIES = " ".join(CANARIES)
+
+
+def _build_errors(code: str, message: str, field: str | None = None) -> bytes:
+    return json.dumps(
+        {"ok": False, "errors": [{"code": code, "message": message, "field": field}]}
+    ).encode()
+
+
+SERVICE_FAULTS = {
+    "a page": Fault("*", "*", status=502, body=f"<html>{ALL_CANARIES}</html>".encode()),
+    "cut JSON": Fault("*", "*", status=200, body=f'{{"ok":true,"recipient":"{ALL_CANARIES}'.encode()),
+    "JSON of another shape": Fault(
+        "*", "*", status=200, body=json.dumps({"ok": True, "recipient": ALL_CANARIES}).encode()
+    ),
+    "an object of another shape": Fault(
+        "*", "*", status=200, body=json.dumps({"ok": True, "recipient": {"id": ALL_CANARIES}}).encode()
+    ),
+    "a list of another shape": Fault(
+        "*", "*", status=200, body=json.dumps({"ok": True, "recipients": [ALL_CANARIES], "meta": ALL_CANARIES}).encode()
+    ),
+    "a redirect": Fault("*", "*", status=302, headers={"Location": f"http://{EMAIL}/{SSN}"}),
+    "headers": Fault("*", "*", status=503, headers={"Retry-After": SSN, "X-Own": ALL_CANARIES, ALL_CANARIES[:15]: "x"}),
+    "a code": Fault("*", "*", status=400, body=_build_errors(EMAIL, "no", SSN)),
+    "a code of an error of its own": Fault("*", "*", status=500, body=_build_errors(EMAIL, "no", SSN)),
+    "a dropped connection": Fault("*", "*", close="before"),
+    "a dropped connection after the work": Fault("*", "*", close="after"),
+    "an encoding": Fault("*", "*", status=200, body=b"x", headers={"Content-Encoding": EMAIL}),
+    "a type": Fault("*", "*", status=200, body=b"x", headers={"Content-Type": EMAIL}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", SERVICE_FAULTS.values(), ids=SERVICE_FAULTS)
+async def test_service_fault_discloses_no_secrets(
+    gateway_process: GatewayProcessUnderTest, fault: Fault
+) -> None:
+    one = await gateway_process.create_objects()
+    for operation in list_requests(one):
+        gateway_process.simulator.service.faults[:] = [replace(fault, times=50)]
+        answer = await gateway_process.request(*operation)
+        if answer.status != 200:
+            assert_no_canary(answer.body.decode())
+    assert_log_has_no_canary(gateway_process)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "invalid_field"),
+        (400, "not_found"),
+        (400, "partner_integration_error"),
+        (403, "not_authorized"),
+        (404, "not_found"),
+        (406, "empty_field"),
+        (429, "invalid_field"),
+        (500, "partner_integration_error"),
+    ],
+)
+async def test_field_error_of_the_service_is_passed_on_and_not_logged(
+    gateway_process: GatewayProcessUnderTest, status: int, code: str
+) -> None:
+    one = await gateway_process.create_objects()
+    for operation in list_requests(one):
+        said = _build_errors(code, f"Not good: {EMAIL}, {SSN}", "firstName")
+        gateway_process.simulator.service.faults[:] = [
+            Fault("*", "*", status=status, body=said, times=50)
+        ]
+        answer = await gateway_process.request(*operation)
+        unsaid = tuple(canary for canary in CANARIES if canary not in (EMAIL, SSN))
+        if answer.status != 200:
+            assert_no_canary(answer.body.decode(), unsaid)
+    assert_log_has_no_canary(gateway_process)
+
+
+async def test_service_timeout_discloses_no_secrets(
+    gateway_process: GatewayProcessUnderTest,
+) -> None:
+    one = await gateway_process.create_objects()
+    for method, path, body in list_requests(one)[:1]:
+        unread = Fault(
+            "GET", "*", status=503, times=1000
+        )  # prevents an immediate confirmation of the write
+        gateway_process.simulator.service.faults[:] = [Fault(method, "*", answer_delay=1), unread]
+        answer = await gateway_process.request(method, path, body)
+        assert answer.status == 500
+        assert_no_canary(answer.body.decode())
+    gateway_process.simulator.service.faults.clear()
+    assert_log_has_no_canary(gateway_process)
+
+
+async def test_client_disconnect_logs_no_secrets(gateway_process: GatewayProcessUnderTest) -> None:
+    body = json.dumps(PERSON).encode()
+    head = f"POST /v1/recipients HTTP/1.1\r\nHost: x\r\nX-API-Key: {API_KEY}\r\nContent-Length: 9999\r\n\r\n"
+    async with await open_connection(gateway_process.gateway.port) as connection:
+        await connection.send(head.encode() + body)
+        await asyncio.sleep(0.05)
+    await gateway_process.request("GET", "/nowhere")
+    assert_log_has_no_canary(gateway_process)
+
+
+async def test_refused_credentials_are_logged_by_access_key_prefix(
+    gateway_process: GatewayProcessUnderTest,
+) -> None:
+    answer = await gateway_process.request("GET", "/recipients", key="a-key-of-a-wrong-pair")
+    assert (answer.status, answer.code) == (403, "invalid_api_key")
+    logged = gateway_process.read_new_log()
+    told = [
+        line for line in gateway_process.gateway.parse_log() if line.get("access_key") == "REFU…"
+    ]
+    assert told
+    assert told[0]["level"] == "error"
+    assert told[0]["environment"] == "sandbox"
+    assert "refused-secret-key" not in logged
+    assert "REFUSEDACCESSKEY" not in logged, "it might be the secret, swapped"
+    assert "a-key-of-a-wrong-pair" not in logged
+    assert "REFUSEDACCESSKEY" not in answer.body.decode()
+
+
+# The signed face.
+
+CANARY_QUERY = "&".join(f"q{number}={quote(one)}" for number, one in enumerate(PERSONAL))
+
+
+def build_signed_request(method: str, target: str, body: bytes = b"", **who: str) -> bytes:
+    pair = {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY, **who}
+    return SigningClient(**pair).build_request(
+        method, target, body, *SIGNED_HEADERS, stamp=int(time.time())
+    )
+
+
+def extract_signature(sent: bytes) -> str:
+    """Returns the signature of a request."""
+    return sent.partition(b"\r\nX-SVC")[0][-64:].decode()
+
+
+async def send_signed(
+    gateway_process: GatewayProcessUnderTest,
+    method: str,
+    target: str,
+    body: bytes = b"",
+    *spoil: tuple[str, str],
+    **who: str,
+) -> tuple[RawResponse, str]:
+    """Sends a signed request with all canaries in headers; returns the answer and signature."""
+    sent = build_signed_request(method, target, body, **who)
+    made = extract_signature(sent)
+    for value, other in spoil:
+        sent = sent.replace(value.encode(), other.encode())
+    answer = await exchange(gateway_process.gateway.port, sent)
+    assert answer is not None
+    return answer, made
+
+
+SIGNED_HEADERS = [
+    *(line for line in HEADERS if not line.startswith(("Authorization", API_KEY))),
+    f"X-API-Key: {API_KEY}",
+]
+
+
+Replacements = tuple[tuple[str, str], ...]
+SIGNED_CASES: dict[str, tuple[int, str, Replacements, dict[str, str]]] = {
+    "a good one": (200, f"/v1/recipients?search=x&{CANARY_QUERY}", (), {}),
+    "about a person": (404, f"/v1/{quote(EMAIL)}/{SSN}", (), {}),
+    "about a batch": (404, f"/v1/batches/{IBAN}/start-processing?{CANARY_QUERY}", (), {}),
+    "to nowhere": (404, f"/v1/%2e%2e/{SSN}", (), {}),
+    "an unknown key": (401, f"/v1/x?{CANARY_QUERY}", (), {"access_key": "CANARYUNKNOWNKEY"}),
+    "another secret": (401, f"/v1/x?{CANARY_QUERY}", (), {"secret_key": "another"}),
+    "no stamp": (401, f"/v1/x?{CANARY_QUERY}", (("Timestamp: ", f"Timestamp: {SSN}"),), {}),
+    "no credentials": (401, f"/v1/x?{CANARY_QUERY}", (("svcsign ", f"svcsign {SECRET_KEY} "),), {}),
+}
+
+
+@pytest.mark.parametrize("case", SIGNED_CASES.values(), ids=SIGNED_CASES)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_signed_request_logs_no_secrets_or_signature(
+    gateway_process: GatewayProcessUnderTest,
+    method: str,
+    case: tuple[int, str, Replacements, dict[str, str]],
+) -> None:
+    status, target, spoil, who = case
+    body = json.dumps(PERSON).encode() if method == "POST" else b""
+    answer, made = await send_signed(gateway_process, method, target, body, *spoil, **who)
+    # A service may look at the Content-Type, which is an IBAN here, before anything else.
+    assert answer.status in ((status, 400) if body and status in (200, 404) else (status,))
+    await until(lambda: bool(gateway_process.read_new_log()))
+    logged = gateway_process.read_new_log()
+    assert "CANARYUNKNOWNKEY" not in logged
+    assert made not in logged
+    assert made not in answer.body.decode()
+    assert_no_canary(answer.body.decode() + json.dumps(answer.headers))
+    assert_log_has_no_canary(gateway_process)
+
+
+@pytest.mark.parametrize("spelled", ["{}", "order-{}.1"])
+async def test_request_id_containing_the_signature_is_not_logged(
+    gateway_process: GatewayProcessUnderTest, spelled: str
+) -> None:
+    sent = SigningClient(ACCESS_KEY, SECRET_KEY).build_request(stamp=int(time.time()))
+    given = spelled.format(extract_signature(sent))
+    answer = await exchange(
+        gateway_process.gateway.port, sent[:-2] + f"X-Request-Id: {given}\r\n\r\n".encode()
+    )
+    assert answer is not None
+    assert answer.status == 200
+    await until(lambda: bool(gateway_process.read_new_log()))
+    assert given not in gateway_process.read_new_log()
+
+
+@pytest.mark.parametrize("fault", SERVICE_FAULTS.values(), ids=SERVICE_FAULTS)
+async def test_service_fault_at_the_signed_interface_logs_no_secrets(
+    gateway_process: GatewayProcessUnderTest, fault: Fault
+) -> None:
+    for method in ("GET", "POST"):
+        gateway_process.simulator.service.faults[:] = [replace(fault, times=1)]
+        begun = len(gateway_process.gateway.parse_log())
+        data = build_signed_request(method, f"/v1/recipients?{CANARY_QUERY}")
+        async with await open_connection(gateway_process.gateway.port) as connection:
+            await connection.send(data)
+            await until(lambda begun=begun: len(gateway_process.gateway.parse_log()) > begun)
+        assert extract_signature(data) not in gateway_process.read_new_log()
+    assert_log_has_no_canary(gateway_process)
+
+
+async def test_log_lines_are_json_and_each_request_has_one(
+    gateway_process: GatewayProcessUnderTest,
+) -> None:
+    before = len(gateway_process.gateway.parse_log())
+    await gateway_process.request("GET", "/recipients")
+    # Writes in doubt of other tests may be logged at the same time.
+    (line,) = [
+        entry
+        for entry in gateway_process.gateway.parse_log()[before:]
+        if entry["event"] == "request"
+    ]
+    assert line["merchant"] == "canary"
+    assert line["operation"] == "list_recipients"
+    assert line["http.route"] == "/v1/recipients"
+    assert line["client.address"] == "127.0.0.1"
+    assert line["duration_ms"] >= line["upstream_duration_ms"] > 0
+    assert "Traceback" not in gateway_process.gateway.read_log()
+
+
+async def test_files_contain_no_secrets_or_personal_data(
+    tmp_path: Path,
+) -> None:
+    async with open_gateway_process(tmp_path) as place:
+        for operation in list_requests(await place.create_objects()):
+            await place.request(*operation)
+    files = _list_written_files(tmp_path)
+    assert {"gateway.db", "gateway.key"} <= {path.name for path in files}
+    for path in files:
+        stored = path.read_bytes().lower()
+        for kind in "br":  # a number that was sent as an id is stored as an id
+            stored = stored.replace(f"{kind}-{SSN}".encode(), b"")
+        for canary in (API_KEY, SECRET_KEY, *PERSONAL):
+            for spelled in (
+                canary.encode(),
+                canary.encode("utf-16-le"),
+                canary.encode().hex().encode(),
+            ):
+                assert spelled.lower() not in stored, (path.name, canary)
+
+
+def _list_written_files(folder: Path) -> list[Path]:
+    """Lists files of the gateway, without the operator's configuration."""
+    return [path for path in folder.iterdir() if path.name != "gateway.toml"]

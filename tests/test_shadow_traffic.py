@@ -1,0 +1,250 @@
+"""Shadow traffic: reads are compared at both services while clients are served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from gateway.config.settings import Comparing
+from tests.gateway.compare.fake_services import PlannedResponse, ReceivedRequest
+from tests.gateway.compare.fake_services import open_fake_service as open_service
+from tests.legacy_and_current import NAME, GatewayBetween
+from tests.legacy_and_current import open_valley as open_any
+from tests.operator_commands import eventually
+from tests.payouts import done, make_batch, make_recipient
+
+
+def open_comparing_gateway(folder: Path, **more: Any) -> Any:
+    """Opens a gateway whose answers come from the current service by default."""
+    sections = more.pop("sections", {})
+    comparing = {"answers": "current", **sections.get("comparing", {})}
+    return open_any(folder, sections={**sections, "comparing": comparing}, **more)
+
+
+async def start_comparing(setup: GatewayBetween, path: str = "/v1/profile/balances") -> None:
+    """Switches the key, and waits until both services are called."""
+    await setup.run_command("modes", "set", "--key", NAME, "compare", "--yes")
+
+    async def are_both_called() -> bool:
+        legacy, current = setup.count_legacy_calls(), setup.count_current_calls()
+        await setup.gateway.request("GET", path)
+        await asyncio.sleep(0.05)
+        return setup.count_legacy_calls() > legacy and setup.count_current_calls() > current
+
+    await eventually(are_both_called)
+
+
+async def load_report(setup: GatewayBetween, *words: str) -> Any:
+    done = await asyncio.to_thread(_run_json_report, setup, *words)
+    (key,) = json.loads(done.stdout)["keys"]
+    assert done.exit_code == (0 if key["ready"] else 1)
+    return key
+
+
+def _run_json_report(setup: GatewayBetween, *words: str) -> Any:
+    return _run_report(setup, "--json", *words)
+
+
+def _run_report(setup: GatewayBetween, *words: str) -> Any:
+    from click.testing import CliRunner
+
+    from gateway.cli import gateway
+
+    arguments = ["compare", "report", *words, "--config", f"{setup.folder}/gateway.toml"]
+    return CliRunner().invoke(gateway, arguments)
+
+
+async def wait_for_count(
+    setup: GatewayBetween, operation: str, number: int, what: str = "compared"
+) -> Any:
+    """Returns the report once it counts at least ``number`` of an operation."""
+    found: list[Any] = []
+
+    async def has_count() -> bool:
+        if not json.loads((await asyncio.to_thread(_run_json_report, setup)).stdout)["keys"]:
+            return False
+        found[:] = [await load_report(setup)]
+        counts = {item["operation"]: item[what] for item in found[0]["operations"]}
+        return counts.get(operation, 0) >= number
+
+    await eventually(has_count)
+    return found[0]
+
+
+async def test_current_service_answers_and_legacy_service_is_compared(
+    tmp_path: Path,
+) -> None:
+    async with open_comparing_gateway(tmp_path) as setup:
+        recipient = await make_recipient(setup.house)
+        await start_comparing(setup)
+        for _ in range(3):
+            await done(setup.house, "GET", f"/recipients/{recipient}")
+        report = await wait_for_count(setup, "read_recipient", 3)
+        assert [
+            difference
+            for difference in report["differences"]
+            if difference["operation"] == "read_recipient"
+        ] == []
+        assert "list_batches" in report["never_seen"]
+        assert "read_recipient" not in report["never_seen"]
+
+
+async def test_legacy_service_answers_if_configured(tmp_path: Path) -> None:
+    sections = {"comparing": {"answers": "legacy"}}
+    async with open_comparing_gateway(tmp_path, apart=True, sections=sections) as setup:
+        assert Comparing().answers == "legacy"
+        await start_comparing(setup)
+        created = await make_recipient(setup.house)
+        assert created in setup.legacy.find_or_create_tenant().recipients
+        assert created not in setup.current.find_or_create_tenant().recipients
+        assert (await setup.house.ask("GET", f"/v1/recipients/{created}")).status == 200
+        report = await wait_for_count(setup, "read_recipient", 1)
+        assert report["ready"] is False
+        assert [
+            (difference["kind"], difference["place"], difference["answers"])
+            for difference in report["differences"]
+            if difference["operation"] == "read_recipient"
+        ] == [("status", "@status", 1)]
+        output = (await asyncio.to_thread(_run_report, setup)).stdout
+        assert "read_recipient: status at @status, in 1 answer\n" in output
+        assert "`cutover import`" in output
+        assert "Never compared: " in output
+
+
+async def test_differences_are_counted_by_field_without_values(tmp_path: Path) -> None:
+    async with open_comparing_gateway(tmp_path) as setup:
+        recipient = await make_recipient(setup.house)
+        await setup.directly("PATCH", f"/v1/recipients/{recipient}", {"status": "disabled"})
+        await start_comparing(setup)
+        await done(setup.house, "GET", f"/recipients/{recipient}")
+        told = await wait_for_count(setup, "read_recipient", 1)
+        (found,) = [
+            difference
+            for difference in told["differences"]
+            if difference["operation"] == "read_recipient"
+        ]
+        assert (found["kind"], found["place"]) == ("value", "recipient.status")
+        assert told["unexplained"] >= 1
+        assert "ada" not in json.dumps(told).lower()
+        (tmp_path / "rules.toml").write_text(
+            '[[ignore]]\npath = "recipient.status"\noperation = "read_recipient"\n'
+            'reason = "to be imported"\n'
+        )
+        explained = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
+        assert explained["unexplained"] == told["unexplained"] - 1
+        (tmp_path / "rules.toml").write_text(
+            '[[present]]\npath = "recipient.status"\nreason = "each has one of its own"\n'
+        )
+        present = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
+        assert present["unexplained"] == explained["unexplained"]
+        (tmp_path / "rules.toml").write_text(
+            '[[ignore]]\npath = "recipient"\nreason = "and all that is below it"\n'
+        )
+        below = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
+        assert below["unexplained"] == explained["unexplained"]
+        forgot = await setup.says("compare", "report", "--forget", "--key", NAME, "--yes")
+        assert forgot.startswith(f"Reset the comparison statistics of key {NAME};")
+        assert json.loads((await asyncio.to_thread(_run_json_report, setup)).stdout) == {"keys": []}
+        again = await setup.says("compare", "report", "--forget", "--key", NAME, "--yes", code=2)
+        assert "nothing was compared for a key of this name" in again
+
+
+async def test_transient_difference_is_not_counted(tmp_path: Path) -> None:
+    """A value changes between the two reads, and is equal on the next comparison."""
+    changed = False
+
+    def respond(_one: ReceivedRequest) -> Any:
+        nonlocal changed
+        answer = {"ok": True, "balances": {}} if changed else {"ok": True, "balances": {"old": 1}}
+        changed = True
+        return PlannedResponse(answer)
+
+    async with open_service(lambda _: {"ok": True, "balances": []}) as current:
+        async with open_service(respond) as legacy:
+            environments = {"sandbox": {"base_url": current.url, "legacy_base_url": legacy.url}}
+            async with open_comparing_gateway(
+                tmp_path, sections={"environments": environments}
+            ) as setup:
+                await setup.says("modes", "set", "--key", NAME, "compare", "--yes")
+
+                async def is_compared() -> bool:
+                    await setup.house.ask("GET", "/v1/profile/balances")
+                    return len(legacy.requests) > 1
+
+                await eventually(is_compared)
+                report = await wait_for_count(setup, "read_balances", 1)
+                assert report["differences"] == []
+
+
+async def test_client_does_not_wait_for_the_compared_service(tmp_path: Path) -> None:
+    release = asyncio.Event()
+    waiting: list[ReceivedRequest] = []
+
+    async def respond_when_released(one: ReceivedRequest) -> Any:
+        waiting.append(one)
+        await release.wait()
+        return {"ok": True}
+
+    sections = {"comparing": {"queue": 2}}
+    async with open_service(respond_when_released) as legacy:
+        async with open_comparing_gateway(
+            tmp_path, legacy_url=legacy.url, sections=sections
+        ) as setup:
+            await setup.says("modes", "set", "--key", NAME, "compare", "--yes")
+
+            async def has_waiting() -> bool:
+                assert (await setup.house.ask("GET", "/v1/profile/balances")).status == 200
+                return bool(waiting)
+
+            await eventually(has_waiting)
+            statuses = [
+                (await setup.house.ask("GET", "/v1/profile/balances")).status for _ in range(20)
+            ]
+            assert statuses == [200] * 20
+            assert not release.is_set()
+            assert len(waiting) <= 4, "so many side by side, and no more"
+            report = await wait_for_count(setup, "read_balances", 10, "dropped")
+            assert report["compared"] == 0
+            release.set()
+
+
+async def test_failure_of_the_compared_service_is_no_difference(tmp_path: Path) -> None:
+    async with open_comparing_gateway(tmp_path) as setup:
+        await start_comparing(setup)
+        setup.breaks_legacy("GET", "/v1/recipients", status=503, body=b"{}", times=3)
+        setup.breaks_legacy("GET", "/v1/recipients", close="before", times=3)
+        for _ in range(6):
+            assert (await setup.house.ask("GET", "/v1/recipients")).status == 200
+        report = await wait_for_count(setup, "list_recipients", 6, "failed")
+        assert [
+            difference
+            for difference in report["differences"]
+            if difference["operation"] == "list_recipients"
+        ] == []
+
+
+async def test_writes_and_batches_of_one_service_are_not_compared(tmp_path: Path) -> None:
+    async with open_comparing_gateway(tmp_path, apart=True) as setup:
+        await start_comparing(setup)
+        recipient = await make_recipient(setup.house)
+        batch = await make_batch(setup.house, recipient, "10.00")
+        await done(setup.house, "GET", f"/batches/{batch}")
+        await done(setup.house, "GET", f"/batches/{batch}/summary")
+        await done(setup.house, "GET", "/batches")
+        await wait_for_count(setup, "list_batches", 1)
+        assert setup.asked_legacy("POST", "*") == 0
+        assert setup.asked_legacy("GET", f"/v1/batches/{batch}*") == 0
+        assert setup.asked_legacy("GET", "/v1/batches") >= 1
+
+
+async def test_sample_setting_limits_compared_requests(tmp_path: Path) -> None:
+    async with open_comparing_gateway(
+        tmp_path, sections={"comparing": {"sample": 0.000001}}
+    ) as setup:
+        await setup.says("modes", "set", "--key", NAME, "compare", "--yes")
+        await asyncio.sleep(1)
+        for _ in range(20):
+            assert (await setup.house.ask("GET", "/v1/profile/balances")).status == 200
+        assert setup.asked_legacy() == 0

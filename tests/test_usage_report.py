@@ -1,0 +1,124 @@
+"""``report usage``: its counts match the log."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Service, start
+from tests.processes import command, configuration, serving
+from tests.running_gateway import KEY, import_lines, settings_for
+from tests.sockets import exchange
+
+USAGE_REQUESTS = [
+    ("GET", "/v1/recipients", KEY["api_key"]),
+    ("GET", "/v1/recipients/R-none", KEY["api_key"]),
+    ("GET", "/v1/nowhere", KEY["api_key"]),
+    ("GET", "/v1/batches", "nobody"),
+    ("GET", "/v1/geography/countries/DE", ""),
+    ("POST", "/v1/recipients", KEY["api_key"]),
+]
+
+
+async def send_request(port: int, method: str, path: str, key: str) -> None:
+    named = f"X-API-Key: {key}\r\n" if key else ""
+    length = "Content-Length: 0\r\n" if method == "POST" else ""
+    await exchange(port, f"{method} {path} HTTP/1.1\r\nHost: x\r\n{named}{length}\r\n".encode())
+
+
+@pytest.fixture
+async def run_gateway_and_read_log(tmp_path: Path) -> list[dict[str, Any]]:
+    """Uses a gateway, restarts it and uses it again; returns its log lines."""
+    simulator = await start(service=Service())
+    (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
+    await import_lines(settings_for(tmp_path, simulator.url), [KEY])
+    lines: list[dict[str, Any]] = []
+    try:
+        for rounds in (7, 5):
+            async with serving(tmp_path) as gateway:
+                requests = [entry for entry in USAGE_REQUESTS for _ in range(rounds)]
+                await asyncio.gather(*(send_request(gateway.port, *entry) for entry in requests))
+                assert await gateway.stop() == 0
+                lines += [line for line in gateway.parse_log() if line["event"] == "request"]
+    finally:
+        await simulator.stop()
+    assert len(lines) == 12 * len(USAGE_REQUESTS)
+    return lines
+
+
+async def test_usage_report_matches_the_log(
+    run_gateway_and_read_log: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    report = json.loads(command("report", "usage", "--json", folder=tmp_path).stdout)
+    counted = {
+        (key["key"], operation["operation"]): (
+            operation["requests"],
+            operation["refused"],
+            operation["failed"],
+        )
+        for key in report["keys"]
+        for operation in key["operations"]
+    }
+    logged = Counter(
+        (line["key"] or "", line["operation"] or "") for line in run_gateway_and_read_log
+    )
+    assert {name: requests for name, (requests, _, _) in counted.items()} == dict(logged)
+    refused = sum(
+        400 <= line["http.response.status_code"] < 500 for line in run_gateway_and_read_log
+    )
+    assert sum(refused for _, refused, _ in counted.values()) == refused
+    (mine,) = [key for key in report["keys"] if key["key"]]
+    assert mine["merchant"] == KEY["merchant"]
+    for operation in mine["operations"]:
+        wrong = (operation["refused"] + operation["failed"]) / operation["requests"]
+        assert operation["error_rate"] == pytest.approx(wrong, abs=1e-4)
+    assert {operation["error_rate"] for operation in mine["operations"]} > {0.0}
+    became = {operation["operation"]: operation["becomes"] for operation in mine["operations"]}
+    assert became["list_recipients"] == ["GET /recipients"]
+    assert "POST /recipients/:id/accounts" in became["create_recipient"]
+
+
+async def test_usage_report_is_printed_as_table_and_csv(
+    run_gateway_and_read_log: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    assert run_gateway_and_read_log
+    rows = list(
+        csv.DictReader(io.StringIO(command("report", "usage", "--csv", folder=tmp_path).stdout))
+    )
+    assert sum(int(row["requests"]) for row in rows) == len(run_gateway_and_read_log)
+    output = command("report", "usage", "--merchant", KEY["merchant"], folder=tmp_path).stdout
+    assert "list_recipients" in output
+    assert "GET /recipients" in output
+    assert "nobody" not in output
+    assert "without a known API key" not in output, "each row is of a key"
+    whole = command("report", "usage", folder=tmp_path).stdout
+    assert "requests without a known API key" in whole
+    assert (
+        "No requests were counted."
+        in command("report", "usage", "--merchant", "another", folder=tmp_path).stdout
+    )
+
+
+async def test_kill_loses_at_most_a_second_of_usage(tmp_path: Path) -> None:
+    simulator = await start(service=Service())
+    (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
+    await import_lines(settings_for(tmp_path, simulator.url), [KEY])
+    try:
+        async with serving(tmp_path) as gateway:
+            await send_request(gateway.port, "GET", "/v1/recipients", KEY["api_key"])
+            await asyncio.sleep(2.5)
+            await send_request(gateway.port, "GET", "/v1/recipients", KEY["api_key"])
+            gateway.process.kill()
+            await gateway.process.wait()
+    finally:
+        await simulator.stop()
+    report = json.loads(command("report", "usage", "--json", folder=tmp_path).stdout)
+    ((one,),) = [key["operations"] for key in report["keys"]]
+    assert one["requests"] in (1, 2)

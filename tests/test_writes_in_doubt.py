@@ -1,0 +1,546 @@
+"""Writes that were sent but not answered: their outcome is read, and they are never sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import select
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.writes import step_records
+from tests.operator_commands import AdjustableClock, Post, disable_immediate_read, eventually, post
+from tests.payouts import WALLET, done, make_batch, make_recipient, payment_ids
+from tests.running_gateway import Got, House, open_house
+from tests.sockets import until
+
+RECIPIENT_BODY = {
+    "type": "individual",
+    "firstName": "Ada",
+    "lastName": "Lovelace",
+    "email": "ada@example.com",
+}
+PAYOUT_BODY = {
+    "primary": {"method": "bank", "currency": "USD"},
+    "accounts": {
+        "bank": {
+            "country": "US",
+            "currency": "USD",
+            "accountNum": "1234567",
+            "routing": "021000021",
+        }
+    },
+}
+
+
+@dataclass
+class GatewayAndService:
+    house: House
+    service: Service
+    ticks: AdjustableClock
+
+    def add_fault(self, method: str, path: str, **what: Any) -> None:
+        self.service.faults.append(Fault(method, path, **what))
+
+    def let_calls_expire(self) -> None:
+        """Advances the clock until no sent call can be executed any more."""
+        self.ticks.ahead_seconds += 60
+
+    def count_calls(self, method: str, path: str) -> int:
+        return len(self.service.list_requests(method, path))
+
+
+@asynccontextmanager
+async def town(
+    folder: Path,
+    seconds: float = 3,
+    *,
+    writes: Any = None,
+    has_immediate_read: bool = False,
+    **switches: Any,
+) -> AsyncIterator[GatewayAndService]:
+    service = Service(options=Switches(**switches), seed=1)
+    simulator: Simulator = await start(service=service)
+    ticks = AdjustableClock()
+    try:
+        upstream = {"timeout_seconds": seconds}
+        sections = {"upstream": upstream, "writes": writes or {}}
+        async with open_house(folder, simulator.url, ticks, **sections) as gateway:
+            with nullcontext() if has_immediate_read else disable_immediate_read():
+                yield GatewayAndService(gateway, service, ticks)
+    finally:
+        await simulator.stop()
+
+
+RESPONSE_FAULTS = [
+    pytest.param({"close": "after"}, id="the connection drops after it was executed"),
+    pytest.param({"answer_delay": 3}, id="the answer does not come in time"),
+    pytest.param({"status": 200, "body": b'{"ok":tr', "executes": True}, id="half an answer comes"),
+    pytest.param({"status": 502, "body": b"<html>", "executes": True}, id="a proxy's page comes"),
+    pytest.param({"status": 401, "body": b"<html>", "executes": True}, id="a proxy's login comes"),
+]
+
+
+@pytest.mark.parametrize("fault", RESPONSE_FAULTS)
+async def test_retry_gets_the_answer_of_an_executed_create(
+    fault: dict[str, Any], tmp_path: Path
+) -> None:
+    async with town(tmp_path) as setup:
+        setup.add_fault("POST", "/v1/recipients", **fault)
+        first = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (first.status, first.body["errors"][0]["code"]) == (500, "internal_server_error")
+        assert "unknown" in first.body["errors"][0]["message"]
+        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert retried.status == 200, retried.text
+        listed = await setup.house.request("GET", "/v1/recipients")
+        assert [recipient["id"] for recipient in listed.body["recipients"]] == [
+            retried.body["recipient"]["id"]
+        ]
+        assert setup.service.created_counts["recipient"] == 1
+        assert (
+            setup.count_calls("POST", "/v1/recipients") <= 1
+        )  # one that is still held up is not counted
+
+
+@pytest.mark.parametrize("fault", [{"close": "before"}, {"status": 524, "body": b"<html>"}])
+async def test_unexecuted_create_is_sent_again_only_once_certain(
+    fault: dict[str, Any], tmp_path: Path
+) -> None:
+    async with town(tmp_path) as setup:
+        setup.add_fault("POST", "/v1/recipients", **fault)
+        first = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert first.status == 500
+        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert retried.status == 500
+        assert 1 <= int(retried.headers["Retry-After"]) <= 60
+        assert setup.count_calls("POST", "/v1/recipients") == 1
+        setup.let_calls_expire()
+        last = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert last.status == 200, last.text
+        assert setup.service.created_counts["recipient"] == 1
+
+
+async def test_identical_requests_are_separate_if_the_first_was_delivered(tmp_path: Path) -> None:
+    async with town(tmp_path) as setup:
+        for _ in range(2):
+            assert (
+                await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+            ).status == 200
+        responses = await asyncio.gather(
+            *(setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
+        )
+        assert [answer.status for answer in responses] == [200, 200]
+        assert sorted("Idempotent-Replayed" in answer.headers for answer in responses) == [
+            False,
+            True,
+        ]
+        assert setup.service.created_counts["recipient"] == 3
+
+
+async def test_delayed_acknowledgement_is_not_a_retry(tmp_path: Path) -> None:
+    """Linux acknowledges the third response on a connection up to 40 ms later than it is read."""
+    async with town(tmp_path) as setup:
+
+        def send(*, times: int) -> http.client.HTTPConnection:
+            connection = http.client.HTTPConnection("127.0.0.1", setup.house.running.port)
+            for _ in range(times):
+                headers = {"X-API-Key": setup.house.api_key, "Content-Type": "application/json"}
+                connection.request("POST", "/v1/recipients", json.dumps(RECIPIENT_BODY), headers)
+                response = connection.getresponse()
+                assert response.read()
+                assert (response.status, response.getheader("Idempotent-Replayed")) == (200, None)
+            return connection
+
+        first = await asyncio.to_thread(send, times=3)
+        (await asyncio.to_thread(send, times=1)).close()
+        first.close()
+        assert setup.service.created_counts["recipient"] == 4
+
+
+async def test_identical_requests_in_flight_are_separate_if_configured(tmp_path: Path) -> None:
+    separate = {"identical_in_flight": "separate"}
+    async with town(tmp_path, writes=separate) as setup:
+        setup.add_fault("POST", "/v1/recipients", answer_delay=0.5)
+        responses = await asyncio.gather(
+            *(setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
+        )
+        assert [answer.status for answer in responses] == [200, 200]
+        assert setup.service.created_counts["recipient"] == 2
+
+
+async def test_waiting_request_is_executed_if_the_first_was_refused(tmp_path: Path) -> None:
+    async with town(tmp_path) as setup:
+        refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Later"}]}'
+        setup.add_fault("POST", "/v1/recipients", status=429, body=refusal, delay=0.5)
+        responses = await asyncio.gather(
+            *(setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
+        )
+        assert sorted(answer.status for answer in responses) == [200, 429]
+        assert setup.service.created_counts["recipient"] == 1
+
+
+async def test_identical_request_after_its_response_is_a_retry_for_replay_seconds(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, writes={"replay_seconds": 60}) as setup:
+        first, retried = [
+            await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2)
+        ]
+        assert (first.status, retried.status) == (200, 200)
+        assert retried.headers["Idempotent-Replayed"] == "true"
+        assert setup.service.created_counts["recipient"] == 1
+
+
+@pytest.mark.parametrize("connection", ["keep-alive", "close"])
+async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
+    connection: str, tmp_path: Path
+) -> None:
+    """The client's machine has the response; the client gives up without reading it."""
+    async with town(tmp_path) as setup:
+        body = json.dumps(RECIPIENT_BODY).encode()
+        head = (
+            "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+            f"Connection: {connection}\r\nX-API-Key: {setup.house.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", setup.house.running.port)) as client:
+            client.sendall(head.encode() + body)
+            await asyncio.to_thread(select.select, [client], [], [], 10)
+            await asyncio.sleep(0.3)
+        # Closed with unread data: a reset.
+        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+        assert setup.service.created_counts["recipient"] == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": 503, "body": b"<html>upstream connect error</html>", "executes": True},
+        {"close": "after"},
+    ],
+)
+async def test_executed_write_is_confirmed_immediately(
+    tmp_path: Path, fault: dict[str, Any]
+) -> None:
+    async with town(tmp_path, sees_at_once=True) as setup:
+        setup.add_fault("POST", "/v1/recipients", **fault)
+        response = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (response.status, response.body["recipient"]["email"]) == (
+            200,
+            RECIPIENT_BODY["email"],
+        )
+        assert setup.service.created_counts["recipient"] == 1
+
+
+async def test_lost_create_is_distinguished_from_an_earlier_identical_one(tmp_path: Path) -> None:
+    async with town(tmp_path) as setup:
+        assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
+        setup.add_fault("POST", "/v1/recipients", close="before")
+        assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 500
+        setup.let_calls_expire()
+        assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
+        assert setup.service.created_counts["recipient"] == 2
+
+
+async def test_start_in_doubt_is_read_before_it_is_sent_again(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path) as setup:
+        recipient = await make_recipient(setup.house)
+        batch = await make_batch(setup.house, recipient, "10.00")
+        setup.add_fault("POST", "/v1/batches/*/start-processing", close="after")
+        path = f"/v1/batches/{batch}/start-processing"
+        assert (await setup.house.request("POST", path)).status == 500
+        retried = await setup.house.request("POST", path)
+        assert (retried.status, retried.body["batch"]["status"]) == (200, "processing")
+        assert len(setup.service.batch_starts) == 1
+        assert setup.count_calls("POST", "/v1/batches/*/start-processing") == 1
+        third = await setup.house.request("POST", path)
+        assert third.body["errors"][0]["code"] == "invalid_status"
+
+
+async def test_next_write_on_a_batch_settles_the_previous_one(tmp_path: Path) -> None:
+    async with town(tmp_path) as setup:
+        recipient = await make_recipient(setup.house)
+        batch = await make_batch(setup.house, recipient, "10.00")
+        setup.add_fault("POST", "/v1/batches/*/start-processing", close="before")
+        assert (
+            await setup.house.request("POST", f"/v1/batches/{batch}/start-processing")
+        ).status == 500
+        early = await setup.house.request("DELETE", f"/v1/batches/{batch}")
+        check_retryable_refusal(early)
+        started_again = await setup.house.request("POST", f"/v1/batches/{batch}/start-processing")
+        assert "is unknown" in started_again.body["errors"][0]["message"]
+        setup.let_calls_expire()
+        late = await setup.house.request("DELETE", f"/v1/batches/{batch}")
+        assert late.status == 200, late.text
+        assert setup.service.batch_starts == []
+
+
+def check_retryable_refusal(response: Got) -> None:
+    """The response to a request of which nothing was sent, because another write is in doubt."""
+    (error,) = response.body["errors"]
+    assert (response.status, error["code"]) == (500, "internal_server_error"), response.text
+    assert int(response.headers["Retry-After"]) > 0
+    assert "another write" in error["message"]
+    assert "nothing of this request was done" in error["message"]
+    assert "is unknown" not in error["message"]
+
+
+async def test_payout_method_write_after_one_in_doubt_is_refused(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path) as setup:
+        created = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        path = f"/v1/recipients/{created.body['recipient']['id']}/payout-methods"
+        setup.add_fault("POST", "/v1/recipients/*/accounts", close="before")
+        lost_response = await setup.house.request("POST", path, PAYOUT_BODY)
+        assert "is unknown" in lost_response.body["errors"][0]["message"]
+        check_retryable_refusal(await setup.house.request("POST", path, WALLET))
+        assert setup.count_calls("POST", "/v1/recipients/*/accounts") == 1
+        setup.let_calls_expire()
+        assert (await setup.house.request("POST", path, WALLET)).status == 200
+
+
+@pytest.mark.parametrize("drafted", [False, True], ids=["created", "of a draft"])
+async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches(
+    drafted: bool, tmp_path: Path
+) -> None:
+    """It pays nobody before its start: a retry makes another, and an operator is told of it."""
+    async with post(tmp_path, inferred=False) as setup:
+        recipient = await make_recipient(setup.gateway)
+        body = {
+            "sourceCurrency": "USD",
+            "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
+        }
+        requests: tuple[Any, ...] = ("POST", "/v1/batches", body)
+        if drafted:
+            batch = (await setup.gateway.request(*requests)).body["batch"]["id"]
+            (payment,) = await payment_ids(setup.gateway, batch)
+            change = {"sourceAmount": "11.00"}
+            await done(setup.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+            requests = ("POST", f"/v1/batches/{batch}/start-processing")
+        before = set(setup.service.find_or_create_tenant().batches)
+        listed = (await setup.run_json_command("batches", "abandoned"))["batches"]
+        setup.add_fault("POST", "/v1/batches", close="after")
+        refused = await setup.gateway.request(*requests)
+        assert (refused.status, int(refused.headers["Retry-After"]) > 0) == (500, True)
+        (lost,) = set(setup.service.find_or_create_tenant().batches) - before
+        sent = setup.count_calls("POST", "/v1/batches")
+        assert (await setup.gateway.request(*requests)).status == 500, "it may still be carried out"
+        assert setup.count_calls("POST", "/v1/batches") == sent
+        assert (await setup.run_json_command("batches", "abandoned"))["batches"] == listed
+        await setup.age_sent_writes()
+
+        async def is_made() -> bool:
+            return (await setup.gateway.request(*requests)).status == 200
+
+        await eventually(is_made, 40)
+        assert setup.count_calls("POST", "/v1/batches") == sent + 1
+        assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
+        report = (await setup.run_json_command("batches", "abandoned"))["batches"]
+        (unseen,) = [answer for answer in report if answer["abandoned"] is None]
+        assert refused.headers["X-Request-Id"] in unseen["what_to_do"]
+        assert "never start it" in unseen["what_to_do"]
+        assert lost not in [entry.batch_id for entry in setup.service.batch_starts]
+
+
+async def test_batch_create_in_doubt_is_found_in_the_list(tmp_path: Path) -> None:
+    async with town(tmp_path) as setup:
+        recipient = await make_recipient(setup.house)
+        await make_batch(setup.house, recipient, "10.00")
+        body = {
+            "sourceCurrency": "USD",
+            "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
+        }
+        setup.add_fault("POST", "/v1/batches", close="after")
+        assert (await setup.house.request("POST", "/v1/batches", body)).status == 500
+        retried = await setup.house.request("POST", "/v1/batches", body)
+        assert retried.status == 200, retried.text
+        assert retried.body["batch"]["amount"] == "10.00"
+        assert setup.service.created_counts["batch"] == 2
+
+
+@pytest.mark.parametrize(
+    "unreadable", [b'{"ok":true}', b'{"ok":true,"data":[]}', b'{"ok":true,"batches":{}}']
+)
+async def test_unreadable_list_does_not_prove_absence(unreadable: bytes, tmp_path: Path) -> None:
+    async with town(tmp_path) as setup:
+        recipient = await make_recipient(setup.house)
+        body = {
+            "sourceCurrency": "USD",
+            "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
+        }
+        setup.add_fault("GET", "/v1/batches", status=200, body=unreadable, times=10_000)
+        setup.add_fault("POST", "/v1/batches", close="after")
+        assert (await setup.house.request("POST", "/v1/batches", body)).status == 500
+        setup.let_calls_expire()
+        assert (await setup.house.request("POST", "/v1/batches", body)).status == 500
+        assert setup.service.created_counts["batch"] == 1
+        setup.service.faults.clear()
+        retried = await setup.house.request("POST", "/v1/batches", body)
+        assert retried.status == 200, retried.text
+        assert setup.service.created_counts["batch"] == 1
+
+
+async def test_change_in_doubt_with_target_amount_in_batch_currency_is_found(
+    tmp_path: Path,
+) -> None:
+    """The payment arrives in the account's currency; it was added, and paid, twice."""
+    async with town(tmp_path) as setup:
+        recipient = await make_recipient(setup.house)
+        path = f"/v1/recipients/{recipient}/payout-methods"
+        in_euros = {
+            "primary": {"method": "bank", "currency": "EUR"},
+            "accounts": {"bank": {"country": "DE", "iban": "DE89370400440532013000"}},
+        }
+        assert (await setup.house.request("POST", path, in_euros)).status == 200
+        batch = f"/v1/batches/{await make_batch(setup.house, recipient, '10.00')}"
+        one = {"recipient": {"id": recipient}, "targetAmount": "7.00", "targetCurrency": "USD"}
+        setup.add_fault("PATCH", "/v1/batches/*", close="after")
+        assert (await setup.house.request("PATCH", batch, {"payments": [one]})).status == 500
+        setup.let_calls_expire()
+        retried = await setup.house.request("PATCH", batch, {"payments": [one]})
+        assert retried.status == 200, retried.text
+        assert setup.service.created_counts["payment"] == 2
+        assert setup.count_calls("PATCH", "/v1/batches/*") == 1
+
+
+async def test_payout_in_doubt_is_completed_without_the_client(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path) as setup:
+        setup.add_fault("POST", "/v1/recipients/*/accounts", close="after")
+        body = {**RECIPIENT_BODY, "payout": PAYOUT_BODY}
+        assert (await setup.house.request("POST", "/v1/recipients", body)).status == 500
+        await until(lambda: setup.count_calls("GET", "/v1/recipients/*") > 0)
+        retried = await setup.house.request("POST", "/v1/recipients", body)
+        assert retried.status == 200, retried.text
+        assert retried.body["recipient"]["payout"]["accounts"]["bank"]["accountNum"].endswith("67")
+        assert (
+            setup.service.created_counts["account"]
+            == setup.service.created_counts["recipient"]
+            == 1
+        )
+
+
+async def settle_and_change_version(setup: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits until no write is in doubt; then changes the steps of all flows."""
+
+    async def is_settled() -> bool:
+        return await setup.run_json_command("writes", "unsettled") == {"writes": []}
+
+    await eventually(is_settled)
+    mark = step_records.fingerprint_step
+    monkeypatch.setattr(step_records, "fingerprint_step", lambda step: f"changed {mark(step)}")
+
+
+@pytest.mark.parametrize("count", [1, 3000])
+async def test_retry_gets_the_settled_answer_after_a_flow_change(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with post(tmp_path, seconds=10) as setup:
+        payment = {
+            "recipient": {"id": await make_recipient(setup.gateway)},
+            "sourceAmount": "10.00",
+        }
+        body = {"sourceCurrency": "USD", "payments": [{**payment, "memo": "m" * 100}] * count}
+        setup.add_fault("POST", "/v1/batches", close="after")
+        assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
+        await settle_and_change_version(setup, monkeypatch)
+        retried = await setup.gateway.request("POST", "/v1/batches", body)
+        assert retried.status == 200, retried.text
+        assert retried.text.startswith('{"ok":true,"batch":{"id":"B-')
+        assert retried.body["batch"]["totalPayments"] == count
+        shown = await setup.gateway.request("GET", f"/v1/batches/{retried.body['batch']['id']}")
+        assert (
+            shown.body["batch"]["amount"] == retried.body["batch"]["amount"] == f"{count * 10}.00"
+        )
+        assert setup.service.created_counts["batch"] == 1
+
+
+async def test_retry_gets_the_settled_answer_with_its_own_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with post(tmp_path) as setup:
+        batch = await make_batch(setup.gateway, await make_recipient(setup.gateway), "10.00")
+        (current,) = (id_ for world in setup.service.tenants.values() for id_ in world.batches)
+        assert current != batch
+        setup.add_fault("POST", "/v1/batches/*/start-processing", close="after")
+        path = f"/v1/batches/{current}/start-processing"
+        assert (await setup.gateway.request("POST", path)).status == 500
+        await settle_and_change_version(setup, monkeypatch)
+        retried = await setup.gateway.request("POST", path)
+        assert (retried.status, retried.body["batch"]["id"]) == (200, current), retried.text
+        assert len(setup.service.batch_starts) == 1
+
+
+async def test_idempotency_key_replays_the_first_answer(tmp_path: Path) -> None:
+    async with town(tmp_path) as setup:
+        key = {"Idempotency-Key": "payday-1"}
+        first = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=key)
+        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=key)
+        assert first.status == retried.status == 200
+        assert first.text == retried.text
+        assert setup.service.created_counts["recipient"] == 1
+        other = await setup.house.request(
+            "POST", "/v1/recipients", {**RECIPIENT_BODY, "firstName": "Augusta"}, headers=key
+        )
+        assert (other.status, other.body["errors"][0]["code"]) == (406, "invalid_field")
+        responses = await asyncio.gather(
+            *(
+                setup.house.request(
+                    "POST",
+                    "/v1/recipients",
+                    RECIPIENT_BODY,
+                    headers={"Idempotency-Key": "payday-2"},
+                )
+                for _ in range(3)
+            )
+        )
+        assert len({answer.text for answer in responses}) == 1
+        assert setup.service.created_counts["recipient"] == 2
+
+
+async def test_disconnected_client_gets_its_answer_on_retry(tmp_path: Path) -> None:
+    async with town(tmp_path, 5) as setup:
+        setup.add_fault("POST", "/v1/recipients", answer_delay=0.5)
+        asking = asyncio.ensure_future(
+            setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        )
+        await until(lambda: setup.service.created_counts["recipient"] == 1)
+        asking.cancel()
+        await asyncio.sleep(0.1)
+        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert retried.status == 200, retried.text
+        assert setup.service.created_counts["recipient"] == 1
+
+
+async def test_client_disconnected_before_any_write_is_served_on_retry(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path, 5) as setup:
+        recipient = await make_recipient(setup.house)
+        body = {
+            "sourceCurrency": "USD",
+            "payments": [
+                {"recipient": {"email": "ada@example.com"}, "sourceAmount": "10.00"},
+                {"recipient": {"id": recipient}, "sourceAmount": "10.00"},
+            ],
+        }
+        setup.add_fault("GET", "/v1/recipients", answer_delay=0.5)
+        asking = asyncio.ensure_future(setup.house.request("POST", "/v1/batches", body))
+        await asyncio.sleep(0.2)
+        asking.cancel()
+        retried = await setup.house.request("POST", "/v1/batches", body)
+        assert retried.status == 200, retried.text
+        await asyncio.sleep(0.5)
+        assert setup.service.created_counts["batch"] == 1
