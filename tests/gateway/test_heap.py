@@ -42,4 +42,4 @@ def test_what_lies_below_something_in_use_goes_back_too() -> None:
 
 async def test_a_running_gateway_gives_back_again_and_again(tmp_path: Path) -> None:
     async with open_house(tmp_path, "http://127.0.0.1:1"):
-        assert "heap" in {task.get_name() for task in asyncio.all_tasks()}
+        assert "heap_trim" in {task.get_name() for task in asyncio.all_tasks()}

@@ -48,11 +48,13 @@ FIRST = {
     "payout_changes": ("payouts",), "payout_methods": ("payouts",),
     "government_ids": ("banks", "recipients"), "balances": ("balances",),
     "funds": ("batches", "balances"), "summaries": ("batches",), "paging": ("pages", "lists"),
-    "money": ("batches", "amounts"), "payment_lists": ("batches",), "geography": ("geography",),
+    "money": ("batches", "amounts"), "payloads": ("batches",), "geography": ("geography",),
     "batch_bodies": ("batches", "amounts"), "batch_reads": ("batches",),
     "batch_views": ("batches", "pages"), "batches": ("batches", "pages"),
     "batch_lists": ("batches", "pages"), "batch_changes": ("batches", "pages"),
-    "payments": ("batches", "pages"), "newest": ("newest", "batches"), "matching": ("batches",), "drafts": ("batches",),
+    "payments": ("batches", "pages"), "newest_payments": ("newest", "batches"), "matching": ("batches",), "drafts": ("batches",),
+    "batch_answers": ("batches", "pages"), "payment_bodies": ("batches", "amounts"), "start_checks": ("batches", "pages"),
+    "recipient_payments": ("recipients", "lists"), "batch_locks": ("batches",), "payment_adds": ("batches",),
     "errors": ("errors", "recipients", "batches"), "field_types": ("recipients", "amounts"),
 }  # fmt: skip
 """What is likely to notice a mutant of a module is asked first; in the end all is."""
@@ -118,7 +120,8 @@ BARE: dict[str, Any] = {
 
 TOLD_BARELY = {
     "balances", "batch_bodies", "batch_changes", "batch_lists", "batch_reads", "batch_views", "batches", "drafts", "funds",
-    "matching", "money", "newest", "paging", "payment_lists", "payments", "recipients", "summaries",
+    "matching", "money", "newest_payments", "paging", "payloads", "payments", "recipients", "summaries",
+    "batch_answers", "batch_locks", "payment_adds", "payment_bodies", "recipient_payments", "start_checks",
 }  # fmt: skip
 """Modules that have to do with what such a service does not tell."""
 

@@ -94,7 +94,10 @@ async def test_who_has_the_token_may_ask_from_anywhere(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "gateway.example", "10.0.0.1"])
 def test_no_admin_port_is_opened_to_others_without_a_token(tmp_path: Path, host: str) -> None:
-    with pytest.raises(Misconfigured, match=r"server\.admin_token_file, or set server\.admin_host"):
+    with pytest.raises(
+        Misconfigured,
+        match=r"set server\.admin_token_file to a file with a token, or server\.admin_host",
+    ):
         check_runnable(settings_for(tmp_path, NOWHERE, server={"admin_host": host}))
 
 

@@ -285,4 +285,4 @@ def test_the_examples_that_are_shipped_can_be_read(path: Path) -> None:
     else:
         read: Any = load_input(path, Rules())
         assert read.steps
-        assert all(step.asked.name for step in read.steps)
+        assert all(step.operation.name for step in read.steps)

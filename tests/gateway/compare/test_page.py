@@ -375,5 +375,5 @@ def test_where_both_are_equal_the_page_says_so(
     page = look(browser, pages["equal"], told)
     assert told == [pages["equal"].as_uri()]
     assert "Equal: 1 answer of each side says the same." in page.inner_text("h1")
-    assert "None in what was compared." in page.inner_text("#differences")
+    assert "No differences found." in page.inner_text("#differences")
     assert page.locator(".filter").count() == 0

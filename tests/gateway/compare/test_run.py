@@ -353,7 +353,7 @@ async def test_both_sides_are_asked_at_the_same_time() -> None:
             await both.wait()  # nobody gets further alone
         return OK
 
-    done = await compared(says, says, "GET /v1/recipients\nGET /v1/batches", side_by_side=1)
+    done = await compared(says, says, "GET /v1/recipients\nGET /v1/batches", concurrency=1)
     assert done.report["counts"]["equal"] == 2
 
 
@@ -362,7 +362,7 @@ async def test_no_more_steps_are_under_way_than_was_said() -> None:
         return Said(OK, wait=0.01)
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(60))
-    done = await compared(says, says, lines, side_by_side=3)
+    done = await compared(says, says, lines, concurrency=3)
     assert done.control.most_at_once == done.candidate.most_at_once == 3
 
 
@@ -381,7 +381,7 @@ async def test_reads_that_may_learn_an_id_wait_for_what_tells_it() -> None:
         return says
 
     lines = "GET /v1/recipients\n" + "\n".join(f"GET /v1/recipients/R-a{n}" for n in range(3))
-    done = await compared(of("a"), of("b"), lines, side_by_side=8)
+    done = await compared(of("a"), of("b"), lines, concurrency=8)
     assert done.report["result"] == "equal"
     assert sorted(done.candidate.lines[1:]) == [f"GET /v1/recipients/R-b{n}" for n in range(3)]
     assert done.report["ids"] == {"paired": 3, "spelled_differently": 3}
@@ -481,7 +481,7 @@ async def test_fields_that_come_and_go_in_control_are_noise() -> None:
         return {"ok": True, "serial": 1} if next(numbers) % 2 else OK
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
-    done = await compared(control, ok, lines, measure_noise=True, side_by_side=1)
+    done = await compared(control, ok, lines, measure_noise=True, concurrency=1)
     assert done.differences() == []
     done = await compared(control, lambda _: {"ok": True, "serial": 2}, lines, measure_noise=True)
     assert done.differences() == []
@@ -574,14 +574,14 @@ LINES = "\n".join(f"GET /v1/payments?page={page}" for page in range(10_000))
 
 async def test_ten_thousand_equal_answers_have_no_difference() -> None:
     same, _ = differs_once_in(0)
-    done = await compared(same, same, LINES, side_by_side=16)
+    done = await compared(same, same, LINES, concurrency=16)
     assert done.report["sentence"] == "Equal: 10,000 answers of each side say the same."
     assert done.report["differences"] == []
     assert done.control.most_at_once <= 16
 
 
 async def test_one_wrong_amount_in_ten_thousand_answers_shows() -> None:
-    done = await compared(*differs_once_in(7_654), LINES, side_by_side=16)
+    done = await compared(*differs_once_in(7_654), LINES, concurrency=16)
     assert done.differences() == [["value", "payments[].amount", 1]]
     (one,) = done.report["differences"][0]["examples"]
     assert (one["control"]["text"], one["candidate"]["text"]) == ("7654.00", "7654.01")
@@ -609,7 +609,7 @@ async def test_two_runs_over_the_same_answers_give_the_same_report() -> None:
         return {"list": [{"id": f"R-{page % 3}y", "n": page}]}
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(40))
-    reports = [await compared(wavers, other, lines, side_by_side=8) for _ in range(2)]
+    reports = [await compared(wavers, other, lines, concurrency=8) for _ in range(2)]
     one, two = (done.report["differences"] for done in reports)
     assert one
     assert one == two

@@ -220,7 +220,7 @@ def test_a_login_by_keyboard_lasts_until_the_logout(browser: Browser, tmp_path: 
             page.wait_for_url("**/login")
             page.keyboard.type("not-the-token-of-this-one")
             page.keyboard.press("Enter")
-            expect(page.get_by_role("alert")).to_contain_text("not the admin token")
+            expect(page.get_by_role("alert")).to_contain_text("The admin token is wrong")
             page.get_by_label("Admin token").fill(TOKEN)
             page.keyboard.press("Enter")
             expect(page.locator("h1")).to_have_text("Overview")

@@ -134,7 +134,7 @@ async def test_with_very_many_keys_names_are_typed(
     visitor: Visitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert '<select id="mode-key"' in (await visitor.get("/switches")).text
-    monkeypatch.setattr("gateway.console.traffic_control.CHOICES", 0)
+    monkeypatch.setattr("gateway.console.traffic_control.MAX_CHOICES", 0)
     page = await visitor.get("/switches")
     assert '<input id="mode-key" name="key"' in page.text
     assert "demo-sandbox</option>" not in page.text

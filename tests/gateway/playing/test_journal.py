@@ -184,7 +184,7 @@ def test_a_request_is_known_again_whenever_its_ids_were_imported(journal: Journa
     def asked(batch: str, payee: str, imported: dict[str, str]) -> Request:
         body = {"recipient": {"id": payee}, "sourceAmount": "8.00"}
         its = Request(datetime.now(UTC), generate_id(), {"id": batch}, body=body)
-        return replace(its, imported=imported)
+        return replace(its, imported_ids=imported)
 
     before = journal.undertaking(OWN_KEY, add, asked("B-OURS", "R-OURS", {}), "a-request")
     names = {"B-THEIRS": "B-OURS", "R-THEIRS": "R-OURS"}

@@ -92,14 +92,14 @@ def numbers(found: ListPage) -> list[int]:
 async def test_what_the_service_can_answer_is_asked_as_the_question_says() -> None:
     memory = Memory(things(25))
     asked = {"page": "2", "pageSize": "10", "orderBy": "name"}
-    found = await memory.find(ask(page=2, page_size=10, ask=asked))
+    found = await memory.find(ask(page=2, page_size=10, native_query=asked))
     assert memory.calls == [Call("GET", PATH, query=asked)]
     assert (numbers(found), found.pages, found.records) == (list(range(10, 20)), 3, 25)
 
 
 async def test_the_service_s_counts_are_believed_over_the_page_size_asked_for() -> None:
     memory = Memory(things(25), most=5)
-    found = await memory.find(ask(page_size=10, ask={"page": "1", "pageSize": "10"}))
+    found = await memory.find(ask(page_size=10, native_query={"page": "1", "pageSize": "10"}))
     assert (numbers(found), found.pages, found.records) == (list(range(5)), 5, 25)
 
 
@@ -111,7 +111,7 @@ async def test_a_page_past_the_end_is_empty_when_the_service_gives_its_last_one_
         return await memory.make(dataclasses.replace(call, query=last))
 
     asked = {"page": "9", "pageSize": "10"}
-    found = await Listing().find(ask(page=9, page_size=10, ask=asked), make, OWNER)
+    found = await Listing().find(ask(page=9, page_size=10, native_query=asked), make, OWNER)
     assert (list(found.rows), found.pages, found.records) == ([], 3, 25)
 
 
@@ -120,7 +120,7 @@ async def test_a_page_past_the_end_is_empty_when_the_service_gives_its_last_one_
 
 async def test_a_scan_reads_large_pages_in_the_order_of_creation_with_what_narrows_it() -> None:
     memory = Memory(things(PAGE_SIZE + 1))
-    await memory.find(ask(narrow={"country": "US"}))
+    await memory.find(ask(prefilter={"country": "US"}))
     sorting = {"orderBy": "createdAt", "sortBy": "asc"}
     asked = [dict(call.query) for call in memory.calls]
     for number in ("1", "2"):
@@ -138,7 +138,7 @@ async def test_a_scan_has_every_row_once(n: int) -> None:
 
 
 async def test_rows_are_kept_by_where_counted_over_all_pages_and_cut_to_the_page() -> None:
-    question = ask(where=lambda row: row["number"] % 3 == 0, page=2, page_size=4)
+    question = ask(is_match=lambda row: row["number"] % 3 == 0, page=2, page_size=4)
     found = await Memory(things(40), most=7).find(question)
     assert (numbers(found), found.pages, found.records) == ([12, 15, 18, 21], 4, 14)
 
@@ -146,7 +146,7 @@ async def test_rows_are_kept_by_where_counted_over_all_pages_and_cut_to_the_page
 @pytest.mark.parametrize("descending", [False, True])
 async def test_ties_are_by_id_ascending_in_either_direction(descending: bool) -> None:
     memory = Memory(things(12), most=5)
-    found = await memory.find(ask(order=lambda row: row["number"] % 2, descending=descending))
+    found = await memory.find(ask(sort_key=lambda row: row["number"] % 2, is_descending=descending))
     even, odd = [0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]
     assert numbers(found) == (odd + even if descending else even + odd)
 
@@ -362,39 +362,41 @@ ASKED = {"page": "1", "pageSize": "10"}
 
 async def test_a_hidden_row_is_in_no_answer_and_in_no_count() -> None:
     rows = [thing(number, hidden=number % 4 == 0) for number in range(40)]
-    found = await Memory(rows, most=7).find(ask(page_size=10, ask=ASKED))
+    found = await Memory(rows, most=7).find(ask(page_size=10, native_query=ASKED))
     assert not any(row["hidden"] for row in found.rows)
     assert (len(found.rows), found.pages, found.records) == (10, 3, 30)
 
 
 async def test_a_service_that_was_seen_to_list_hidden_rows_is_not_asked_in_one_call_again() -> None:
     memory, listing = Memory([thing(0, hidden=True), *things(30)[1:]]), Listing()
-    question = ask(page_size=10, ask=ASKED)
+    question = ask(page_size=10, native_query=ASKED)
     await memory.find(question, listing)
     memory.calls.clear()
-    found = await memory.find(ask(page=2, page_size=10, ask={**ASKED, "page": "2"}), listing)
+    found = await memory.find(
+        ask(page=2, page_size=10, native_query={**ASKED, "page": "2"}), listing
+    )
     assert [call.query["pageSize"] for call in memory.calls] == [str(PAGE_SIZE)]
     assert (numbers(found), found.records) == (list(range(11, 21)), 29)
 
 
 async def test_what_was_seen_of_one_owner_s_list_is_not_presumed_of_another_s() -> None:
     memory, listing = Memory([thing(0, hidden=True), *things(30)[1:]]), Listing()
-    await memory.find(ask(ask=ASKED), listing)
+    await memory.find(ask(native_query=ASKED), listing)
     other = Memory(things(5))
-    await listing.find(ask(ask=ASKED), other.make, Tenant("another", "sandbox"))
-    await listing.find(ask(ask=ASKED), other.make, Tenant("demo", "live"))
+    await listing.find(ask(native_query=ASKED), other.make, Tenant("another", "sandbox"))
+    await listing.find(ask(native_query=ASKED), other.make, Tenant("demo", "live"))
     assert [dict(call.query) for call in other.calls] == [ASKED, ASKED]
 
 
 async def test_hidden_rows_that_are_known_of_are_looked_for_before_one_call_is_believed() -> None:
     rows = [*things(30), thing(99, hidden=True)]
-    found = await Memory(rows).find(ask(page_size=10, ask=ASKED, gone=GONE))
+    found = await Memory(rows).find(ask(page_size=10, native_query=ASKED, excluded_ids=GONE))
     assert (found.pages, found.records) == (3, 30)
 
 
 async def test_a_whole_list_without_hidden_rows_shows_that_the_service_lists_none() -> None:
     memory, listing = Memory(things(30)), Listing()
-    question = ask(page_size=10, ask=ASKED, gone=GONE)
+    question = ask(page_size=10, native_query=ASKED, excluded_ids=GONE)
     await memory.find(question, listing)
     memory.calls.clear()
     await memory.find(question, listing)
@@ -403,7 +405,7 @@ async def test_a_whole_list_without_hidden_rows_shows_that_the_service_lists_non
 
 async def test_a_narrowed_list_without_hidden_rows_shows_nothing_of_the_whole() -> None:
     memory, listing = Memory(things(30)), Listing()
-    question = ask(page_size=10, ask=ASKED, gone=GONE)
+    question = ask(page_size=10, native_query=ASKED, excluded_ids=GONE)
     await memory.find(dataclasses.replace(question, prefilter={"country": "US"}), listing)
     memory.calls.clear()
     await memory.find(question, listing)
