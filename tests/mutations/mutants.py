@@ -259,7 +259,7 @@ def misspelt(word: str) -> str:
 
 
 def _of_table(value: ast.expr) -> Iterator[Found]:
-    if _called(value) == "Fields":
+    if _called(value) == "FieldTable":
         yield from _of_fields(value)
         return
     skipped: set[int] = set()
