@@ -52,8 +52,9 @@ def freeze(
     """Stop writes immediately, in running gateways too; reads continue.
 
     Give --merchant, --environment, both (that merchant in that environment), or --all. A request of
-    several calls that has started is completed, except that no batch is started. Clients get 403
-    not_authorized until you run `unfreeze` with the same options. The command is idempotent.
+    several calls that has started is completed, except that no batch is started. Writes get 500
+    internal_server_error with Retry-After until you run `unfreeze` with the same options. The command
+    is idempotent.
     """
     from gateway.operator.freezes import UnknownMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store

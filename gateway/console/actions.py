@@ -77,7 +77,7 @@ class Action:
 
 FREEZE_EFFECT = (
     "From your confirmation on, every running gateway answers writes (creates, changes, deletions "
-    "and starts) with 403 and a message that says so."
+    "and starts) with 500, a message that says so, and Retry-After."
 )
 
 

@@ -46,4 +46,4 @@ def test_free_memory_below_live_objects_is_returned() -> None:
 
 async def test_running_gateway_trims_heap_periodically(tmp_path: Path) -> None:
     async with open_house(tmp_path, "http://127.0.0.1:1"):
-        assert "heap" in {task.get_name() for task in asyncio.all_tasks()}
+        assert "heap_trim" in {task.get_name() for task in asyncio.all_tasks()}

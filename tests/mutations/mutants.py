@@ -13,23 +13,24 @@ from typing import Literal
 MAPPINGS = Path(__file__).parents[2] / "mappings"
 
 TABLES = (
-    "objects", "batch_views", "errors", "banking", "recipient_queries", "recipient_bodies",
+    "objects", "batch_views", "batch_answers", "errors", "banking", "recipient_queries", "recipient_bodies",
     "payouts", "payout_changes", "payout_methods", "government_ids", "balances", "funds",
-    "summaries", "paging", "money", "payment_lists", "batch_bodies", "batch_reads", "batch_lists", "batch_changes", "batches",
-    "payments", "newest", "recipients", "geography", "field_types", "ids", "recipient_reads", "matching", "drafts",
+    "summaries", "paging", "money", "payloads", "batch_bodies", "payment_bodies", "batch_reads", "batch_lists",
+    "batch_changes", "start_checks", "batches", "payments", "newest_payments", "recipients", "recipient_payments", "geography",
+    "field_types", "ids", "recipient_reads", "matching", "drafts", "batch_locks", "payment_adds",
     "legacy", "current",
 )  # fmt: skip
 """Modules whose tables are broken, row by row."""
 
 FLOWS = (
-    "objects", "batch_views", "recipient_queries", "recipient_bodies", "payouts",
+    "objects", "batch_views", "batch_answers", "recipient_queries", "recipient_bodies", "payouts",
     "payout_changes", "payout_methods", "government_ids", "balances", "funds", "summaries",
-    "paging", "money", "payment_lists", "batch_bodies", "batch_reads", "batch_lists", "batch_changes", "batches", "payments", "newest",
-    "recipients", "matching", "fields", "recipient_reads",
+    "paging", "money", "payloads", "batch_bodies", "payment_bodies", "batch_reads", "batch_lists", "batch_changes",
+    "start_checks", "batches", "payments", "newest_payments", "recipients", "recipient_payments", "matching", "fields", "recipient_reads",
 )  # fmt: skip
 """Modules whose flows are broken as well: their numbers, comparisons, sums, and what is true."""
 
-WORDS = ("paging", "money", "funds", "summaries", "balances", "payment_lists")
+WORDS = ("paging", "money", "funds", "summaries", "balances", "payloads")
 """Of these the fields that their flows name, too: amounts and pages are what they are made of."""
 
 _FIELD_CALLS = {"keep_names", "rename_field", "nest_table", "mark_read_only", "set_in_code"}
@@ -258,7 +259,7 @@ def misspelt(word: str) -> str:
 
 
 def _of_table(value: ast.expr) -> Iterator[Found]:
-    if _called(value) == "Fields":
+    if _called(value) == "FieldTable":
         yield from _of_fields(value)
         return
     skipped: set[int] = set()

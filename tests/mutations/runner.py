@@ -47,11 +47,13 @@ FIRST = {
     "payout_changes": ("payouts",), "payout_methods": ("payouts",),
     "government_ids": ("banks", "recipients"), "balances": ("balances",),
     "funds": ("batches", "balances"), "summaries": ("batches",), "paging": ("pages", "lists"),
-    "money": ("batches", "amounts"), "payment_lists": ("batches",), "geography": ("geography",),
+    "money": ("batches", "amounts"), "payloads": ("batches",), "geography": ("geography",),
     "batch_bodies": ("batches", "amounts"), "batch_reads": ("batches",),
     "batch_views": ("batches", "pages"), "batches": ("batches", "pages"),
     "batch_lists": ("batches", "pages"), "batch_changes": ("batches", "pages"),
-    "payments": ("batches", "pages"), "newest": ("newest", "batches"), "matching": ("batches",), "drafts": ("batches",),
+    "payments": ("batches", "pages"), "newest_payments": ("newest", "batches"), "matching": ("batches",), "drafts": ("batches",),
+    "batch_answers": ("batches", "pages"), "payment_bodies": ("batches", "amounts"), "start_checks": ("batches", "pages"),
+    "recipient_payments": ("recipients", "lists"), "batch_locks": ("batches",), "payment_adds": ("batches",),
     "errors": ("errors", "recipients", "batches"), "field_types": ("recipients", "amounts"),
 }  # fmt: skip
 """Tags of the sequences most likely to reveal a mutant of a module; all are played in the end."""
@@ -119,7 +121,8 @@ BARE_SWITCHES: dict[str, Any] = {
 
 MODULES_FOR_BARE_SERVICE = {
     "balances", "batch_bodies", "batch_changes", "batch_lists", "batch_reads", "batch_views", "batches", "drafts", "funds",
-    "matching", "money", "newest", "paging", "payment_lists", "payments", "recipients", "summaries",
+    "matching", "money", "newest_payments", "paging", "payloads", "payments", "recipients", "summaries",
+    "batch_answers", "batch_locks", "payment_adds", "payment_bodies", "recipient_payments", "start_checks",
 }  # fmt: skip
 """Modules that have to do with what such a service does not tell."""
 

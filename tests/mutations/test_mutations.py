@@ -67,7 +67,7 @@ BROKEN = {
     "objects.ADDRESS: city sent off by one": "recipient.address.city",
     "objects.PAYMENT: sourceAmount shown off by one": "payments[].sourceAmount",
     "batch_views.BATCH: description set apart": "batch.description",
-    "errors.STATUS: 'not_found' off by one": "@status",
+    "errors.STATUS_BY_CODE: 'not_found' off by one": "@status",
     "paging.build_meta: 'records' misspelt": "meta.records",
     "batches.list_batches: True turned round": "batches[].amount",
 }

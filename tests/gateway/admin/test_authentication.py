@@ -89,7 +89,8 @@ async def test_token_admits_any_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "gateway.example", "10.0.0.1"])
 def test_public_admin_port_requires_token(tmp_path: Path, host: str) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"server\.admin_token_file, or set server\.admin_host"
+        ConfigurationError,
+        match=r"set server\.admin_token_file to a file with a token, or server\.admin_host",
     ):
         check_runnable(settings_for(tmp_path, UNREACHABLE_URL, server={"admin_host": host}))
 

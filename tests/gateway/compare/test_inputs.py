@@ -289,4 +289,4 @@ def test_shipped_examples_are_valid(path: Path) -> None:
     else:
         read: Any = load_input(path, Rules())
         assert read.steps
-        assert all(step.asked.name for step in read.steps)
+        assert all(step.operation.name for step in read.steps)

@@ -391,7 +391,7 @@ async def test_both_sides_are_requested_concurrently() -> None:
         return OK
 
     comparison = await run_comparison(
-        says, says, "GET /v1/recipients\nGET /v1/batches", side_by_side=1
+        says, says, "GET /v1/recipients\nGET /v1/batches", concurrency=1
     )
     assert comparison.report["counts"]["equal"] == 2
 
@@ -401,7 +401,7 @@ async def test_concurrency_limit_of_steps_holds() -> None:
         return PlannedResponse(OK, delay_seconds=0.01)
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(60))
-    comparison = await run_comparison(says, says, lines, side_by_side=3)
+    comparison = await run_comparison(says, says, lines, concurrency=3)
     assert (
         comparison.control.max_concurrent_requests
         == comparison.candidate.max_concurrent_requests
@@ -426,7 +426,7 @@ async def test_reads_that_need_an_id_wait_for_its_source() -> None:
         return says
 
     lines = "GET /v1/recipients\n" + "\n".join(f"GET /v1/recipients/R-a{n}" for n in range(3))
-    comparison = await run_comparison(of("a"), of("b"), lines, side_by_side=8)
+    comparison = await run_comparison(of("a"), of("b"), lines, concurrency=8)
     assert comparison.report["result"] == "equal"
     assert sorted(comparison.candidate.lines[1:]) == [
         f"GET /v1/recipients/R-b{n}" for n in range(3)
@@ -537,9 +537,7 @@ async def test_unstable_fields_of_control_are_noise() -> None:
         return {"ok": True, "serial": 1} if next(numbers) % 2 else OK
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
-    comparison = await run_comparison(
-        control, respond_ok, lines, measure_noise=True, side_by_side=1
-    )
+    comparison = await run_comparison(control, respond_ok, lines, measure_noise=True, concurrency=1)
     assert comparison.list_differences() == []
     comparison = await run_comparison(
         control, lambda _: {"ok": True, "serial": 2}, lines, measure_noise=True
@@ -640,7 +638,7 @@ TEN_THOUSAND_READS = "\n".join(f"GET /v1/payments?page={page}" for page in range
 
 async def test_ten_thousand_equal_answers_have_no_difference() -> None:
     same, _ = build_services_with_one_difference(0)
-    comparison = await run_comparison(same, same, TEN_THOUSAND_READS, side_by_side=16)
+    comparison = await run_comparison(same, same, TEN_THOUSAND_READS, concurrency=16)
     assert comparison.report["sentence"] == "Equal: 10,000 answers of each side say the same."
     assert comparison.report["differences"] == []
     assert comparison.control.max_concurrent_requests <= 16
@@ -648,7 +646,7 @@ async def test_ten_thousand_equal_answers_have_no_difference() -> None:
 
 async def test_one_wrong_amount_in_ten_thousand_answers_is_found() -> None:
     comparison = await run_comparison(
-        *build_services_with_one_difference(7_654), TEN_THOUSAND_READS, side_by_side=16
+        *build_services_with_one_difference(7_654), TEN_THOUSAND_READS, concurrency=16
     )
     assert comparison.list_differences() == [["value", "payments[].amount", 1]]
     (one,) = comparison.report["differences"][0]["examples"]
@@ -677,7 +675,7 @@ async def test_equal_answers_give_equal_reports() -> None:
         return {"list": [{"id": f"R-{page % 3}y", "n": page}]}
 
     lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(40))
-    reports = [await run_comparison(wavers, other, lines, side_by_side=8) for _ in range(2)]
+    reports = [await run_comparison(wavers, other, lines, concurrency=8) for _ in range(2)]
     one, two = (comparison.report["differences"] for comparison in reports)
     assert one
     assert one == two

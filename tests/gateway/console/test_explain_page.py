@@ -66,7 +66,7 @@ def find_textarea(text: str) -> str:
     [
         ("", "No address was given"),
         ("curl -X POST /v1/nowhere", "is not an operation of the legacy interface"),
-        ("curl -X POST /v1/recipients -d '{", "A quote is open"),
+        ("curl -X POST /v1/recipients -d '{", "Unclosed quote"),
         ("curl -X POST /v1/recipients -d '{'", "The body cannot be read: not JSON"),
         ("curl -X POST /v1/recipients -d @/etc/hostname", "Files are not read"),
         ("curl -X POST /v1/recipients -d @-", "Files are not read"),

@@ -146,7 +146,7 @@ async def test_key_names_are_typed_if_there_are_too_many_to_list(
     console_client: ConsoleClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert '<select id="mode-key"' in (await console_client.get("/switches")).text
-    monkeypatch.setattr("gateway.console.traffic_control.CHOICES", 0)
+    monkeypatch.setattr("gateway.console.traffic_control.MAX_CHOICES", 0)
     page = await console_client.get("/switches")
     assert '<input id="mode-key" name="key"' in page.text
     assert "demo-sandbox</option>" not in page.text

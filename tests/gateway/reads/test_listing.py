@@ -92,14 +92,16 @@ def list_numbers(result: ListPage) -> list[int]:
 async def test_query_that_service_supports_is_forwarded() -> None:
     memory = InMemoryList(build_rows(25))
     query = {"page": "2", "pageSize": "10", "orderBy": "name"}
-    result = await memory.find(build_query(page=2, page_size=10, ask=query))
+    result = await memory.find(build_query(page=2, page_size=10, native_query=query))
     assert memory.calls == [Call("GET", PATH, query=query)]
     assert (list_numbers(result), result.pages, result.records) == (list(range(10, 20)), 3, 25)
 
 
 async def test_counts_of_service_override_requested_page_size() -> None:
     memory = InMemoryList(build_rows(25), most=5)
-    result = await memory.find(build_query(page_size=10, ask={"page": "1", "pageSize": "10"}))
+    result = await memory.find(
+        build_query(page_size=10, native_query={"page": "1", "pageSize": "10"})
+    )
     assert (list_numbers(result), result.pages, result.records) == (list(range(5)), 5, 25)
 
 
@@ -111,7 +113,9 @@ async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() ->
         return await memory.make(dataclasses.replace(call, query=last))
 
     query = {"page": "9", "pageSize": "10"}
-    result = await ListReader().query(build_query(page=9, page_size=10, ask=query), make, OWNER)
+    result = await ListReader().query(
+        build_query(page=9, page_size=10, native_query=query), make, OWNER
+    )
     assert (list(result.rows), result.pages, result.records) == ([], 3, 25)
 
 
@@ -120,7 +124,7 @@ async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() ->
 
 async def test_scan_reads_large_pages_by_creation_date_with_narrowing_filters() -> None:
     memory = InMemoryList(build_rows(PAGE_SIZE + 1))
-    await memory.find(build_query(narrow={"country": "US"}))
+    await memory.find(build_query(prefilter={"country": "US"}))
     sorting = {"orderBy": "createdAt", "sortBy": "asc"}
     queries = [dict(call.query) for call in memory.calls]
     for number in ("1", "2"):
@@ -138,7 +142,7 @@ async def test_scan_returns_every_row_once(n: int) -> None:
 
 
 async def test_filtered_rows_are_counted_over_all_pages_and_paged() -> None:
-    question = build_query(where=lambda row: row["number"] % 3 == 0, page=2, page_size=4)
+    question = build_query(is_match=lambda row: row["number"] % 3 == 0, page=2, page_size=4)
     result = await InMemoryList(build_rows(40), most=7).find(question)
     assert (list_numbers(result), result.pages, result.records) == ([12, 15, 18, 21], 4, 14)
 
@@ -147,7 +151,7 @@ async def test_filtered_rows_are_counted_over_all_pages_and_paged() -> None:
 async def test_ties_are_ordered_by_ascending_id_in_both_directions(descending: bool) -> None:
     memory = InMemoryList(build_rows(12), most=5)
     result = await memory.find(
-        build_query(order=lambda row: row["number"] % 2, descending=descending)
+        build_query(sort_key=lambda row: row["number"] % 2, is_descending=descending)
     )
     even, odd = [0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]
     assert list_numbers(result) == (odd + even if descending else even + odd)
@@ -375,18 +379,20 @@ PAGE_QUERY = {"page": "1", "pageSize": "10"}
 
 async def test_hidden_row_is_neither_returned_nor_counted() -> None:
     rows = [build_row(number, hidden=number % 4 == 0) for number in range(40)]
-    result = await InMemoryList(rows, most=7).find(build_query(page_size=10, ask=PAGE_QUERY))
+    result = await InMemoryList(rows, most=7).find(
+        build_query(page_size=10, native_query=PAGE_QUERY)
+    )
     assert not any(row["hidden"] for row in result.rows)
     assert (len(result.rows), result.pages, result.records) == (10, 3, 30)
 
 
 async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
     memory, listing = InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]), ListReader()
-    question = build_query(page_size=10, ask=PAGE_QUERY)
+    question = build_query(page_size=10, native_query=PAGE_QUERY)
     await memory.find(question, listing)
     memory.calls.clear()
     result = await memory.find(
-        build_query(page=2, page_size=10, ask={**PAGE_QUERY, "page": "2"}), listing
+        build_query(page=2, page_size=10, native_query={**PAGE_QUERY, "page": "2"}), listing
     )
     assert [call.query["pageSize"] for call in memory.calls] == [str(PAGE_SIZE)]
     assert (list_numbers(result), result.records) == (list(range(11, 21)), 29)
@@ -394,24 +400,26 @@ async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
 
 async def test_hidden_rows_are_tracked_per_tenant() -> None:
     memory, listing = InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]), ListReader()
-    await memory.find(build_query(ask=PAGE_QUERY), listing)
+    await memory.find(build_query(native_query=PAGE_QUERY), listing)
     other = InMemoryList(build_rows(5))
-    await listing.query(build_query(ask=PAGE_QUERY), other.make, Tenant("another", "sandbox"))
-    await listing.query(build_query(ask=PAGE_QUERY), other.make, Tenant("demo", "live"))
+    await listing.query(
+        build_query(native_query=PAGE_QUERY), other.make, Tenant("another", "sandbox")
+    )
+    await listing.query(build_query(native_query=PAGE_QUERY), other.make, Tenant("demo", "live"))
     assert [dict(call.query) for call in other.calls] == [PAGE_QUERY, PAGE_QUERY]
 
 
 async def test_known_hidden_rows_are_searched_before_single_call_is_trusted() -> None:
     rows = [*build_rows(30), build_row(99, hidden=True)]
     result = await InMemoryList(rows).find(
-        build_query(page_size=10, ask=PAGE_QUERY, gone=HIDDEN_IDS)
+        build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
     )
     assert (result.pages, result.records) == (3, 30)
 
 
 async def test_full_scan_without_hidden_rows_allows_single_calls() -> None:
     memory, listing = InMemoryList(build_rows(30)), ListReader()
-    question = build_query(page_size=10, ask=PAGE_QUERY, gone=HIDDEN_IDS)
+    question = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
     await memory.find(question, listing)
     memory.calls.clear()
     await memory.find(question, listing)
@@ -420,7 +428,7 @@ async def test_full_scan_without_hidden_rows_allows_single_calls() -> None:
 
 async def test_narrowed_scan_without_hidden_rows_proves_nothing() -> None:
     memory, listing = InMemoryList(build_rows(30)), ListReader()
-    question = build_query(page_size=10, ask=PAGE_QUERY, gone=HIDDEN_IDS)
+    question = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
     await memory.find(dataclasses.replace(question, prefilter={"country": "US"}), listing)
     memory.calls.clear()
     await memory.find(question, listing)
