@@ -4,7 +4,7 @@ It reads a line of JSON on standard input for each gateway that is to run, and f
 been imported once need not be again. SIGUSR1 puts a gateway's monotonic clock a minute ahead, so
 that nobody has to wait for the time after which a stamp is refused; the product has no such thing.
 
-    {"name", "settings": {sections}, "gone_seconds"?}   asks for one
+    {"name", "settings": {sections}, "lease_seconds"?}   asks for one
     {"name", "pid", "port"}                             it accepts connections
     {"name", "pid", "code"}                             it has ended; code is negative for a signal
 """
@@ -53,7 +53,7 @@ async def run_forked_gateway(order: dict[str, Any]) -> None:
             {"name": order["name"], "pid": os.getpid(), "port": running.port}
         ),
         monotonic=lambda: time.monotonic() + ahead[0],
-        gone_seconds=order.get("gone_seconds"),
+        lease_seconds=order.get("lease_seconds"),
     )
 
 

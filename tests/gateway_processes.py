@@ -66,14 +66,14 @@ class GatewayForker:
     started_count: int = 0
 
     async def start(
-        self, settings: Settings, folder: Path, gone_seconds: float | None = None
+        self, settings: Settings, folder: Path, lease_seconds: float | None = None
     ) -> GatewayProcess:
         self.started_count += 1
         name, log = f"child {self.started_count}", folder / "stderr"
         order: dict[str, Any] = {"name": name, "log": str(log)}
         order["settings"] = settings.model_dump(mode="json", exclude_unset=True)
-        if gone_seconds is not None:
-            order["gone_seconds"] = gone_seconds
+        if lease_seconds is not None:
+            order["lease_seconds"] = lease_seconds
         self.starting[name] = asyncio.get_running_loop().create_future()
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order).encode() + b"\n")

@@ -89,13 +89,13 @@ async def open_house(
     folder: Path,
     base_url: str,
     monotonic: Callable[[], float] = time.monotonic,
-    gone_seconds: float = LEASE_TTL_SECONDS,
+    lease_seconds: float = LEASE_TTL_SECONDS,
     **sections: Mapping[str, Any],
 ) -> AsyncIterator[House]:
     """Runs a gateway in front of ``base_url`` with one API key."""
     settings = settings_for(folder, base_url, **sections)
     await import_lines(settings, [KEY])
-    gateway_context = run_gateway(settings, monotonic=monotonic, gone_seconds=gone_seconds)
+    gateway_context = run_gateway(settings, monotonic=monotonic, lease_seconds=lease_seconds)
     async with gateway_context as running, aiohttp.ClientSession() as session:
         yield House(running, settings, session)
 
@@ -104,12 +104,12 @@ async def run_until_shutdown(
     settings: Settings,
     started: Callable[[RunningGateway], None],
     monotonic: Callable[[], float] = time.monotonic,
-    gone_seconds: float | None = None,
+    lease_seconds: float | None = None,
 ) -> None:
     """Runs a gateway as the command does, until the process gets SIGTERM."""
     shutdown = install_shutdown_event()
-    gone_seconds = LEASE_TTL_SECONDS if gone_seconds is None else gone_seconds
-    running_gateway = run_gateway(settings, monotonic=monotonic, gone_seconds=gone_seconds)
+    lease_seconds = LEASE_TTL_SECONDS if lease_seconds is None else lease_seconds
+    running_gateway = run_gateway(settings, monotonic=monotonic, lease_seconds=lease_seconds)
     async with running_gateway as running:
         started(running)
         await shutdown.wait()

@@ -139,7 +139,7 @@ async def test_full_disk_is_reported_by_readiness_without_writes(
 ) -> None:
     monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
     simulator = await start(service=Service(seed=1))
-    async with open_house(tmp_path, simulator.url, gone_seconds=0.8) as gateway:
+    async with open_house(tmp_path, simulator.url, lease_seconds=0.8) as gateway:
 
         async def load_state_fault() -> str | None:
             """What is wrong with it, as `/readyz` says."""

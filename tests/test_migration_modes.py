@@ -746,7 +746,7 @@ async def test_write_abandoned_while_waiting_for_a_connection_is_not_sent(
     tmp_path: Path,
 ) -> None:
     """After a long pause of its process, an operator may have settled the write as not sent."""
-    sections = {"upstream": {"connections": 1, "timeout_seconds": 5}, "gone_seconds": 0.4}
+    sections = {"upstream": {"connections": 1, "timeout_seconds": 5}, "lease_seconds": 0.4}
     async with open_valley(tmp_path, apart=True, sections=sections) as setup:
         await setup.set_mode("forward")
         recipient = await make_recipient(setup.gateway)

@@ -220,7 +220,7 @@ class Gateway:
     network: Network
     state: SimulatedStore
     report_problem: Callable[[str], None]
-    gone_seconds: float
+    lease_seconds: float
     serving: dict[asyncio.Task[None], None] = field(default_factory=dict)
     is_open: bool = False
 
@@ -232,14 +232,14 @@ class Gateway:
         self._clock = clock
         self._ids = ids
         self._journal = Journal(
-            store, ledger, clock, self.gone_seconds, lambda: f"{ids.getrandbits(128):032x}"
+            store, ledger, clock, self.lease_seconds, lambda: f"{ids.getrandbits(128):032x}"
         )
         self._settler = OutcomePolicy(self._journal, clock)
         inferred = OptionalEndpoints("auto", CapabilityCache(ledger), process.wall)
         self._player = FlowExecutor(
             wire, ledger, Vocabulary(), inferred, recent_reads=RecentReads(), policy=self._settler
         )
-        instances = Heartbeats(store, self._journal.instance, self.gone_seconds, process.monotonic)
+        instances = Heartbeats(store, self._journal.instance, self.lease_seconds, process.monotonic)
         self._settling = WriteReconciler(
             store, self._journal, self._player, self._settler, instances
         )
@@ -339,7 +339,7 @@ async def start_gateway(
     report_problem: Callable[[str], None],
     *,
     shared: bool,
-    gone_seconds: float,
+    lease_seconds: float,
 ) -> Gateway:
     """Starts a gateway in a new process; it is not open if it was killed meanwhile."""
     process = Process(random.Random(random_source.randrange(1 << 30)))
@@ -348,7 +348,7 @@ async def start_gateway(
         network,
         SimulatedStore(process, engine, shared=shared),
         report_problem,
-        gone_seconds,
+        lease_seconds,
     )
     start = process.start_task(gateway.open(random.Random(random_source.randrange(1 << 30))))
     try:

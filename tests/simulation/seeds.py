@@ -85,7 +85,7 @@ class Simulation:
     conditions: Conditions
     network: Network
     engine: AsyncEngine
-    gone_seconds: float = 8.0
+    lease_seconds: float = 8.0
     is_calm: bool = False
     gateways: list[Gateway] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Simulation:
             self.random_source,
             self.problems.append,
             shared=self.conditions.gateways > 1,
-            gone_seconds=self.gone_seconds,
+            lease_seconds=self.lease_seconds,
         )
         gateway.state.fault_rate = 0.0 if self.is_calm else self.conditions.state
         if at < len(self.gateways):

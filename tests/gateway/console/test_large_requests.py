@@ -142,8 +142,8 @@ async def test_requests_of_another_process_are_marked(
     more: Any = {"state": where, "upstream": {"timeout_seconds": WAIT_SECONDS}}
     async with (
         open_held_service() as service,
-        open_house(tmp_path, service.url, gone_seconds=2, **more) as gateway,
-        open_house(tmp_path, service.url, gone_seconds=2, **more) as other,
+        open_house(tmp_path, service.url, lease_seconds=2, **more) as gateway,
+        open_house(tmp_path, service.url, lease_seconds=2, **more) as other,
         open_console_client(other.running.admin_url) as visitor,
     ):
         creating_batch = start_batch_create(gateway)

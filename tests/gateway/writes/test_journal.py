@@ -188,7 +188,7 @@ def test_request_fingerprint_is_independent_of_id_import(journal: Journal) -> No
     def asked(batch: str, payee: str, imported: dict[str, str]) -> Request:
         body = {"recipient": {"id": payee}, "sourceAmount": "8.00"}
         request = Request(datetime.now(UTC), generate_id(), {"id": batch}, body=body)
-        return replace(request, imported=imported)
+        return replace(request, imported_ids=imported)
 
     before = journal.build_record(API_KEY, add, asked("B-OURS", "R-OURS", {}), "a-request")
     names = {"B-THEIRS": "B-OURS", "R-THEIRS": "R-OURS"}
