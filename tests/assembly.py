@@ -30,8 +30,8 @@ from gateway.legacy_api.routes import Routes
 from gateway.reads.listing import ListReader
 from gateway.reads.recent_reads import RecentReads
 from gateway.reads.recipient_cache import RecipientCaches
-from gateway.storage import Ledger, Store, Tenant, open_store
-from gateway.storage.alias_ids import Ids
+from gateway.storage import ObjectStateStore, Store, Tenant, open_store
+from gateway.storage.alias_ids import AliasIds
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
 from gateway.upstream.client import Reply, open_upstream
@@ -83,12 +83,12 @@ class InProcessUpstream:
 @dataclass
 class GatewayParts:
     store: Store
-    ledger: Ledger
+    ledger: ObjectStateStore
     journal: Journal
     player: FlowExecutor
     settling: WriteReconciler
     guard: IdempotencyGuard
-    ids: Ids
+    ids: AliasIds
 
     async def answer_request(
         self, settings: Settings, tenant: Tenant, method: str, target: str, body: Any = None
@@ -147,11 +147,11 @@ def assemble_parts(
     *,
     clock: ServiceClock | None = None,
     learned: CapabilityCache | None = None,
-    rows: Callable[[Store, Ledger, Journal], OperationRepository] | None = None,
+    rows: Callable[[Store, ObjectStateStore, Journal], OperationRepository] | None = None,
 ) -> GatewayParts:
     """``rows`` replaces the repository of the journal."""
     clock = clock or ServiceClock()
-    ledger, ids = Ledger(store), Ids(store, settings.legacy.stand_ins)
+    ledger, ids = ObjectStateStore(store), AliasIds(store, settings.legacy.stand_ins)
     journal = Journal(store, ledger, clock)
     journal.operations = rows(store, ledger, journal) if rows else journal.operations
     settler = OutcomePolicy(journal, clock)
@@ -174,11 +174,14 @@ def assemble_parts(
 
 @asynccontextmanager
 async def open_gateway_parts(
-    settings: Settings, rows: Callable[[Store, Ledger, Journal], OperationRepository] | None = None
+    settings: Settings,
+    rows: Callable[[Store, ObjectStateStore, Journal], OperationRepository] | None = None,
 ) -> AsyncIterator[GatewayParts]:
     """Parts in front of a service over HTTP."""
     clock = ServiceClock()
     async with open_store(create_database(settings.state)) as store:
-        learned = await load_capabilities(Ledger(store), settings.environments.select_configured())
+        learned = await load_capabilities(
+            ObjectStateStore(store), settings.environments.select_configured()
+        )
         async with open_upstream(settings, clock=clock, capabilities=learned) as upstream:
             yield assemble_parts(settings, store, upstream, clock=clock, learned=learned, rows=rows)

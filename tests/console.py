@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import Store, Tenant, open_store
 from gateway.storage.difference_rows import Tally, TallyKey, add_tallies
 from gateway.storage.durations import Durations
 from gateway.storage.traffic_rows import SPAN_LENGTH, Span, Traffic, find_span_start
 from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage
 from tests.operator_commands import disable_immediate_read
-from tests.payouts import make_batch, make_recipient
-from tests.running_gateway import KEY, House, import_lines, open_house
+from tests.payouts import create_batch, create_recipient
+from tests.running_gateway import KEY, GatewayUnderTest, import_api_keys, open_gateway
 
 TOKEN = "a-token-of-some-length"
 
@@ -58,7 +58,7 @@ class Answer(NamedTuple):
 class ConsoleUnderTest:
     """A gateway with its console, and its service."""
 
-    gateway: House
+    gateway: GatewayUnderTest
     simulator: Simulator
 
     @property
@@ -112,14 +112,14 @@ async def open_console(
     folder: Path, **sections: Mapping[str, Any]
 ) -> AsyncIterator[ConsoleUnderTest]:
     """An unused gateway in front of a simulator without the optional endpoints."""
-    simulator = await start(
-        service=Service(seed=1, options=Switches(inferred=False)), legacy_port=0
+    simulator = await start_simulator(
+        service=Service(seed=1, options=ServiceOptions(inferred=False)), legacy_port=0
     )
     assert simulator.legacy
     environment = {"base_url": simulator.url, "legacy_base_url": simulator.legacy.url}
     named = {"environments": {KEY["environment"]: environment}, **sections}
     try:
-        async with open_house(folder, simulator.url, **named) as gateway:
+        async with open_gateway(folder, simulator.url, **named) as gateway:
             yield ConsoleUnderTest(gateway, simulator)
     finally:
         await simulator.stop()
@@ -131,7 +131,7 @@ async def fill_history(seen: ConsoleUnderTest, folder: Path) -> None:
     await gateway.import_key(
         api_key="a-key-that-is-nearly-used-up", name="nightly", requests_per_hour=12
     )
-    await import_lines(
+    await import_api_keys(
         gateway.settings,
         [
             {
@@ -151,8 +151,8 @@ async def fill_history(seen: ConsoleUnderTest, folder: Path) -> None:
         await gateway.request(
             "GET", "/v1/recipients", headers={"X-API-Key": "a-key-that-is-nearly-used-up"}
         )
-    recipient = await make_recipient(gateway)
-    batch = await make_batch(gateway, recipient, "10.00")
+    recipient = await create_recipient(gateway)
+    batch = await create_batch(gateway, recipient, "10.00")
     await gateway.request("DELETE", f"/v1/batches/{batch}")
     seen.simulator.inject_fault(Fault("POST", "/v1/recipients/*/accounts", close="after"))
     with disable_immediate_read():

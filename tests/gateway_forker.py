@@ -27,7 +27,7 @@ from typing import Any
 import uvloop
 
 from gateway.config.settings import Settings
-from tests.running_gateway import configure_logging, open_house, run_until_shutdown
+from tests.running_gateway import configure_logging, open_gateway, run_until_shutdown
 
 POLL_SECONDS = 0.02
 AHEAD_SECONDS = 60.0
@@ -76,7 +76,7 @@ def warm_up() -> None:
 
     async def run_once() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            async with open_house(Path(folder), "http://127.0.0.1:1") as gateway:
+            async with open_gateway(Path(folder), "http://127.0.0.1:1") as gateway:
                 await gateway.request("GET", "/v1/recipients")
 
     uvloop.run(run_once())

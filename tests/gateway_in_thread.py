@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.simulator import Service, start
-from tests.running_gateway import House, open_house
+from gateway.simulator import Service, start_simulator
+from tests.running_gateway import GatewayUnderTest, open_gateway
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayInThread:
     """The gateway, its service, and the event loop that runs both."""
 
-    gateway: House
+    gateway: GatewayUnderTest
     service: Service
     loop: asyncio.AbstractEventLoop
 
@@ -36,9 +36,9 @@ def run_gateway_in_thread(
     has_started, should_stop = threading.Event(), asyncio.Event()
 
     async def run() -> None:
-        simulator = await start(service=service)
+        simulator = await start_simulator(service=service)
         try:
-            async with open_house(folder, simulator.url, **sections) as gateway:
+            async with open_gateway(folder, simulator.url, **sections) as gateway:
                 outcomes.append(GatewayInThread(gateway, service, asyncio.get_running_loop()))
                 has_started.set()
                 await should_stop.wait()

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.simulator import Service, Simulator, start
-from tests.processes import Process, command, configuration, serving
+from gateway.simulator import Service, Simulator, start_simulator
+from tests.processes import Process, build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY
 
 
@@ -22,11 +22,13 @@ class GatewayAndService:
 @asynccontextmanager
 async def open_gateway_process(folder: Path, body_bytes: int) -> AsyncIterator[GatewayAndService]:
     """``body_bytes`` is the largest body that it accepts."""
-    simulator = await start(service=Service())
-    text = configuration(simulator.url, f"[limits]\nbody_bytes = {body_bytes}")
+    simulator = await start_simulator(service=Service())
+    text = build_configuration(simulator.url, f"[limits]\nbody_bytes = {body_bytes}")
     (folder / "gateway.toml").write_text(text)
-    import_result = command("keys", "import", "-", folder=folder, stdin=json.dumps(KEY))
+    import_result = run_installed_command(
+        "keys", "import", "-", folder=folder, stdin=json.dumps(KEY)
+    )
     assert import_result.returncode == 0, import_result.stderr
-    async with serving(folder) as gateway:
+    async with run_serve(folder) as gateway:
         yield GatewayAndService(gateway, simulator)
     await simulator.stop()

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from gateway.config.settings import Settings
-from tests.running_gateway import KEY, Got
+from tests.running_gateway import KEY, GatewayResponse
 
 TIMEOUT_SECONDS = 30
 """Limit for a start or a shutdown on a busy machine."""
@@ -125,13 +125,13 @@ async def open_forker() -> AsyncIterator[GatewayForker]:
 
 async def request_gateway(
     session: aiohttp.ClientSession, child: GatewayProcess, method: str, path: str, **more: Any
-) -> Got | None:
+) -> GatewayResponse | None:
     """The response; None if there was none."""
     headers = {"X-API-Key": KEY["api_key"], **more.pop("headers", {})}
     try:
         async with session.request(method, child.url + path, headers=headers, **more) as answer:
             text = await answer.text()
-            return Got(answer.status, answer.headers, text, json.loads(text))
+            return GatewayResponse(answer.status, answer.headers, text, json.loads(text))
     except aiohttp.ClientError:
         return None
 

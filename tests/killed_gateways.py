@@ -37,8 +37,8 @@ from tests.recording_service import (
     Stage,
     open_recording_service,
 )
-from tests.running_gateway import KEY, Got, import_lines, settings_for
-from tests.sockets import until
+from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
+from tests.sockets import wait_until
 from tests.state import operations_by_state
 
 UNSUPPORTED_EDITS = [
@@ -82,7 +82,9 @@ class GatewaySeries:
         """Starts another gateway on the same database."""
         self.gateway = await self.forker.start(self.settings, self.folder)
 
-    async def request(self, method: str, path: str, body: Any = None, **more: Any) -> Got | None:
+    async def request(
+        self, method: str, path: str, body: Any = None, **more: Any
+    ) -> GatewayResponse | None:
         body = {} if body is None else {"json": body}
         return await request_gateway(self.session, self.gateway, method, path, **body, **more)
 
@@ -104,8 +106,8 @@ async def open_series(series: GatewayForker, seed: int) -> AsyncIterator[Gateway
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS)) as session,
         ):
             judge.lacks += UNSUPPORTED_EDITS
-            settings = settings_for(folder, judge.url, upstream={"timeout_seconds": 3})
-            await import_lines(settings, [KEY])
+            settings = build_settings(folder, judge.url, upstream={"timeout_seconds": 3})
+            await import_api_keys(settings, [KEY])
             child = await series.start(settings, folder)
             new_series = GatewaySeries(series, judge, settings, folder, session, child)
             new_series.recipient_id = await _create_payee(new_series)
@@ -231,7 +233,7 @@ async def run_kill(series: GatewaySeries, seed: int) -> None:
 
 async def _request_and_kill(
     series: GatewaySeries, write: RequestPlan, dice: random.Random, headers: dict[str, str]
-) -> Got | None:
+) -> GatewayResponse | None:
     stages: list[Stage] = ["seen", "executed", "answered"]
     blow = Kill(series.gateway, dice.randrange(write.calls), dice.choice(stages))
     series.operation_counts[blow.stage] += 1
@@ -281,7 +283,7 @@ async def _retry_until_answered(
             await series.restart_gateway()
         assert got is None or got.status == 500, got.text
         if number >= 2:
-            await until(lambda: series.judge.is_idle)
+            await wait_until(lambda: series.judge.is_idle)
             series.gateway.advance_clock()  # past the age at which the service refuses a stamp
             again = 0.1
     raise AssertionError(f"no answer to {write}")

@@ -11,19 +11,19 @@ from typing import Any
 
 from yarl import URL
 
-from gateway.simulator import DEMO_CREDENTIALS, Fault, Service, Switches, start
-from tests.operator_commands import AdjustableClock, eventually, log_to_file, run_command
-from tests.running_gateway import Got, House, open_house
+from gateway.simulator import DEMO_CREDENTIALS, Fault, Service, ServiceOptions, start_simulator
+from tests.operator_commands import AdjustableClock, log_to_file, run_command, wait_until_async
+from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 
 API_KEY = DEMO_CREDENTIALS.api_key
-NAME = "shop"
+KEY_NAME = "shop"
 
 
 @dataclass
 class GatewayBetween:
     """``current`` and ``legacy`` are the same object if both interfaces share one state."""
 
-    gateway: House
+    gateway: GatewayUnderTest
     folder: Path
     current: Service
     legacy: Service
@@ -39,7 +39,7 @@ class GatewayBetween:
     async def set_mode(self, mode: str, *groups: str) -> None:
         """Sets the key's mode and waits until the gateway applies it."""
         chosen = [word for group in groups for word in ("--group", group)]
-        await self.run_command("modes", "set", "--key", NAME, *chosen, mode, "--yes")
+        await self.run_command("modes", "set", "--key", KEY_NAME, *chosen, mode, "--yes")
         probe = {"balances": "/v1/profile/balances", "recipients": "/v1/recipients"}
         path = probe.get((groups or ("balances",))[0], "/v1/batches")
 
@@ -48,7 +48,7 @@ class GatewayBetween:
             assert (await self.gateway.request("GET", path)).status == 200
             return (self.count_legacy_calls() > before) is (mode == "forward")
 
-        await eventually(has_switched)
+        await wait_until_async(has_switched)
 
     def count_legacy_calls(self, method: str = "*", path: str = "*") -> int:
         return len(self.legacy.list_requests(method, path, interface="legacy"))
@@ -59,7 +59,7 @@ class GatewayBetween:
     def add_legacy_fault(self, method: str, path: str, **what: Any) -> None:
         self.legacy.faults.append(Fault(method, path, interface="legacy", **what))
 
-    async def request_legacy(self, method: str, path: str, body: Any = None) -> Got:
+    async def request_legacy(self, method: str, path: str, body: Any = None) -> GatewayResponse:
         """The legacy service's own response."""
         data = None if body is None else json.dumps(body).encode()
         url = URL(self.legacy_url + path, encoded=True)
@@ -68,11 +68,11 @@ class GatewayBetween:
             method, url, data=data, headers=headers
         ) as response:
             text = await response.text()
-            return Got(response.status, response.headers, text, json.loads(text))
+            return GatewayResponse(response.status, response.headers, text, json.loads(text))
 
 
 @asynccontextmanager
-async def open_valley(
+async def open_gateway_between(
     folder: Path,
     *,
     has_two_services: bool = False,
@@ -82,10 +82,10 @@ async def open_valley(
     **switches: Any,
 ) -> AsyncIterator[GatewayBetween]:
     """With ``apart`` the two services share no state."""
-    current = Service(options=Switches(**switches), seed=1)
-    legacy = Service(options=Switches(**switches), seed=2) if has_two_services else current
-    first = await start(service=current, legacy_port=None if has_two_services else 0)
-    second = await start(service=legacy, legacy_port=0) if has_two_services else first
+    current = Service(options=ServiceOptions(**switches), seed=1)
+    legacy = Service(options=ServiceOptions(**switches), seed=2) if has_two_services else current
+    first = await start_simulator(service=current, legacy_port=None if has_two_services else 0)
+    second = await start_simulator(service=legacy, legacy_port=0) if has_two_services else first
     assert second.legacy is not None
     legacy_address, clock = legacy_url or second.legacy.url, AdjustableClock()
     environments = {"sandbox": {"base_url": first.url, "legacy_base_url": legacy_address}}
@@ -97,10 +97,10 @@ async def open_valley(
     default_sections = {"environments": environments, "upstream": {"timeout_seconds": seconds}}
     try:
         with log_to_file(folder):
-            async with open_house(
+            async with open_gateway(
                 folder, first.url, clock, **{**default_sections, **(sections or {})}
             ) as gateway:
-                gateway.api_key = await gateway.import_key(api_key=API_KEY, name=NAME)
+                gateway.api_key = await gateway.import_key(api_key=API_KEY, name=KEY_NAME)
                 yield GatewayBetween(gateway, folder, current, legacy, legacy_address, clock)
     finally:
         await first.stop()

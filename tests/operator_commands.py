@@ -15,14 +15,14 @@ import structlog
 from click.testing import CliRunner, Result
 
 from gateway.cli import gateway
-from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import Store, open_store
 from gateway.writes import executor
-from tests.payouts import make_recipient
-from tests.running_gateway import House, open_house
+from tests.payouts import create_recipient
+from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.state import open_state
 
-LOST = {"close": "after"}
+RESPONSE_LOST = {"close": "after"}
 """The service executes the request, then closes the connection."""
 
 
@@ -37,10 +37,10 @@ class AdjustableClock:
 
 
 @dataclass
-class Post:
+class OperatedGateway:
     """A gateway, its service, and commands that use its folder."""
 
-    gateway: House
+    gateway: GatewayUnderTest
     service: Service
     clock: AdjustableClock
     folder: Path
@@ -112,20 +112,20 @@ def disable_immediate_read() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def post(
+async def open_operated_gateway(
     folder: Path, *, seconds: float = 3, sections: Any = None, **switches: Any
-) -> AsyncIterator[Post]:
-    service = Service(options=Switches(**switches), seed=1)
-    simulator: Simulator = await start(service=service)
+) -> AsyncIterator[OperatedGateway]:
+    service = Service(options=ServiceOptions(**switches), seed=1)
+    simulator: Simulator = await start_simulator(service=service)
     ticks = AdjustableClock()
     write_configuration(folder, simulator.url)
     upstream = {"timeout_seconds": seconds, **(sections or {}).get("upstream", {})}
     try:
         with log_to_file(folder):
             all_sections = {**(sections or {}), "upstream": upstream}
-            async with open_house(folder, simulator.url, ticks, **all_sections) as gateway:
+            async with open_gateway(folder, simulator.url, ticks, **all_sections) as gateway:
                 with disable_immediate_read():
-                    yield Post(gateway, service, ticks, folder)
+                    yield OperatedGateway(gateway, service, ticks, folder)
     finally:
         await simulator.stop()
 
@@ -133,17 +133,19 @@ async def post(
 BATCH = {"sourceCurrency": "USD", "description": "payday"}
 
 
-async def lose_batch_create(operated: Post, recipient: str | None = None) -> dict[str, Any]:
+async def lose_batch_create(
+    operated: OperatedGateway, recipient: str | None = None
+) -> dict[str, Any]:
     """Creates a batch whose response is lost; returns the request's body."""
-    recipient = recipient or await make_recipient(operated.gateway)
+    recipient = recipient or await create_recipient(operated.gateway)
     payments = [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}]
     body = {**BATCH, "payments": payments}
-    operated.add_fault("POST", "/v1/batches", **LOST)
+    operated.add_fault("POST", "/v1/batches", **RESPONSE_LOST)
     assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 500
     return body
 
 
-async def eventually(is_met: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
+async def wait_until_async(is_met: Callable[[], Awaitable[bool]], seconds: float = 20) -> None:
     """Waits until a background task makes the condition true."""
     async with asyncio.timeout(seconds):
         while not await is_met():  # noqa: ASYNC110 - what it waits for is in a database

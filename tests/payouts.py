@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.simulator import Service, Simulator, start
-from tests.running_gateway import House, open_house
+from gateway.simulator import Service, Simulator, start_simulator
+from tests.running_gateway import GatewayUnderTest, open_gateway
 
 WALLET = {
     "primary": {"method": "wallet", "currency": "USD"},
@@ -17,26 +17,28 @@ WALLET = {
 
 
 @asynccontextmanager
-async def open_town(
+async def open_gateway_and_service(
     folder: Path, service: Service, **sections: Mapping[str, Any]
-) -> AsyncIterator[tuple[House, Simulator]]:
+) -> AsyncIterator[tuple[GatewayUnderTest, Simulator]]:
     """Runs a gateway and the simulated service behind it."""
-    simulator = await start(service=service)
+    simulator = await start_simulator(service=service)
     try:
-        async with open_house(folder, simulator.url, **sections) as gateway:
+        async with open_gateway(folder, simulator.url, **sections) as gateway:
             yield gateway, simulator
     finally:
         await simulator.stop()
 
 
-async def done(gateway: House, method: str, path: str, body: Any = None, **more: Any) -> Any:
+async def request_successfully(
+    gateway: GatewayUnderTest, method: str, path: str, body: Any = None, **more: Any
+) -> Any:
     """The body of a response that must have status 200."""
     response = await gateway.request(method, f"/v1{path}", body, **more)
     assert response.status == 200, (method, path, response.status, response.text)
     return response.body
 
 
-async def make_recipient(gateway: House, name: str = "ada", **more: Any) -> str:
+async def create_recipient(gateway: GatewayUnderTest, name: str = "ada", **more: Any) -> str:
     """Creates a recipient who can be paid; returns the legacy id."""
     body = {
         "type": "individual",
@@ -51,16 +53,20 @@ async def make_recipient(gateway: House, name: str = "ada", **more: Any) -> str:
         },
         "payout": WALLET,
     }
-    created = await done(gateway, "POST", "/recipients", body, **more)
+    created = await request_successfully(gateway, "POST", "/recipients", body, **more)
     return str(created["recipient"]["id"])
 
 
-async def make_batch(gateway: House, recipient: str, *amounts: str, **more: Any) -> str:
+async def create_batch(
+    gateway: GatewayUnderTest, recipient: str, *amounts: str, **more: Any
+) -> str:
     payments = [{"recipient": {"id": recipient}, "sourceAmount": amount} for amount in amounts]
     body = {"sourceCurrency": "USD", "payments": payments}
-    return str((await done(gateway, "POST", "/batches", body, **more))["batch"]["id"])
+    return str(
+        (await request_successfully(gateway, "POST", "/batches", body, **more))["batch"]["id"]
+    )
 
 
-async def payment_ids(gateway: House, batch: str, **more: Any) -> list[str]:
-    batch_body = (await done(gateway, "GET", f"/batches/{batch}", **more))["batch"]
+async def load_payment_ids(gateway: GatewayUnderTest, batch: str, **more: Any) -> list[str]:
+    batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}", **more))["batch"]
     return [payment["id"] for payment in batch_body["payments"]["payments"]]

@@ -38,7 +38,7 @@ def is_listening(port: int) -> bool:
         return knocking.connect_ex(("127.0.0.1", port)) == 0
 
 
-def command(
+def run_installed_command(
     *arguments: str, folder: Path, stdin: str = "", seconds: float = SECONDS, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command of the gateway in a folder until it ends."""
@@ -54,7 +54,7 @@ def command(
     )
 
 
-def configuration(base_url: str, *more: str) -> str:
+def build_configuration(base_url: str, *more: str) -> str:
     """A gateway.toml with a sandbox, all files in its folder and ports chosen by the system."""
     return "\n".join(
         [
@@ -103,7 +103,7 @@ class Process:
 
 
 @asynccontextmanager
-async def serving(
+async def run_serve(
     folder: Path,
     *arguments: str,
     variables: Mapping[str, str] | None = None,

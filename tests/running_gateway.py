@@ -18,11 +18,11 @@ from gateway.observability import logs
 from gateway.server.app import RunningGateway, install_shutdown_event, run_gateway
 from gateway.writes.instance_leases import LEASE_TTL_SECONDS
 from mappings.effects import Vocabulary
-from tests.state import ENVIRONMENT, KEY, import_lines
+from tests.state import ENVIRONMENT, KEY, import_api_keys
 
 
 @dataclass(slots=True)
-class Got:
+class GatewayResponse:
     """A response; ``body`` is the parsed JSON, None if it is not JSON."""
 
     status: int
@@ -32,7 +32,7 @@ class Got:
 
 
 @dataclass(slots=True)
-class House:
+class GatewayUnderTest:
     """A running gateway and an HTTP client."""
 
     running: RunningGateway
@@ -49,7 +49,7 @@ class House:
         *,
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> Got:
+    ) -> GatewayResponse:
         """Sends ``path`` (``/v1/...``, with its query) byte for byte."""
         sent_headers = {"X-API-Key": self.api_key, **self.headers, **(headers or {})}
         if body is not None:
@@ -59,16 +59,18 @@ class House:
         async with self.session.request(method, url, data=data, headers=sent_headers) as answer:
             text = await answer.text()
             is_json = answer.content_type == "application/json" and method != "HEAD"
-            return Got(answer.status, answer.headers, text, json.loads(text) if is_json else None)
+            return GatewayResponse(
+                answer.status, answer.headers, text, json.loads(text) if is_json else None
+            )
 
     async def import_key(self, **changes: Any) -> str:
         """Imports another key as the command line does, and returns it."""
         line = {**KEY, **changes}
-        await import_lines(self.settings, [line])
+        await import_api_keys(self.settings, [line])
         return str(line["api_key"])
 
 
-def settings_for(folder: Path, base_url: str, **sections: Mapping[str, Any]) -> Settings:
+def build_settings(folder: Path, base_url: str, **sections: Mapping[str, Any]) -> Settings:
     """Settings with all files in ``folder`` and ports chosen by the system, overridden by ``sections``."""
     values: dict[str, Any] = {
         "server": {"port": 0, "admin_port": 0},
@@ -85,19 +87,19 @@ def settings_for(folder: Path, base_url: str, **sections: Mapping[str, Any]) -> 
 
 
 @asynccontextmanager
-async def open_house(
+async def open_gateway(
     folder: Path,
     base_url: str,
     monotonic: Callable[[], float] = time.monotonic,
     lease_seconds: float = LEASE_TTL_SECONDS,
     **sections: Mapping[str, Any],
-) -> AsyncIterator[House]:
+) -> AsyncIterator[GatewayUnderTest]:
     """Runs a gateway in front of ``base_url`` with one API key."""
-    settings = settings_for(folder, base_url, **sections)
-    await import_lines(settings, [KEY])
+    settings = build_settings(folder, base_url, **sections)
+    await import_api_keys(settings, [KEY])
     gateway_context = run_gateway(settings, monotonic=monotonic, lease_seconds=lease_seconds)
     async with gateway_context as running, aiohttp.ClientSession() as session:
-        yield House(running, settings, session)
+        yield GatewayUnderTest(running, settings, session)
 
 
 async def run_until_shutdown(

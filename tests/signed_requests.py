@@ -18,7 +18,7 @@ import aiohttp
 
 from gateway.server.app import run_gateway
 from gateway.upstream.clock import ServiceClock
-from tests.running_gateway import KEY, House, import_lines, settings_for
+from tests.running_gateway import KEY, GatewayUnderTest, build_settings, import_api_keys
 from tests.sockets import RawResponse, exchange
 
 NOW = 1_760_000_000
@@ -97,16 +97,16 @@ CLIENT = SigningClient()
 @asynccontextmanager
 async def open_signed_gateway(
     folder: Path, base_url: str, *lines: Mapping[str, Any], now: float = NOW, **sections: Any
-) -> AsyncIterator[House]:
+) -> AsyncIterator[GatewayUnderTest]:
     """Runs a gateway whose clock says NOW, with one key and ``keys``."""
-    settings = settings_for(folder, base_url, **sections)
-    await import_lines(settings, [KEY, *({**KEY, **line} for line in lines)])
+    settings = build_settings(folder, base_url, **sections)
+    await import_api_keys(settings, [KEY, *({**KEY, **line} for line in lines)])
     clock = ServiceClock(lambda: now)
     async with run_gateway(settings, clock=clock) as running, aiohttp.ClientSession() as session:
-        yield House(running, settings, session)
+        yield GatewayUnderTest(running, settings, session)
 
 
-async def send_raw(gateway: House, data: bytes) -> RawResponse:
+async def send_raw(gateway: GatewayUnderTest, data: bytes) -> RawResponse:
     answer = await exchange(gateway.running.port, data)
     assert answer is not None, "closed without an answer"
     return answer

@@ -123,7 +123,7 @@ def assert_legacy(answer: RawResponse) -> None:
     assert answer.body == compact.encode()
 
 
-async def until(is_met: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
+async def wait_until(is_met: Callable[[], bool], seconds: float = TIMEOUT_SECONDS) -> None:
     """Waits until a condition holds; fails if it does not in time."""
     end = time.monotonic() + seconds
     while not is_met():

@@ -24,7 +24,7 @@ from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
 from gateway.config.settings import Settings
 from gateway.config.settings import State as StateSettings
-from gateway.storage import Ledger, Store, Tenant, open_store
+from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.engine import parsed, sqlite_file
 from gateway.storage.operations import (
     ANSWERED,
@@ -126,7 +126,7 @@ class State:
         await import_keys(self.store, parse_key_lines(data))
 
     async def put_objects(self, objects: Objects, tenant: Tenant = TENANT) -> None:
-        ledger = Ledger(self.store)
+        ledger = ObjectStateStore(self.store)
         for kind, facts_by_id in objects.items():
             for id_, facts in facts_by_id.items():
                 await ledger.compare_and_set(tenant, kind, id_, facts)
@@ -134,7 +134,7 @@ class State:
     async def list_objects(
         self, kinds: Iterable[str], tenant: Tenant = TENANT
     ) -> dict[str, dict[str, dict[str, Any]]]:
-        ledger = Ledger(self.store)
+        ledger = ObjectStateStore(self.store)
         return {kind: await ledger.load_all(tenant, kind) for kind in kinds}
 
     async def list_writes(self) -> list[StoredWrite]:
@@ -194,7 +194,7 @@ _files_with_key: list[bytes] = []
 """The files of a database into which KEY was imported."""
 
 
-async def import_lines(settings: Settings, lines: list[dict[str, Any]]) -> None:
+async def import_api_keys(settings: Settings, lines: list[dict[str, Any]]) -> None:
     """Imports keys as the command line does; makes the database if there is none."""
     files = database_files(settings.state)
     is_default = lines == [KEY] and files and not any(file.exists() for file in files)

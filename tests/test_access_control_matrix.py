@@ -17,12 +17,18 @@ import pytest_asyncio
 from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.auth.keys import ApiKeyStore
 from gateway.legacy_api.routes import Routes
-from gateway.simulator import DEMO_CREDENTIALS, Service, ServiceCredentials, Simulator, start
+from gateway.simulator import (
+    DEMO_CREDENTIALS,
+    Service,
+    ServiceCredentials,
+    Simulator,
+    start_simulator,
+)
 from gateway.storage import open_store
 from mappings import OPERATIONS, UNLISTED
 from mappings.effects import Operation, Vocabulary
-from tests.payouts import done, make_batch, make_recipient
-from tests.running_gateway import KEY, House, open_house
+from tests.payouts import create_batch, create_recipient, request_successfully
+from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
 from tests.sockets import RawConnection, RawResponse, assert_legacy, exchange, open_connection
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -53,7 +59,7 @@ for one in (*OPERATIONS, *UNLISTED):
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def simulator() -> AsyncIterator[Simulator]:
-    simulator = await start(service=Service(seed=1))
+    simulator = await start_simulator(service=Service(seed=1))
     yield simulator
     await simulator.stop()
 
@@ -61,8 +67,8 @@ async def simulator() -> AsyncIterator[Simulator]:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def gateway(
     simulator: Simulator, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[House]:
-    async with open_house(tmp_path_factory.mktemp("access"), simulator.url) as http_gateway:
+) -> AsyncIterator[GatewayUnderTest]:
+    async with open_gateway(tmp_path_factory.mktemp("access"), simulator.url) as http_gateway:
         await import_other_keys(http_gateway)
         yield http_gateway
 
@@ -70,16 +76,16 @@ async def gateway(
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def proxied_gateway(
     simulator: Simulator, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[House]:
+) -> AsyncIterator[GatewayUnderTest]:
     """A gateway that trusts the tests' address as a proxy."""
     trusted = {"trusted_proxies": ["127.0.0.1"]}
     folder = tmp_path_factory.mktemp("proxied")
-    async with open_house(folder, simulator.url, server=trusted) as gateway:
+    async with open_gateway(folder, simulator.url, server=trusted) as gateway:
         await import_other_keys(gateway)
         yield gateway
 
 
-async def import_other_keys(gateway: House) -> None:
+async def import_other_keys(gateway: GatewayUnderTest) -> None:
     await gateway.import_key(
         api_key=KEY_OF_OTHER_ADDRESS, name="elsewhere", allowed_ips=["192.0.2.1"]
     )
@@ -157,7 +163,7 @@ async def request_on_connection(
 
 
 async def check_refused_everywhere(
-    gateway: House, simulator: Simulator, headers: list[str], refusal: Any
+    gateway: GatewayUnderTest, simulator: Simulator, headers: list[str], refusal: Any
 ) -> None:
     """Checks every path and method; an unknown method closes its connection."""
     calls = len(simulator.service.requests)
@@ -182,7 +188,7 @@ async def test_matrix_covers_every_route() -> None:
 
 @pytest.mark.parametrize(("headers", "refusal"), KEY_STATES.values(), ids=KEY_STATES)
 async def test_invalid_key_is_refused_on_every_path_and_method(
-    gateway: House, simulator: Simulator, headers: list[str], refusal: tuple[int, str]
+    gateway: GatewayUnderTest, simulator: Simulator, headers: list[str], refusal: tuple[int, str]
 ) -> None:
     await check_refused_everywhere(gateway, simulator, headers, refusal)
 
@@ -192,7 +198,7 @@ FORGED_FORWARDED_FOR = ["198.51.100.1", "192.0.2.1, 198.51.100.1", "unknown", ""
 
 @pytest.mark.parametrize("forwarded", FORGED_FORWARDED_FOR)
 async def test_client_address_behind_trusted_proxy_is_checked(
-    proxied_gateway: House, simulator: Simulator, forwarded: str
+    proxied_gateway: GatewayUnderTest, simulator: Simulator, forwarded: str
 ) -> None:
     headers = [f"X-API-Key: {KEY_OF_OTHER_ADDRESS}", f"X-Forwarded-For: {forwarded}"]
     await check_refused_everywhere(proxied_gateway, simulator, headers, NOT_AUTHORIZED)
@@ -208,7 +214,7 @@ VALID_KEY_HEADERS = [
 
 @pytest.mark.parametrize("headers", VALID_KEY_HEADERS)
 async def test_valid_key_is_accepted_on_every_operation_without_body(
-    gateway: House, headers: list[str]
+    gateway: GatewayUnderTest, headers: list[str]
 ) -> None:
     for method, path, operation in iterate_combinations():
         if operation is None or operation.body_shape is not None:
@@ -221,7 +227,7 @@ async def test_valid_key_is_accepted_on_every_operation_without_body(
 
 @pytest.mark.parametrize("state", ["no key", "a key from elsewhere", "a key that is used up"])
 async def test_refused_request_is_answered_without_reading_its_body(
-    gateway: House, simulator: Simulator, state: str
+    gateway: GatewayUnderTest, simulator: Simulator, state: str
 ) -> None:
     headers, refusal = KEY_STATES[state]
     calls = len(simulator.service.requests)
@@ -236,7 +242,7 @@ async def test_refused_request_is_answered_without_reading_its_body(
 
 
 async def test_oversized_body_is_refused_on_every_operation_with_body(
-    gateway: House, simulator: Simulator
+    gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
     calls = len(simulator.service.requests)
     long = [f"X-API-Key: {API_KEY}", "Content-Length: 999999999", "Expect: 100-continue"]
@@ -250,7 +256,7 @@ async def test_oversized_body_is_refused_on_every_operation_with_body(
 
 @pytest.mark.parametrize("path", ["/v1/none", "/v1/recipients/R-1/none", "/v1/batch/B-1/summary"])
 async def test_unknown_path_is_answered_alike_with_any_key(
-    gateway: House, simulator: Simulator, path: str
+    gateway: GatewayUnderTest, simulator: Simulator, path: str
 ) -> None:
     calls = len(simulator.service.requests)
     for headers, _refusal in [*KEY_STATES.values(), (VALID_KEY_HEADERS[0], None)]:
@@ -262,7 +268,7 @@ async def test_unknown_path_is_answered_alike_with_any_key(
 
 
 async def test_preflight_lists_methods_without_calling_the_service(
-    gateway: House, simulator: Simulator
+    gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
     calls = len(simulator.service.requests)
     for path, operations in PATHS.items():
@@ -281,11 +287,11 @@ async def test_preflight_lists_methods_without_calling_the_service(
 
 async def test_key_only_reaches_its_environment(tmp_path: Path) -> None:
     live_pair = ServiceCredentials("LIVEACCESSKEY", "live-secret-key", "demo", "live")
-    live = await start(service=Service(credentials=[live_pair], seed=2))
-    sandbox = await start(service=Service(credentials=[DEMO_CREDENTIALS], seed=2))
+    live = await start_simulator(service=Service(credentials=[live_pair], seed=2))
+    sandbox = await start_simulator(service=Service(credentials=[DEMO_CREDENTIALS], seed=2))
     environments = {"live": {"base_url": live.url}}
     try:
-        async with open_house(tmp_path, sandbox.url, environments=environments) as gateway:
+        async with open_gateway(tmp_path, sandbox.url, environments=environments) as gateway:
             key = await gateway.import_key(
                 environment="live",
                 api_key="a-live-key-for-tests",
@@ -293,21 +299,24 @@ async def test_key_only_reaches_its_environment(tmp_path: Path) -> None:
                 secret_key=live_pair.secret_key,
             )
             with_live = {"headers": {"X-API-Key": key}}
-            recipient = await make_recipient(gateway)
-            batch = await make_batch(gateway, recipient, "5.00")
+            recipient = await create_recipient(gateway)
+            batch = await create_batch(gateway, recipient, "5.00")
             seen = len(live.service.requests)
             assert seen == 0, "a sandbox key makes no call of live"
             for path in (f"/v1/recipients/{recipient}", f"/v1/batches/{batch}"):
                 assert (await gateway.request("GET", path, **with_live)).status == 404
-            assert (await done(gateway, "GET", "/batches", **with_live))["batches"] == []
+            assert (await request_successfully(gateway, "GET", "/batches", **with_live))[
+                "batches"
+            ] == []
             sandbox_calls = len(sandbox.service.requests)
-            await make_batch(
-                gateway, await make_recipient(gateway, **with_live), "7.00", **with_live
+            await create_batch(
+                gateway, await create_recipient(gateway, **with_live), "7.00", **with_live
             )
             assert len(sandbox.service.requests) == sandbox_calls
-            assert [row["id"] for row in (await done(gateway, "GET", "/batches"))["batches"]] == [
-                batch
-            ]
+            assert [
+                row["id"]
+                for row in (await request_successfully(gateway, "GET", "/batches"))["batches"]
+            ] == [batch]
     finally:
         await live.stop()
         await sandbox.stop()
@@ -316,7 +325,7 @@ async def test_key_only_reaches_its_environment(tmp_path: Path) -> None:
 async def test_key_of_unconfigured_environment_is_refused_as_invalid(
     tmp_path: Path, simulator: Simulator
 ) -> None:
-    async with open_house(tmp_path, simulator.url) as gateway:
+    async with open_gateway(tmp_path, simulator.url) as gateway:
         key = await gateway.import_key(
             environment="live",
             api_key=KEY_WITHOUT_ENVIRONMENT,
@@ -344,7 +353,7 @@ class UncomparableKey(str):
 
 
 @pytest.mark.parametrize("key", [API_KEY, API_KEY[:-1], f"{API_KEY}x", "nobody-has-this-key"])
-async def test_api_key_is_never_compared_as_text(gateway: House, key: str) -> None:
+async def test_api_key_is_never_compared_as_text(gateway: GatewayUnderTest, key: str) -> None:
     async with open_store(gateway.settings.state) as store, ApiKeyStore(store) as keyring:
         for _known_by_now in range(3):
             found = await keyring.find(UncomparableKey(key))

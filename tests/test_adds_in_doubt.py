@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.operator_commands import Post, eventually, post
-from tests.payouts import done, make_batch, make_recipient, payment_ids
-from tests.running_gateway import Got
+from tests.operator_commands import OperatedGateway, open_operated_gateway, wait_until_async
+from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
+from tests.running_gateway import GatewayResponse
 
 ADD_PATH = "/v1/batches/*/payments"
 
@@ -25,21 +25,21 @@ def build_upstream_section(mode: str) -> dict[str, Any]:
 class BatchInDoubt:
     """A batch of one payment, to which a second was added without an answer."""
 
-    def __init__(self, setup: Post, recipient: str, batch: str) -> None:
+    def __init__(self, setup: OperatedGateway, recipient: str, batch: str) -> None:
         self.setup = setup
         self.recipient = recipient
         self.path = f"/v1/batches/{batch}"
         self.batch = batch
 
     @classmethod
-    async def create(cls, setup: Post) -> BatchInDoubt:
-        recipient = await make_recipient(setup.gateway)
-        return cls(setup, recipient, await make_batch(setup.gateway, recipient, "10.00"))
+    async def create(cls, setup: OperatedGateway) -> BatchInDoubt:
+        recipient = await create_recipient(setup.gateway)
+        return cls(setup, recipient, await create_batch(setup.gateway, recipient, "10.00"))
 
     def build_payment(self, amount: str, **more: Any) -> dict[str, Any]:
         return {"recipient": {"id": self.recipient}, "sourceAmount": amount, **more}
 
-    async def add_payment(self, amount: str, **more: Any) -> Got:
+    async def add_payment(self, amount: str, **more: Any) -> GatewayResponse:
         headers = more.pop("headers", {})
         body = self.build_payment(amount, **more)
         return await self.setup.gateway.request(
@@ -53,7 +53,7 @@ class BatchInDoubt:
         assert "is unknown" in lost_response.body["errors"][0]["message"]
 
     async def load_amounts(self) -> list[str]:
-        batch_body = await done(self.setup.gateway, "GET", f"/batches/{self.batch}")
+        batch_body = await request_successfully(self.setup.gateway, "GET", f"/batches/{self.batch}")
         there = batch_body["batch"]["payments"]["payments"]
         return sorted(entry["sourceAmount"] for entry in there)
 
@@ -62,7 +62,7 @@ class BatchInDoubt:
 
     async def wait_until_settled(self) -> None:
         await self.setup.age_sent_writes()
-        await eventually(self.is_settled, 40)
+        await wait_until_async(self.is_settled, 40)
 
     async def start_batch(self) -> None:
         response = await self.setup.gateway.request("POST", f"{self.path}/start-processing")
@@ -80,7 +80,9 @@ class BatchInDoubt:
 async def test_other_adds_proceed_while_one_is_in_doubt(
     mode: str, has_paths: bool, close: str, tmp_path: Path
 ) -> None:
-    async with post(tmp_path, sections=build_upstream_section(mode), inferred=has_paths) as setup:
+    async with open_operated_gateway(
+        tmp_path, sections=build_upstream_section(mode), inferred=has_paths
+    ) as setup:
         day = await BatchInDoubt.create(setup)
         await day.lose_add("11.00", close)
         for amount in ("12.00", "13.00"):
@@ -105,12 +107,14 @@ async def test_other_adds_proceed_while_one_is_in_doubt(
 async def test_other_writes_to_the_batch_are_refused_while_an_add_is_in_doubt(
     mode: str, has_paths: bool, tmp_path: Path
 ) -> None:
-    async with post(tmp_path, sections=build_upstream_section(mode), inferred=has_paths) as setup:
+    async with open_operated_gateway(
+        tmp_path, sections=build_upstream_section(mode), inferred=has_paths
+    ) as setup:
         day = await BatchInDoubt.create(setup)
         one, another = ({"Idempotency-Key": name} for name in ("one", "another"))
         await day.lose_add("11.00", "after", headers=one)
         assert (await day.add_payment("12.00")).status == 200
-        there = await payment_ids(setup.gateway, day.batch)
+        there = await load_payment_ids(setup.gateway, day.batch)
         writes = setup.service.list_requests("POST", "/v1/batches/*/*")
         setup.add_fault(
             "GET", "/v1/batch/*/summary", status=503, times=10_000
@@ -143,7 +147,7 @@ async def test_add_in_doubt_is_not_confused_with_one_of_the_same_amount(
     close: str, answers: str, tmp_path: Path
 ) -> None:
     """Payments of one amount to one recipient differ by their memo."""
-    async with post(tmp_path, answers=answers) as setup:
+    async with open_operated_gateway(tmp_path, answers=answers) as setup:
         day = await BatchInDoubt.create(setup)
         await day.lose_add("11.00", close, memo="first")
         other = await day.add_payment("11.00", memo="second")
@@ -159,7 +163,7 @@ async def test_add_in_doubt_is_not_confused_with_one_of_the_same_amount(
 
 @pytest.mark.parametrize("close", ["before", "after"])
 async def test_several_adds_in_doubt_are_reconciled_separately(close: str, tmp_path: Path) -> None:
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         day = await BatchInDoubt.create(setup)
         await day.lose_add("11.00", close)
         await day.lose_add("12.00", "after")
@@ -176,7 +180,7 @@ async def test_several_adds_in_doubt_are_reconciled_separately(close: str, tmp_p
 
 async def test_add_without_id_in_its_response_is_distinguished(tmp_path: Path) -> None:
     """The response is only ``ok``: the payment is recognized by its amount."""
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         day = await BatchInDoubt.create(setup)
         await day.lose_add("11.00", "before", memo="first")
         setup.add_fault("POST", ADD_PATH, status=200, body=b'{"ok":true}', executes=True)

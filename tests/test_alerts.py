@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.legacy_and_current import open_valley
+from tests.legacy_and_current import open_gateway_between
 from tests.metrics_scrape import Scrape
-from tests.operator_commands import lose_batch_create, post
+from tests.operator_commands import lose_batch_create, open_operated_gateway
 from tests.promql import PromQLError, parse_promql
 from tests.test_metrics import KNOWN_LABEL_VALUES, scrape_gateway
 
@@ -45,9 +45,9 @@ def real_scrape(tmp_path_factory: pytest.TempPathFactory) -> Scrape:
     """A scrape after an answer, a refusal, a write in doubt and a forwarded read."""
 
     async def run_requests() -> Scrape:
-        async with open_valley(tmp_path_factory.mktemp("forwarded")) as there:
+        async with open_gateway_between(tmp_path_factory.mktemp("forwarded")) as there:
             await there.set_mode("forward")
-        async with post(tmp_path_factory.mktemp("alerts")) as setup:
+        async with open_operated_gateway(tmp_path_factory.mktemp("alerts")) as setup:
             await setup.gateway.request("GET", "/v1/recipients")
             await setup.gateway.request("GET", "/v1/nowhere")
             await lose_batch_create(setup)

@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from gateway.simulator import Service, Simulator
-from tests.payouts import make_batch, make_recipient, open_town, payment_ids
-from tests.running_gateway import Got, House
+from tests.payouts import create_batch, create_recipient, load_payment_ids, open_gateway_and_service
+from tests.running_gateway import GatewayResponse, GatewayUnderTest
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -189,13 +189,13 @@ def shorten(text: str) -> str:
 class OpenBatch:
     """A gateway with an open batch of one payment."""
 
-    house: House
+    house: GatewayUnderTest
     simulator: Simulator
     recipient: str
     batch: str
     payment: str
 
-    async def request(self, method: str, path: str, body: str) -> tuple[Got, list[Any]]:
+    async def request(self, method: str, path: str, body: str) -> tuple[GatewayResponse, list[Any]]:
         """Returns the answer, and the bodies of the upstream writes."""
         seen = len(self.simulator.service.requests)
         response = await self.house.request(method, f"/v1{path}", data=body.encode())
@@ -206,15 +206,18 @@ class OpenBatch:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def open_batch(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenBatch]:
     folder = tmp_path_factory.mktemp("amounts")
-    async with open_town(folder, Service(seed=1)) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+    async with open_gateway_and_service(folder, Service(seed=1)) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         yield OpenBatch(gateway, simulator, recipient, batch, payment)
 
 
 def assert_amount_answer(
-    answered: tuple[Got, list[Any]], expected: SentAmount | str, field: str, sent_as: str
+    answered: tuple[GatewayResponse, list[Any]],
+    expected: SentAmount | str,
+    field: str,
+    sent_as: str,
 ) -> None:
     response, bodies = answered
     if isinstance(expected, SentAmount):

@@ -16,44 +16,50 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Fault, Service, Switches
-from tests.payouts import done, make_recipient, open_town
-from tests.running_gateway import House
+from gateway.simulator import Fault, Service, ServiceOptions
+from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
+from tests.running_gateway import GatewayUnderTest
 
 SERVICE_OPTIONS = {
-    "paths": Switches(processing_seconds=60, recipient_id_length=22),
-    "no paths": Switches(processing_seconds=60, inferred=False, answers="bare"),
+    "paths": ServiceOptions(processing_seconds=60, recipient_id_length=22),
+    "no paths": ServiceOptions(processing_seconds=60, inferred=False, answers="bare"),
 }
 
 
 @dataclass(slots=True)
 class GatewayAndService:
-    house: House
+    house: GatewayUnderTest
     service: Service
     recipient_id: str
 
     async def create_batch(self, *payments: dict[str, Any], **fields: Any) -> str:
         paid = [{"recipient": {"id": self.recipient_id}, **payment} for payment in payments]
         body = {"sourceCurrency": "USD", "payments": paid, **fields}
-        return str((await done(self.house, "POST", "/batches", body))["batch"]["id"])
+        return str(
+            (await request_successfully(self.house, "POST", "/batches", body))["batch"]["id"]
+        )
 
     async def load_batch(self, batch: str) -> dict[str, Any]:
-        return dict((await done(self.house, "GET", f"/batches/{batch}"))["batch"])
+        return dict((await request_successfully(self.house, "GET", f"/batches/{batch}"))["batch"])
 
     async def load_payments(self, batch: str) -> list[dict[str, Any]]:
         return list((await self.load_batch(batch))["payments"]["payments"])
 
     async def load_shown_value(self, batch: str, name: str) -> Any:
         """A field of a batch, wherever it is shown."""
-        listed = (await done(self.house, "GET", f"/batches?search={batch}"))["batches"]
-        summary = (await done(self.house, "GET", f"/batches/{batch}/summary"))["batchSummary"]
+        listed = (await request_successfully(self.house, "GET", f"/batches?search={batch}"))[
+            "batches"
+        ]
+        summary = (await request_successfully(self.house, "GET", f"/batches/{batch}/summary"))[
+            "batchSummary"
+        ]
         found = {str(entry[name] or ""): entry[name] for entry in (*listed, summary)}
         found |= {str(entry[name] or ""): entry[name] for entry in [await self.load_batch(batch)]}
         assert len(found) == 1, found
         return next(iter(found))
 
     async def patch_batch(self, batch: str, body: Any) -> None:
-        assert await done(self.house, "PATCH", f"/batches/{batch}", body) == {
+        assert await request_successfully(self.house, "PATCH", f"/batches/{batch}", body) == {
             "ok": True,
             "object": "updated",
         }
@@ -71,8 +77,8 @@ async def gateway_and_service(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> AsyncIterator[GatewayAndService]:
     service = Service(seed=1, options=SERVICE_OPTIONS[request.param])
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        yield GatewayAndService(gateway, service, await make_recipient(gateway))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        yield GatewayAndService(gateway, service, await create_recipient(gateway))
 
 
 EURO_PAYMENT = {"targetAmount": "7.00", "targetCurrency": "EUR", "memo": "in euros"}
@@ -95,7 +101,9 @@ async def test_description_is_changed_and_cleared_everywhere(
     ):
         await gateway_and_service.patch_batch(batch, {"description": sent})
         assert await gateway_and_service.load_shown_value(batch, "description") == shown
-    started = await done(gateway_and_service.house, "POST", f"/batches/{batch}/start-processing")
+    started = await request_successfully(
+        gateway_and_service.house, "POST", f"/batches/{batch}/start-processing"
+    )
     assert started["batch"]["description"] == "July"
     response = await gateway_and_service.house.request(
         "PATCH", f"/v1/batches/{batch}", {"description": "late"}
@@ -166,7 +174,9 @@ async def test_currency_is_changed_only_without_payments(
     assert response.body["errors"][0]["code"] == "invalid_field"
     await gateway_and_service.patch_batch(batch, {"sourceCurrency": "CAD"})
     assert await gateway_and_service.load_shown_value(batch, "currency") == "CAD"
-    await done(gateway_and_service.house, "POST", f"/batches/{batch}/start-processing")
+    await request_successfully(
+        gateway_and_service.house, "POST", f"/batches/{batch}/start-processing"
+    )
     started = [
         row
         for row in gateway_and_service.service.find_or_create_tenant().batches.values()
@@ -187,7 +197,9 @@ async def test_refused_currency_leaves_the_batch_unchanged(
     assert await gateway_and_service.load_shown_value(batch, "currency") == "USD"
     assert await gateway_and_service.load_shown_value(batch, "description") == "April"
     more = {"recipient": {"id": gateway_and_service.recipient_id}, "sourceAmount": "9.00"}
-    await done(gateway_and_service.house, "POST", f"/batches/{batch}/payments", more)
+    await request_successfully(
+        gateway_and_service.house, "POST", f"/batches/{batch}/payments", more
+    )
 
 
 CURRENCY_REFUSAL = (
@@ -197,13 +209,13 @@ CURRENCY_REFUSAL = (
 
 async def test_currency_change_in_doubt_creates_one_batch(tmp_path: Path) -> None:
     service = Service(seed=1, options=SERVICE_OPTIONS["paths"])
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        setup = GatewayAndService(gateway, service, await make_recipient(gateway))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        setup = GatewayAndService(gateway, service, await create_recipient(gateway))
         batch = await setup.create_batch()
         service.faults.append(Fault("POST", "/v1/batches", close="after"))
         more = {"recipient": {"id": setup.recipient_id}, "sourceAmount": "9.00"}
         await setup.patch_batch(batch, {"sourceCurrency": "EUR", "payments": [more]})
-        (listed,) = (await done(gateway, "GET", "/batches"))["batches"]
+        (listed,) = (await request_successfully(gateway, "GET", "/batches"))["batches"]
         assert (listed["id"], listed["currency"], listed["amount"]) == (batch, "EUR", "9.00")
         assert len(service.find_or_create_tenant().batches) == 2, (
             "the one that is superseded, and the other"
@@ -258,7 +270,9 @@ async def test_batch_sent_back_changes_only_changed_fields(
 async def load_payment(
     gateway_and_service: GatewayAndService, batch: str, payment: str
 ) -> dict[str, Any]:
-    read = await done(gateway_and_service.house, "GET", f"/batches/{batch}/payments/{payment}")
+    read = await request_successfully(
+        gateway_and_service.house, "GET", f"/batches/{batch}/payments/{payment}"
+    )
     return dict(read["payment"])
 
 
@@ -270,15 +284,15 @@ async def test_payment_sent_back_is_unchanged(gateway_and_service: GatewayAndSer
     sent = len(gateway_and_service.list_writes())
     for entry in listed:
         path = f"/batches/{batch}/payments/{entry['id']}"
-        await done(gateway_and_service.house, "PATCH", path, entry)
-        await done(
+        await request_successfully(gateway_and_service.house, "PATCH", path, entry)
+        await request_successfully(
             gateway_and_service.house,
             "PATCH",
             path,
             await load_payment(gateway_and_service, batch, entry["id"]),
         )
         numbers = {"sourceAmount": float(entry["sourceAmount"]), "memo": entry["memo"]}
-        await done(gateway_and_service.house, "PATCH", path, numbers)
+        await request_successfully(gateway_and_service.house, "PATCH", path, numbers)
     assert len(gateway_and_service.list_writes()) == sent
     assert await gateway_and_service.load_payments(batch) == listed
 
@@ -289,13 +303,13 @@ async def test_one_amount_of_a_payment_sent_back_is_changed(
     batch = await gateway_and_service.create_batch({"sourceAmount": "5.00"}, EURO_PAYMENT)
     source, target = await gateway_and_service.load_payments(batch)
     path = f"/batches/{batch}/payments"
-    await done(
+    await request_successfully(
         gateway_and_service.house,
         "PATCH",
         f"{path}/{source['id']}",
         {**source, "sourceAmount": "6.00"},
     )
-    await done(
+    await request_successfully(
         gateway_and_service.house,
         "PATCH",
         f"{path}/{target['id']}",
@@ -305,7 +319,9 @@ async def test_one_amount_of_a_payment_sent_back_is_changed(
     assert [after[0]["sourceAmount"], after[1]["targetAmount"]] == ["6.00", "8.00"]
     assert after[1]["targetCurrency"] == "EUR"
     to_dollars = {**after[1], "targetCurrency": "USD"}
-    await done(gateway_and_service.house, "PATCH", f"{path}/{target['id']}", to_dollars)
+    await request_successfully(
+        gateway_and_service.house, "PATCH", f"{path}/{target['id']}", to_dollars
+    )
     after = await gateway_and_service.load_payments(batch)
     assert (after[1]["targetAmount"], after[1]["targetCurrency"]) == ("8.00", "USD")
     both = {**after[0], "sourceAmount": "7.00", "targetAmount": "7.50"}
@@ -322,7 +338,7 @@ async def test_shown_amounts_of_the_service_are_accepted_unchanged(
     (shown,) = await gateway_and_service.load_payments(batch)
     assert shown["targetAmount"] == "1.625"
     path = f"/batches/{batch}/payments/{shown['id']}"
-    await done(gateway_and_service.house, "PATCH", path, shown)
+    await request_successfully(gateway_and_service.house, "PATCH", path, shown)
     await gateway_and_service.patch_batch(batch, {"update_payments": [shown]})
     for wrong in ("1.626", "1.5", "0", "1e3", "-5.00"):
         response = await gateway_and_service.house.request(
@@ -346,18 +362,20 @@ async def test_null_clears_a_memo_and_empty_text_keeps_it(
     first, second = [payment["id"] for payment in await gateway_and_service.load_payments(batch)]
     path = f"/batches/{batch}/payments/{first}"
     for sent, shown in (("", "one"), ("new", "new"), (None, ""), (None, ""), ("again", "again")):
-        await done(gateway_and_service.house, "PATCH", path, {"memo": sent})
+        await request_successfully(gateway_and_service.house, "PATCH", path, {"memo": sent})
         assert ((await load_payment(gateway_and_service, batch, first))["memo"] or "") == shown
     await gateway_and_service.patch_batch(
         batch, {"update_payments": [{"id": second, "memo": None}]}
     )
     memos = [payment["memo"] or "" for payment in await gateway_and_service.load_payments(batch)]
     assert memos == ["again", ""]
-    received = await done(
+    received = await request_successfully(
         gateway_and_service.house, "GET", f"/recipients/{gateway_and_service.recipient_id}/payments"
     )
     assert sorted(payment["memo"] or "" for payment in received["payments"]) == ["", "again"]
-    await done(gateway_and_service.house, "POST", f"/batches/{batch}/generate-quote")
+    await request_successfully(
+        gateway_and_service.house, "POST", f"/batches/{batch}/generate-quote"
+    )
     assert [
         payment["memo"] or "" for payment in await gateway_and_service.load_payments(batch)
     ] == ["again", ""]
@@ -383,11 +401,16 @@ async def test_unchanged_update_does_not_block_other_changes(
         adding = f"/batches/{batch}/payments"
         await asyncio.gather(
             *(
-                done(gateway_and_service.house, "POST", adding, build_payment(turn + number))
+                request_successfully(
+                    gateway_and_service.house, "POST", adding, build_payment(turn + number)
+                )
                 for number in range(3)
             ),
             *(gateway_and_service.patch_batch(batch, {"description": "April"}) for _ in range(3)),
-            *(done(gateway_and_service.house, "PATCH", path, payment) for _ in range(3)),
+            *(
+                request_successfully(gateway_and_service.house, "PATCH", path, payment)
+                for _ in range(3)
+            ),
         )
         async with asyncio.timeout(2):
             await gateway_and_service.patch_batch(batch, {"payments": [build_payment(turn + 3)]})

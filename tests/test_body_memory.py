@@ -12,9 +12,9 @@ from pathlib import Path
 import aiohttp
 
 from gateway.payloads import json_codec
-from gateway.simulator import start
-from tests.processes import Process, configuration, serving
-from tests.running_gateway import KEY, import_lines, settings_for
+from gateway.simulator import start_simulator
+from tests.processes import Process, build_configuration, run_serve
+from tests.running_gateway import KEY, build_settings, import_api_keys
 
 MEGABYTE = 1 << 20
 CHARGED_BYTES = 24 * MEGABYTE
@@ -67,11 +67,11 @@ class MeasuredGateway:
 
 @asynccontextmanager
 async def open_measured_gateway(folder: Path) -> AsyncIterator[MeasuredGateway]:
-    service = await start()
+    service = await start_simulator()
     try:
-        (folder / "gateway.toml").write_text(configuration(service.url))
-        await import_lines(settings_for(folder, service.url), [KEY])
-        async with serving(folder) as gateway, aiohttp.ClientSession() as session:
+        (folder / "gateway.toml").write_text(build_configuration(service.url))
+        await import_api_keys(build_settings(folder, service.url), [KEY])
+        async with run_serve(folder) as gateway, aiohttp.ClientSession() as session:
             yield MeasuredGateway(gateway, session)
     finally:
         await service.stop()

@@ -6,34 +6,42 @@ import asyncio
 import json
 from pathlib import Path
 
-from gateway.simulator import Service, start
-from tests.payouts import open_town
-from tests.processes import command, configuration, serving
-from tests.running_gateway import KEY, Got, House, import_lines, settings_for
-from tests.sockets import RawResponse, exchange, until
+from gateway.simulator import Service, start_simulator
+from tests.payouts import open_gateway_and_service
+from tests.processes import build_configuration, run_installed_command, run_serve
+from tests.running_gateway import (
+    KEY,
+    GatewayResponse,
+    GatewayUnderTest,
+    build_settings,
+    import_api_keys,
+)
+from tests.sockets import RawResponse, exchange, wait_until
 
 FAR_FUTURE = "2999-01-01T00:00Z"
 
 
 def run_brownout_command(folder: Path, *words: str) -> str:
-    result = command("brownout", *words, folder=folder)
+    result = run_installed_command("brownout", *words, folder=folder)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def write_configuration(gateway: House, folder: Path) -> None:
+def write_configuration(gateway: GatewayUnderTest, folder: Path) -> None:
     (folder / "gateway.toml").write_text(
         f'[state]\nurl = "{gateway.settings.state.url}"\n'
         f'encryption_key_file = "{gateway.settings.state.encryption_key_file}"\n'
     )
 
 
-def is_interrupted(response: Got) -> bool:
+def is_interrupted(response: GatewayResponse) -> bool:
     told = response.body.get("errors", [{}])[0]
     return response.status == 403 and "planned interruption" in told.get("message", "")
 
 
-async def wait_for_answer(gateway: House, path: str, *, interrupted: bool) -> Got:
+async def wait_for_answer(
+    gateway: GatewayUnderTest, path: str, *, interrupted: bool
+) -> GatewayResponse:
     """Returns the first answer that is or is not interrupted, as requested."""
     for _ in range(400):
         response = await gateway.request("GET", path)
@@ -44,7 +52,7 @@ async def wait_for_answer(gateway: House, path: str, *, interrupted: bool) -> Go
 
 
 async def test_brownout_refuses_only_its_operations(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service()) as (gateway, simulator):
+    async with open_gateway_and_service(tmp_path, Service()) as (gateway, simulator):
         write_configuration(gateway, tmp_path)
         (
             await asyncio.to_thread(
@@ -73,7 +81,7 @@ async def test_brownout_refuses_only_its_operations(tmp_path: Path) -> None:
 
 
 async def test_brownout_is_switched_off_without_restart(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service()) as (gateway, _simulator):
+    async with open_gateway_and_service(tmp_path, Service()) as (gateway, _simulator):
         write_configuration(gateway, tmp_path)
         (await asyncio.to_thread(run_brownout_command, tmp_path, "schedule", "--until", FAR_FUTURE))
         await wait_for_answer(gateway, "/v1/recipients", interrupted=True)
@@ -82,14 +90,16 @@ async def test_brownout_is_switched_off_without_restart(tmp_path: Path) -> None:
 
 
 async def test_dry_run_refuses_nothing_and_lists_affected_keys(tmp_path: Path) -> None:
-    simulator = await start(service=Service())
-    (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
+    simulator = await start_simulator(service=Service())
+    (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
     other = {**KEY, "api_key": "another-api-key", "name": "other"}
-    await import_lines(settings_for(tmp_path, simulator.url), [{**KEY, "name": "shop"}, other])
+    await import_api_keys(build_settings(tmp_path, simulator.url), [{**KEY, "name": "shop"}, other])
     try:
-        async with serving(tmp_path) as gateway:
+        async with run_serve(tmp_path) as gateway:
             assert (await request_recipients(gateway.port)).status == 200
-            await until(lambda: "shop" in command("report", "usage", folder=tmp_path).stdout)
+            await wait_until(
+                lambda: "shop" in run_installed_command("report", "usage", folder=tmp_path).stdout
+            )
             output = await asyncio.to_thread(
                 run_brownout_command,
                 tmp_path,
@@ -102,7 +112,7 @@ async def test_dry_run_refuses_nothing_and_lists_affected_keys(tmp_path: Path) -
             )
             assert "list_recipients" in output
             assert "other" not in output
-            await until(lambda: "under way" in run_brownout_command(tmp_path, "list"))
+            await wait_until(lambda: "under way" in run_brownout_command(tmp_path, "list"))
             await asyncio.sleep(1)
             for key in (KEY["api_key"], other["api_key"]):
                 assert (await request_recipients(gateway.port, key)).status == 200
@@ -120,17 +130,19 @@ async def test_dry_run_refuses_nothing_and_lists_affected_keys(tmp_path: Path) -
 async def test_brownout_applies_to_the_named_keys_and_refuses_unknown_names(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     names = ("shop", "till", "desk")
     lines = [{**KEY, "api_key": f"{name}-api-key", "name": name} for name in names]
-    await import_lines(settings_for(tmp_path, "http://127.0.0.1:9"), lines)
+    await import_api_keys(build_settings(tmp_path, "http://127.0.0.1:9"), lines)
     schedule = ["brownout", "schedule", "--until", FAR_FUTURE]
     for words in (["--key", "shop", "--key", "nobody"], ["--merchant", "nobody"]):
-        result = await asyncio.to_thread(command, *schedule, *words, folder=tmp_path)
+        result = await asyncio.to_thread(run_installed_command, *schedule, *words, folder=tmp_path)
         assert result.returncode == 2
         assert "`keys list`" in result.stderr
     those = ["--key", "shop", "--key", "till-api"]
-    assert (await asyncio.to_thread(command, *schedule, *those, folder=tmp_path)).returncode == 0
+    assert (
+        await asyncio.to_thread(run_installed_command, *schedule, *those, folder=tmp_path)
+    ).returncode == 0
     listed = await asyncio.to_thread(run_brownout_command, tmp_path, "list", "--json")
     report = json.loads(listed)["brownouts"]
     assert sorted(answer["key"] for answer in report) == ["shop", "till"]
@@ -150,7 +162,7 @@ def test_invalid_schedule_is_a_one_line_error(tmp_path: Path) -> None:
         (["--until", "2999-01-01"], "zone"),
         (["--until", FAR_FUTURE, "--operation", "payday"], "not an operation, nor a group"),
     ):
-        result = command("brownout", "schedule", *words, folder=tmp_path)
+        result = run_installed_command("brownout", "schedule", *words, folder=tmp_path)
         assert result.returncode == 2
         assert told in result.stderr
         assert result.stderr.count("\n") == 1

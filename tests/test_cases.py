@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from mappings import OPERATIONS
-from tests.running_gateway import open_house
+from tests.running_gateway import open_gateway
 from tests.state import open_state
 from tests.transcripts import CASES, FILES, ScriptedService, Transcript, name_of
 
@@ -43,7 +43,7 @@ async def test_case(file: Path, tmp_path: Path) -> None:
     method, target, body = transcript.request
     async with (
         _serving(transcript.service) as url,
-        open_house(tmp_path, url, **transcript.settings) as gateway,
+        open_gateway(tmp_path, url, **transcript.settings) as gateway,
         open_state(gateway.settings) as state,
     ):
         await state.put_objects(transcript.objects_before)

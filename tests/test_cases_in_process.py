@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.assembly import InProcessUpstream, assemble_parts
-from tests.running_gateway import settings_for
+from tests.running_gateway import build_settings
 from tests.state import TENANT, State, create_database, open_state
 from tests.transcripts import FILES, Transcript, name_of
 
@@ -21,7 +21,7 @@ NEEDS_SERVER = frozenset({"batches/create_batch--answered-without-an-id"})
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def state(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[State]:
     """One database for all cases; each has a tenant of its own."""
-    settings = settings_for(tmp_path_factory.mktemp("state"), "http://127.0.0.1:1")
+    settings = build_settings(tmp_path_factory.mktemp("state"), "http://127.0.0.1:1")
     create_database(settings.state)
     async with open_state(settings) as state:
         yield state
@@ -33,7 +33,7 @@ async def state(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[State
 )
 async def test_case(file: Path, state: State) -> None:
     transcript, tenant = Transcript.load(file), TENANT._replace(merchant=name_of(file))
-    settings = settings_for(Path(), "http://127.0.0.1:1", **transcript.settings)
+    settings = build_settings(Path(), "http://127.0.0.1:1", **transcript.settings)
     parts = assemble_parts(settings, state.store, InProcessUpstream(transcript.service.answer))
     await state.put_objects(transcript.objects_before, tenant)
     response = await parts.answer_request(settings, tenant, *transcript.request)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, start
-from tests.running_gateway import House, open_house
+from gateway.simulator import Service, start_simulator
+from tests.running_gateway import GatewayUnderTest, open_gateway
 
 PERSON = {
     "type": "individual",
@@ -24,16 +24,20 @@ LATIN = json.dumps(PERSON, ensure_ascii=False).encode("latin-1")
 
 
 @asynccontextmanager
-async def open_gateway_with_legacy_settings(folder: Path, **legacy: str) -> AsyncIterator[House]:
-    simulator = await start(service=Service(seed=1))
+async def open_gateway_with_legacy_settings(
+    folder: Path, **legacy: str
+) -> AsyncIterator[GatewayUnderTest]:
+    simulator = await start_simulator(service=Service(seed=1))
     try:
-        async with open_house(folder, simulator.url, legacy=legacy) as http_gateway:
+        async with open_gateway(folder, simulator.url, legacy=legacy) as http_gateway:
             yield http_gateway
     finally:
         await simulator.stop()
 
 
-async def create_recipient(gateway: House, data: bytes, content_type: str, **headers: str) -> Any:
+async def create_recipient(
+    gateway: GatewayUnderTest, data: bytes, content_type: str, **headers: str
+) -> Any:
     headers = {"Content-Type": content_type, **headers}
     return await gateway.request("POST", "/v1/recipients", data=data, headers=headers)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import find_free_port
-from tests.running_gateway import KEY, House
+from tests.running_gateway import KEY, GatewayUnderTest
 from tests.signed_requests import (
     CLIENT,
     EMPTY_LIST,
@@ -33,7 +33,7 @@ WRITE_REQUEST = (
 UPSTREAM = {"timeout_seconds": 5, "breaker_failures": 3, "breaker_seconds": 30}
 
 
-async def send_request(gateway: House, data: bytes) -> RawResponse:
+async def send_request(gateway: GatewayUnderTest, data: bytes) -> RawResponse:
     answer = await exchange(gateway.running.port, data)
     assert answer is not None
     return answer

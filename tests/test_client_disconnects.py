@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Service
-from tests.legacy_and_current import open_valley
-from tests.payouts import make_batch, make_recipient, open_town
-from tests.running_gateway import House
+from tests.legacy_and_current import open_gateway_between
+from tests.payouts import create_batch, create_recipient, open_gateway_and_service
+from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import CLIENT, build_response, open_raw_service, open_signed_gateway
 from tests.sockets import open_connection
 from tests.test_database_faults import lock_database
@@ -29,7 +29,7 @@ LOCK_READS, LOCK_WRITES = "BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"
 
 
 async def send_and_disconnect(
-    gateway: House, file: Path, data: bytes, waits: str = LOCK_READS
+    gateway: GatewayUnderTest, file: Path, data: bytes, waits: str = LOCK_READS
 ) -> None:
     """Sends a request while the database is locked, and disconnects before the lock is released."""
     async with lock_database(file, waits):
@@ -51,8 +51,8 @@ async def test_batch_is_not_started_if_the_client_disconnects_during_key_lookup(
     tmp_path: Path,
 ) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         key = await gateway.import_key(api_key="one-that-was-never-used", name="another")
         target = f"/v1/batches/{batch}/start-processing"
         await send_and_disconnect(gateway, tmp_path / "gateway.db", build_request(key, target))
@@ -63,16 +63,16 @@ async def test_batch_is_not_started_if_the_client_disconnects_during_key_lookup(
 async def test_write_is_not_forwarded_if_the_client_disconnects_first(
     tmp_path: Path, waits: str
 ) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
-        recipient = await make_recipient(setup.gateway)
+        recipient = await create_recipient(setup.gateway)
         asked = build_request(
             setup.gateway.api_key, "/v1/batches", build_batch_body(recipient, "10.00")
         )
         await send_and_disconnect(setup.gateway, tmp_path / "gateway.db", asked, waits)
         assert setup.count_legacy_calls("POST", "/v1/batches") == 0
         # The client's retry is the first request that is executed.
-        await make_batch(setup.gateway, recipient, "10.00")
+        await create_batch(setup.gateway, recipient, "10.00")
         assert setup.count_legacy_calls("POST", "/v1/batches") == 1
 
 

@@ -18,7 +18,7 @@ from gateway.simulator import Service
 from gateway.upstream.clock import ServiceClock
 from tests.journal_check import check_journal
 from tests.recording_service import RecordingService, open_recording_service
-from tests.running_gateway import KEY, House, import_lines, settings_for
+from tests.running_gateway import KEY, GatewayUnderTest, build_settings, import_api_keys
 from tests.signed_requests import (
     SigningClient,
     build_response,
@@ -26,7 +26,7 @@ from tests.signed_requests import (
     respond_with,
     send_raw,
 )
-from tests.sockets import until
+from tests.sockets import wait_until
 from tests.test_upstream_faults import AdjustableClock, build_person
 
 JUMP_SECONDS = (29, -29, 31, -31, 300, -300)
@@ -44,7 +44,7 @@ class AdjustableWallClock:
 
 @dataclass
 class GatewayWithClocks:
-    house: House
+    house: GatewayUnderTest
     judge: RecordingService
     wall_clock: AdjustableWallClock
     ticks: AdjustableClock
@@ -60,13 +60,15 @@ class GatewayWithClocks:
 async def open_gateway_with_clocks(folder: Path) -> AsyncIterator[GatewayWithClocks]:
     watch, ticks = AdjustableWallClock(), AdjustableClock()
     async with open_recording_service(Service(seed=1)) as judge:
-        settings = settings_for(folder, judge.url, upstream={"timeout_seconds": 1})
-        await import_lines(settings, [KEY])
+        settings = build_settings(folder, judge.url, upstream={"timeout_seconds": 1})
+        await import_api_keys(settings, [KEY])
         async with (
             run_gateway(settings, clock=ServiceClock(watch), monotonic=ticks) as running,
             aiohttp.ClientSession() as session,
         ):
-            yield GatewayWithClocks(House(running, settings, session), judge, watch, ticks)
+            yield GatewayWithClocks(
+                GatewayUnderTest(running, settings, session), judge, watch, ticks
+            )
 
 
 @pytest.mark.parametrize("jump", JUMP_SECONDS)
@@ -98,7 +100,7 @@ async def test_clock_jump_does_not_resend_a_write_that_may_still_execute(
         assert (early.status, setup.count_sent("late")) == (500, 1), early.text
         assert int(early.headers["Retry-After"]) > 10
         due.set()
-        await until(lambda: setup.judge.is_idle)
+        await wait_until(lambda: setup.judge.is_idle)
         last = await setup.house.request("POST", "/v1/recipients", build_person("late"))
         assert last.status == 200, last.text
         assert (setup.count_sent("late"), setup.count_created("late")) == (1, 1)
@@ -151,10 +153,10 @@ async def test_date_header_of_a_proxy_does_not_refuse_signed_requests(
     date = formatdate(time.time() + odd, usegmt=True)
     answer = build_response(200, b'{"ok":true,"balances":{}}', f"Date: {date}")
     async with open_raw_service(respond_with(answer)) as service:
-        settings = settings_for(tmp_path, service.url)
-        await import_lines(settings, [KEY])
+        settings = build_settings(tmp_path, service.url)
+        await import_api_keys(settings, [KEY])
         async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
-            gateway = House(running, settings, session)
+            gateway = GatewayUnderTest(running, settings, session)
             for _ in range(2):  # the gateway's own signed requests do not reveal the time either
                 assert (await gateway.request("GET", "/v1/profile/balances")).status == 200
             for _ in range(4):

@@ -20,20 +20,20 @@ import aiohttp
 import pytest
 
 from gateway.cli import main
-from gateway.simulator import Fault, Service, Simulator, start
+from gateway.simulator import Fault, Service, Simulator, start_simulator
 from tests.processes import (
     COMMAND,
     SECONDS,
     Process,
+    build_configuration,
     build_environment,
-    command,
-    configuration,
     find_free_port,
     is_listening,
-    serving,
+    run_installed_command,
+    run_serve,
 )
-from tests.running_gateway import KEY, import_lines, open_house, settings_for
-from tests.sockets import open_connection, until
+from tests.running_gateway import KEY, build_settings, import_api_keys, open_gateway
+from tests.sockets import open_connection, wait_until
 
 PORTS = {"PAYOUT_GATEWAY_SERVER__PORT": "0", "PAYOUT_GATEWAY_SERVER__ADMIN_PORT": "0"}
 RECIPIENT_BODY = {
@@ -50,15 +50,15 @@ PAYOUT_BODY = {
 
 @pytest.fixture
 async def simulator() -> AsyncIterator[Simulator]:
-    simulator = await start(service=Service(seed=1))
+    simulator = await start_simulator(service=Service(seed=1))
     yield simulator
     await simulator.stop()
 
 
 async def write_configuration(folder: Path, base_url: str, *keys: dict[str, Any]) -> None:
     """A configuration for `serve`, and keys in its state."""
-    (folder / "gateway.toml").write_text(configuration(base_url))
-    await import_lines(settings_for(folder, base_url), list(keys or (KEY,)))
+    (folder / "gateway.toml").write_text(build_configuration(base_url))
+    await import_api_keys(build_settings(folder, base_url), list(keys or (KEY,)))
 
 
 @asynccontextmanager
@@ -99,7 +99,7 @@ def run_in_process(
 
 
 async def test_demo_prints_working_commands(tmp_path: Path) -> None:
-    async with serving(tmp_path, "--demo", variables=PORTS) as gateway:
+    async with run_serve(tmp_path, "--demo", variables=PORTS) as gateway:
         assert "DEMO" in gateway.output
         assert "simulator" in gateway.output
         pasted = "\n".join(
@@ -121,7 +121,7 @@ async def test_demo_uses_the_configured_vocabulary(tmp_path: Path) -> None:
     words = {"LEGACY__WALLET": "paypal", "CURRENT__WALLET": "payco", "CURRENT__SCHEME": "prsign"}
     variables = {f"PAYOUT_GATEWAY_VOCABULARY__{name}": word for name, word in words.items()}
     async with (
-        serving(tmp_path, "--demo", variables={**PORTS, **variables}) as gateway,
+        run_serve(tmp_path, "--demo", variables={**PORTS, **variables}) as gateway,
         open_client("demo-api-key") as session,
         session.get(f"{gateway.url}/v1/profile/balances/paypal") as answer,
     ):
@@ -144,7 +144,7 @@ async def test_readme_payout_by_curl_works(tmp_path: Path) -> None:
     page = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
     _, _, section = page.partition("## A payout, by curl")
     lines = section.split("```")[1]
-    async with serving(tmp_path, "--demo", variables=PORTS) as gateway:
+    async with run_serve(tmp_path, "--demo", variables=PORTS) as gateway:
         said = await _run_in_shell(lines.replace("http://127.0.0.1:8080", gateway.url))
     *_, quoted, started, summed = said.splitlines()
     assert json.loads(quoted)["batch"]["amount"] == "12.50"
@@ -161,7 +161,7 @@ async def test_demo_listens_on_loopback_and_leaves_no_files(tmp_path: Path) -> N
     }
     variables = PORTS | everywhere
     async with (
-        serving(tmp_path, "--demo", variables=variables) as gateway,
+        run_serve(tmp_path, "--demo", variables=variables) as gateway,
         open_client() as session,
     ):
         assert await _load_status(session, gateway) == 403
@@ -192,12 +192,12 @@ async def test_demo_uses_ports_of_the_environment(tmp_path: Path) -> None:
         "PAYOUT_GATEWAY_SERVER__PORT": str(port),
         "PAYOUT_GATEWAY_SERVER__ADMIN_PORT": str(admin_port),
     }
-    async with serving(tmp_path, "--demo", variables=variables) as gateway:
+    async with run_serve(tmp_path, "--demo", variables=variables) as gateway:
         assert (gateway.port, gateway.admin_port) == (port, admin_port)
 
 
 def test_demo_with_a_configuration_is_an_error(tmp_path: Path) -> None:
-    result = command("serve", "--demo", "--config", "gateway.toml", folder=tmp_path)
+    result = run_installed_command("serve", "--demo", "--config", "gateway.toml", folder=tmp_path)
     assert "--config" in require_one_line(result)
 
 
@@ -205,7 +205,7 @@ def test_demo_with_a_configuration_is_an_error(tmp_path: Path) -> None:
 
 
 def test_serve_without_configuration_prints_instructions(tmp_path: Path) -> None:
-    result = command("serve", folder=tmp_path)
+    result = run_installed_command("serve", folder=tmp_path)
     output = require_one_line(result)
     assert "no configuration" in output
     assert "serve --demo" in output
@@ -223,29 +223,34 @@ def test_serve_without_configuration_prints_instructions(tmp_path: Path) -> None
 )
 def test_invalid_configuration_is_a_one_line_error(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "gateway.toml").write_text(text)
-    assert said in require_one_line(command("serve", folder=tmp_path))
+    assert said in require_one_line(run_installed_command("serve", folder=tmp_path))
 
 
 def test_missing_configuration_is_a_one_line_error(tmp_path: Path) -> None:
-    output = require_one_line(command("serve", "--config", "other.toml", folder=tmp_path))
+    output = require_one_line(
+        run_installed_command("serve", "--config", "other.toml", folder=tmp_path)
+    )
     assert "other.toml: there is no such file" in output
 
 
 async def test_environment_variables_are_sufficient_configuration(tmp_path: Path) -> None:
     variables = PORTS | {"PAYOUT_GATEWAY_ENVIRONMENTS__SANDBOX__BASE_URL": "http://127.0.0.1:9"}
-    async with serving(tmp_path, variables=variables) as gateway, open_client("unknown") as session:
+    async with (
+        run_serve(tmp_path, variables=variables) as gateway,
+        open_client("unknown") as session,
+    ):
         assert await _load_status(session, gateway) == 403
 
 
 def test_example_configuration_has_placeholder_warnings_only(tmp_path: Path) -> None:
     example = Path(__file__).parent.parent / "deploy" / "gateway.example.toml"
-    result = command("check", "--config", str(example), folder=tmp_path)
+    result = run_installed_command("check", "--config", str(example), folder=tmp_path)
     assert result.returncode == 0
     live, sandbox = result.stderr.splitlines()
     assert re.match(r"Warning: \S+\.toml:\d+: environments\.live\.base_url: .*placeholder", live)
     assert "environments.sandbox.base_url: https://sandbox.service.example" in sandbox
     assert ": valid\n" not in result.stdout
-    result = command("check", "--json", "--config", str(example), folder=tmp_path)
+    result = run_installed_command("check", "--json", "--config", str(example), folder=tmp_path)
     assert (result.returncode, result.stderr) == (0, "")
     report = json.loads(result.stdout)
     assert (report["ok"], report["problems"], len(report["warnings"])) == (True, [], 2)
@@ -256,7 +261,7 @@ def test_example_configuration_has_placeholder_warnings_only(tmp_path: Path) -> 
 
 async def test_serve_prints_one_line_when_ready(tmp_path: Path, simulator: Simulator) -> None:
     await write_configuration(tmp_path, simulator.url)
-    async with serving(tmp_path) as gateway, open_client() as session:
+    async with run_serve(tmp_path) as gateway, open_client() as session:
         assert gateway.output.count("\n") == 1
         async with session.get(f"{gateway.url}/v1/recipients") as answer:
             assert answer.status == 200
@@ -271,7 +276,7 @@ async def test_shutdown_completes_requests_in_flight(
 ) -> None:
     await write_configuration(tmp_path, simulator.url)
     simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.5))
-    async with serving(tmp_path) as gateway, open_client() as session:
+    async with run_serve(tmp_path) as gateway, open_client() as session:
         idle = await open_connection(gateway.port)
         asking = asyncio.create_task(
             _create_recipient(session, gateway, RECIPIENT_BODY | {"payout": PAYOUT_BODY})
@@ -301,13 +306,13 @@ async def test_shutdown_completes_requests_in_flight(
 
 async def test_idle_shutdown_is_logged(tmp_path: Path, simulator: Simulator) -> None:
     await write_configuration(tmp_path, simulator.url)
-    async with serving(tmp_path) as gateway:
+    async with run_serve(tmp_path) as gateway:
         assert await gateway.stop() == 0
         assert gateway.parse_log()[-1]["requests_left"] == 0
 
 
 async def test_shutdown_during_the_ready_line_exits_0(tmp_path: Path) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     port, full = find_free_port(), b"-" * 4096
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, len(full))
@@ -319,7 +324,7 @@ async def test_shutdown_during_the_ready_line_exits_0(tmp_path: Path) -> None:
         stdout=writing,
     )
     os.close(writing)
-    await until(lambda: is_listening(port), SECONDS)
+    await wait_until(lambda: is_listening(port), SECONDS)
     await asyncio.sleep(0.1)
     running.send_signal(signal.SIGTERM)
     await asyncio.sleep(0.1)
@@ -341,7 +346,7 @@ async def _create_recipient(session: aiohttp.ClientSession, gateway: Process, bo
 
 async def _wait_until_sent(simulator: Simulator, gateway: Process) -> None:
     """Waits until the fault is met: the service has the request and has not answered."""
-    await until(lambda: not simulator.service.faults)
+    await wait_until(lambda: not simulator.service.faults)
     assert gateway.process.returncode is None
 
 
@@ -350,7 +355,7 @@ async def test_shutdown_completes_a_write_of_a_disconnected_client(
 ) -> None:
     await write_configuration(tmp_path, simulator.url)
     simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.5))
-    async with serving(tmp_path) as gateway:
+    async with run_serve(tmp_path) as gateway:
         body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY}).encode()
         head = f"POST /v1/recipients HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY['api_key']}\r\n"
         async with await open_connection(gateway.port) as connection:
@@ -364,7 +369,7 @@ async def test_shutdown_completes_a_write_of_a_disconnected_client(
 async def test_shutdown_refuses_new_connections(tmp_path: Path, simulator: Simulator) -> None:
     await write_configuration(tmp_path, simulator.url)
     simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=0.6))
-    async with serving(tmp_path) as gateway, open_client() as session:
+    async with run_serve(tmp_path) as gateway, open_client() as session:
         asking = asyncio.create_task(_create_recipient(session, gateway, RECIPIENT_BODY))
         await _wait_until_sent(simulator, gateway)
         gateway.process.send_signal(signal.SIGTERM)
@@ -377,19 +382,21 @@ async def test_shutdown_refuses_new_connections(tmp_path: Path, simulator: Simul
 @pytest.mark.parametrize("which", ["PORT", "ADMIN_PORT"])
 @pytest.mark.parametrize("arguments", [["serve", "--demo"], ["serve"]], ids=["demo", "serve"])
 def test_port_in_use_is_a_one_line_error(tmp_path: Path, which: str, arguments: list[str]) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         variables = PORTS | {f"PAYOUT_GATEWAY_SERVER__{which}": port}
-        output = require_one_line(command(*arguments, folder=tmp_path, **variables))
+        output = require_one_line(run_installed_command(*arguments, folder=tmp_path, **variables))
     assert port in output
     assert "in use" in output
 
 
 def test_unavailable_address_is_a_one_line_error(tmp_path: Path) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     variables = {"PAYOUT_GATEWAY_SERVER__HOST": "192.0.2.1"}
-    assert "192.0.2.1" in require_one_line(command("serve", folder=tmp_path, **variables))
+    assert "192.0.2.1" in require_one_line(
+        run_installed_command("serve", folder=tmp_path, **variables)
+    )
 
 
 # The whole of it, as an operator would set it up.
@@ -405,13 +412,13 @@ async def test_all_recipient_operations_work_with_the_simulator(
         async with asyncio.timeout(SECONDS):
             first, second = [(await simulating.stdout.readline()).decode() for _ in range(2)]
         url = re.search(r"http://\S+", first)[0]
-        (tmp_path / "gateway.toml").write_text(configuration(url))
+        (tmp_path / "gateway.toml").write_text(build_configuration(url))
         line = re.search(r"\{.*\}", second)[0]
-        imported = command("keys", "import", "-", folder=tmp_path, stdin=line)
+        imported = run_installed_command("keys", "import", "-", folder=tmp_path, stdin=line)
         assert imported.returncode == 0
         assert imported.stderr.startswith("Created "), "a key file, which somebody must back up"
         async with (
-            serving(tmp_path) as gateway,
+            run_serve(tmp_path) as gateway,
             open_client(json.loads(line)["api_key"]) as session,
         ):
             await _request_all_operations(session, f"{gateway.url}/v1")
@@ -457,9 +464,9 @@ async def test_revoked_key_is_refused_within_5_seconds(
 ) -> None:
     other = KEY | {"api_key": "another-api-key-for-tests", "name": "other"}
     await write_configuration(tmp_path, simulator.url, KEY | {"name": "leaving"}, other)
-    async with serving(tmp_path) as gateway, open_client() as session:
+    async with run_serve(tmp_path) as gateway, open_client() as session:
         assert await _load_status(session, gateway) == 200
-        revoked = command("keys", "revoke", "leaving", folder=tmp_path)
+        revoked = run_installed_command("keys", "revoke", "leaving", folder=tmp_path)
         assert revoked.returncode == 0, revoked.stderr
         assert await _wait_for_other_status(200, session, gateway, seconds=5) == 403
         assert await _load_status(session, gateway, other["api_key"]) == 200
@@ -467,10 +474,13 @@ async def test_revoked_key_is_refused_within_5_seconds(
 
 async def test_imported_key_works_within_10_seconds(tmp_path: Path, simulator: Simulator) -> None:
     await write_configuration(tmp_path, simulator.url)
-    async with serving(tmp_path) as gateway, open_client("a-key-that-comes-later") as session:
+    async with run_serve(tmp_path) as gateway, open_client("a-key-that-comes-later") as session:
         assert await _load_status(session, gateway) == 403
         line = json.dumps(KEY | {"api_key": "a-key-that-comes-later", "name": "later"})
-        assert command("keys", "import", "-", folder=tmp_path, stdin=line).returncode == 0
+        assert (
+            run_installed_command("keys", "import", "-", folder=tmp_path, stdin=line).returncode
+            == 0
+        )
         assert await _wait_for_other_status(403, session, gateway, seconds=10) == 200
 
 
@@ -497,7 +507,7 @@ async def _wait_for_other_status(
 
 async def test_readiness_follows_the_service(tmp_path: Path, simulator: Simulator) -> None:
     await write_configuration(tmp_path, simulator.url)
-    async with serving(tmp_path) as gateway, open_client() as session:
+    async with run_serve(tmp_path) as gateway, open_client() as session:
         admin = f"http://127.0.0.1:{gateway.admin_port}"
 
         async def load_status(path: str) -> tuple[int, Any]:
@@ -528,7 +538,7 @@ async def test_hanging_service_makes_the_gateway_unready(
     with socket.create_server(("127.0.0.1", 0)) as silent:  # nobody ever accepts
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         async with (
-            open_house(tmp_path, url) as gateway,
+            open_gateway(tmp_path, url) as gateway,
             open_client() as session,
             session.get(f"{gateway.running.admin_url}/readyz") as answer,
         ):
@@ -539,7 +549,7 @@ async def test_hanging_service_makes_the_gateway_unready(
 
 async def test_admin_pages_are_not_on_the_client_port(tmp_path: Path, simulator: Simulator) -> None:
     await write_configuration(tmp_path, simulator.url)
-    async with serving(tmp_path) as gateway, open_client() as session:
+    async with run_serve(tmp_path) as gateway, open_client() as session:
         for path in ("/healthz", "/readyz", "/metrics", "/"):
             async with session.get(gateway.url + path) as answer:
                 assert answer.status == 404
@@ -549,7 +559,7 @@ async def test_admin_pages_are_not_on_the_client_port(tmp_path: Path, simulator:
 
 
 def test_check_accepts_a_valid_configuration(tmp_path: Path, run_in_process: RunCommand) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("https://127.0.0.1:9"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("https://127.0.0.1:9"))
     result = run_in_process("check")
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == "gateway.toml: valid\n"
@@ -561,7 +571,9 @@ def test_check_accepts_a_valid_configuration(tmp_path: Path, run_in_process: Run
 def test_check_names_line_and_key_of_every_error(
     tmp_path: Path, run_in_process: RunCommand
 ) -> None:
-    text = configuration("https://service.example/v1", "[limits]\nbody_bytes = 1\nbody_byte = 2048")
+    text = build_configuration(
+        "https://service.example/v1", "[limits]\nbody_bytes = 1\nbody_byte = 2048"
+    )
     (tmp_path / "own.toml").write_text(text)
     result = run_in_process("check", "--config", "own.toml")
     assert (result.returncode, result.stdout) == (1, "")
@@ -599,7 +611,7 @@ def test_check_without_a_file_checks_environment_variables(
 
 
 def test_check_writes_nothing(tmp_path: Path, run_in_process: RunCommand) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("https://service.example"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("https://service.example"))
     run_in_process("check")
     assert _list_file_names(tmp_path) == ["gateway.toml"]
 
@@ -653,7 +665,7 @@ def test_every_command_has_help(run_in_process: RunCommand, words: str, named: s
 
 
 def test_help_names_every_command(tmp_path: Path) -> None:
-    listed = command("--help", folder=tmp_path)
+    listed = run_installed_command("--help", folder=tmp_path)
     assert (listed.returncode, listed.stderr) == (0, "")
     for words in HELP_TEXTS:
         assert words.partition(" ")[0] in listed.stdout
@@ -661,7 +673,9 @@ def test_help_names_every_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["serv"], ["serve", "--prot", "1"]])
 def test_unknown_command_or_option_is_a_one_line_error(tmp_path: Path, words: list[str]) -> None:
-    assert require_one_line(command(*words, folder=tmp_path)).startswith("payout-gateway: No such ")
+    assert require_one_line(run_installed_command(*words, folder=tmp_path)).startswith(
+        "payout-gateway: No such "
+    )
 
 
 INVALID_COMMANDS = {
@@ -714,13 +728,13 @@ def test_refused_rotation_exits_1(tmp_path: Path) -> None:
 
 
 async def _check_refused_rotation(folder: Path) -> None:
-    simulator = await start(service=Service(seed=1))
+    simulator = await start_simulator(service=Service(seed=1))
     try:
         await write_configuration(folder, simulator.url)
         pair = json.dumps({"access_key": "OTHER", "secret_key": "another secret"})
         name = f"{KEY['merchant']}-{KEY['environment']}"
         result = await asyncio.to_thread(
-            command, "keys", "rotate-secret", name, folder=folder, stdin=pair
+            run_installed_command, "keys", "rotate-secret", name, folder=folder, stdin=pair
         )
     finally:
         await simulator.stop()
@@ -729,16 +743,18 @@ async def _check_refused_rotation(folder: Path) -> None:
 
 
 def test_invalid_import_names_the_line_and_imports_nothing(tmp_path: Path) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("https://service.example"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("https://service.example"))
     lines = json.dumps(KEY) + "\n" + json.dumps(KEY | {"api_key": "x y", "secret_key": "hush"})
-    output = require_one_line(command("keys", "import", "-", folder=tmp_path, stdin=lines))
+    output = require_one_line(
+        run_installed_command("keys", "import", "-", folder=tmp_path, stdin=lines)
+    )
     assert "line 2: api_key" in output
     assert "hush" not in output
-    assert KEY["api_key"] not in command("keys", "list", folder=tmp_path).stdout
+    assert KEY["api_key"] not in run_installed_command("keys", "list", folder=tmp_path).stdout
 
 
 def test_keys_commands_print_no_secrets(tmp_path: Path, run_in_process: RunCommand) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     (tmp_path / "keys.jsonl").write_text(json.dumps(KEY))
     for words in (
         ["import", "keys.jsonl"],

@@ -14,9 +14,14 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, Switches, start
-from tests.payouts import done, make_recipient, open_town, payment_ids
-from tests.running_gateway import House, open_house
+from gateway.simulator import Service, ServiceOptions, start_simulator
+from tests.payouts import (
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import GatewayUnderTest, open_gateway
 
 ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
 BANK = {
@@ -34,7 +39,7 @@ ID_PATTERN = re.compile(r"\b[RBPA]-[A-Za-z0-9]{10,}\b")
 class NormalizedSession:
     """Sends requests, and keeps the answers without times and with numbered ids."""
 
-    def __init__(self, gateway: House) -> None:
+    def __init__(self, gateway: GatewayUnderTest) -> None:
         self.house = gateway
         self.exchanges: list[str] = []
         self.names: dict[str, str] = {}
@@ -177,11 +182,11 @@ def first_exchanges() -> dict[str, list[str]]:
 async def test_payout_is_answered_alike_with_every_kind_of_service(
     kind: dict[str, Any], tmp_path: Path, first_exchanges: dict[str, list[str]]
 ) -> None:
-    switches = Switches(**kind, processing_seconds=1, lists_payments=False)
+    switches = ServiceOptions(**kind, processing_seconds=1, lists_payments=False)
     service = Service(options=switches, seed=1)
-    simulator = await start(service=service)
+    simulator = await start_simulator(service=service)
     try:
-        async with open_house(tmp_path, simulator.url) as gateway:
+        async with open_gateway(tmp_path, simulator.url) as gateway:
             run = NormalizedSession(gateway)
             await run_payout(run)
     finally:
@@ -194,20 +199,20 @@ async def test_payout_is_answered_alike_with_every_kind_of_service(
 @pytest.mark.parametrize("answers", ["full", "bare"])
 async def test_draft_pays_the_amounts_of_the_client(answers: Any, tmp_path: Path) -> None:
     """The other amount is computed by the service at a changing rate, and must not be sent."""
-    service = Service(options=Switches(inferred=False, answers=answers), seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        payee = {"id": await make_recipient(gateway)}
+    service = Service(options=ServiceOptions(inferred=False, answers=answers), seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        payee = {"id": await create_recipient(gateway)}
         euros = {"recipient": payee, "targetAmount": "25.00", "targetCurrency": "EUR"}
         dollars = {"recipient": payee, "sourceAmount": "10.00"}
         body = {"sourceCurrency": "USD", "payments": [euros, dollars]}
-        batch = (await done(gateway, "POST", "/batches", body))["batch"]["id"]
-        await done(
+        batch = (await request_successfully(gateway, "POST", "/batches", body))["batch"]["id"]
+        await request_successfully(
             gateway, "POST", f"/batches/{batch}/payments", {**dollars, "sourceAmount": "7.00"}
         )
-        _, second, _ = await payment_ids(gateway, batch)
+        _, second, _ = await load_payment_ids(gateway, batch)
         path = f"/batches/{batch}/payments/{second}"
-        await done(gateway, "PATCH", path, {"sourceAmount": "12.00"})
-        await done(gateway, "POST", f"/batches/{batch}/generate-quote")
+        await request_successfully(gateway, "PATCH", path, {"sourceAmount": "12.00"})
+        await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
     made = [call for call in service.list_requests("POST") if call.path == "/v1/batches"]
     sent = [
         (payment["amount"], payment["currency"])
@@ -227,20 +232,25 @@ async def test_draft_pays_a_target_amount_in_the_batch_currency(
     answers: Any, tmp_path: Path
 ) -> None:
     """The payment arrives in the account's currency, in an amount that the service computes."""
-    service = Service(options=Switches(inferred=False, answers=answers), seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        payee = {"id": await make_recipient(gateway)}
-        await done(gateway, "POST", f"/recipients/{payee['id']}/payout-methods", EURO_PAYOUT)
+    service = Service(options=ServiceOptions(inferred=False, answers=answers), seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        payee = {"id": await create_recipient(gateway)}
+        await request_successfully(
+            gateway, "POST", f"/recipients/{payee['id']}/payout-methods", EURO_PAYOUT
+        )
         fixed = {"recipient": payee, "targetAmount": "25.03", "targetCurrency": "USD"}
-        other = {"recipient": {"id": await make_recipient(gateway, "bob")}, "sourceAmount": "10.00"}
+        other = {
+            "recipient": {"id": await create_recipient(gateway, "bob")},
+            "sourceAmount": "10.00",
+        }
         body = {"sourceCurrency": "USD", "payments": [fixed, other]}
-        batch = (await done(gateway, "POST", "/batches", body))["batch"]["id"]
-        first, second = await payment_ids(gateway, batch)
-        await done(gateway, "DELETE", f"/batches/{batch}/payments/{second}")
-        draft = (await done(gateway, "GET", f"/batches/{batch}"))["batch"]
+        batch = (await request_successfully(gateway, "POST", "/batches", body))["batch"]["id"]
+        first, second = await load_payment_ids(gateway, batch)
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{second}")
+        draft = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
         assert draft["amount"] == "25.03"
         assert [payment["id"] for payment in draft["payments"]["payments"]] == [first]
-        await done(gateway, "POST", f"/batches/{batch}/generate-quote")
+        await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
     made = [call for call in service.list_requests("POST") if call.path == "/v1/batches"]
     sent = [
         (payment["amount"], payment["currency"])

@@ -9,20 +9,25 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, Switches
+from gateway.simulator import Service, ServiceOptions
 from mappings.batch_answers import build_batch_answer
 from mappings.batch_views import build_batch
-from tests.payouts import done, make_batch, make_recipient, open_town
-from tests.running_gateway import House
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import GatewayUnderTest
 
 LAST_PROCESSED_AT = "2026-03-02T11:30:00.000Z"
 PROCESSED_AT = ("2026-03-02T09:00:00.000Z", LAST_PROCESSED_AT, "2026-03-01T23:59:59.999Z")
 
 
-async def complete_batch(gateway: House, service: Service, **service_fields: Any) -> str:
+async def complete_batch(gateway: GatewayUnderTest, service: Service, **service_fields: Any) -> str:
     """A batch of three payments that has ended; ``told`` is what the service says of it besides."""
-    batch = await make_batch(gateway, await make_recipient(gateway), "1.00", "2.00", "3.00")
-    await done(gateway, "POST", f"/batches/{batch}/start-processing")
+    batch = await create_batch(gateway, await create_recipient(gateway), "1.00", "2.00", "3.00")
+    await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
     (service_batch,) = service.find_or_create_tenant().batches.values()
     service_batch.overrides = service_fields
     for payment, moment in zip(service_batch.payments.values(), PROCESSED_AT, strict=True):
@@ -38,31 +43,35 @@ async def complete_batch(gateway: House, service: Service, **service_fields: Any
 async def test_complete_batch_has_completed_at_wherever_its_payments_are_read(
     tmp_path: Path, inferred: bool, answers: Any
 ) -> None:
-    switches = Switches(inferred=inferred, answers=answers, processing_seconds=0)
+    switches = ServiceOptions(inferred=inferred, answers=answers, processing_seconds=0)
     service = Service(seed=1, options=switches)
-    async with open_town(tmp_path, service) as (gateway, _):
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
         batch = await complete_batch(gateway, service, completedAt=None)
-        batch_body = (await done(gateway, "GET", f"/batches/{batch}"))["batch"]
+        batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
         assert (batch_body["status"], batch_body["completedAt"]) == ("complete", LAST_PROCESSED_AT)
         for payment in batch_body["payments"]["payments"]:
             assert payment["batch"]["completedAt"] == LAST_PROCESSED_AT
-        summary = (await done(gateway, "GET", f"/batches/{batch}/summary"))["batchSummary"]
+        summary = (await request_successfully(gateway, "GET", f"/batches/{batch}/summary"))[
+            "batchSummary"
+        ]
         assert (summary["status"], summary["completedAt"]) == ("complete", LAST_PROCESSED_AT)
-        listed = (await done(gateway, "GET", f"/batches/{batch}/payments"))["payments"]
+        listed = (await request_successfully(gateway, "GET", f"/batches/{batch}/payments"))[
+            "payments"
+        ]
         assert {entry["batch"]["completedAt"] for entry in listed} == {LAST_PROCESSED_AT}
         before = len(service.list_requests("GET", "/v1/batch/*/summary"))
-        (row,) = (await done(gateway, "GET", "/batches"))["batches"]
+        (row,) = (await request_successfully(gateway, "GET", "/batches"))["batches"]
         read = len(service.list_requests("GET", "/v1/batch/*/summary")) - before
         # A list with all other fields makes no call for this field alone.
         assert (row["completedAt"], read) == ((None, 0) if inferred else (LAST_PROCESSED_AT, 1))
 
 
 async def test_completed_at_of_the_service_is_kept(tmp_path: Path) -> None:
-    service, told = Service(seed=1, options=Switches(processing_seconds=0)), PROCESSED_AT[0]
-    async with open_town(tmp_path, service) as (gateway, _):
+    service, told = Service(seed=1, options=ServiceOptions(processing_seconds=0)), PROCESSED_AT[0]
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
         batch = await complete_batch(gateway, service, completedAt=told)
         for path in (f"/batches/{batch}", f"/batches/{batch}/summary"):
-            body = await done(gateway, "GET", path)
+            body = await request_successfully(gateway, "GET", path)
             assert (body.get("batch") or body["batchSummary"])["completedAt"] == told
 
 

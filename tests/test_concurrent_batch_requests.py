@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulator import Fault, Service, Switches
-from gateway.storage import Ledger, open_store
-from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
-from tests.running_gateway import Got, House
+from gateway.simulator import Fault, Service, ServiceOptions
+from gateway.storage import ObjectStateStore, open_store
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import GatewayResponse, GatewayUnderTest
 from tests.state import TENANT
 
 ROUNDS = 25
@@ -25,7 +31,7 @@ WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS = pytest.mark.parametrize(
 
 
 def build_service(*, inferred: bool) -> Service:
-    return Service(seed=1, options=Switches(inferred=inferred, processing_seconds=60))
+    return Service(seed=1, options=ServiceOptions(inferred=inferred, processing_seconds=60))
 
 
 def list_paid_amounts(service: Service) -> list[str]:
@@ -35,29 +41,31 @@ def list_paid_amounts(service: Service) -> list[str]:
     return [str(payment.terms.source_amount) for payment in batch.payments.values()]
 
 
-def is_refused(response: Got) -> bool:
+def is_refused(response: GatewayResponse) -> bool:
     return response.status == 406 and [error["code"] for error in response.body["errors"]] == [
         "invalid_status"
     ]
 
 
-async def edit_payment(gateway: House, batch: str, payment: str, amount: str = "9.00") -> Got:
+async def edit_payment(
+    gateway: GatewayUnderTest, batch: str, payment: str, amount: str = "9.00"
+) -> GatewayResponse:
     body = {"sourceAmount": amount}
     return await gateway.request("PATCH", f"/v1/batches/{batch}/payments/{payment}", body)
 
 
-async def start_batch(gateway: House, batch: str) -> Got:
+async def start_batch(gateway: GatewayUnderTest, batch: str) -> GatewayResponse:
     return await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
 
 
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
 async def test_concurrent_edit_and_start_have_one_winner(*, inferred: bool, tmp_path: Path) -> None:
     service = build_service(inferred=inferred)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
         for number in range(ROUNDS):
-            batch = await make_batch(gateway, recipient, "5.00")
-            (payment,) = await payment_ids(gateway, batch)
+            batch = await create_batch(gateway, recipient, "5.00")
+            (payment,) = await load_payment_ids(gateway, batch)
             if number % 3 == 2:  # an edited batch may be a draft
                 assert (await edit_payment(gateway, batch, payment, "5.00")).status == 200
             service.batch_starts.clear()
@@ -79,10 +87,10 @@ async def test_concurrent_deletion_and_start_have_one_winner(
     *, inferred: bool, tmp_path: Path
 ) -> None:
     service = build_service(inferred=inferred)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
         for _ in range(ROUNDS):
-            batch = await make_batch(gateway, recipient, "5.00")
+            batch = await create_batch(gateway, recipient, "5.00")
             service.batch_starts.clear()
             deletion = gateway.request("DELETE", f"/v1/batches/{batch}")
             deleted, started = await asyncio.gather(deletion, start_batch(gateway, batch))
@@ -94,12 +102,12 @@ async def test_concurrent_deletion_and_start_have_one_winner(
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS
 async def test_concurrent_starts_start_the_batch_once(*, inferred: bool, tmp_path: Path) -> None:
     service = build_service(inferred=inferred)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
         for number in range(ROUNDS):
-            batch = await make_batch(gateway, recipient, "5.00")
+            batch = await create_batch(gateway, recipient, "5.00")
             if number % 2:
-                (payment,) = await payment_ids(gateway, batch)
+                (payment,) = await load_payment_ids(gateway, batch)
                 assert (await edit_payment(gateway, batch, payment)).status == 200
             service.batch_starts.clear()
             responses = await asyncio.gather(*(start_batch(gateway, batch) for _ in range(4)))
@@ -108,36 +116,36 @@ async def test_concurrent_starts_start_the_batch_once(*, inferred: bool, tmp_pat
             assert len(service.batch_starts) == 1
 
 
-async def create_draft(gateway: House, recipient: str, amount: str = "9.00") -> str:
+async def create_draft(gateway: GatewayUnderTest, recipient: str, amount: str = "9.00") -> str:
     """Creates a draft: without optional endpoints, an edit supersedes the service's batch."""
-    batch = await make_batch(gateway, recipient, "5.00")
-    (payment,) = await payment_ids(gateway, batch)
+    batch = await create_batch(gateway, recipient, "5.00")
+    (payment,) = await load_payment_ids(gateway, batch)
     assert (await edit_payment(gateway, batch, payment, amount)).status == 200
     return batch
 
 
-async def wait_until_draft_is_being_created(gateway: House) -> None:
+async def wait_until_draft_is_being_created(gateway: GatewayUnderTest) -> None:
     """Waits until the ledger has the phase ``making`` for the only batch."""
     async with open_store(gateway.settings.state) as store, asyncio.timeout(10):
         phase = None
         while phase != "making":
             await asyncio.sleep(0.01)
-            (facts,) = (await Ledger(store).load_all(TENANT, "batch")).values()
+            (facts,) = (await ObjectStateStore(store).load_all(TENANT, "batch")).values()
             phase = facts.get("phase")
 
 
-async def load_summary(gateway: House, batch: str) -> Got:
+async def load_summary(gateway: GatewayUnderTest, batch: str) -> GatewayResponse:
     return await gateway.request("GET", f"/v1/batches/{batch}/summary")
 
 
-async def generate_quote(gateway: House, batch: str) -> Got:
+async def generate_quote(gateway: GatewayUnderTest, batch: str) -> GatewayResponse:
     return await gateway.request("POST", f"/v1/batches/{batch}/generate-quote")
 
 
 async def test_concurrent_requests_create_the_draft_once(tmp_path: Path) -> None:
     service = build_service(inferred=False)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
         for _ in range(ROUNDS):
             batch = await create_draft(gateway, recipient)
             before = service.created_counts["batch"]
@@ -159,8 +167,8 @@ async def test_concurrent_reads_share_one_created_draft(
     tmp_path: Path,
 ) -> None:
     service = build_service(inferred=False)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
         for _ in range(ROUNDS):
             batch = await create_draft(gateway, recipient)
             before = service.created_counts["batch"]
@@ -172,7 +180,7 @@ async def test_concurrent_reads_share_one_created_draft(
                 response.text for response in answers
             ]
             assert service.created_counts["batch"] == before + 1
-            (payment,) = await payment_ids(gateway, batch)
+            (payment,) = await load_payment_ids(gateway, batch)
             for quoted in answers[3:]:
                 (shown,) = quoted.body["batch"]["payments"]["payments"]
                 assert (shown["id"], shown["sourceAmount"]) == (payment, "9.00")
@@ -180,8 +188,8 @@ async def test_concurrent_reads_share_one_created_draft(
 
 async def test_summary_waits_for_draft_creation(tmp_path: Path) -> None:
     service = build_service(inferred=False)
-    async with open_town(tmp_path, service) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
         before = service.created_counts["batch"]
         simulator.inject_fault(Fault("POST", "/v1/batches", delay=0.4))
@@ -200,8 +208,8 @@ async def test_waiter_creates_the_draft_if_the_first_creation_was_refused(
     tmp_path: Path,
 ) -> None:
     service = build_service(inferred=False)
-    async with open_town(tmp_path, service) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
         before = service.created_counts["batch"]
         simulator.inject_fault(Fault("POST", "/v1/batches", status=429, body=REFUSAL, delay=0.4))
@@ -214,8 +222,8 @@ async def test_waiter_creates_the_draft_if_the_first_creation_was_refused(
 
 async def test_summary_after_concurrent_deletion_finds_nothing(tmp_path: Path) -> None:
     service = build_service(inferred=False)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
         for _ in range(ROUNDS):
             batch = await create_draft(gateway, recipient)
             deletion = gateway.request("DELETE", f"/v1/batches/{batch}")
@@ -229,8 +237,11 @@ async def test_summary_does_not_create_a_draft_again_while_its_creation_is_in_do
 ) -> None:
     service = build_service(inferred=False)
     upstream = {"timeout_seconds": 2}
-    async with open_town(tmp_path, service, upstream=upstream) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service, upstream=upstream) as (
+        gateway,
+        simulator,
+    ):
+        recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
         simulator.inject_fault(Fault("POST", "/v1/batches", close="after"))
         assert (await load_summary(gateway, batch)).status == 500, "the outcome is unknown"
@@ -243,11 +254,11 @@ async def test_summary_does_not_create_a_draft_again_while_its_creation_is_in_do
 async def test_concurrent_edits_are_all_applied_in_turn(*, inferred: bool, tmp_path: Path) -> None:
     """The batch stays open: the legacy document gives no reason to refuse any of them."""
     service = build_service(inferred=inferred)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
         for _ in range(ROUNDS // 5):
-            batch = await make_batch(gateway, recipient, "1.00", "1.00", "1.00")
-            those = await payment_ids(gateway, batch)
+            batch = await create_batch(gateway, recipient, "1.00", "1.00", "1.00")
+            those = await load_payment_ids(gateway, batch)
             edits = [edit_payment(gateway, batch, payment, "9.00") for payment in those[1:]]
             removal = gateway.request("DELETE", f"/v1/batches/{batch}/payments/{those[0]}")
             amounts = [f"{number}.00" for number in range(2, 8)]
@@ -264,7 +275,9 @@ async def test_concurrent_edits_are_all_applied_in_turn(*, inferred: bool, tmp_p
             assert sorted(list_paid_amounts(service)) == sorted(["9.00", "9.00", *amounts])
 
 
-async def add_payment(gateway: House, batch: str, recipient: str, amount: str) -> Got:
+async def add_payment(
+    gateway: GatewayUnderTest, batch: str, recipient: str, amount: str
+) -> GatewayResponse:
     body = {"recipient": {"id": recipient}, "sourceAmount": amount}
     return await gateway.request("POST", f"/v1/batches/{batch}/payments", body)
 
@@ -274,10 +287,10 @@ async def test_concurrent_removals_of_a_payment_remove_it_once(
     *, inferred: bool, tmp_path: Path
 ) -> None:
     service = build_service(inferred=inferred)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00", "6.00")
-        payment, _other = await payment_ids(gateway, batch)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00", "6.00")
+        payment, _other = await load_payment_ids(gateway, batch)
         several = (
             gateway.request("DELETE", f"/v1/batches/{batch}/payments/{payment}") for _ in range(4)
         )
@@ -291,9 +304,9 @@ async def test_concurrent_removals_of_a_payment_remove_it_once(
 
 async def test_refused_edit_releases_the_batch(tmp_path: Path) -> None:
     service = build_service(inferred=True)
-    async with open_town(tmp_path, service) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
         simulator.inject_fault(Fault("POST", "/v1/batches/*/payments", delay=0.4))
         simulator.inject_fault(Fault("POST", "/v1/batches/*/payments", status=429, body=REFUSAL))
         first = asyncio.create_task(add_payment(gateway, batch, recipient, "6.00"))
@@ -306,9 +319,9 @@ async def test_refused_edit_releases_the_batch(tmp_path: Path) -> None:
 
 async def test_edit_during_start_is_refused_without_waiting(tmp_path: Path) -> None:
     service = build_service(inferred=True)
-    async with open_town(tmp_path, service) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
         simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", answer_delay=0.5))
         start = asyncio.create_task(start_batch(gateway, batch))
         await asyncio.sleep(0.1)
@@ -326,10 +339,10 @@ async def test_change_based_on_a_read_before_start_is_refused(
     *, inferred: bool, late: str, tmp_path: Path
 ) -> None:
     service = build_service(inferred=inferred)
-    async with open_town(tmp_path, service) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00", "6.00")
-        payment, _other = await payment_ids(gateway, batch)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00", "6.00")
+        payment, _other = await load_payment_ids(gateway, batch)
         simulator.inject_fault(Fault("GET", "/v1/batch/*/summary", answer_delay=0.5))
         request = {
             "edit": lambda: edit_payment(gateway, batch, payment),
@@ -344,7 +357,9 @@ async def test_change_based_on_a_read_before_start_is_refused(
             assert (await slow).status == 200, "an identical request joins the open one"
         else:
             assert is_refused(await slow), "the batch was started meanwhile"
-        assert (await done(gateway, "GET", f"/batches/{batch}"))["batch"]["status"] == "processing"
+        assert (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
+            "status"
+        ] == "processing"
         assert is_refused(await start_batch(gateway, batch))
         assert len(service.batch_starts) == 1
         assert list_paid_amounts(service) == ["5.00", "6.00"]
@@ -355,10 +370,10 @@ async def test_start_that_read_the_batch_before_an_edit_pays_the_edited_amount(
     *, inferred: bool, tmp_path: Path
 ) -> None:
     service = build_service(inferred=inferred)
-    async with open_town(tmp_path, service) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         simulator.inject_fault(Fault("GET", "/v1/batch/*/summary", answer_delay=0.5))
         slow = asyncio.create_task(start_batch(gateway, batch))
         await asyncio.sleep(0.1)
@@ -370,13 +385,13 @@ async def test_start_that_read_the_batch_before_an_edit_pays_the_edited_amount(
 
 async def test_superseded_batch_is_not_started_by_any_id(tmp_path: Path) -> None:
     service = build_service(inferred=False)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         for amount in ("6.00", "7.00"):  # each edit supersedes the service's batch
             assert (await edit_payment(gateway, batch, payment, amount)).status == 200
-            await done(gateway, "POST", f"/batches/{batch}/generate-quote")
+            await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
         first, second, third = service.find_or_create_tenant().batches
         assert (await start_batch(gateway, second)).status in (404, 406)
         assert not service.batch_starts
@@ -389,12 +404,12 @@ async def test_superseded_batch_is_not_started_by_any_id(tmp_path: Path) -> None
 async def test_edit_and_start_by_two_ids_of_a_batch_do_not_conflict(tmp_path: Path) -> None:
     """After an edit, the service's id of the batch differs from the client's id."""
     service = build_service(inferred=False)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         assert (await edit_payment(gateway, batch, payment, "6.00")).status == 200
-        await done(gateway, "POST", f"/batches/{batch}/generate-quote")
+        await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
         current = list(service.find_or_create_tenant().batches)[-1]
         (its_payment,) = service.require_batch(current).payments
         edited = await edit_payment(gateway, current, its_payment, "9.00")
@@ -407,16 +422,18 @@ async def test_edit_and_start_by_two_ids_of_a_batch_do_not_conflict(tmp_path: Pa
 
 async def test_adds_with_the_same_request_id_create_two_payments(tmp_path: Path) -> None:
     """Clients choose X-Request-Id, and some send the same value with every request."""
-    service = Service(seed=1, options=Switches(inferred=False))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "1.00", "2.00")
-        (first, _second) = await payment_ids(gateway, batch)
-        await done(gateway, "DELETE", f"/batches/{batch}/payments/{first}")  # a draft from here on
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "1.00", "2.00")
+        (first, _second) = await load_payment_ids(gateway, batch)
+        await request_successfully(
+            gateway, "DELETE", f"/batches/{batch}/payments/{first}"
+        )  # a draft from here on
         same = {"headers": {"X-Request-Id": "the-same-every-time"}}
         added = [
             (
-                await done(
+                await request_successfully(
                     gateway,
                     "POST",
                     f"/batches/{batch}/payments",
@@ -426,6 +443,6 @@ async def test_adds_with_the_same_request_id_create_two_payments(tmp_path: Path)
             )["payment"]["id"]
             for amount in ("3.00", "4.00")
         ]
-        assert len({*added, *await payment_ids(gateway, batch)}) == 3
-        await done(gateway, "DELETE", f"/batches/{batch}/payments/{added[0]}")
-        assert len(await payment_ids(gateway, batch)) == 2
+        assert len({*added, *await load_payment_ids(gateway, batch)}) == 3
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{added[0]}")
+        assert len(await load_payment_ids(gateway, batch)) == 2

@@ -19,9 +19,9 @@ from gateway.simulator import Fault
 from gateway.simulator.options import ServiceCredentials
 from gateway.writes.batch_routing import BatchRouting
 from mappings.effects import CompareAndSet
-from tests.legacy_and_current import GatewayBetween, open_valley
+from tests.legacy_and_current import GatewayBetween, open_gateway_between
 from tests.operator_commands import read_log
-from tests.running_gateway import KEY, Got
+from tests.running_gateway import KEY, GatewayResponse
 from tests.test_cutover import populate_legacy_service, run_import
 
 FORWARDED_KEY_HEADERS = {"X-API-Key": KEY["api_key"]}
@@ -37,13 +37,13 @@ class ImportedBatch:
     payment_id: str
     """One of its payments."""
 
-    async def edit_payment(self) -> Got:
+    async def edit_payment(self) -> GatewayResponse:
         path = f"{self.path}/payments/{self.payment_id}"
         return await self.setup.gateway.request(
             "PATCH", path, {"sourceAmount": "99.00"}, headers=FORWARDED_KEY_HEADERS
         )
 
-    async def start_batch(self) -> Got:
+    async def start_batch(self) -> GatewayResponse:
         return await self.setup.gateway.request("POST", f"{self.path}/start-processing")
 
     async def load_amount(self) -> str:
@@ -69,7 +69,7 @@ class ImportedBatch:
 
 @asynccontextmanager
 async def open_imported_batch(folder: Path) -> AsyncIterator[ImportedBatch]:
-    async with open_valley(folder, apart=False) as setup:
+    async with open_gateway_between(folder, apart=False) as setup:
         other = ServiceCredentials("SECONDACCESSKEY", "second-secret-key", api_key=KEY["api_key"])
         setup.legacy.merchants.credentials[other.access_key] = other
         made = await populate_legacy_service(setup)

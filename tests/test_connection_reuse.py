@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.load_balancers import run_load_balancer
-from tests.running_gateway import KEY, open_house
+from tests.running_gateway import KEY, open_gateway
 from tests.sockets import open_connection
 
 NO_SERVICE = "http://127.0.0.1:9"
@@ -44,7 +44,7 @@ async def read_statuses(port: int, parts: list[bytes], max_count: int = 100) -> 
 async def test_trailer_does_not_become_a_header_of_the_next_request(
     tmp_path: Path, key: str, size: int
 ):
-    async with open_house(tmp_path, NO_SERVICE) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE) as gateway:
         first = build_chunked_request(f"X-API-Key: {KEY['api_key']}", key)
         data = first + b"GET /v1/recipients HTTP/1.1\r\nHost: gateway\r\n\r\n"
         parts = [data[start : start + size] for start in range(0, len(data), size)]
@@ -54,7 +54,7 @@ async def test_trailer_does_not_become_a_header_of_the_next_request(
 
 
 async def test_admin_connection_closes_after_a_chunked_request(tmp_path: Path):
-    async with open_house(tmp_path, NO_SERVICE) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE) as gateway:
         port = gateway.running.admin_port
         data = (
             build_chunked_request("Host: elsewhere", path="/freeze")
@@ -64,7 +64,7 @@ async def test_admin_connection_closes_after_a_chunked_request(tmp_path: Path):
 
 
 async def test_connection_stays_open_after_a_body_with_content_length(tmp_path: Path):
-    async with open_house(tmp_path, NO_SERVICE) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE) as gateway:
         head = f"POST /v1/recipients HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY['api_key']}\r\n"
         data = f"{head}Content-Length: 2\r\n\r\n{{}}".encode()
         async with await open_connection(gateway.running.port) as connection:
@@ -79,7 +79,7 @@ async def test_connection_stays_open_after_a_body_with_content_length(tmp_path: 
     "body", ["Content-Length: 5\r\n\r\nhello", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"]
 )
 async def test_connection_closes_after_a_read_with_a_body(tmp_path: Path, body: str):
-    async with open_house(tmp_path, NO_SERVICE) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE) as gateway:
         head = "GET /v1/geography/countries/US HTTP/1.1\r\nHost: x\r\n"
         data = f"{head}{body}".encode() + REQUEST_WITHOUT_KEY
         assert await read_statuses(gateway.running.port, [data]) == [200]
@@ -87,7 +87,7 @@ async def test_connection_closes_after_a_read_with_a_body(tmp_path: Path, body: 
 
 @pytest.mark.skipif(not shutil.which("haproxy"), reason="HAProxy is not installed")
 async def test_trailer_reaches_no_other_client_through_haproxy(tmp_path: Path):
-    async with open_house(tmp_path, NO_SERVICE) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE) as gateway:
         async with run_load_balancer("haproxy", gateway.running.port, tmp_path) as port:
             for _ in range(60):
                 await read_statuses(

@@ -14,11 +14,11 @@ import pytest
 
 from gateway.operator.legacy_reads import HOUR_SECONDS, LegacyReader, ReadBudget
 from gateway.simulator import Fault
-from tests.legacy_and_current import API_KEY, NAME, GatewayBetween, open_valley
-from tests.operator_commands import eventually
-from tests.payouts import WALLET, done, make_batch, make_recipient
-from tests.processes import command
-from tests.running_gateway import Got
+from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween, open_gateway_between
+from tests.operator_commands import wait_until_async
+from tests.payouts import WALLET, create_batch, create_recipient, request_successfully
+from tests.processes import run_installed_command
+from tests.running_gateway import GatewayResponse
 from tests.signed_requests import SigningClient, send_raw
 
 ADDRESS = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
@@ -118,7 +118,7 @@ def drop_ignored_fields(value: Any) -> Any:
     return value
 
 
-def read_answer(response: Got) -> Any:
+def read_answer(response: GatewayResponse) -> Any:
     return response.status, drop_ignored_fields(
         json.loads(response.text, parse_float=Decimal, parse_int=Decimal)
     )
@@ -142,7 +142,7 @@ async def run_import(setup: GatewayBetween, *words: str, code: int = 0) -> Any:
     (setup.folder / "api-key").write_text(API_KEY)
     file = str(setup.folder / "api-key")
     return await setup.run_json_command(
-        "cutover", "import", "--key", NAME, "--api-key-file", file, *words, code=code
+        "cutover", "import", "--key", KEY_NAME, "--api-key-file", file, *words, code=code
     )
 
 
@@ -151,7 +151,7 @@ async def wait_until_complete(setup: GatewayBetween, started: str) -> None:
         shown = (await setup.request_legacy("GET", f"/v1/batches/{started}")).body["batch"]
         return bool(shown["status"] == "complete")
 
-    await eventually(is_complete)
+    await wait_until_async(is_complete)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ async def wait_until_complete(setup: GatewayBetween, started: str) -> None:
 async def test_gateway_answers_as_the_legacy_service_after_import(
     switches: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with open_valley(tmp_path, processing_seconds=0.1, **switches) as setup:
+    async with open_gateway_between(tmp_path, processing_seconds=0.1, **switches) as setup:
         made = await populate_legacy_service(setup)
         await wait_until_complete(setup, made["started"])
         lists = switches.get("inferred", True)
@@ -195,7 +195,7 @@ async def test_gateway_answers_as_the_legacy_service_after_import(
 
 
 async def test_import_can_be_repeated(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, processing_seconds=0.1) as setup:
+    async with open_gateway_between(tmp_path, processing_seconds=0.1) as setup:
         made = await populate_legacy_service(setup)
         await wait_until_complete(setup, made["started"])
         report = await run_import(setup, "--dry-run")
@@ -223,7 +223,9 @@ async def test_import_can_be_repeated(tmp_path: Path) -> None:
         report = await run_import(setup)
         assert report["recipients"] == {"new": 1, "changed": 1, "equal": 3, "kept": 0}
         assert report["batches"] == {"new": 0, "changed": 1, "equal": 2, "kept": 0}
-        response = await done(setup.gateway, "GET", f"/batches/{made['open']}/payments/{first}")
+        response = await request_successfully(
+            setup.gateway, "GET", f"/batches/{made['open']}/payments/{first}"
+        )
         assert response["payment"]["memo"] == "July"
 
 
@@ -231,7 +233,7 @@ REPORT_SECTIONS = ("recipients", "batches", "ids")
 
 
 async def test_dry_run_reports_the_same_counts_as_the_import(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, recipient_id_length=22) as setup:
+    async with open_gateway_between(tmp_path, recipient_id_length=22) as setup:
         await populate_legacy_service(setup)
         report, did = await run_import(setup, "--dry-run"), await run_import(setup)
         assert report["unmapped"] == []
@@ -239,55 +241,66 @@ async def test_dry_run_reports_the_same_counts_as_the_import(tmp_path: Path) -> 
 
 
 async def test_import_keeps_changes_made_through_the_gateway(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=False, inferred=False) as setup:
+    async with open_gateway_between(tmp_path, apart=False, inferred=False) as setup:
         made = await populate_legacy_service(setup)
         await run_import(setup, code=1)
-        await done(
+        await request_successfully(
             setup.gateway, "PATCH", f"/recipients/{made['disabled']}", {"status": "inactive"}
         )
         path = f"/batches/{made['open']}"
-        batch_body = (await done(setup.gateway, "GET", path))["batch"]
+        batch_body = (await request_successfully(setup.gateway, "GET", path))["batch"]
         last = batch_body["payments"]["payments"][-1]["id"]
-        await done(setup.gateway, "PATCH", path, {"remove_payments": [{"id": last}]})
+        await request_successfully(
+            setup.gateway, "PATCH", path, {"remove_payments": [{"id": last}]}
+        )
         report = await run_import(setup, code=1)
         assert (report["recipients"]["kept"], report["batches"]["kept"]) == (1, 1)
-        assert len((await done(setup.gateway, "GET", path))["batch"]["payments"]["payments"]) == 2
+        assert (
+            len(
+                (await request_successfully(setup.gateway, "GET", path))["batch"]["payments"][
+                    "payments"
+                ]
+            )
+            == 2
+        )
 
 
 async def test_imported_batch_is_edited_and_started(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         made = await populate_legacy_service(setup)
         await run_import(setup)
         path = f"/batches/{made['open']}"
-        payments = (await done(setup.gateway, "GET", f"{path}/payments"))["payments"]
-        await done(
+        payments = (await request_successfully(setup.gateway, "GET", f"{path}/payments"))[
+            "payments"
+        ]
+        await request_successfully(
             setup.gateway, "PATCH", f"{path}/payments/{payments[0]['id']}", {"memo": "other"}
         )
-        await done(setup.gateway, "POST", f"{path}/start-processing")
+        await request_successfully(setup.gateway, "POST", f"{path}/start-processing")
         assert len(setup.current.batch_starts) == 2
         response = await setup.gateway.request("POST", f"/v1{path}/start-processing")
         assert (response.status, response.body["errors"][0]["code"]) == (406, "invalid_status")
 
 
 async def test_legacy_batches_are_translated_once_complete(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, processing_seconds=0.1) as setup:
+    async with open_gateway_between(tmp_path, processing_seconds=0.1) as setup:
         await setup.set_mode("forward")
-        payee = await make_recipient(setup.gateway)
-        batches = [await make_batch(setup.gateway, payee, amount) for amount in ("1.00", "2.00")]
-        await done(setup.gateway, "POST", f"/batches/{batches[0]}/start-processing")
+        payee = await create_recipient(setup.gateway)
+        batches = [await create_batch(setup.gateway, payee, amount) for amount in ("1.00", "2.00")]
+        await request_successfully(setup.gateway, "POST", f"/batches/{batches[0]}/start-processing")
         await wait_until_complete(setup, batches[0])
         await setup.set_mode("translate")
         report = await run_import(setup)
         assert (report["batches_moved"], report["batches_at_legacy"]) == (1, 1)
         before = setup.count_legacy_calls("GET", f"/v1/batches/{batches[0]}")
-        await done(setup.gateway, "GET", f"/batches/{batches[0]}")
+        await request_successfully(setup.gateway, "GET", f"/batches/{batches[0]}")
         assert setup.count_legacy_calls("GET", f"/v1/batches/{batches[0]}") == before
         before = setup.count_legacy_calls("GET", f"/v1/batches/{batches[1]}")
-        await done(setup.gateway, "GET", f"/batches/{batches[1]}")
+        await request_successfully(setup.gateway, "GET", f"/batches/{batches[1]}")
         assert setup.count_legacy_calls("GET", f"/v1/batches/{batches[1]}") == before + 1
         report = await run_import(setup, "--move-open-batches")
         assert (report["batches_moved"], report["batches_at_legacy"]) == (1, 0)
-        await done(setup.gateway, "POST", f"/batches/{batches[1]}/start-processing")
+        await request_successfully(setup.gateway, "POST", f"/batches/{batches[1]}/start-processing")
         assert setup.count_legacy_calls("POST", f"/v1/batches/{batches[1]}/start-processing") == 0
         assert len(setup.current.batch_starts) == 2
 
@@ -295,7 +308,7 @@ async def test_legacy_batches_are_translated_once_complete(tmp_path: Path) -> No
 async def test_imported_batch_follows_its_key_until_changed_in_translate_mode(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         made = await populate_legacy_service(setup)
         await run_import(setup)
         path = f"/v1/batches/{made['open']}"
@@ -318,7 +331,7 @@ async def test_imported_batch_follows_its_key_until_changed_in_translate_mode(
 async def test_refused_legacy_write_does_not_bind_the_batch(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         made = await populate_legacy_service(setup)
         await run_import(setup)
         path = f"/v1/batches/{made['open']}"
@@ -338,11 +351,11 @@ async def test_refused_legacy_write_does_not_bind_the_batch(
 async def test_legacy_write_in_doubt_is_not_sent_again_after_import(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         await setup.set_mode("forward")
-        payee = await make_recipient(setup.gateway)
-        to = await make_batch(setup.gateway, payee, "1.00")
-        started = await make_batch(setup.gateway, payee, "2.00")
+        payee = await create_recipient(setup.gateway)
+        to = await create_batch(setup.gateway, payee, "1.00")
+        started = await create_batch(setup.gateway, payee, "2.00")
         writes: list[tuple[str, Any]] = [
             (f"/v1/batches/{to}/payments", build_payment(payee, "8.00")),
             (f"/v1/batches/{started}/start-processing", None),
@@ -368,10 +381,10 @@ async def test_legacy_write_in_doubt_is_not_sent_again_after_import(
 async def test_legacy_write_in_doubt_blocks_the_current_id(
     tmp_path: Path, *, by_pairs: bool
 ) -> None:
-    async with open_valley(tmp_path, inferred=False) as setup:
+    async with open_gateway_between(tmp_path, inferred=False) as setup:
         await setup.set_mode("forward")
-        payee = await make_recipient(setup.gateway)
-        batch = await make_batch(setup.gateway, payee, "1.00")
+        payee = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, payee, "1.00")
         start = f"/v1/batches/{batch}/start-processing"
         setup.add_legacy_fault("POST", start, close="before")
         assert (await setup.gateway.request("POST", start)).status == 500
@@ -393,10 +406,10 @@ async def test_legacy_write_in_doubt_blocks_the_current_id(
 
 
 async def test_idempotency_key_holds_after_import(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         await setup.set_mode("forward")
-        payee = await make_recipient(setup.gateway)
-        path = f"/v1/batches/{await make_batch(setup.gateway, payee, '1.00')}/payments"
+        payee = await create_recipient(setup.gateway)
+        path = f"/v1/batches/{await create_batch(setup.gateway, payee, '1.00')}/payments"
         named, body = {"Idempotency-Key": "payday"}, build_payment(payee, "8.00")
         first = await setup.gateway.request("POST", path, body, headers=named)
         await run_import(setup)
@@ -406,9 +419,9 @@ async def test_idempotency_key_holds_after_import(tmp_path: Path) -> None:
 
 
 async def test_legacy_batch_stays_at_legacy_by_its_current_id(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         await setup.set_mode("forward")
-        batch = await make_batch(setup.gateway, await make_recipient(setup.gateway), "1.00")
+        batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "1.00")
         assert (await run_import(setup))["batches_at_legacy"] == 1
         (other,) = (row.id for row in setup.current.find_or_create_tenant().batches.values())
         assert other != batch
@@ -423,10 +436,10 @@ async def test_legacy_batch_stays_at_legacy_by_its_current_id(tmp_path: Path) ->
 async def test_deleted_legacy_batch_is_no_longer_bound(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
-        payee = await make_recipient(setup.gateway)
-        one, two, three, four = [await make_batch(setup.gateway, payee, "1.00") for _ in range(4)]
+        payee = await create_recipient(setup.gateway)
+        one, two, three, four = [await create_batch(setup.gateway, payee, "1.00") for _ in range(4)]
         assert (await setup.gateway.request("DELETE", f"/v1/batches/{one}")).status == 200
         both = {"ids": [two, three]}
         assert (await setup.gateway.request("DELETE", "/v1/batches", both)).status == 200
@@ -442,8 +455,8 @@ async def test_deleted_legacy_batch_is_no_longer_bound(
 async def test_batch_unknown_to_the_legacy_service_is_not_bound(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
-        await make_recipient(setup.gateway)
+    async with open_gateway_between(tmp_path, apart=True) as setup:
+        await create_recipient(setup.gateway)
         (payee,) = setup.current.find_or_create_tenant().recipients
         payment = {"recipient": {"id": payee}, "amount": "1.00", "currency": "USD"}
         data = json.dumps({"currency": "USD", "payments": [payment]}).encode()
@@ -455,7 +468,7 @@ async def test_batch_unknown_to_the_legacy_service_is_not_bound(
             method = "POST" if path.endswith("processing") else "DELETE"
             assert (await setup.gateway.request(method, path)).status == 404
         await setup.set_mode("translate")
-        await done(setup.gateway, "POST", f"/batches/{batch}/start-processing")
+        await request_successfully(setup.gateway, "POST", f"/batches/{batch}/start-processing")
         assert len(setup.current.batch_starts) == 1
 
 
@@ -463,7 +476,7 @@ async def test_batch_unknown_to_the_legacy_service_is_not_bound(
 
 
 async def test_import_waits_for_retry_after(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         await create_recipient_at_legacy(setup, "plain")
         busy = {"status": 429, "headers": {"Retry-After": "1"}, "body": b"{}"}
         setup.add_legacy_fault("GET", "/v1/recipients", **busy)
@@ -496,9 +509,9 @@ async def test_budget_limits_requests_per_hour() -> None:
 
 
 async def test_import_failure_is_a_one_line_error(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         (tmp_path / "other").write_text("an-api-key-for-tests")
-        words = ["cutover", "import", "--key", NAME]
+        words = ["cutover", "import", "--key", KEY_NAME]
         output = await setup.run_command(*words, "--api-key-file", str(tmp_path / "other"), code=2)
         assert "not the key of this name" in output
         assert "LEGACY_API_KEY" in await setup.run_command(*words, code=2)
@@ -510,14 +523,14 @@ async def test_import_failure_is_a_one_line_error(tmp_path: Path) -> None:
 
 
 async def test_api_key_is_read_from_standard_input_or_environment(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         await create_recipient_at_legacy(setup, "plain")
-        words = ("cutover", "import", "--key", NAME, "--json")
+        words = ("cutover", "import", "--key", KEY_NAME, "--json")
         by_input = await asyncio.to_thread(
-            command, *words, "--api-key-file", "-", folder=tmp_path, stdin=API_KEY
+            run_installed_command, *words, "--api-key-file", "-", folder=tmp_path, stdin=API_KEY
         )
         by_variable = await asyncio.to_thread(
-            command, *words, folder=tmp_path, LEGACY_API_KEY=API_KEY
+            run_installed_command, *words, folder=tmp_path, LEGACY_API_KEY=API_KEY
         )
         for entry in (by_input, by_variable):
             assert entry.returncode == 0, entry.stderr
@@ -528,7 +541,7 @@ async def test_api_key_is_read_from_standard_input_or_environment(tmp_path: Path
 async def test_unreadable_object_is_reported_and_the_others_are_imported(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         made = await populate_legacy_service(setup)
         broken = made["open"]
         real = setup.current.find_or_create_tenant().service_ids_by_legacy_id[broken]
@@ -552,7 +565,7 @@ MALFORMED_BATCHES = (
 async def test_malformed_object_is_reported_and_the_others_are_imported(
     shown: bytes, tmp_path: Path
 ) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         made = await populate_legacy_service(setup)
         body = b'{"ok":true,"batch":%s}' % shown
         setup.add_legacy_fault("GET", f"/v1/batches/{made['open']}", status=200, body=body)
@@ -564,7 +577,7 @@ async def test_malformed_object_is_reported_and_the_others_are_imported(
 
 
 async def test_recipient_with_an_alias_of_another_object_is_reported(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         made = await populate_legacy_service(setup)
         (tmp_path / "pairs.csv").write_text(f"{made['plain']},R-{'0' * 22}\n")
         await setup.run_command("ids", "import", str(tmp_path / "pairs.csv"))
@@ -611,21 +624,21 @@ async def test_list_without_meta_is_read_until_nothing_is_new() -> None:
 
 
 async def test_unreadable_list_is_an_error_and_not_an_empty_list(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         await create_recipient_at_legacy(setup, "plain")
         (tmp_path / "own").write_text(API_KEY)
         unreadable = b'{"ok":true,"data":[]}'
         setup.add_legacy_fault("GET", "/v1/recipients", status=200, body=unreadable, times=99)
-        words = ["cutover", "import", "--key", NAME, "--api-key-file", str(tmp_path / "own")]
+        words = ["cutover", "import", "--key", KEY_NAME, "--api-key-file", str(tmp_path / "own")]
         output = await setup.run_command(*words, code=2)
         assert "/recipients cannot be read: it answers without a list of recipients" in output
 
 
 @pytest.mark.parametrize("row", [b"{}", b'{"id":5}', b'{"id":"../batches","payout":{}}'])
 async def test_row_without_valid_id_is_a_one_line_error(row: bytes, tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         (tmp_path / "own").write_text(API_KEY)
         body = b'{"ok":true,"recipients":[%s]}' % row
         setup.add_legacy_fault("GET", "/v1/recipients", status=200, body=body)
-        words = ["cutover", "import", "--key", NAME, "--api-key-file", str(tmp_path / "own")]
+        words = ["cutover", "import", "--key", KEY_NAME, "--api-key-file", str(tmp_path / "own")]
         assert "one of its recipients has no valid id" in await setup.run_command(*words, code=2)

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, start
+from gateway.simulator import Service, start_simulator
 from tests.journal_check import check_journal
-from tests.legacy_and_current import GatewayBetween, open_valley
+from tests.legacy_and_current import GatewayBetween, open_gateway_between
 from tests.metrics_scrape import fetch_metrics
-from tests.operator_commands import eventually
-from tests.payouts import make_recipient
-from tests.running_gateway import Got, open_house
-from tests.sockets import until
+from tests.operator_commands import wait_until_async
+from tests.payouts import create_recipient
+from tests.running_gateway import GatewayResponse, open_gateway
+from tests.sockets import wait_until
 from tests.test_upstream_faults import (
     GatewayAndService,
     build_batch_body,
@@ -84,7 +84,7 @@ async def corrupt_database(file: Path) -> AsyncIterator[None]:
 FAULTS: tuple[DatabaseFault, ...] = (lock_database, fill_disk, move_database, corrupt_database)
 
 
-def is_refused(response: Got) -> bool:
+def is_refused(response: GatewayResponse) -> bool:
     """Whether the error has the legacy form and does not mention databases."""
     code = response.body["errors"][0]["code"]
     told = (response.status, code) == (500, "internal_server_error")
@@ -138,8 +138,8 @@ async def test_full_disk_is_reported_by_readiness_without_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
-    simulator = await start(service=Service(seed=1))
-    async with open_house(tmp_path, simulator.url, lease_seconds=0.8) as gateway:
+    simulator = await start_simulator(service=Service(seed=1))
+    async with open_gateway(tmp_path, simulator.url, lease_seconds=0.8) as gateway:
 
         async def load_state_fault() -> str | None:
             """What is wrong with it, as `/readyz` says."""
@@ -163,19 +163,21 @@ async def test_full_disk_is_reported_by_readiness_without_writes(
         assert (await gateway.request("GET", "/v1/profile/balances")).status == 200
         assert (await is_healthy(), await load_database_up()) == (True, 1)
         async with fill_disk(tmp_path / "gateway.db"):
-            await eventually(is_faulty)
+            await wait_until_async(is_faulty)
             said = await load_state_fault() or ""
             assert "gateway.db cannot be written (" in said
             assert "writes of clients are refused" in said
             assert "check that its disk has free space" in said
             assert await load_database_up() == 0
             assert (await gateway.request("GET", "/v1/profile/balances")).status == 200
-        await eventually(is_healthy)
+        await wait_until_async(is_healthy)
         assert await load_database_up() == 1
     await simulator.stop()
 
 
-async def _create_during_fault(setup: GatewayAndService, fault: DatabaseFault, file: Path) -> Got:
+async def _create_during_fault(
+    setup: GatewayAndService, fault: DatabaseFault, file: Path
+) -> GatewayResponse:
     """A create that the service has carried out, and of which the state cannot be told."""
     address = {"street1": "1 Main Street", "city": "New York", "region": "NY", "country": "US"}
     body = build_person("between", address=address)
@@ -190,21 +192,21 @@ async def _create_during_fault(setup: GatewayAndService, fault: DatabaseFault, f
 
 async def _create_batch_at_legacy(
     setup: GatewayBetween, **answer: Any
-) -> tuple[dict[str, Any], asyncio.Future[Got]]:
+) -> tuple[dict[str, Any], asyncio.Future[GatewayResponse]]:
     """A forwarded batch that was made, and its request, which is answered two seconds later."""
     await setup.set_mode("forward")
-    payment = {"recipient": {"id": await make_recipient(setup.gateway)}, "sourceAmount": "5.00"}
+    payment = {"recipient": {"id": await create_recipient(setup.gateway)}, "sourceAmount": "5.00"}
     body = {"sourceCurrency": "USD", "payments": [payment]}
     setup.add_legacy_fault("POST", "/v1/batches", answer_delay=2, **answer)
     asking = asyncio.ensure_future(setup.gateway.request("POST", "/v1/batches", body))
-    await until(lambda: setup.legacy.created_counts["batch"] == 1)
+    await wait_until(lambda: setup.legacy.created_counts["batch"] == 1)
     return body, asking
 
 
 async def test_legacy_batch_created_during_a_database_fault_stays_at_legacy(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path, apart=True, seconds=20) as setup:
+    async with open_gateway_between(tmp_path, apart=True, seconds=20) as setup:
         body, asking = await _create_batch_at_legacy(setup)
         async with lock_database(tmp_path / "gateway.db"):
             made = await asking
@@ -216,20 +218,20 @@ async def test_legacy_batch_created_during_a_database_fault_stays_at_legacy(
                 response.status == 200 and response.body["batch"]["id"] != made.body["batch"]["id"]
             )
 
-        await eventually(is_over)
+        await wait_until_async(is_over)
         await setup.set_mode("translate")
         batch = made.body["batch"]["id"]
 
         async def is_readable() -> bool:
             return (await setup.gateway.request("GET", f"/v1/batches/{batch}")).status == 200
 
-        await eventually(is_readable)
+        await wait_until_async(is_readable)
 
 
 async def test_legacy_write_in_doubt_during_a_database_fault_is_listed(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path, apart=True, seconds=20) as setup:
+    async with open_gateway_between(tmp_path, apart=True, seconds=20) as setup:
         _, asking = await _create_batch_at_legacy(setup, status=502, executes=True)
         async with lock_database(tmp_path / "gateway.db"):
             assert (await asking).status == 500
@@ -237,5 +239,5 @@ async def test_legacy_write_in_doubt_during_a_database_fault_is_listed(
         async def is_listed() -> bool:
             return len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
 
-        await eventually(is_listed)
+        await wait_until_async(is_listed)
         assert setup.legacy.created_counts["batch"] == 1

@@ -15,10 +15,10 @@ from gateway.simulator import Fault, Service
 from gateway.storage.key_file import create_key_file
 from tests.gateway.storage.conftest import create_temporary_database
 from tests.metrics_scrape import fetch_metrics
-from tests.operator_commands import eventually
-from tests.payouts import make_recipient, open_town
-from tests.running_gateway import House
-from tests.sockets import until
+from tests.operator_commands import wait_until_async
+from tests.payouts import create_recipient, open_gateway_and_service
+from tests.running_gateway import GatewayUnderTest
+from tests.sockets import wait_until
 from tests.tcp_proxy import TcpProxy, open_tcp_proxy
 from tests.test_upstream_faults import build_person
 
@@ -35,12 +35,12 @@ def build_state_section(tcp_proxy: TcpProxy, database: str, folder: Path) -> dic
     return {"url": url.render_as_string(hide_password=False)}
 
 
-async def is_ready(gateway: House) -> bool:
+async def is_ready(gateway: GatewayUnderTest) -> bool:
     async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as answer:
         return answer.status == 200
 
 
-async def load_status(gateway: House, path: str) -> int:
+async def load_status(gateway: GatewayUnderTest, path: str) -> int:
     return (await gateway.request("GET", f"/v1{path}")).status
 
 
@@ -53,8 +53,11 @@ async def test_gateway_recovers_from_database_outage_without_restart(
         database_url.host or "127.0.0.1", database_url.port or 5432
     ) as tcp_proxy:
         state = build_state_section(tcp_proxy, database, tmp_path)
-        async with open_town(tmp_path, Service(seed=1), state=state) as (gateway, simulator):
-            recipient = await make_recipient(gateway)
+        async with open_gateway_and_service(tmp_path, Service(seed=1), state=state) as (
+            gateway,
+            simulator,
+        ):
+            recipient = await create_recipient(gateway)
             made = len(simulator.service.list_requests("POST", "/v1/recipients"))
             for other in ({"X-API-Key": "one-more"}, {"X-API-Key": "another"}):
                 await tcp_proxy.cut()
@@ -81,11 +84,11 @@ async def test_gateway_recovers_from_database_outage_without_restart(
                 assert await load_status(gateway, "/recipients") == 200
                 unknown = await gateway.request("GET", "/v1/recipients", headers=other)
                 assert unknown.status == 403
-                await eventually(partial(is_ready, gateway))
+                await wait_until_async(partial(is_ready, gateway))
                 metrics = await fetch_metrics(gateway.session, gateway.running.admin_url)
                 assert metrics.sum("payout_gateway_database_up") == 1
                 assert metrics.sum("payout_gateway_database_errors_total") > 0
-            await make_recipient(gateway, "eve")
+            await create_recipient(gateway, "eve")
             assert len(simulator.service.list_requests("POST", "/v1/recipients")) == made + 1
 
 
@@ -97,12 +100,15 @@ async def test_no_write_is_sent_during_database_outage_and_sent_writes_are_not_r
         database_url.host or "127.0.0.1", database_url.port or 5432
     ) as tcp_proxy:
         state = build_state_section(tcp_proxy, database, tmp_path)
-        async with open_town(tmp_path, service, state=state) as (gateway, _simulator):
+        async with open_gateway_and_service(tmp_path, service, state=state) as (
+            gateway,
+            _simulator,
+        ):
             service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
             first = asyncio.ensure_future(
                 gateway.request("POST", "/v1/recipients", build_person("one"))
             )
-            await until(lambda: service.created_counts["recipient"] == 1)
+            await wait_until(lambda: service.created_counts["recipient"] == 1)
             await tcp_proxy.cut()
             lost = await first
             assert "unknown" in lost.body["errors"][0]["message"], lost.text

@@ -13,8 +13,13 @@ import pytest
 from gateway.simulator import Service
 from gateway.storage import Store
 from gateway.storage import engine as engines
-from tests.payouts import done, make_batch, make_recipient, open_town
-from tests.sockets import until
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.sockets import wait_until
 
 REQUEST_TABLES = ("journal", "writes", "remembered", " ids", "freezes")
 """Tables that requests use; other tables are written periodically, regardless of load."""
@@ -87,12 +92,12 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> StatementRecorder:
 
 
 async def test_read_executes_one_select(tmp_path: Path, recorder: StatementRecorder) -> None:
-    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        await until(lambda: recorder.answered_count == 1)
-        await done(gateway, "GET", f"/recipients/{recipient}")
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        await wait_until(lambda: recorder.answered_count == 1)
+        await request_successfully(gateway, "GET", f"/recipients/{recipient}")
         with recorder.record_transactions() as read:
-            await done(gateway, "GET", f"/recipients/{recipient}")
+            await request_successfully(gateway, "GET", f"/recipients/{recipient}")
         assert (count_commits(read), sum(map(len, read))) == (0, 1), read
 
 
@@ -100,13 +105,13 @@ async def test_write_takes_four_commits(tmp_path: Path, recorder: StatementRecor
     """Entered; what was made remembered, before more is read; done, with the ids that it is called
     by; and that the answer has come, with what else is committed then.
     """
-    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        await make_batch(gateway, recipient, "1.00")
-        await until(lambda: recorder.answered_count == 2)
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        await create_batch(gateway, recipient, "1.00")
+        await wait_until(lambda: recorder.answered_count == 2)
         with recorder.record_transactions() as written:
-            await make_batch(gateway, recipient, "2.00")
-            await until(lambda: recorder.answered_count == 3)
+            await create_batch(gateway, recipient, "2.00")
+            await wait_until(lambda: recorder.answered_count == 3)
         assert count_commits(written) == 4, written
         assert sum(map(len, written)) <= 19, written
 
@@ -115,17 +120,17 @@ async def test_statements_are_planned_once(tmp_path: Path, recorder: StatementRe
     """SQLite does so where a value that it is given may decide which index serves: with a partial
     one of that column.
     """
-    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
         for amount in ("1.00", "2.00"):
-            await make_batch(gateway, recipient, amount)
-            await done(gateway, "GET", f"/recipients/{recipient}")
-        await until(lambda: recorder.answered_count == 3)
+            await create_batch(gateway, recipient, amount)
+            await request_successfully(gateway, "GET", f"/recipients/{recipient}")
+        await wait_until(lambda: recorder.answered_count == 3)
         assert recorder.planned_tables
         recorder.planned_tables.clear()
-        await make_batch(gateway, recipient, "3.00")
-        await done(gateway, "GET", f"/recipients/{recipient}")
-        await until(lambda: recorder.answered_count == 4)
+        await create_batch(gateway, recipient, "3.00")
+        await request_successfully(gateway, "GET", f"/recipients/{recipient}")
+        await wait_until(lambda: recorder.answered_count == 4)
         assert recorder.planned_tables == []
 
 
@@ -134,9 +139,9 @@ async def test_requests_do_not_use_sqlalchemy_transactions(
 ) -> None:
     """Its transactions take many switches between threads."""
     callers: list[str] = []
-    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        await make_batch(gateway, recipient, "1.00")
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        await create_batch(gateway, recipient, "1.00")
         for name in ("read", "write"):
             plain = getattr(Store, name)
 
@@ -146,7 +151,7 @@ async def test_requests_do_not_use_sqlalchemy_transactions(
                 return plain(store)  # type: ignore[operator]
 
             monkeypatch.setattr(Store, name, record_caller)
-        await done(gateway, "GET", f"/recipients/{recipient}")
-        await make_batch(gateway, recipient, "2.00")
+        await request_successfully(gateway, "GET", f"/recipients/{recipient}")
+        await create_batch(gateway, recipient, "2.00")
         request_callers = [entry for entry in callers if "RequestHandler" in entry]
     assert request_callers == []

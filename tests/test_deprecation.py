@@ -14,8 +14,8 @@ from gateway.config.settings import Deprecation, Environment, Environments
 from gateway.http.responses import PassedResponse, build_passthrough_response
 from gateway.legacy_api.deprecation import DeprecationNotice
 from gateway.simulator import Service
-from tests.payouts import open_town
-from tests.running_gateway import open_house
+from tests.payouts import open_gateway_and_service
+from tests.running_gateway import open_gateway
 from tests.sockets import exchange
 
 ANNOUNCED = {"announced": "2026-11-30", "page": "https://example.com/move"}
@@ -63,7 +63,10 @@ def test_sunset_before_announcement_is_refused(written: dict[str, Any]) -> None:
 async def test_every_answer_has_deprecation_headers(
     asked: tuple[str, str, int], tmp_path: Path
 ) -> None:
-    async with open_town(tmp_path, Service(), deprecation=ANNOUNCED) as (gateway, simulator):
+    async with open_gateway_and_service(tmp_path, Service(), deprecation=ANNOUNCED) as (
+        gateway,
+        simulator,
+    ):
         method, path, status = asked
         response = await gateway.request(method, path, {} if method == "POST" else None)
         assert response.status == status
@@ -75,7 +78,7 @@ async def test_every_answer_has_deprecation_headers(
 
 
 async def test_answer_to_unknown_key_has_deprecation_headers(tmp_path: Path) -> None:
-    async with open_house(tmp_path, "http://127.0.0.1:9", deprecation=ANNOUNCED) as gateway:
+    async with open_gateway(tmp_path, "http://127.0.0.1:9", deprecation=ANNOUNCED) as gateway:
         response = await gateway.request("GET", "/v1/recipients", headers={"X-API-Key": "nobody"})
         assert response.status == 403
         assert '<https://example.com/move>; rel="deprecation"' in response.headers["Link"]
@@ -86,7 +89,7 @@ async def test_answer_to_unknown_key_has_deprecation_headers(tmp_path: Path) -> 
 async def test_answer_to_malformed_request_has_deprecation_headers(
     asked: bytes, tmp_path: Path
 ) -> None:
-    async with open_house(tmp_path, "http://127.0.0.1:9", deprecation=ANNOUNCED) as gateway:
+    async with open_gateway(tmp_path, "http://127.0.0.1:9", deprecation=ANNOUNCED) as gateway:
         response = await exchange(gateway.running.port, asked)
         assert response is not None
         assert response.headers["deprecation"] == "@1795996800"
@@ -118,14 +121,14 @@ def test_forwarded_answer_has_the_configured_deprecation_headers() -> None:
 
 async def test_link_is_omitted_without_a_page(tmp_path: Path) -> None:
     told = {"announced": "2026-11-30"}
-    async with open_house(tmp_path, "http://127.0.0.1:9", deprecation=told) as gateway:
+    async with open_gateway(tmp_path, "http://127.0.0.1:9", deprecation=told) as gateway:
         response = await gateway.request("GET", "/v1/nowhere")
         assert response.headers["Deprecation"] == "@1795996800"
         assert "Link" not in response.headers
 
 
 async def test_headers_are_omitted_without_announcement(tmp_path: Path) -> None:
-    async with open_house(tmp_path, "http://127.0.0.1:9") as gateway:
+    async with open_gateway(tmp_path, "http://127.0.0.1:9") as gateway:
         response = await gateway.request("GET", "/v1/nowhere")
         assert not {"Deprecation", "Sunset", "Link"} & set(response.headers)
 
@@ -133,7 +136,10 @@ async def test_headers_are_omitted_without_announcement(tmp_path: Path) -> None:
 async def test_requests_after_sunset_are_refused_if_configured(tmp_path: Path) -> None:
     yesterday = (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
     over = {"announced": "2020-01-01", "sunset": yesterday, "after_sunset": "refuse"}
-    async with open_town(tmp_path, Service(), deprecation=over) as (gateway, simulator):
+    async with open_gateway_and_service(tmp_path, Service(), deprecation=over) as (
+        gateway,
+        simulator,
+    ):
         response = await gateway.request("GET", "/v1/recipients")
         assert (response.status, response.body["errors"][0]["code"]) == (403, "not_authorized")
         assert f"shut down on {yesterday}" in response.body["errors"][0]["message"]
@@ -143,7 +149,7 @@ async def test_requests_after_sunset_are_refused_if_configured(tmp_path: Path) -
 
 async def test_requests_after_sunset_are_served_by_default(tmp_path: Path) -> None:
     over = {"announced": "2020-01-01", "sunset": "2020-06-01"}
-    async with open_town(tmp_path, Service(), deprecation=over) as (gateway, _):
+    async with open_gateway_and_service(tmp_path, Service(), deprecation=over) as (gateway, _):
         response = await gateway.request("GET", "/v1/recipients")
         assert response.status == 200
         assert response.headers["Sunset"] == "Mon, 01 Jun 2020 00:00:00 GMT"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.simulator import Service, start
-from tests.payouts import open_town
-from tests.processes import command, configuration, serving
+from gateway.simulator import Service, start_simulator
+from tests.payouts import open_gateway_and_service
+from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY
 
 REPETITIONS = 5
@@ -59,20 +59,20 @@ def request_and_close(port: int) -> int:
 
 @asynccontextmanager
 async def run_in_this_process(folder: Path, service: Service) -> AsyncIterator[int]:
-    async with open_town(folder, service) as (gateway, _):
+    async with open_gateway_and_service(folder, service) as (gateway, _):
         yield gateway.running.port
 
 
 @asynccontextmanager
 async def run_in_own_process(folder: Path, service: Service) -> AsyncIterator[int]:
-    simulator = await start(service=service)
-    (folder / "gateway.toml").write_text(configuration(simulator.url))
+    simulator = await start_simulator(service=service)
+    (folder / "gateway.toml").write_text(build_configuration(simulator.url))
     try:
         result = await asyncio.to_thread(
-            command, "keys", "import", "-", folder=folder, stdin=json.dumps(KEY)
+            run_installed_command, "keys", "import", "-", folder=folder, stdin=json.dumps(KEY)
         )
         assert result.returncode == 0, result.stderr
-        async with serving(folder) as gateway:
+        async with run_serve(folder) as gateway:
             yield gateway.port
     finally:
         await simulator.stop()

@@ -8,20 +8,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.simulator import Fault, Service, Switches
-from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
-from tests.running_gateway import House
+from gateway.simulator import Fault, Service, ServiceOptions
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import GatewayUnderTest
 
 
-async def load_creation_times(gateway: House, batch: str) -> dict[str, Any]:
+async def load_creation_times(gateway: GatewayUnderTest, batch: str) -> dict[str, Any]:
     """Returns creation times of a batch and its payments, and checks that all reads agree."""
-    batch_body = (await done(gateway, "GET", f"/batches/{batch}"))["batch"]
-    (listed,) = (await done(gateway, "GET", "/batches"))["batches"]
+    batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
+    (listed,) = (await request_successfully(gateway, "GET", "/batches"))["batches"]
     payments = batch_body["payments"]["payments"]
     batch_times = {batch_body["createdAt"], listed["createdAt"]}
     batch_times |= {payment["batch"]["createdAt"] for payment in payments}
     payee = payments[0]["recipient"]["id"]
-    received = (await done(gateway, "GET", f"/recipients/{payee}/payments"))["payments"]
+    received = (await request_successfully(gateway, "GET", f"/recipients/{payee}/payments"))[
+        "payments"
+    ]
     batch_times |= {payment["batch"]["createdAt"] for payment in received}
     (created,) = batch_times
     payment_times = {entry["id"]: entry["createdAt"] for entry in payments}
@@ -32,26 +40,36 @@ async def load_creation_times(gateway: House, batch: str) -> dict[str, Any]:
 
 
 async def test_creation_times_are_kept_when_an_edited_batch_is_replaced(tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(inferred=False, processing_seconds=60))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "1.00", "2.00")
-        first, second = await payment_ids(gateway, batch)
+    service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "1.00", "2.00")
+        first, second = await load_payment_ids(gateway, batch)
         before = await load_creation_times(gateway, batch)
-        await done(gateway, "PATCH", f"/batches/{batch}/payments/{first}", {"sourceAmount": "9.00"})
+        await request_successfully(
+            gateway, "PATCH", f"/batches/{batch}/payments/{first}", {"sourceAmount": "9.00"}
+        )
         payment = {"recipient": {"id": recipient}, "sourceAmount": "3.00"}
-        added = (await done(gateway, "POST", f"/batches/{batch}/payments", payment))["payment"]
+        added = (
+            await request_successfully(gateway, "POST", f"/batches/{batch}/payments", payment)
+        )["payment"]
         assert before["batch"] < added["createdAt"] == added["updatedAt"]
         expected = {**before, added["id"]: added["createdAt"]}
         assert await load_creation_times(gateway, batch) == expected
-        quoted = (await done(gateway, "POST", f"/batches/{batch}/generate-quote"))["batch"]
+        quoted = (await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote"))[
+            "batch"
+        ]
         assert quoted["createdAt"] == before["batch"]
         assert await load_creation_times(gateway, batch) == expected
-        started = (await done(gateway, "POST", f"/batches/{batch}/start-processing"))["batch"]
+        started = (
+            await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        )["batch"]
         assert started["createdAt"] == before["batch"]
-        summary = (await done(gateway, "GET", f"/batches/{batch}/summary"))["batchSummary"]
+        summary = (await request_successfully(gateway, "GET", f"/batches/{batch}/summary"))[
+            "batchSummary"
+        ]
         assert summary["createdAt"] == before["batch"]
-        shown = await done(gateway, "GET", f"/batches/{batch}/payments/{second}")
+        shown = await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{second}")
         assert shown["payment"]["createdAt"] == before[second]
 
 
@@ -64,18 +82,18 @@ def restrict_summaries(service: Service, summary: dict[str, Any]) -> None:
 async def test_batch_with_unlisted_payments_is_edited(
     tmp_path: Path,
 ) -> None:
-    service = Service(seed=1, options=Switches(inferred=False, processing_seconds=60))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00", "7.00")
+    service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00", "7.00")
         restrict_summaries(service, {"status": "open"})
         more = {"payments": [{"recipient": {"id": recipient}, "sourceAmount": "6.00"}]}
-        await done(gateway, "PATCH", f"/batches/{batch}", more)
-        first, second, added = await payment_ids(gateway, batch)
+        await request_successfully(gateway, "PATCH", f"/batches/{batch}", more)
+        first, second, added = await load_payment_ids(gateway, batch)
         assert len({first, second, added}) == 3
-        await done(gateway, "DELETE", f"/batches/{batch}/payments/{second}")
-        assert await payment_ids(gateway, batch) == [first, added]
-        await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{second}")
+        assert await load_payment_ids(gateway, batch) == [first, added]
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         service.faults.clear()
         left, made = service.find_or_create_tenant().batches.values()
         assert (left.sent_at, made.sent_at is None) == (None, False)
@@ -88,18 +106,20 @@ async def test_batch_with_unlisted_payments_is_edited(
 async def test_batch_with_unknown_payees_is_not_edited_but_started(
     tmp_path: Path,
 ) -> None:
-    service = Service(seed=1, options=Switches(inferred=False, processing_seconds=60))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+    service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         (current,) = next(iter(service.find_or_create_tenant().batches.values())).payments
         payments = [{"id": current, "sourceAmount": "5.00"}]
         restrict_summaries(service, {"status": "open", "payments": payments})
         change = {"sourceAmount": "6.00"}
         refused = await gateway.request("PATCH", f"/v1/batches/{batch}/payments/{payment}", change)
         assert (refused.status, refused.body["errors"][0]["code"]) == (406, "invalid_status")
-        assert [row["id"] for row in (await done(gateway, "GET", "/batches"))["batches"]] == [batch]
-        await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        assert [
+            row["id"] for row in (await request_successfully(gateway, "GET", "/batches"))["batches"]
+        ] == [batch]
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         (made,) = service.find_or_create_tenant().batches.values()
         assert [str(entry.terms.source_amount) for entry in made.payments.values()] == ["5.00"]
 
@@ -107,14 +127,14 @@ async def test_batch_with_unknown_payees_is_not_edited_but_started(
 async def test_payments_with_unknown_payees_do_not_hide_those_of_a_recipient(
     tmp_path: Path,
 ) -> None:
-    service = Service(seed=1, options=Switches(inferred=False, processing_seconds=60))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        ada = await make_recipient(gateway)
-        batch = await make_batch(gateway, ada, "5.00")
+    service = Service(seed=1, options=ServiceOptions(inferred=False, processing_seconds=60))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        ada = await create_recipient(gateway)
+        batch = await create_batch(gateway, ada, "5.00")
         elsewhere = {"id": "P-ELSEWHERE", "sourceAmount": "7.00", "memo": "made elsewhere"}
         restrict_summaries(service, {"status": "open", "payments": [elsewhere]})
         more = {"recipient": {"id": ada}, "sourceAmount": "6.00"}
-        await done(gateway, "POST", f"/batches/{batch}/payments", more)
+        await request_successfully(gateway, "POST", f"/batches/{batch}/payments", more)
         service.faults.clear()
-        shown = await done(gateway, "GET", f"/recipients/{ada}/payments")
+        shown = await request_successfully(gateway, "GET", f"/recipients/{ada}/payments")
         assert {payment["sourceAmount"] for payment in shown["payments"]} == {"5.00", "6.00"}

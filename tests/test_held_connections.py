@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.running_gateway import KEY, House
+from tests.running_gateway import KEY, GatewayUnderTest
 from tests.signed_requests import (
     CLIENT,
     EMPTY_LIST,
@@ -20,7 +20,7 @@ from tests.signed_requests import (
     open_signed_gateway,
     respond_with,
 )
-from tests.sockets import exchange, open_connection, until
+from tests.sockets import exchange, open_connection, wait_until
 from tests.test_load_shedding import (
     BOLT_KEY,
     ConcurrentClients,
@@ -34,7 +34,7 @@ MAX_SERVED_SECONDS = 2
 
 
 @asynccontextmanager
-async def open_small_gateway(folder: Path) -> AsyncIterator[House]:
+async def open_small_gateway(folder: Path) -> AsyncIterator[GatewayUnderTest]:
     async with open_raw_service(respond_with(EMPTY_LIST)) as recorder:
         load = {"connections": MAX_CONNECTIONS}
         async with open_signed_gateway(folder, recorder.url, BOLT_KEY, load=load) as gateway:
@@ -82,7 +82,7 @@ async def open_held_connection(port: int, data: bytes, stack: AsyncExitStack) ->
     await asyncio.sleep(0.005)  # it is read before another connection is opened
 
 
-async def assert_other_client_is_served(gateway: House) -> None:
+async def assert_other_client_is_served(gateway: GatewayUnderTest) -> None:
     """Checks that another merchant is served on a new connection."""
     began = time.monotonic()
     response = await exchange(
@@ -139,7 +139,7 @@ async def test_request_in_progress_is_not_cut_off(tmp_path: Path):
         AsyncExitStack() as stack,
     ):
         (tasks,) = await ConcurrentClients(gateway, stack).send(BALANCES_REQUEST)
-        await until(lambda: gateway.running.load.limiter.running_count == 1)
+        await wait_until(lambda: gateway.running.load.limiter.running_count == 1)
         for _ in range(2 * MAX_CONNECTIONS):
             await open_held_connection(gateway.running.port, PARTIAL_WRITE, stack)
         await assert_other_client_is_served(gateway)

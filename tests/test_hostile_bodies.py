@@ -13,13 +13,15 @@ from gateway.payloads import json_codec
 from mappings import field_types, legacy
 from mappings.errors import MAX_ERRORS
 from mappings.failures import Invalid
-from tests.running_gateway import House, open_house
+from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.signed_requests import open_raw_service
 
 NO_SERVICE = "http://127.0.0.1:9"
 
 
-async def post_body(gateway: House, data: bytes, path: str = "/v1/batches", **headers: str):
+async def post_body(
+    gateway: GatewayUnderTest, data: bytes, path: str = "/v1/batches", **headers: str
+):
     sent = {"Content-Type": "application/json", **headers}
     return await gateway.request("POST", path, data=data, headers=sent)
 
@@ -43,7 +45,7 @@ async def test_body_of_many_tiny_values_is_refused_before_it_is_parsed(
 ):
     parsed = []
     monkeypatch.setattr(json_codec, "loads", lambda *args: parsed.append(args))
-    async with open_house(tmp_path, NO_SERVICE) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE) as gateway:
         for item in (b"[]", b"1e1", b"{}"):
             body = b'{"a":[' + b",".join([item] * 4_000_000) + b"]}"
             response = await post_body(
@@ -54,7 +56,7 @@ async def test_body_of_many_tiny_values_is_refused_before_it_is_parsed(
 
 
 async def test_body_nested_too_deep_is_refused(tmp_path: Path):
-    async with open_house(tmp_path, NO_SERVICE) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE) as gateway:
         for deep in (65, 5_000, 500_000):
             response = await post_body(gateway, b'{"a":' + b"[" * deep + b"]" * deep + b"}")
             assert (response.status, response.body["errors"][0]["code"]) == (
@@ -74,7 +76,7 @@ async def test_body_nested_too_deep_is_refused(tmp_path: Path):
 async def test_at_most_a_hundred_errors_are_reported(
     tmp_path: Path, path: str, body: object, found: int
 ):
-    async with open_house(tmp_path, NO_SERVICE) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE) as gateway:
         response = await post_body(gateway, json.dumps(body).encode(), path)
     errors = response.body["errors"]
     assert (response.status, len(errors)) == (406, MAX_ERRORS)
@@ -101,7 +103,7 @@ async def test_too_many_addresses_are_refused_before_the_first_call(
     tmp_path: Path, method: str, path: str, count: int
 ):
     async with open_raw_service() as service:
-        async with open_house(tmp_path, service.url) as gateway:
+        async with open_gateway(tmp_path, service.url) as gateway:
             response = await gateway.request(method, path, build_batch_by_addresses(count))
     (error,) = response.body["errors"]
     assert (response.status, error["code"]) == (406, "invalid_field")
@@ -112,7 +114,7 @@ async def test_too_many_addresses_are_refused_before_the_first_call(
 
 async def test_each_address_is_looked_up_once(tmp_path: Path):
     async with open_raw_service() as service:
-        async with open_house(tmp_path, service.url) as gateway:
+        async with open_gateway(tmp_path, service.url) as gateway:
             response = await gateway.request("POST", "/v1/batches", build_batch_by_addresses(1_000))
     assert response.status == 406, "the service knows none of them"
     assert len({request.target for request in service.requests}) == len(service.requests) == 1_000

@@ -13,8 +13,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.processes import Process, command, configuration, serving
-from tests.running_gateway import KEY, import_lines, settings_for
+from tests.processes import Process, build_configuration, run_installed_command, run_serve
+from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.signed_requests import RawService, build_response, open_raw_service, respond_with
 
 MEGABYTE = 1 << 20
@@ -72,16 +72,16 @@ async def open_gateway_under_attack(
     folder: Path, *, forwards: bool = False
 ) -> AsyncIterator[GatewayUnderAttack]:
     async with open_raw_service() as service, aiohttp.ClientSession() as session:
-        text = configuration(service.url).replace(
+        text = build_configuration(service.url).replace(
             "[state]", f'legacy_base_url = "{service.url}"\n[state]'
         )
         (folder / "gateway.toml").write_text(text)
-        await import_lines(settings_for(folder, service.url), [KEY])
+        await import_api_keys(build_settings(folder, service.url), [KEY])
         if forwards:
             switch = ("modes", "set", "--key", "demo-sandbox", "forward", "--yes")
-            result = command(*switch, folder=folder)
+            result = run_installed_command(*switch, folder=folder)
             assert result.returncode == 0, result.stderr
-        async with serving(folder) as gateway:
+        async with run_serve(folder) as gateway:
             yield GatewayUnderAttack(gateway, service, session)
 
 

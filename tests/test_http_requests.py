@@ -23,11 +23,11 @@ import pytest_asyncio
 
 from gateway.auth.key_rows import load_listed_keys, revoke_key
 from gateway.config.settings import ConfigurationError
-from gateway.simulator import Fault, Service, Simulator, start
+from gateway.simulator import Fault, Service, Simulator, start_simulator
 from gateway.storage import open_store
 from tests.operator_commands import disable_immediate_read
-from tests.running_gateway import KEY, House, open_house
-from tests.sockets import RawResponse, assert_legacy, exchange, open_connection, until
+from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
+from tests.sockets import RawResponse, assert_legacy, exchange, open_connection, wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,12 +46,12 @@ PAYOUT_BODY = {
 
 ALLOWED_NETWORKS = ["192.0.2.0/24", "2001:db8::/32", "203.0.113.7"]
 
-OpenGateway = Callable[..., AbstractAsyncContextManager[House]]
+OpenGateway = Callable[..., AbstractAsyncContextManager[GatewayUnderTest]]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def simulator() -> AsyncIterator[Simulator]:
-    simulator = await start(service=Service(seed=1))
+    simulator = await start_simulator(service=Service(seed=1))
     yield simulator
     await simulator.stop()
 
@@ -61,15 +61,15 @@ def open_with_settings(simulator: Simulator, tmp_path: Path) -> OpenGateway:
     """Opens a gateway in front of the simulator with the settings of a test."""
 
     @asynccontextmanager
-    async def open_with_sections(**sections: Mapping[str, Any]) -> AsyncIterator[House]:
-        async with open_house(tmp_path, simulator.url, **sections) as gateway:
+    async def open_with_sections(**sections: Mapping[str, Any]) -> AsyncIterator[GatewayUnderTest]:
+        async with open_gateway(tmp_path, simulator.url, **sections) as gateway:
             yield gateway
 
     return open_with_sections
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def gateway(open_with_settings: OpenGateway) -> AsyncIterator[House]:
+async def gateway(open_with_settings: OpenGateway) -> AsyncIterator[GatewayUnderTest]:
     """A gateway for one test, which may change its state."""
     async with open_with_settings() as http_gateway:
         yield http_gateway
@@ -80,7 +80,7 @@ async def gateway(open_with_settings: OpenGateway) -> AsyncIterator[House]:
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def module_simulator() -> AsyncIterator[Simulator]:
-    simulator = await start(service=Service(seed=1))
+    simulator = await start_simulator(service=Service(seed=1))
     yield simulator
     await simulator.stop()
 
@@ -88,8 +88,8 @@ async def module_simulator() -> AsyncIterator[Simulator]:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def module_gateway(
     module_simulator: Simulator, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[House]:
-    async with open_house(tmp_path_factory.mktemp("standing"), module_simulator.url) as gateway:
+) -> AsyncIterator[GatewayUnderTest]:
+    async with open_gateway(tmp_path_factory.mktemp("standing"), module_simulator.url) as gateway:
         await gateway.import_key(api_key="bound", name="bound", allowed_ips=ALLOWED_NETWORKS)
         yield gateway
 
@@ -97,10 +97,10 @@ async def module_gateway(
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def proxied_gateway(
     module_simulator: Simulator, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[House]:
+) -> AsyncIterator[GatewayUnderTest]:
     trusted = {"trusted_proxies": ["127.0.0.0/8", "10.0.0.0/8"]}
     folder = tmp_path_factory.mktemp("proxied")
-    async with open_house(folder, module_simulator.url, server=trusted) as gateway:
+    async with open_gateway(folder, module_simulator.url, server=trusted) as gateway:
         await gateway.import_key(api_key="bound", name="bound", allowed_ips=ALLOWED_NETWORKS)
         yield gateway
 
@@ -132,7 +132,7 @@ def build_request(
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-async def send_request(gateway: House, data: bytes) -> RawResponse:
+async def send_request(gateway: GatewayUnderTest, data: bytes) -> RawResponse:
     answer = await exchange(gateway.running.port, data)
     assert answer is not None, "closed without an answer"
     return answer
@@ -183,7 +183,9 @@ async def test_request_checks_have_a_fixed_order(
     assert len(simulator.service.list_requests()) == calls
 
 
-async def test_request_refused_before_the_rate_limit_is_not_counted(gateway: House) -> None:
+async def test_request_refused_before_the_rate_limit_is_not_counted(
+    gateway: GatewayUnderTest,
+) -> None:
     key = await gateway.import_key(
         api_key="elsewhere", allowed_ips=["192.0.2.1"], requests_per_hour=1, name="elsewhere"
     )
@@ -231,7 +233,7 @@ BAD_KEYS = {
 
 @pytest.mark.parametrize("headers", BAD_KEYS.values(), ids=BAD_KEYS)
 async def test_request_without_exactly_one_valid_key_is_refused(
-    module_gateway: House, cleared_simulator: Simulator, headers: list[str]
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, headers: list[str]
 ) -> None:
     for method in ("GET", "DELETE", "POST"):
         answer = await send_request(
@@ -243,14 +245,14 @@ async def test_request_without_exactly_one_valid_key_is_refused(
 
 
 async def test_key_that_is_not_text_is_refused(
-    module_gateway: House, cleared_simulator: Simulator
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator
 ) -> None:
     data = build_request(key="KEY").replace(b"KEY", b"\xff\xfe\x80")
     assert extract_refusal(await send_request(module_gateway, data)) == INVALID_KEY
     assert not cleared_simulator.service.list_requests()
 
 
-async def test_revoked_key_is_refused(gateway: House, simulator: Simulator) -> None:
+async def test_revoked_key_is_refused(gateway: GatewayUnderTest, simulator: Simulator) -> None:
     await gateway.import_key(api_key="a-key-to-be-revoked", name="leaving")
     async with open_store(gateway.settings.state) as store:
         leaving = next(key for key in await load_listed_keys(store) if key.name == "leaving")
@@ -263,7 +265,9 @@ async def test_revoked_key_is_refused(gateway: House, simulator: Simulator) -> N
 
 
 @pytest.mark.parametrize("name", ["X-API-Key", "x-api-key", "X-API-KEY", "X-Api-Key", "x-aPi-kEy"])
-async def test_key_header_name_is_case_insensitive(module_gateway: House, name: str) -> None:
+async def test_key_header_name_is_case_insensitive(
+    module_gateway: GatewayUnderTest, name: str
+) -> None:
     answer = await send_request(
         module_gateway, build_request("GET", RECIPIENTS, f"{name}: {API_KEY}", key=None)
     )
@@ -271,14 +275,18 @@ async def test_key_header_name_is_case_insensitive(module_gateway: House, name: 
 
 
 @pytest.mark.parametrize("value", [f"  {API_KEY}", f"{API_KEY}  ", f"\t{API_KEY}\t"])
-async def test_whitespace_around_a_key_is_ignored(module_gateway: House, value: str) -> None:
+async def test_whitespace_around_a_key_is_ignored(
+    module_gateway: GatewayUnderTest, value: str
+) -> None:
     answer = await send_request(
         module_gateway, build_request("GET", RECIPIENTS, f"X-API-Key:{value}", key=None)
     )
     assert answer.status == 200
 
 
-async def test_credentials_refused_by_the_service_are_an_invalid_key(gateway: House) -> None:
+async def test_credentials_refused_by_the_service_are_an_invalid_key(
+    gateway: GatewayUnderTest,
+) -> None:
     key = await gateway.import_key(
         merchant="other",
         api_key="a-key-of-a-wrong-pair",
@@ -305,7 +313,7 @@ async def test_credentials_refused_by_the_service_are_an_invalid_key(gateway: Ho
     ],
 )
 async def test_client_cannot_claim_an_allowed_address(
-    module_gateway: House, cleared_simulator: Simulator, forwarded: list[str]
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, forwarded: list[str]
 ) -> None:
     answer = await send_request(
         module_gateway, build_request("GET", RECIPIENTS, *forwarded, key="bound")
@@ -348,7 +356,7 @@ BEHIND_PROXIES = {
 
 @pytest.mark.parametrize(("forwarded", "status"), BEHIND_PROXIES.values(), ids=BEHIND_PROXIES)
 async def test_nearest_untrusted_address_counts_behind_trusted_proxies(
-    proxied_gateway: House, cleared_simulator: Simulator, forwarded: str, status: int
+    proxied_gateway: GatewayUnderTest, cleared_simulator: Simulator, forwarded: str, status: int
 ) -> None:
     header = f"X-Forwarded-For: {forwarded}"
     answer = await send_request(
@@ -360,7 +368,9 @@ async def test_nearest_untrusted_address_counts_behind_trusted_proxies(
     assert bool(cleared_simulator.service.list_requests()) == (status == 200)
 
 
-async def test_repeated_forwarded_headers_are_read_in_order(proxied_gateway: House) -> None:
+async def test_repeated_forwarded_headers_are_read_in_order(
+    proxied_gateway: GatewayUnderTest,
+) -> None:
     twice = ["X-Forwarded-For: 192.0.2.9", "X-Forwarded-For: 198.51.100.1"]
     outside = await send_request(
         proxied_gateway, build_request("GET", RECIPIENTS, *twice, key="bound")
@@ -372,7 +382,9 @@ async def test_repeated_forwarded_headers_are_read_in_order(proxied_gateway: Hou
     assert inside.status == 200
 
 
-async def test_key_without_allowed_addresses_works_from_any_address(proxied_gateway: House) -> None:
+async def test_key_without_allowed_addresses_works_from_any_address(
+    proxied_gateway: GatewayUnderTest,
+) -> None:
     for forwarded in ("198.51.100.1", "unknown", "::1"):
         answer = await send_request(
             proxied_gateway, build_request("GET", RECIPIENTS, f"X-Forwarded-For: {forwarded}")
@@ -394,7 +406,7 @@ async def test_ipv6_client_is_checked_by_its_own_address(open_with_settings: Ope
     assert statuses == [200, 403]
 
 
-async def test_loopback_client_is_allowed_if_listed(gateway: House) -> None:
+async def test_loopback_client_is_allowed_if_listed(gateway: GatewayUnderTest) -> None:
     key = await gateway.import_key(api_key="local", name="local", allowed_ips=["127.0.0.0/8"])
     assert (await send_request(gateway, build_request(key=key))).status == 200
 
@@ -467,7 +479,7 @@ UNKNOWN_PATHS = [
 
 @pytest.mark.parametrize("path", UNKNOWN_PATHS, ids=lambda path: path[:40])
 async def test_unknown_path_is_not_found_without_calling_the_service(
-    module_gateway: House, cleared_simulator: Simulator, path: str
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, path: str
 ) -> None:
     for method in ("GET", "POST", "PATCH", "DELETE", "OPTIONS"):
         assert (
@@ -489,7 +501,7 @@ UNKNOWN_METHODS = [
 
 @pytest.mark.parametrize(("method", "path"), UNKNOWN_METHODS)
 async def test_unsupported_method_of_a_path_is_not_found(
-    module_gateway: House, cleared_simulator: Simulator, method: str, path: str
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, method: str, path: str
 ) -> None:
     for target in (path, f"{path}/", f"{path}?page=1"):
         assert (
@@ -506,12 +518,12 @@ async def test_unsupported_method_of_a_path_is_not_found(
 
 
 @pytest.mark.parametrize("method", ["BREW", "GETS"])
-async def test_unknown_method_is_not_found(module_gateway: House, method: str) -> None:
+async def test_unknown_method_is_not_found(module_gateway: GatewayUnderTest, method: str) -> None:
     assert extract_refusal(await send_request(module_gateway, build_request(method))) == NOT_FOUND
 
 
 async def test_head_is_not_found_and_has_no_body(
-    module_gateway: House, cleared_simulator: Simulator
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator
 ) -> None:
     async with await open_connection(module_gateway.running.port) as connection:
         await connection.send(build_request("HEAD") + build_request("GET", "/v1/x"))
@@ -526,7 +538,7 @@ async def test_head_is_not_found_and_has_no_body(
     assert not cleared_simulator.service.list_requests()
 
 
-async def test_trailing_slash_is_ignored(gateway: House) -> None:
+async def test_trailing_slash_is_ignored(gateway: GatewayUnderTest) -> None:
     created = await gateway.request("POST", f"{RECIPIENTS}/", RECIPIENT_BODY)
     assert created.status == 200
     one = f"{RECIPIENTS}/{created.body['recipient']['id']}"
@@ -544,7 +556,7 @@ async def test_trailing_slash_is_ignored(gateway: House) -> None:
     assert (await gateway.request("DELETE", f"{one}/")).status == 200
 
 
-async def test_empty_query_parameters_are_ignored(gateway: House) -> None:
+async def test_empty_query_parameters_are_ignored(gateway: GatewayUnderTest) -> None:
     await gateway.request("POST", RECIPIENTS, RECIPIENT_BODY)
     loose = await gateway.request("GET", "/v1/recipients/?&search=&page=1&pageSize=10")
     assert loose.status == 200
@@ -558,13 +570,13 @@ async def test_empty_query_parameters_are_ignored(gateway: House) -> None:
      "page=2&page=1&page=x", "search=" + "%F0%9F%92%B8" * 200, "orderBy=__class__", "sortBy=%27"],
     ids=lambda query: query[:30],
 )  # fmt: skip
-async def test_malformed_query_is_answered(module_gateway: House, query: str) -> None:
+async def test_malformed_query_is_answered(module_gateway: GatewayUnderTest, query: str) -> None:
     answer = await send_request(module_gateway, build_request(target=f"{RECIPIENTS}?{query}"))
     assert_legacy(answer)
     assert answer.status == 200
 
 
-async def test_absolute_target_is_routed_by_its_path(module_gateway: House) -> None:
+async def test_absolute_target_is_routed_by_its_path(module_gateway: GatewayUnderTest) -> None:
     for target in ("http://gateway/v1/recipients", "HTTPS://elsewhere:1/v1/recipients?page=1"):
         assert (await send_request(module_gateway, build_request(target=target))).status == 200
 
@@ -582,7 +594,7 @@ METHODS_BY_PATH = {
 
 @pytest.mark.parametrize(("path", "methods"), METHODS_BY_PATH.items())
 async def test_preflight_is_answered_for_any_origin_without_calling_the_service(
-    module_gateway: House, cleared_simulator: Simulator, path: str, methods: set[str]
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, path: str, methods: set[str]
 ) -> None:
     answer = await send_request(
         module_gateway,
@@ -603,14 +615,16 @@ async def test_preflight_is_answered_for_any_origin_without_calling_the_service(
     assert not cleared_simulator.service.list_requests()
 
 
-async def test_preflight_does_not_count_against_the_rate_limit(gateway: House) -> None:
+async def test_preflight_does_not_count_against_the_rate_limit(gateway: GatewayUnderTest) -> None:
     key = await gateway.import_key(api_key="once", name="once", requests_per_hour=1)
     for _ in range(3):
         assert (await send_request(gateway, build_request("OPTIONS", key=key))).status == 200
     assert (await send_request(gateway, build_request(key=key))).status == 200
 
 
-async def test_every_answer_allows_any_origin(gateway: House, simulator: Simulator) -> None:
+async def test_every_answer_allows_any_origin(
+    gateway: GatewayUnderTest, simulator: Simulator
+) -> None:
     simulator.inject_fault(Fault("GET", RECIPIENTS, status=500, body=b"<html>"))
     key = await gateway.import_key(api_key="bound", name="bound", allowed_ips=["192.0.2.1"])
     once = await gateway.import_key(api_key="once", name="once", requests_per_hour=1)
@@ -640,7 +654,7 @@ async def test_every_answer_allows_any_origin(gateway: House, simulator: Simulat
 
 
 async def test_recipient_operations_answer_compact_json_beginning_with_ok(
-    gateway: House,
+    gateway: GatewayUnderTest,
 ) -> None:
     created = await send_request(
         gateway,
@@ -669,13 +683,13 @@ async def test_recipient_operations_answer_compact_json_beginning_with_ok(
         assert answer.body.startswith(b'{"ok":true,"')
 
 
-async def test_non_ascii_text_is_answered_as_utf_8(gateway: House) -> None:
+async def test_non_ascii_text_is_answered_as_utf_8(gateway: GatewayUnderTest) -> None:
     ada = RECIPIENT_BODY | {"firstName": "Zoë", "lastName": "小林 🙂"}
     created = await send_request(gateway, build_request("POST", body=json.dumps(ada).encode()))
     assert "Zoë 小林 🙂".encode() in created.body
 
 
-async def test_headers_do_not_disclose_the_service(gateway: House) -> None:
+async def test_headers_do_not_disclose_the_service(gateway: GatewayUnderTest) -> None:
     for answer in (
         await send_request(gateway, build_request()),
         await send_request(gateway, build_request(target="/x")),
@@ -684,7 +698,9 @@ async def test_headers_do_not_disclose_the_service(gateway: House) -> None:
         assert {"set-cookie", "x-powered-by", "location"}.isdisjoint(answer.headers)
 
 
-async def test_service_headers_are_not_passed_on(gateway: House, simulator: Simulator) -> None:
+async def test_service_headers_are_not_passed_on(
+    gateway: GatewayUnderTest, simulator: Simulator
+) -> None:
     headers = {
         "Set-Cookie": "session=1",
         "X-Internal": "host-7",
@@ -704,7 +720,7 @@ async def test_service_headers_are_not_passed_on(gateway: House, simulator: Simu
 
 
 async def test_internal_error_does_not_contain_a_traceback(
-    gateway: House, simulator: Simulator
+    gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
     simulator.inject_fault(
         Fault("GET", RECIPIENTS, status=200, body=b'{"ok":true,"recipients":7}', times=9)
@@ -724,7 +740,9 @@ def parse_limit_headers(answer: RawResponse) -> tuple[int, int, int]:
     return limit, remaining, reset
 
 
-async def test_rate_limit_applies_to_one_key_only(gateway: House, simulator: Simulator) -> None:
+async def test_rate_limit_applies_to_one_key_only(
+    gateway: GatewayUnderTest, simulator: Simulator
+) -> None:
     three = await gateway.import_key(api_key="three", name="three", requests_per_hour=3)
     other = await gateway.import_key(api_key="other", name="other", requests_per_hour=5)
     for left in (2, 1, 0):
@@ -749,7 +767,7 @@ async def test_key_without_limit_has_the_configured_limit(open_with_settings: Op
         assert statuses == [200, 200, 429]
 
 
-async def test_request_refused_after_the_rate_limit_is_counted(gateway: House) -> None:
+async def test_request_refused_after_the_rate_limit_is_counted(gateway: GatewayUnderTest) -> None:
     key = await gateway.import_key(api_key="two", name="two", requests_per_hour=2)
     for _ in range(2):
         bad = await send_request(gateway, build_request("POST", body=b"{", key=key))
@@ -758,7 +776,7 @@ async def test_request_refused_after_the_rate_limit_is_counted(gateway: House) -
     assert extract_refusal(await send_request(gateway, build_request(key=key))) == OVER_LIMIT
 
 
-async def test_keys_of_one_merchant_have_separate_limits(gateway: House) -> None:
+async def test_keys_of_one_merchant_have_separate_limits(gateway: GatewayUnderTest) -> None:
     keys = [
         await gateway.import_key(api_key=f"key-{number}", name=f"key {number}", requests_per_hour=1)
         for number in range(2)
@@ -768,7 +786,7 @@ async def test_keys_of_one_merchant_have_separate_limits(gateway: House) -> None
         assert extract_refusal(await send_request(gateway, build_request(key=key))) == OVER_LIMIT
 
 
-async def test_concurrent_requests_do_not_exceed_the_limit(gateway: House) -> None:
+async def test_concurrent_requests_do_not_exceed_the_limit(gateway: GatewayUnderTest) -> None:
     key = await gateway.import_key(api_key="five", name="five", requests_per_hour=5)
     answers = await asyncio.gather(
         *(send_request(gateway, build_request(key=key)) for _ in range(20))
@@ -776,7 +794,7 @@ async def test_concurrent_requests_do_not_exceed_the_limit(gateway: House) -> No
     assert sorted(answer.status for answer in answers) == [200] * 5 + [429] * 15
 
 
-async def test_answer_to_unknown_key_has_no_limit_headers(gateway: House) -> None:
+async def test_answer_to_unknown_key_has_no_limit_headers(gateway: GatewayUnderTest) -> None:
     answer = await send_request(gateway, build_request(key="wrong"))
     assert not [name for name in answer.headers if name.startswith("ratelimit")]
 
@@ -785,7 +803,7 @@ async def test_answer_to_unknown_key_has_no_limit_headers(gateway: House) -> Non
 
 
 async def test_request_id_of_the_client_is_kept_and_sent_upstream(
-    module_gateway: House, cleared_simulator: Simulator
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator
 ) -> None:
     given = "client-1234:5678.9_Z"
     answer = await send_request(
@@ -801,7 +819,7 @@ async def test_request_id_of_the_client_is_kept_and_sent_upstream(
     "given", ["", "a b", "ü", "x" * 129, "a,b", "<script>", "a\tb", '"quoted"', "%0d%0a"]
 )
 async def test_malformed_request_id_is_replaced(
-    module_gateway: House, cleared_simulator: Simulator, given: str
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, given: str
 ) -> None:
     answer = await send_request(
         module_gateway, build_request("GET", RECIPIENTS, f"X-Request-Id: {given}")
@@ -815,7 +833,7 @@ async def test_malformed_request_id_is_replaced(
     ]
 
 
-async def test_each_request_without_id_gets_a_new_id(gateway: House) -> None:
+async def test_each_request_without_id_gets_a_new_id(gateway: GatewayUnderTest) -> None:
     answers = [
         await send_request(gateway, build_request(target=path))
         for path in (RECIPIENTS, "/x")
@@ -824,7 +842,9 @@ async def test_each_request_without_id_gets_a_new_id(gateway: House) -> None:
     assert len({answer.headers["x-request-id"] for answer in answers}) == 4
 
 
-async def test_all_upstream_calls_have_the_request_id(gateway: House, simulator: Simulator) -> None:
+async def test_all_upstream_calls_have_the_request_id(
+    gateway: GatewayUnderTest, simulator: Simulator
+) -> None:
     body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY, "language": "en"}).encode()
     await send_request(gateway, build_request("POST", RECIPIENTS, "X-Request-Id: mine", body=body))
     calls = simulator.service.list_requests()
@@ -832,7 +852,9 @@ async def test_all_upstream_calls_have_the_request_id(gateway: House, simulator:
     assert {call.headers["X-Request-Id"] for call in calls} == {"mine"}
 
 
-async def test_client_headers_are_not_sent_upstream(gateway: House, simulator: Simulator) -> None:
+async def test_client_headers_are_not_sent_upstream(
+    gateway: GatewayUnderTest, simulator: Simulator
+) -> None:
     sent = ["Cookie: a=b", "Authorization: Bearer x", "X-Forwarded-For: 192.0.2.1", "X-Own: y"]
     await send_request(gateway, build_request("GET", RECIPIENTS, *sent, "User-Agent: client/1"))
     (call,) = simulator.service.list_requests()
@@ -889,7 +911,7 @@ async def test_body_of_exactly_the_limit_is_accepted(open_with_settings: OpenGat
             assert (await send_request(gateway, chunked)).status == status
 
 
-async def test_body_in_many_packets_is_read_completely(gateway: House) -> None:
+async def test_body_in_many_packets_is_read_completely(gateway: GatewayUnderTest) -> None:
     body = json.dumps(RECIPIENT_BODY).encode()
     async with await open_connection(gateway.running.port) as connection:
         await connection.send(build_request("POST", RECIPIENTS, f"Content-Length: {len(body)}"))
@@ -954,7 +976,7 @@ WRITES = [
 
 @pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
 async def test_body_that_is_not_a_json_object_is_refused_without_calling_the_service(
-    module_gateway: House, cleared_simulator: Simulator, body: bytes
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, body: bytes
 ) -> None:
     for method, path in WRITES:
         answer = await send_request(module_gateway, build_request(method, path, body=body))
@@ -963,7 +985,7 @@ async def test_body_that_is_not_a_json_object_is_refused_without_calling_the_ser
     assert not cleared_simulator.service.list_requests()
 
 
-async def test_body_may_begin_with_a_byte_order_mark(module_gateway: House) -> None:
+async def test_body_may_begin_with_a_byte_order_mark(module_gateway: GatewayUnderTest) -> None:
     body = b"\xef\xbb\xbf" + json.dumps(RECIPIENT_BODY).encode()
     assert (await send_request(module_gateway, build_request("POST", body=body))).status == 200
 
@@ -980,7 +1002,7 @@ async def test_body_may_begin_with_a_byte_order_mark(module_gateway: House) -> N
     ],
 )
 async def test_write_is_read_as_json_with_any_content_type(
-    module_gateway: House, headers: list[str]
+    module_gateway: GatewayUnderTest, headers: list[str]
 ) -> None:
     body = json.dumps(RECIPIENT_BODY).encode()
     assert (
@@ -991,7 +1013,7 @@ async def test_write_is_read_as_json_with_any_content_type(
 @pytest.mark.parametrize("body", [b"", b"{}", b"not json", b"[" * 1000])
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 async def test_unexpected_body_is_discarded(
-    module_gateway: House, cleared_simulator: Simulator, method: str, body: bytes
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, method: str, body: bytes
 ) -> None:
     id_ = (await module_gateway.request("POST", RECIPIENTS, RECIPIENT_BODY)).body["recipient"]["id"]
     async with await open_connection(module_gateway.running.port) as connection:
@@ -1005,7 +1027,7 @@ async def test_unexpected_body_is_discarded(
     assert not [call for call in cleared_simulator.service.list_requests(method) if call.body]
 
 
-async def test_compressed_body_is_accepted(module_gateway: House) -> None:
+async def test_compressed_body_is_accepted(module_gateway: GatewayUnderTest) -> None:
     body = gzip.compress(json.dumps(RECIPIENT_BODY).encode())
     sent = build_request("POST", RECIPIENTS, "Content-Encoding: gzip", body=body)
     assert (await send_request(module_gateway, sent)).status == 200
@@ -1015,7 +1037,7 @@ async def test_compressed_body_is_accepted(module_gateway: House) -> None:
 
 
 async def test_100_continue_is_sent_after_the_key_is_accepted(
-    gateway: House, simulator: Simulator
+    gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
     body = json.dumps(RECIPIENT_BODY).encode()
     async with await open_connection(gateway.running.port) as connection:
@@ -1062,7 +1084,9 @@ async def test_100_continue_is_not_sent_for_a_refused_request(
 
 
 @pytest.mark.parametrize("expect", ["100-Continue", "100-CONTINUE"])
-async def test_expect_header_is_case_insensitive(module_gateway: House, expect: str) -> None:
+async def test_expect_header_is_case_insensitive(
+    module_gateway: GatewayUnderTest, expect: str
+) -> None:
     async with await open_connection(module_gateway.running.port) as connection:
         await connection.send(
             build_request("POST", RECIPIENTS, "Content-Length: 2", f"Expect: {expect}")
@@ -1076,7 +1100,9 @@ async def test_expect_header_is_case_insensitive(module_gateway: House, expect: 
     assert extract_refusal(answer) == INVALID
 
 
-async def test_malformed_body_after_100_continue_is_answered(module_gateway: House) -> None:
+async def test_malformed_body_after_100_continue_is_answered(
+    module_gateway: GatewayUnderTest,
+) -> None:
     async with await open_connection(module_gateway.running.port) as connection:
         headers = ("Transfer-Encoding: chunked", "Expect: 100-continue")
         await connection.send(build_request("POST", RECIPIENTS, *headers))
@@ -1093,7 +1119,7 @@ async def test_malformed_body_after_100_continue_is_answered(module_gateway: Hou
 
 
 async def test_unreachable_service_is_an_internal_error(
-    gateway: House, simulator: Simulator
+    gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
     await simulator.stop()
     for data in (
@@ -1146,7 +1172,7 @@ def build_other_recipient() -> dict[str, Any]:
 @pytest.mark.parametrize("fault", SERVICE_FAULTS.values(), ids=SERVICE_FAULTS)
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 async def test_faulty_service_is_an_internal_error_in_legacy_form(
-    gateway: House, simulator: Simulator, fault: Fault, method: str
+    gateway: GatewayUnderTest, simulator: Simulator, fault: Fault, method: str
 ) -> None:
     simulator.inject_fault(replace(fault, times=9))
     bodies = {"POST": json.dumps(build_other_recipient()).encode()}
@@ -1191,7 +1217,7 @@ async def test_read_timeout_is_not_answered_as_unknown_outcome(
 @pytest.mark.parametrize("body", [b"<html>", b'{"ok":true,"recipient":{"id"', b"", b"[]"])
 @pytest.mark.usefixtures("no_immediate_read")
 async def test_unreadable_answer_to_a_write_is_answered_as_unknown_outcome(
-    module_gateway: House, cleared_simulator: Simulator, body: bytes
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator, body: bytes
 ) -> None:
     cleared_simulator.inject_fault(Fault("POST", RECIPIENTS, status=200, body=body, executes=True))
     answer = await send_request(
@@ -1203,7 +1229,7 @@ async def test_unreadable_answer_to_a_write_is_answered_as_unknown_outcome(
 
 @pytest.mark.usefixtures("no_immediate_read")
 async def test_connection_dropped_after_a_write_is_answered_as_unknown_outcome(
-    module_gateway: House, cleared_simulator: Simulator
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator
 ) -> None:
     cleared_simulator.inject_fault(Fault("POST", RECIPIENTS, close="after"))
     answer = await send_request(
@@ -1215,7 +1241,7 @@ async def test_connection_dropped_after_a_write_is_answered_as_unknown_outcome(
 
 
 async def test_rate_limit_of_the_service_is_passed_on_with_retry_after(
-    module_gateway: House, cleared_simulator: Simulator
+    module_gateway: GatewayUnderTest, cleared_simulator: Simulator
 ) -> None:
     body = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down"}]}'
     headers = {"Retry-After": "17"}
@@ -1228,14 +1254,16 @@ async def test_rate_limit_of_the_service_is_passed_on_with_retry_after(
 
 
 async def test_client_disconnect_does_not_interrupt_a_write(
-    gateway: House, simulator: Simulator
+    gateway: GatewayUnderTest, simulator: Simulator
 ) -> None:
     simulator.inject_fault(Fault("POST", RECIPIENTS, answer_delay=0.2))
     async with await open_connection(gateway.running.port) as connection:
         body = json.dumps(RECIPIENT_BODY | {"payout": PAYOUT_BODY, "language": "en"}).encode()
         await connection.send(build_request("POST", body=body))
-        await until(lambda: bool(simulator.service.list_requests("POST", RECIPIENTS)))
-    await until(lambda: bool(simulator.service.list_requests("POST", "/v1/recipients/*/accounts")))
+        await wait_until(lambda: bool(simulator.service.list_requests("POST", RECIPIENTS)))
+    await wait_until(
+        lambda: bool(simulator.service.list_requests("POST", "/v1/recipients/*/accounts"))
+    )
     assert simulator.service.list_requests("PATCH")
 
 
@@ -1284,7 +1312,7 @@ async def test_stalled_body_is_refused_after_a_timeout(
     assert not simulator.service.list_requests()
 
 
-async def test_slow_clients_do_not_delay_others(gateway: House) -> None:
+async def test_slow_clients_do_not_delay_others(gateway: GatewayUnderTest) -> None:
     slow = [await open_connection(gateway.running.port) for _ in range(50)]
     for connection in slow:
         await connection.send(build_request("POST", RECIPIENTS, "Content-Length: 20") + b"{")
@@ -1293,7 +1321,7 @@ async def test_slow_clients_do_not_delay_others(gateway: House) -> None:
         await connection.close()
 
 
-async def test_connection_is_kept_alive(module_gateway: House) -> None:
+async def test_connection_is_kept_alive(module_gateway: GatewayUnderTest) -> None:
     async with await open_connection(module_gateway.running.port) as connection:
         for target in (RECIPIENTS, "/v1/x", RECIPIENTS):
             await connection.send(build_request(target=target))
@@ -1301,7 +1329,7 @@ async def test_connection_is_kept_alive(module_gateway: House) -> None:
         assert await connection.check_silent()
 
 
-async def test_connection_close_is_honoured(module_gateway: House) -> None:
+async def test_connection_close_is_honoured(module_gateway: GatewayUnderTest) -> None:
     async with await open_connection(module_gateway.running.port) as connection:
         await connection.send(build_request("GET", RECIPIENTS, "Connection: close"))
         assert await connection.read_response()
@@ -1309,7 +1337,7 @@ async def test_connection_close_is_honoured(module_gateway: House) -> None:
 
 
 async def test_http_1_0_request_is_answered_and_the_connection_closed(
-    module_gateway: House,
+    module_gateway: GatewayUnderTest,
 ) -> None:
     async with await open_connection(module_gateway.running.port) as connection:
         await connection.send(build_request().replace(b"HTTP/1.1", b"HTTP/1.0"))

@@ -12,11 +12,18 @@ import pytest
 
 from gateway.config.settings import Settings, State
 from gateway.server.app import run_gateway
-from gateway.simulator import Fault, Service, Switches, start
+from gateway.simulator import Fault, Service, ServiceOptions, start_simulator
 from tests.gateway.storage import conftest
-from tests.payouts import WALLET, make_batch, make_recipient, open_town
-from tests.running_gateway import KEY, Got, House, import_lines, open_house, settings_for
-from tests.sockets import until
+from tests.payouts import WALLET, create_batch, create_recipient, open_gateway_and_service
+from tests.running_gateway import (
+    KEY,
+    GatewayResponse,
+    GatewayUnderTest,
+    build_settings,
+    import_api_keys,
+    open_gateway,
+)
+from tests.sockets import wait_until
 
 database, postgres = conftest.database, conftest.postgres
 
@@ -33,11 +40,13 @@ def build_key_header(name: str) -> Mapping[str, str]:
     return {"Idempotency-Key": name}
 
 
-async def post_recipient(gateway: House, name: str, body: Any = RECIPIENT_BODY) -> Got:
+async def post_recipient(
+    gateway: GatewayUnderTest, name: str, body: Any = RECIPIENT_BODY
+) -> GatewayResponse:
     return await gateway.request("POST", "/v1/recipients", body, headers=build_key_header(name))
 
 
-def is_body_mismatch(response: Got) -> bool:
+def is_body_mismatch(response: GatewayResponse) -> bool:
     (told,) = response.body["errors"]
     return (response.status, told["code"], told["field"]) == (
         406,
@@ -47,10 +56,10 @@ def is_body_mismatch(response: Got) -> bool:
 
 
 async def test_idempotency_key_holds_on_every_post(tmp_path: Path) -> None:
-    service = Service(options=Switches(), seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        payee, bare = await make_recipient(gateway), await make_recipient(gateway, "bare")
-        batch = await make_batch(gateway, payee, "5.00")
+    service = Service(options=ServiceOptions(), seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        payee, bare = await create_recipient(gateway), await create_recipient(gateway, "bare")
+        batch = await create_batch(gateway, payee, "5.00")
         payment = {"recipient": {"id": payee}, "sourceAmount": "7.00"}
         requests = (
             ("/v1/recipients", RECIPIENT_BODY),
@@ -79,9 +88,12 @@ def _count_writes(service: Service) -> int:
 
 async def test_idempotency_key_holds_on_patch_and_delete(tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        payee = await make_recipient(gateway)
-        batch, other = await make_batch(gateway, payee, "5.00"), await make_batch(gateway, payee)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        payee = await create_recipient(gateway)
+        batch, other = (
+            await create_batch(gateway, payee, "5.00"),
+            await create_batch(gateway, payee),
+        )
         more = {"payments": [{"recipient": {"id": payee}, "sourceAmount": "7.00"}]}
         requests = (
             ("PATCH", f"/v1/batches/{batch}", more),
@@ -103,9 +115,9 @@ async def test_idempotency_key_holds_on_patch_and_delete(tmp_path: Path) -> None
 
 async def test_validation_error_is_replayed_and_invalid_status_is_not(tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient)
         path = f"/v1/batches/{batch}/start-processing"
         for _ in range(2):
             calls = len(service.list_requests())
@@ -123,10 +135,10 @@ async def test_validation_error_is_replayed_and_invalid_status_is_not(tmp_path: 
 
 async def test_first_answer_is_replayed_after_a_restart(tmp_path: Path) -> None:
     service = Service(seed=1)
-    simulator = await start(service=service)
+    simulator = await start_simulator(service=service)
     try:
-        settings = settings_for(tmp_path, simulator.url)
-        await import_lines(settings, [KEY])
+        settings = build_settings(tmp_path, simulator.url)
+        await import_api_keys(settings, [KEY])
         first = await _create_by_new_gateway(settings, "one", RECIPIENT_BODY)
         again = await _create_by_new_gateway(settings, "one", RECIPIENT_BODY)
         assert (first.status, again.text) == (200, first.text)
@@ -136,24 +148,24 @@ async def test_first_answer_is_replayed_after_a_restart(tmp_path: Path) -> None:
         await simulator.stop()
 
 
-async def _create_by_new_gateway(settings: Settings, name: str, body: Any) -> Got:
+async def _create_by_new_gateway(settings: Settings, name: str, body: Any) -> GatewayResponse:
     """Sends the request to a gateway that runs only for it."""
     async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
-        return await post_recipient(House(running, settings, session), name, body)
+        return await post_recipient(GatewayUnderTest(running, settings, session), name, body)
 
 
 async def test_two_instances_give_one_answer(tmp_path: Path, postgres: State) -> None:
     service = Service(seed=1)
-    simulator = await start(service=service)
+    simulator = await start_simulator(service=service)
     state = dict(postgres)
     try:
         async with (
-            open_house(tmp_path, simulator.url, state=state) as first_instance,
-            open_house(tmp_path, simulator.url, state=state) as second_instance,
+            open_gateway(tmp_path, simulator.url, state=state) as first_instance,
+            open_gateway(tmp_path, simulator.url, state=state) as second_instance,
         ):
             service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
             first = asyncio.ensure_future(post_recipient(first_instance, "one"))
-            await until(lambda: service.created_counts["recipient"] == 1)
+            await wait_until(lambda: service.created_counts["recipient"] == 1)
             assert is_body_mismatch(
                 await post_recipient(second_instance, "one", OTHER_RECIPIENT_BODY)
             )
@@ -174,7 +186,7 @@ async def test_two_instances_give_one_answer(tmp_path: Path, postgres: State) ->
 @pytest.mark.parametrize("name", ["", "x" * 256, "ä", "one\ttwo"])
 async def test_malformed_idempotency_key_is_refused(name: str, tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         response = await post_recipient(gateway, name)
         assert is_body_mismatch(response), response.text
         assert service.list_requests("POST") == []

@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import State
-from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from tests.gateway.storage import conftest
-from tests.payouts import make_recipient
-from tests.running_gateway import Got, House, open_house
-from tests.sockets import until
+from tests.payouts import create_recipient
+from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.sockets import wait_until
 
 database, postgres = conftest.database, conftest.postgres
 
@@ -27,12 +27,12 @@ DELAY_SECONDS = 3
 class TwoGateways:
     """Two gateways on one PostgreSQL, and one service."""
 
-    def __init__(self, setup: House, there: House, service: Service) -> None:
+    def __init__(self, setup: GatewayUnderTest, there: GatewayUnderTest, service: Service) -> None:
         self.first, self.second, self.service = setup, there, service
         self.batch: dict[str, Any] = {}
 
     async def prepare(self) -> None:
-        recipient = await make_recipient(self.first)
+        recipient = await create_recipient(self.first)
         payment = {"recipient": {"id": recipient}, "sourceAmount": "5.00"}
         self.batch = {"sourceCurrency": "USD", "payments": [payment]}
         self.service.faults.append(Fault("POST", "/v1/batches", answer_delay=DELAY_SECONDS))
@@ -40,13 +40,13 @@ class TwoGateways:
     def count_created(self) -> int:
         return self.service.created_counts["batch"]
 
-    async def create_batch(self, gateway: House) -> Got:
+    async def create_batch(self, gateway: GatewayUnderTest) -> GatewayResponse:
         return await gateway.request("POST", "/v1/batches", self.batch)
 
 
 @pytest.fixture
 async def gateways(tmp_path: Path, postgres: State) -> AsyncIterator[TwoGateways]:
-    service = Service(seed=1, options=Switches(inferred=True))
+    service = Service(seed=1, options=ServiceOptions(inferred=True))
     async with _open_simulator(service) as url, _open_gateway(tmp_path, url, postgres) as setup:
         async with _open_gateway(tmp_path, url, postgres) as there:
             both = TwoGateways(setup, there, service)
@@ -56,7 +56,7 @@ async def gateways(tmp_path: Path, postgres: State) -> AsyncIterator[TwoGateways
 
 @asynccontextmanager
 async def _open_simulator(service: Service) -> AsyncIterator[str]:
-    simulator: Simulator = await start(service=service)
+    simulator: Simulator = await start_simulator(service=service)
     try:
         yield simulator.url
     finally:
@@ -66,8 +66,8 @@ async def _open_simulator(service: Service) -> AsyncIterator[str]:
 @asynccontextmanager
 async def _open_gateway(
     folder: Path, url: str, state: State, **writes: Any
-) -> AsyncIterator[House]:
-    async with open_house(folder, url, state=dict(state), writes=writes) as gateway:
+) -> AsyncIterator[GatewayUnderTest]:
+    async with open_gateway(folder, url, state=dict(state), writes=writes) as gateway:
         yield gateway
 
 
@@ -75,7 +75,7 @@ async def test_identical_request_at_another_process_joins_the_one_in_flight(
     gateways: TwoGateways,
 ) -> None:
     first = asyncio.ensure_future(gateways.create_batch(gateways.first))
-    await until(lambda: gateways.count_created() == 1)
+    await wait_until(lambda: gateways.count_created() == 1)
     second = await gateways.create_batch(gateways.second)
     assert ((await first).status, second.status) == (200, 200)
     assert (await first).body["batch"]["id"] == second.body["batch"]["id"]
@@ -91,7 +91,7 @@ async def test_retry_joins_the_request_of_a_disconnected_client(gateways: TwoGat
         disconnected = asyncio.ensure_future(
             session.post(url, json=gateways.batch, headers=headers)
         )
-        await until(lambda: gateways.count_created() == 1)
+        await wait_until(lambda: gateways.count_created() == 1)
         retried = asyncio.ensure_future(gateways.create_batch(gateways.second))
         # It has asked, and is told nothing yet, when the first client goes.
         await asyncio.sleep(0.5)

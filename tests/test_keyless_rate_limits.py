@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.admission.limits import InProcessRateLimiter
-from tests.running_gateway import House, open_house
+from tests.running_gateway import GatewayUnderTest, open_gateway
 
 PROXY_SECTIONS = {
     "server": {"trusted_proxies": ["127.0.0.1"]},
@@ -17,7 +17,7 @@ PROXY_SECTIONS = {
 NO_SERVICE = "http://127.0.0.1:9"
 
 
-async def load_remaining(gateway: House, address: str) -> int:
+async def load_remaining(gateway: GatewayUnderTest, address: str) -> int:
     headers = {"X-Forwarded-For": address}
     response = await gateway.request("GET", "/v1/geography/countries/US", headers=headers)
     assert response.status == 200
@@ -38,7 +38,7 @@ async def test_many_addresses_do_not_evict_counts_of_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("gateway.server.app.MAX_ADDRESSES", 10)
-    async with open_house(tmp_path, NO_SERVICE, **PROXY_SECTIONS) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE, **PROXY_SECTIONS) as gateway:
         for left in (99, 98):
             response = await gateway.request("GET", "/v1/recipients/R-1")
             assert response.headers["RateLimit-Remaining"] == str(left)
@@ -48,7 +48,7 @@ async def test_many_addresses_do_not_evict_counts_of_keys(
 
 
 async def test_addresses_of_one_ipv6_network_share_a_count(tmp_path: Path):
-    async with open_house(tmp_path, NO_SERVICE, **PROXY_SECTIONS) as gateway:
+    async with open_gateway(tmp_path, NO_SERVICE, **PROXY_SECTIONS) as gateway:
         assert await load_remaining(gateway, "2001:db8:0:1::1") == 99
         assert await load_remaining(gateway, "2001:db8:0:1:ffff:ffff:ffff:ffff") == 98
         assert await load_remaining(gateway, "2001:db8:0:2::1") == 99

@@ -21,32 +21,34 @@ from sqlalchemy import select
 
 from gateway.config.settings import State
 from gateway.payloads import json_codec, worker_thread
-from gateway.simulator import Service, Switches
-from gateway.storage import Ledger, Tenant, open_store
-from gateway.storage.id_rows import keep
+from gateway.simulator import Service, ServiceOptions
+from gateway.storage import ObjectStateStore, Tenant, open_store
+from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.tables import pieces
 from gateway.writes import reconciler
 from gateway.writes.journal import Journal, OperationExecution
 from mappings.lazy_sequences import CompressedSequence
 from tests.bench import large_batch_bodies
-from tests.bench.large_batch_service import BigConnection
+from tests.bench.large_batch_service import LargeBatchConnection
 from tests.gateway.compare.fake_services import open_fake_service as open_service
 from tests.gateway.storage.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
-from tests.legacy_and_current import NAME, open_valley
-from tests.operator_commands import eventually
-from tests.payouts import make_batch, make_recipient, open_town
-from tests.running_gateway import KEY, Got, House, open_house
-from tests.test_writes_in_doubt import town
+from tests.legacy_and_current import KEY_NAME, open_gateway_between
+from tests.operator_commands import wait_until_async
+from tests.payouts import create_batch, create_recipient, open_gateway_and_service
+from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
+from tests.test_writes_in_doubt import open_gateway_with_faults
 
 COUNT = 2000
-LONG_AS_TEXT_ALONE = 400
+LONG_TEXT_COUNT = 400
 """Too few payments for slices, but the text of the answer is long."""
-RECIPIENT = "/v1/recipients/R-BENCHABC00000001"
-WHEN = re.compile(rf'"(createdAt|updatedAt)":"(?!{re.escape(large_batch_bodies.MADE)}")[^"]*"')
-ID = re.compile(r"\b[BP]-[A-Za-z0-9]{6,}\b")
+RECIPIENT_PATH = "/v1/recipients/R-BENCHABC00000001"
+TIME_PATTERN = re.compile(
+    rf'"(createdAt|updatedAt)":"(?!{re.escape(large_batch_bodies.MADE)}")[^"]*"'
+)
+ID_PATTERN = re.compile(r"\b[BP]-[A-Za-z0-9]{6,}\b")
 
 
-class Service2000(BigConnection):
+class LargeBatchService(LargeBatchConnection):
     """Records request bodies, and refuses requests with a prefix."""
 
     bodies: list[bytes]
@@ -63,12 +65,12 @@ class Service2000(BigConnection):
 
 
 @asynccontextmanager
-async def service(
+async def open_service_of_large_batches(
     refuses: dict[str, Any] | None = None, refused: bytes = b"POST /v1/batches "
 ) -> AsyncIterator[tuple[str, list[bytes]]]:
     bodies: list[bytes] = []
 
-    class ThisService(Service2000):
+    class ThisService(LargeBatchService):
         counts = []  # noqa: RUF012 - each service has its own
         barely = (1,)  # so that its summary is read
 
@@ -80,19 +82,22 @@ async def service(
         server.close()
 
 
-def without_names(text: str) -> str:
+def normalize_ids_and_times(text: str) -> str:
     """Replaces alias ids, which depend on the gateway's key, and the gateway's own times."""
     names: dict[str, str] = {}
-    undated = WHEN.sub(r'"\1":"now"', text)
-    return ID.sub(lambda found: names.setdefault(found[0], f"id {len(names)}"), undated)
+    undated = TIME_PATTERN.sub(r'"\1":"now"', text)
+    return ID_PATTERN.sub(lambda found: names.setdefault(found[0], f"id {len(names)}"), undated)
 
 
-async def there_and_back(
+async def create_read_and_quote(
     folder: Path, data: bytes, **sections: Any
 ) -> tuple[list[str], list[bytes]]:
     """Creates, reads and quotes a batch; returns the answers and the upstream bodies."""
     folder.mkdir()
-    async with service() as (url, bodies), open_house(folder, url, **sections) as gateway:
+    async with (
+        open_service_of_large_batches() as (url, bodies),
+        open_gateway(folder, url, **sections) as gateway,
+    ):
         created = await gateway.request("POST", "/v1/batches", data=data)
         responses = [created]
         if created.status == 200:
@@ -104,13 +109,18 @@ async def there_and_back(
                     "POST", f"/v1/batches/{created.body['batch']['id']}/generate-quote"
                 )
             )
-        return [f"{answer.status} {without_names(answer.text)}" for answer in responses], bodies
+        return [
+            f"{answer.status} {normalize_ids_and_times(answer.text)}" for answer in responses
+        ], bodies
 
 
-async def edited(folder: Path, **sections: Any) -> tuple[list[str], list[bytes]]:
+async def edit_large_batch(folder: Path, **sections: Any) -> tuple[list[str], list[bytes]]:
     """Edits a batch in several ways, as a draft too; returns the answers and upstream bodies."""
     folder.mkdir()
-    async with service() as (url, bodies), open_house(folder, url, **sections) as gateway:
+    async with (
+        open_service_of_large_batches() as (url, bodies),
+        open_gateway(folder, url, **sections) as gateway,
+    ):
         created = await gateway.request(
             "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
         )
@@ -133,15 +143,17 @@ async def edited(folder: Path, **sections: Any) -> tuple[list[str], list[bytes]]
             await gateway.request("POST", f"{path}/generate-quote"),
             await gateway.request("GET", path),
         ]
-    return [f"{answer.status} {without_names(answer.text)}" for answer in responses], bodies
+    return [
+        f"{answer.status} {normalize_ids_and_times(answer.text)}" for answer in responses
+    ], bodies
 
 
-async def test_changes_of_a_large_batch_are_the_same_by_slices_and_in_one_go(
+async def test_large_changes_are_equal_in_slices_and_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    by_slices = await edited(tmp_path / "slices")
+    by_slices = await edit_large_batch(tmp_path / "slices")
     monkeypatch.setattr(json_codec, "LARGE_BYTES", 2**40)
-    at_once = await edited(tmp_path / "at once")
+    at_once = await edit_large_batch(tmp_path / "at once")
     assert by_slices[0] == at_once[0]
     assert by_slices[1] == at_once[1]
     assert [answer[:3] for answer in by_slices[0]] == ["200"] * 3 + ["406"] + ["200"] * 9
@@ -149,7 +161,7 @@ async def test_changes_of_a_large_batch_are_the_same_by_slices_and_in_one_go(
     assert drafted["totalPayments"] == len(drafted["payments"]["payments"]) == 2 * COUNT - 1
 
 
-def with_payments(**changes: Any) -> bytes:
+def build_body_with_payments(**changes: Any) -> bytes:
     """Builds a large body in which some payments are replaced: ``_3`` is the fourth."""
     body = json.loads(large_batch_bodies.build_create_body(COUNT, 1))
     for place, payment in changes.items():
@@ -157,32 +169,34 @@ def with_payments(**changes: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False).encode()
 
 
-LARGE_ONES = [
+LARGE_BODIES = [
     pytest.param(large_batch_bodies.build_create_body(COUNT, 1), id="all good"),
     pytest.param(
-        with_payments(
+        build_body_with_payments(
             _0={"recipient": {"id": "R-1"}, "sourceAmount": "1.5"},
             _700={"recipient": {}, "targetAmount": "1.00"},
             _1999={"recipient": {"id": "B-1"}, "sourceAmount": 3, "targetAmount": "1.00"},
         ),
         id="three wrong ones",
     ),
-    pytest.param(with_payments(_5="no object", _1900={"recipient": "x"}), id="wrong shapes"),
-    pytest.param(with_payments(_9={"sourceCurrency": "EUR"}), id="another currency"),
-    pytest.param(with_payments(_9={"memo": "é王 \u2028"}) + b" ", id="no recipient"),
-    pytest.param(with_payments(_1500={"a": 1})[:-20], id="cut off"),
-    pytest.param(with_payments()[:-1] + b',"payments":[]}', id="a key twice"),
+    pytest.param(
+        build_body_with_payments(_5="no object", _1900={"recipient": "x"}), id="wrong shapes"
+    ),
+    pytest.param(build_body_with_payments(_9={"sourceCurrency": "EUR"}), id="another currency"),
+    pytest.param(build_body_with_payments(_9={"memo": "é王 \u2028"}) + b" ", id="no recipient"),
+    pytest.param(build_body_with_payments(_1500={"a": 1})[:-20], id="cut off"),
+    pytest.param(build_body_with_payments()[:-1] + b',"payments":[]}', id="a key twice"),
 ]
 
 
-@pytest.mark.parametrize("data", LARGE_ONES)
-async def test_a_large_batch_is_the_same_by_slices_and_in_one_go(
+@pytest.mark.parametrize("data", LARGE_BODIES)
+async def test_large_batch_is_equal_in_slices_and_at_once(
     data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(data) > json_codec.LARGE_BYTES
-    by_slices = await there_and_back(tmp_path / "slices", data)
+    by_slices = await create_read_and_quote(tmp_path / "slices", data)
     monkeypatch.setattr(json_codec, "LARGE_BYTES", 2**40)
-    at_once = await there_and_back(tmp_path / "at once", data)
+    at_once = await create_read_and_quote(tmp_path / "at once", data)
     assert by_slices[0] == at_once[0]
     assert by_slices[1] == at_once[1]
     if data == large_batch_bodies.build_create_body(COUNT, 1):
@@ -191,15 +205,15 @@ async def test_a_large_batch_is_the_same_by_slices_and_in_one_go(
         assert read["payments"]["meta"]["records"] == len(read["payments"]["payments"]) == COUNT
 
 
-async def test_a_refusal_of_a_large_batch_names_what_its_client_sent(tmp_path: Path) -> None:
+async def test_refusal_of_a_large_batch_names_the_fields_of_the_client(tmp_path: Path) -> None:
     wrong = {
         "code": "invalid_field",
         "message": "payments[1500].amount is odd",
         "field": "payments[1500].amount",
     }
     async with (
-        service({"ok": False, "errors": [wrong]}) as (url, _bodies),
-        open_house(tmp_path, url) as gateway,
+        open_service_of_large_batches({"ok": False, "errors": [wrong]}) as (url, _bodies),
+        open_gateway(tmp_path, url) as gateway,
     ):
         response = await gateway.request(
             "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
@@ -214,16 +228,16 @@ async def test_a_refusal_of_a_large_batch_names_what_its_client_sent(tmp_path: P
     ]
 
 
-async def test_a_refusal_of_a_large_change_spells_ids_as_its_client_did(tmp_path: Path) -> None:
+async def test_refusal_of_a_large_change_names_the_ids_of_the_client(tmp_path: Path) -> None:
     known = "P-BENCHABCDEFGH00000007"
     odd = {"code": "invalid_field", "message": f"{known} is odd"}
-    refused = service({"ok": False, "errors": [odd]}, b"PATCH ")
-    async with refused as (url, bodies), open_house(tmp_path, url) as gateway:
-        path, ids = await made_and_read(gateway)
+    refused = open_service_of_large_batches({"ok": False, "errors": [odd]}, b"PATCH ")
+    async with refused as (url, bodies), open_gateway(tmp_path, url) as gateway:
+        path, ids = await create_and_read(gateway)
         async with open_store(gateway.settings.state) as store:
             # An imported id, which answers use unless the client used another id.
             owner = Tenant(KEY["merchant"], KEY["environment"])
-            await keep(store, owner, {"P-OLD": known}, imported=True)
+            await save_legacy_ids(store, owner, {"P-OLD": known}, imported=True)
         response = await gateway.request(
             "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")
         )
@@ -232,11 +246,14 @@ async def test_a_refusal_of_a_large_change_spells_ids_as_its_client_did(tmp_path
     assert [error["message"] for error in response.body["errors"]] == [f"{ids[7]} is odd"]
 
 
-async def test_a_payment_that_a_large_change_names_twice_is_told_whichever_its_name(
+async def test_large_change_naming_a_payment_twice_is_refused(
     tmp_path: Path,
 ) -> None:
-    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
-        path, ids = await made_and_read(gateway)
+    async with (
+        open_service_of_large_batches() as (url, _bodies),
+        open_gateway(tmp_path, url) as gateway,
+    ):
+        path, ids = await create_and_read(gateway)
         named = [*reversed(ids), "P-BENCHABCDEFGH00000007", ids[9], "P-none"]
         response = await gateway.request(
             "PATCH", path, data=large_batch_bodies.build_updates(named, "alike")
@@ -252,7 +269,7 @@ async def test_a_payment_that_a_large_change_names_twice_is_told_whichever_its_n
     ]
 
 
-async def made_and_read(gateway: House) -> tuple[str, list[str]]:
+async def create_and_read(gateway: GatewayUnderTest) -> tuple[str, list[str]]:
     """Creates a large batch; returns its path and the client's ids of its payments."""
     created = await gateway.request(
         "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
@@ -262,7 +279,7 @@ async def made_and_read(gateway: House) -> tuple[str, list[str]]:
     return path, [entry["id"] for entry in shown]
 
 
-class OneForEachAnswer(ThreadPoolExecutor):
+class GatedExecutor(ThreadPoolExecutor):
     """Starts each task only after another request was answered since the previous task."""
 
     def __init__(self) -> None:
@@ -279,18 +296,21 @@ class OneForEachAnswer(ThreadPoolExecutor):
         return super().submit(run_after_answer)
 
 
-async def test_others_are_served_before_every_part_of_the_work(
+async def test_others_are_served_between_the_steps_of_a_large_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = OneForEachAnswer()
+    executor = GatedExecutor()
     monkeypatch.setattr(worker_thread, "_thread", executor)
 
-    async def send_requests(gateway: House) -> None:
+    async def send_requests(gateway: GatewayUnderTest) -> None:
         while True:
-            assert (await gateway.request("GET", RECIPIENT)).status == 200
+            assert (await gateway.request("GET", RECIPIENT_PATH)).status == 200
             executor.answer_count.release()
 
-    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
+    async with (
+        open_service_of_large_batches() as (url, _bodies),
+        open_gateway(tmp_path, url) as gateway,
+    ):
         asking = asyncio.ensure_future(send_requests(gateway))
         created = await gateway.request(
             "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
@@ -306,16 +326,19 @@ async def test_others_are_served_before_every_part_of_the_work(
     assert executor.started_count > 5
 
 
-async def test_a_client_that_goes_while_its_batch_is_worked_on_pays_once(
+async def test_large_batch_of_a_disconnected_client_is_created_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = OneForEachAnswer()
+    executor = GatedExecutor()
     monkeypatch.setattr(worker_thread, "_thread", executor)
     data = large_batch_bodies.build_create_body(COUNT, 1)
-    async with service() as (url, bodies), open_house(tmp_path, url) as gateway:
+    async with (
+        open_service_of_large_batches() as (url, bodies),
+        open_gateway(tmp_path, url) as gateway,
+    ):
         sending = asyncio.ensure_future(gateway.request("POST", "/v1/batches", data=data))
         while executor.started_count < 4:
-            assert (await gateway.request("GET", RECIPIENT)).status == 200
+            assert (await gateway.request("GET", RECIPIENT_PATH)).status == 200
             executor.answer_count.release()
         sending.cancel()
         with suppress(asyncio.CancelledError):
@@ -329,14 +352,14 @@ async def test_a_client_that_goes_while_its_batch_is_worked_on_pays_once(
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def kept(request: pytest.FixtureRequest) -> State:
+def state(request: pytest.FixtureRequest) -> State:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, State)
     return found
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+def record_unpack_threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Records the threads in which slices are unpacked."""
     unpack, threads = CompressedSequence.read_slice, set[int]()
 
@@ -348,50 +371,53 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return threads
 
 
-async def test_where_others_wait_no_slice_of_a_change_is_unpacked(
-    kept: State, tmp_path: Path, threads: set[int]
+async def test_slices_of_a_change_are_unpacked_in_another_thread(
+    state: State, tmp_path: Path, record_unpack_threads: set[int]
 ) -> None:
     """One transaction writes more aliases than the database has row locks for."""
-    where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
-    told, _bodies = await edited(tmp_path / "house", state=where)
+    where = {"url": state.url, "encryption_key_file": state.encryption_key_file}
+    told, _bodies = await edit_large_batch(tmp_path / "house", state=where)
     assert sum(answer.startswith("200") for answer in told) == len(told) - 1
-    assert threads
-    assert threading.get_ident() not in threads
+    assert record_unpack_threads
+    assert threading.get_ident() not in record_unpack_threads
 
 
-async def test_where_others_wait_no_slice_is_unpacked(
-    kept: State, tmp_path: Path, threads: set[int]
+async def test_slices_are_unpacked_in_another_thread(
+    state: State, tmp_path: Path, record_unpack_threads: set[int]
 ) -> None:
-    where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
-    told, _bodies = await there_and_back(
+    where = {"url": state.url, "encryption_key_file": state.encryption_key_file}
+    told, _bodies = await create_read_and_quote(
         tmp_path / "house", large_batch_bodies.build_create_body(COUNT, 1), state=where
     )
     assert [answer[:3] for answer in told] == ["200"] * 3
-    assert threads
-    assert threading.get_ident() not in threads
+    assert record_unpack_threads
+    assert threading.get_ident() not in record_unpack_threads
 
 
-async def test_no_transaction_waits_until_a_change_is_worked_out(
-    kept: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_large_change_is_computed_outside_of_transactions(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transactions, unpacked = list[str](), list[str]()
-    real_merge, unpack = Ledger.prepare_changes, CompressedSequence.read_slice
+    real_merge, unpack = ObjectStateStore.prepare_changes, CompressedSequence.read_slice
 
     def record_unpack(self: CompressedSequence, number: int) -> list[Any]:
         unpacked.extend(transactions)
         return unpack(self, number)
 
-    def record_merge(self: Ledger, owner: Tenant, records: Any) -> Any:
+    def record_merge(self: ObjectStateStore, owner: Tenant, records: Any) -> Any:
         transactions.append("a transaction")
         made = yield from real_merge(self, owner, records)
         transactions.pop()
         return made
 
-    where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
-    async with service() as (url, _bodies), open_house(tmp_path, url, state=where) as gateway:
-        path, ids = await made_and_read(gateway)
+    where = {"url": state.url, "encryption_key_file": state.encryption_key_file}
+    async with (
+        open_service_of_large_batches() as (url, _bodies),
+        open_gateway(tmp_path, url, state=where) as gateway,
+    ):
+        path, ids = await create_and_read(gateway)
         monkeypatch.setattr(CompressedSequence, "slice_at", record_unpack)
-        monkeypatch.setattr(Ledger, "prepare_changes", record_merge)
+        monkeypatch.setattr(ObjectStateStore, "prepare_changes", record_merge)
         response = await gateway.request(
             "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")
         )
@@ -399,7 +425,7 @@ async def test_no_transaction_waits_until_a_change_is_worked_out(
     assert unpacked == []
 
 
-async def test_what_a_large_request_was_is_forgotten_with_it(
+async def test_large_request_is_released_from_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executions: list[Callable[[], OperationExecution | None]] = []
@@ -411,22 +437,28 @@ async def test_what_a_large_request_was_is_forgotten_with_it(
 
     real_course = Journal.start_execution
     monkeypatch.setattr(Journal, "start_execution", record_execution)
-    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
-        await made_and_read(gateway)  # opens the connection to the service, too
+    async with (
+        open_service_of_large_batches() as (url, _bodies),
+        open_gateway(tmp_path, url) as gateway,
+    ):
+        await create_and_read(gateway)  # opens the connection to the service, too
         del executions[1:]
 
         async def is_released() -> bool:
-            await gateway.request("GET", RECIPIENT)
+            await gateway.request("GET", RECIPIENT_PATH)
             gc.collect()
             return executions[0]() is None
 
-        await eventually(is_released)
+        await wait_until_async(is_released)
 
 
-async def test_how_far_a_large_request_is_stands_in_the_log(
+async def test_progress_of_a_large_request_is_logged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
+    async with (
+        open_service_of_large_batches() as (url, _bodies),
+        open_gateway(tmp_path, url) as gateway,
+    ):
         headers = {"X-Request-Id": "large-1"}
         data = large_batch_bodies.build_create_body(COUNT, 1)
         created = await gateway.request("POST", "/v1/batches", data=data, headers=headers)
@@ -446,54 +478,57 @@ async def test_how_far_a_large_request_is_stands_in_the_log(
     assert "Royalties" not in said
 
 
-async def lost(setup: Any, data: bytes) -> Got:
+async def lose_create(setup: Any, data: bytes) -> GatewayResponse:
     setup.breaks("POST", "/v1/batches", close="after")
-    first: Got = await setup.house.ask("POST", "/v1/batches", data=data)
+    first: GatewayResponse = await setup.house.ask("POST", "/v1/batches", data=data)
     assert first.status == 500
     assert "unknown" in first.body["errors"][0]["message"]
     return first
 
 
-async def test_a_large_batch_whose_answer_was_lost_is_found_and_given_to_the_retry(
+async def test_retry_of_a_large_batch_in_doubt_gets_the_found_batch(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path, seconds=20) as setup:
-        recipient = await make_recipient(setup.house)
+    async with open_gateway_with_faults(tmp_path, seconds=20) as setup:
+        recipient = await create_recipient(setup.house)
         payments = [
             {"recipient": {"id": recipient}, "sourceAmount": f"{number}.00", "memo": "x" * 150}
             for number in range(1, COUNT)
         ]
         data = json.dumps({"sourceCurrency": "USD", "payments": payments}).encode()
-        await lost(setup, data)
-        assert len(await holders(tmp_path)) == 1, "the journal has what was asked"
+        await lose_create(setup, data)
+        assert len(await load_piece_holders(tmp_path)) == 1, "the journal has what was asked"
         retried = await setup.house.request("POST", "/v1/batches", data=data)
         assert retried.status == 200, retried.text
         assert retried.body["batch"]["totalPayments"] == COUNT - 1
         assert setup.service.created_counts["batch"] == 1
-        await eventually(partial(only_remembered, tmp_path))
+        await wait_until_async(partial(has_no_journal_pieces, tmp_path))
 
 
 @pytest.fixture
-def soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def expire_answers_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes answers expire immediately that are otherwise kept for a minute."""
     monkeypatch.setattr(reconciler, "_UNREAD_RETENTION", timedelta())
     monkeypatch.setattr(reconciler, "_EXPIRY_INTERVAL_SECONDS", 0.0)
 
 
-async def holders(folder: Path) -> set[str]:
+async def load_piece_holders(folder: Path) -> set[str]:
     """Loads the owners of long texts in the database."""
     state = State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
     async with open_store(state) as store, store.read() as connection:
         return set(await connection.scalars(select(pieces.c.holder)))
 
 
-async def only_remembered(folder: Path) -> bool:
+async def has_no_journal_pieces(folder: Path) -> bool:
     """Whether no long text of the journal is stored."""
-    return all('"payments"' in holder for holder in await holders(folder))
+    return all('"payments"' in holder for holder in await load_piece_holders(folder))
 
 
-async def test_a_long_answer_that_is_kept_for_a_retry_is_the_same(tmp_path: Path) -> None:
-    async with service() as (url, bodies), open_house(tmp_path, url) as gateway:
+async def test_long_answer_is_replayed_unchanged(tmp_path: Path) -> None:
+    async with (
+        open_service_of_large_batches() as (url, bodies),
+        open_gateway(tmp_path, url) as gateway,
+    ):
         created = await gateway.request(
             "POST", "/v1/batches", data=large_batch_bodies.build_create_body(COUNT, 1)
         )
@@ -505,80 +540,90 @@ async def test_a_long_answer_that_is_kept_for_a_retry_is_the_same(tmp_path: Path
         retried = await gateway.request("POST", path, headers=headers)
         assert retried.text == first.text
         assert len(bodies) == quoted
-        assert any(holder.startswith("answer ") for holder in await holders(tmp_path))
+        assert any(holder.startswith("answer ") for holder in await load_piece_holders(tmp_path))
 
 
 @pytest.mark.usefixtures("expire_answers_immediately")
-async def test_a_long_answer_that_was_kept_without_its_client_goes_as_soon_as_the_client_has_it(
+async def test_long_answer_is_deleted_once_the_client_has_it(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path, seconds=20) as setup:
-        recipient = await make_recipient(setup.house)
-        batch = await make_batch(setup.house, recipient, *["1.00"] * COUNT)
+    async with open_gateway_with_faults(tmp_path, seconds=20) as setup:
+        recipient = await create_recipient(setup.house)
+        batch = await create_batch(setup.house, recipient, *["1.00"] * COUNT)
         path = f"/v1/batches/{batch}/generate-quote"
         setup.add_fault("POST", path.replace(batch, "*"), close="after")
         assert (await setup.house.request("POST", path)).status == 500
 
         async def is_settled() -> bool:
-            return any(holder.startswith("answer ") for holder in await holders(tmp_path))
+            return any(
+                holder.startswith("answer ") for holder in await load_piece_holders(tmp_path)
+            )
 
-        await eventually(is_settled)
+        await wait_until_async(is_settled)
         retried = await setup.house.request("POST", path)
         assert retried.body["batch"]["totalPayments"] == COUNT
         assert len(retried.text) > json_codec.LARGE_BYTES
-        await eventually(partial(only_remembered, tmp_path))
+        await wait_until_async(partial(has_no_journal_pieces, tmp_path))
 
 
 @pytest.mark.usefixtures("expire_answers_immediately")
-async def test_a_long_answer_of_the_legacy_service_is_kept_in_pieces_too(tmp_path: Path) -> None:
+async def test_long_legacy_answer_is_stored_in_pieces(tmp_path: Path) -> None:
     long_answer = {"ok": True, "batch": {"id": "B-LEGACY0000000001", "memos": ["für Ada"] * 30_000}}
 
     async with (
         open_service(
             lambda value: long_answer if value.method == "POST" else {"ok": True}
         ) as legacy,
-        open_valley(tmp_path, legacy_url=legacy.url) as setup,
+        open_gateway_between(tmp_path, legacy_url=legacy.url) as setup,
     ):
-        await setup.run_command("modes", "set", "--key", NAME, "forward", "--yes")
+        await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
 
         async def has_switched() -> bool:
             await setup.gateway.request("GET", "/v1/batches")
             return bool(legacy.requests)
 
-        await eventually(has_switched)
+        await wait_until_async(has_switched)
         legacy.requests.clear()
         path, named = "/v1/batches/B-LEGACY0000000001/generate-quote", {"Idempotency-Key": "mine"}
         first = await setup.gateway.request("POST", path, headers=named)
         assert len(first.text) > json_codec.LARGE_BYTES
-        assert [holder.startswith("answer ") for holder in await holders(tmp_path)] == [True]
+        assert [holder.startswith("answer ") for holder in await load_piece_holders(tmp_path)] == [
+            True
+        ]
         assert (await setup.gateway.request("POST", path, headers=named)).text == first.text
         assert len(legacy.requests) == 1
         await setup.gateway.request("POST", path)
         assert len(legacy.requests) == 2
 
         async def is_one_left() -> bool:
-            return len(await holders(tmp_path)) == 1
+            return len(await load_piece_holders(tmp_path)) == 1
 
-        await eventually(is_one_left)
+        await wait_until_async(is_one_left)
 
 
 @pytest.mark.usefixtures("expire_answers_immediately")
-@pytest.mark.parametrize("count", [LONG_AS_TEXT_ALONE, COUNT])
-async def test_a_long_answer_that_nobody_may_ask_for_again_is_not_kept(
+@pytest.mark.parametrize("count", [LONG_TEXT_COUNT, COUNT])
+async def test_long_answer_without_idempotency_key_is_not_stored(
     count: int, tmp_path: Path
 ) -> None:
-    async with service() as (url, _bodies), open_house(tmp_path, url) as gateway:
+    async with (
+        open_service_of_large_batches() as (url, _bodies),
+        open_gateway(tmp_path, url) as gateway,
+    ):
         created = await gateway.request(
             "POST", "/v1/batches", data=large_batch_bodies.build_create_body(count, 1)
         )
         path = f"/v1/batches/{created.body['batch']['id']}/generate-quote"
         assert len((await gateway.request("POST", path)).text) > json_codec.LARGE_BYTES
-        await eventually(partial(only_remembered, tmp_path))
+        await wait_until_async(partial(has_no_journal_pieces, tmp_path))
 
 
-async def test_a_large_list_of_changes_is_made(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(options=Switches(), seed=1)) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
+async def test_large_list_of_changes_is_applied(tmp_path: Path) -> None:
+    async with open_gateway_and_service(tmp_path, Service(options=ServiceOptions(), seed=1)) as (
+        gateway,
+        _simulator,
+    ):
+        recipient = await create_recipient(gateway)
         payments = [
             {"recipient": {"id": recipient}, "sourceAmount": f"{number}.00", "memo": "x" * 150}
             for number in range(1, COUNT)

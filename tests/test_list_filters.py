@@ -18,23 +18,23 @@ from urllib.parse import urlencode
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Fault, Service, Switches
+from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.simulator.batches import insert_batch
 from gateway.simulator.payment_rules import PaymentOrder
 from gateway.simulator.payments import insert_payment
 from gateway.simulator.state import Batch, PaymentTerms, format_timestamp
-from gateway.storage import Ledger, open_store
+from gateway.storage import ObjectStateStore, open_store
 from mappings.effects import CompareAndSet
 from tests.metrics_scrape import fetch_metrics, measure_increase
-from tests.payouts import done, make_recipient, open_town
-from tests.running_gateway import House
+from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
+from tests.running_gateway import GatewayUnderTest
 from tests.state import TENANT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SERVICES = {
-    "full": Switches(processing_seconds=0.01, recipient_id_length=22),
-    "bare": Switches(processing_seconds=0.01, inferred=False, answers="bare"),
+    "full": ServiceOptions(processing_seconds=0.01, recipient_id_length=22),
+    "bare": ServiceOptions(processing_seconds=0.01, inferred=False, answers="bare"),
 }
 
 
@@ -42,7 +42,7 @@ SERVICES = {
 class GatewayAndService:
     """A gateway, its service, and the recipient ids by name."""
 
-    house: House
+    house: GatewayUnderTest
     service: Service
     recipient_ids: dict[str, str]
 
@@ -52,7 +52,7 @@ class GatewayAndService:
         name = path.rpartition("/")[2]
         for page in itertools.count(1):
             asked = urlencode({**query, "page": page, "pageSize": size})
-            body = await done(self.house, "GET", f"{path}?{asked}")
+            body = await request_successfully(self.house, "GET", f"{path}?{asked}")
             rows += body[name]
             if page >= body["meta"]["pages"]:
                 assert body["meta"]["records"] == len(rows)
@@ -68,10 +68,10 @@ async def gateway_and_service(
     """Batches of every status in two currencies, with target amounts and an edited batch."""
     service = Service(seed=1, options=SERVICES[request.param])
     folder = tmp_path_factory.mktemp("filters")
-    async with open_town(folder, service) as (gateway, _simulator):
+    async with open_gateway_and_service(folder, service) as (gateway, _simulator):
         made = GatewayAndService(gateway, service, {})
         for name, country in (("ada", "US"), ("bea", "CA"), ("cid", "DE")):
-            made.recipient_ids[name] = await make_recipient(gateway, name)
+            made.recipient_ids[name] = await create_recipient(gateway, name)
             world = service.find_or_create_tenant()
             real = [*world.recipients.values()][-1]
             real.fields["address"] = {**real.address, "country": country}
@@ -84,13 +84,17 @@ async def gateway_and_service(
             "recipient": {"id": made.recipient_ids["ada"]}, "targetAmount": "7.00", "targetCurrency": "EUR",
             "memo": "arrives in euros",
         }  # fmt: skip
-        await done(gateway, "POST", f"/batches/{batches[0]}/payments", to_another)
+        await request_successfully(gateway, "POST", f"/batches/{batches[0]}/payments", to_another)
         await _create_batch(made, "USD", "99999999.00", "ada")  # the balance does not cover it
         for batch in batches[1:3]:
-            await done(gateway, "POST", f"/batches/{batch}/start-processing")
-        first = (await done(gateway, "GET", f"/batches/{batches[3]}"))["batch"]["payments"]
+            await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        first = (await request_successfully(gateway, "GET", f"/batches/{batches[3]}"))["batch"][
+            "payments"
+        ]
         path = f"/batches/{batches[3]}/payments/{first['payments'][0]['id']}"
-        await done(gateway, "PATCH", path, {"memo": "edited"})  # a draft if the endpoint is missing
+        await request_successfully(
+            gateway, "PATCH", path, {"memo": "edited"}
+        )  # a draft if the endpoint is missing
         yield made
 
 
@@ -104,7 +108,7 @@ async def _create_batch(made: GatewayAndService, currency: str, amount: str, *na
         for name in names
     ]
     body = {"sourceCurrency": currency, "payments": payments}
-    return str((await done(made.house, "POST", "/batches", body))["batch"]["id"])
+    return str((await request_successfully(made.house, "POST", "/batches", body))["batch"]["id"])
 
 
 # Expected matches, computed from the unfiltered list
@@ -173,7 +177,9 @@ async def test_filtered_batches_are_the_matching_batches(
     rows = await list_when_complete(gateway_and_service, "/batches")
     assert {row["status"] for row in rows} == {"open", "pending", "complete"}
     batch_body = {
-        row["id"]: (await done(gateway_and_service.house, "GET", f"/batches/{row['id']}"))["batch"]
+        row["id"]: (
+            await request_successfully(gateway_and_service.house, "GET", f"/batches/{row['id']}")
+        )["batch"]
         for row in rows
     }
 
@@ -299,8 +305,8 @@ async def test_ignored_parameters_are_counted(gateway_and_service: GatewayAndSer
 
 async def test_filtered_list_of_many_pages_keeps_its_order(tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        setup = GatewayAndService(gateway, service, {"ada": await make_recipient(gateway)})
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        setup = GatewayAndService(gateway, service, {"ada": await create_recipient(gateway)})
         real = next(iter(service.find_or_create_tenant().recipients))
         service.seed_payments(real, 1400, seed=3)
         path = f"/recipients/{setup.recipient_ids['ada']}/payments"
@@ -321,7 +327,7 @@ async def test_filtered_list_of_many_pages_keeps_its_order(tmp_path: Path) -> No
 BATCH_COUNT, PAGE_SIZE = 1000, 10
 
 
-async def _seed_batches(gateway: House, service: Service) -> None:
+async def _seed_batches(gateway: GatewayUnderTest, service: Service) -> None:
     """Seeds batches at the service and in the ledger: nine of ten are complete."""
     world, started = service.find_or_create_tenant(), datetime(2026, 1, 1, tzinfo=UTC)
     payee = next(iter(world.recipients.values()))
@@ -341,23 +347,25 @@ async def _seed_batches(gateway: House, service: Service) -> None:
                  "createdAt": format_timestamp(at), "started": format_timestamp(at) if number % 10 else None}  # fmt: skip
         found.append(CompareAndSet("batch", batch.id, facts))
     async with open_store(gateway.settings.state) as store:
-        await Ledger(store).compare_and_set_all(TENANT, found)
+        await ObjectStateStore(store).compare_and_set_all(TENANT, found)
 
 
 @pytest.mark.parametrize("inferred", [True, False], ids=["listed", "bare"])
 async def test_filtered_list_makes_at_most_the_documented_calls(
     tmp_path: Path, *, inferred: bool
 ) -> None:
-    service = Service(seed=1, options=Switches(inferred=inferred, answers="bare"))
+    service = Service(seed=1, options=ServiceOptions(inferred=inferred, answers="bare"))
     service.seed_recipients(1, seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         await _seed_batches(gateway, service)
-        await done(gateway, "GET", "/batches")  # detects if the service lists batches
+        await request_successfully(
+            gateway, "GET", "/batches"
+        )  # detects if the service lists batches
 
         async def count_matches_and_calls(path: str, **query: str) -> tuple[int, int]:
             """Returns the number of matches and of upstream calls."""
             before = len(service.list_requests())
-            body = await done(gateway, "GET", f"{path}?{urlencode(query)}")
+            body = await request_successfully(gateway, "GET", f"{path}?{urlencode(query)}")
             return body["meta"]["records"], len(service.list_requests()) - before
 
         pages, summaries, balance = BATCH_COUNT // 100, BATCH_COUNT, 1

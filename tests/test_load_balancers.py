@@ -11,9 +11,9 @@ import pytest
 
 from gateway.simulator import Fault, Service
 from tests.load_balancers import run_load_balancer
-from tests.payouts import open_town
+from tests.payouts import open_gateway_and_service
 from tests.running_gateway import KEY
-from tests.sockets import open_connection, until
+from tests.sockets import open_connection, wait_until
 
 PROXIES = [
     pytest.param(
@@ -44,7 +44,10 @@ async def test_identical_answered_requests_are_executed_twice(
     tmp_path: Path, proxy: str, trusted: list[str]
 ) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service, server={"trusted_proxies": trusted}) as (gateway, _):
+    async with open_gateway_and_service(tmp_path, service, server={"trusted_proxies": trusted}) as (
+        gateway,
+        _,
+    ):
         async with run_load_balancer(proxy, gateway.running.port, tmp_path) as port:
             for number in range(4):
                 for _ in range(2):
@@ -60,12 +63,12 @@ async def test_retry_after_a_timeout_is_executed_once(
 ) -> None:
     service = Service(seed=1)
     server = {"trusted_proxies": ["127.0.0.1"]}
-    async with open_town(tmp_path, service, server=server) as (gateway, _):
+    async with open_gateway_and_service(tmp_path, service, server=server) as (gateway, _):
         service.faults.append(Fault("POST", "/v1/recipients", answer_delay=2))
         async with run_load_balancer(proxy, gateway.running.port, tmp_path) as port:
             async with await open_connection(port) as connection:
                 await connection.send(build_create_request("ada@example.com"))
-                await until(lambda: service.created_counts["recipient"] == 1)
+                await wait_until(lambda: service.created_counts["recipient"] == 1)
             await asyncio.sleep(gap)
             assert await send(port, build_create_request("ada@example.com")) == 200
     assert service.created_counts["recipient"] == 1

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from tests.running_gateway import KEY, House
+from tests.running_gateway import KEY, GatewayUnderTest
 from tests.signed_requests import (
     CLIENT,
     EMPTY_LIST,
@@ -58,7 +58,7 @@ class GatedService:
 @asynccontextmanager
 async def open_gated_gateway(
     folder: Path, **load: float
-) -> AsyncIterator[tuple[House, RawService, GatedService]]:
+) -> AsyncIterator[tuple[GatewayUnderTest, RawService, GatedService]]:
     gate = GatedService()
     async with (
         open_raw_service(gate.respond) as recorder,
@@ -88,7 +88,7 @@ async def wait_for_response(connection: RawConnection) -> RawResponse | None:
 class ConcurrentClients:
     """Clients with one connection for each request."""
 
-    def __init__(self, gateway: House, stack: AsyncExitStack) -> None:
+    def __init__(self, gateway: GatewayUnderTest, stack: AsyncExitStack) -> None:
         self._port = gateway.running.port
         self._stack = stack
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.simulator import Service, start
-from tests.processes import command, configuration, serving
+from gateway.simulator import Service, start_simulator
+from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY
 
 FULL_DEVICE = Path("/dev/full")
@@ -18,16 +18,16 @@ FULL_DEVICE = Path("/dev/full")
 
 @pytest.mark.skipif(not FULL_DEVICE.exists(), reason="no /dev/full on this machine")
 async def test_clients_are_answered_while_the_log_disk_is_full(tmp_path: Path) -> None:
-    simulator = await start(service=Service(seed=1))
-    (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
+    simulator = await start_simulator(service=Service(seed=1))
+    (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
     imported = await asyncio.to_thread(
-        command, "keys", "import", "-", folder=tmp_path, stdin=json.dumps(KEY)
+        run_installed_command, "keys", "import", "-", folder=tmp_path, stdin=json.dumps(KEY)
     )
     assert imported.returncode == 0, imported.stderr
     (tmp_path / "stderr").symlink_to(FULL_DEVICE)
     asked = {"X-API-Key": KEY["api_key"]}
     try:
-        async with serving(tmp_path) as process, aiohttp.ClientSession(process.url) as session:
+        async with run_serve(tmp_path) as process, aiohttp.ClientSession(process.url) as session:
             for path, status in (("/v1/profile/balances", 200), ("/v1/nothing", 404)) * 3:
                 async with session.get(path, headers=asked) as answer:
                     assert answer.status == status

@@ -12,15 +12,21 @@ from sqlalchemy import event
 
 from gateway.operator.ledger_reconciliation import open_reconciler
 from gateway.operator.metrics_page import load_gauges
-from gateway.simulator import Service, Switches
-from gateway.storage import Ledger, Store, Tenant, object_state, open_store
-from gateway.storage.id_rows import keep
+from gateway.simulator import Service, ServiceOptions
+from gateway.storage import ObjectStateStore, Store, Tenant, object_state, open_store
+from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.superseded_batches import list_superseded_batches
 from gateway.writes.executor import MANY_OBJECTS
 from mappings import recipient_queries
 from mappings.effects import CompareAndSet
-from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
-from tests.running_gateway import KEY, House, settings_for
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import KEY, GatewayUnderTest, build_settings
 
 TENANT = Tenant(KEY["merchant"], KEY["environment"])
 OLD_OBJECT_COUNT = MANY_OBJECTS + 500
@@ -28,8 +34,8 @@ OLD_OBJECT_COUNT = MANY_OBJECTS + 500
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[House]:
-    async with open_town(tmp_path, Service(seed=1)) as (http_gateway, _simulator):
+async def gateway(tmp_path: Path) -> AsyncIterator[GatewayUnderTest]:
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (http_gateway, _simulator):
         async with open_store(http_gateway.settings.state) as store:
             numbers = range(OLD_OBJECT_COUNT)
             aliases = [
@@ -45,8 +51,12 @@ async def gateway(tmp_path: Path) -> AsyncIterator[House]:
             batches = [
                 CompareAndSet("batch", f"B-OLD{number}", {"phase": "deleted"}) for number in numbers
             ]
-            await Ledger(store).compare_and_set_all(TENANT, [*aliases, *deleted, *batches])
-            await keep(store, TENANT, {f"P-NAME{number}": f"P-LONG{number}" for number in numbers})
+            await ObjectStateStore(store).compare_and_set_all(
+                TENANT, [*aliases, *deleted, *batches]
+            )
+            await save_legacy_ids(
+                store, TENANT, {f"P-NAME{number}": f"P-LONG{number}" for number in numbers}
+            )
         yield http_gateway
 
 
@@ -54,59 +64,59 @@ async def gateway(tmp_path: Path) -> AsyncIterator[House]:
 def read_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of rows that each read of the database returned."""
     found: list[int] = []
-    real_read, real_legacy_ids = Store.looked_up, Ledger.load_legacy_ids
+    real_read, real_legacy_ids = Store.looked_up, ObjectStateStore.load_legacy_ids
 
     async def count_read(store: Store, work: Any) -> Any:
         rows = await real_read(store, work)
         found.append(len(rows) if isinstance(rows, list | tuple) else 1)
         return rows
 
-    async def count_legacy_ids(its: Ledger, *those: Any) -> dict[str, str]:
+    async def count_legacy_ids(its: ObjectStateStore, *those: Any) -> dict[str, str]:
         names = await real_legacy_ids(its, *those)
         found.append(len(names))
         return names
 
     monkeypatch.setattr(Store, "looked_up", count_read)
-    monkeypatch.setattr(Ledger, "load_legacy_ids", count_legacy_ids)
+    monkeypatch.setattr(ObjectStateStore, "load_legacy_ids", count_legacy_ids)
     return found
 
 
 async def test_payments_of_a_recipient_are_listed_without_reading_all_aliases(
-    gateway: House, read_counts: list[int]
+    gateway: GatewayUnderTest, read_counts: list[int]
 ) -> None:
-    recipient = await make_recipient(gateway)
-    await make_batch(gateway, recipient, "1.00")
+    recipient = await create_recipient(gateway)
+    await create_batch(gateway, recipient, "1.00")
     read_counts.clear()
-    shown = await done(gateway, "GET", f"/recipients/{recipient}/payments")
+    shown = await request_successfully(gateway, "GET", f"/recipients/{recipient}/payments")
     assert len(shown["payments"]) == 1
     assert read_counts
     assert sum(read_counts) < 10, read_counts
 
 
 async def test_payment_search_reads_only_aliases_of_the_batch(
-    gateway: House, read_counts: list[int]
+    gateway: GatewayUnderTest, read_counts: list[int]
 ) -> None:
-    recipient = await make_recipient(gateway)
-    batch = await make_batch(gateway, recipient, "1.00")
-    (payment,) = await payment_ids(gateway, batch)
+    recipient = await create_recipient(gateway)
+    batch = await create_batch(gateway, recipient, "1.00")
+    (payment,) = await load_payment_ids(gateway, batch)
     read_counts.clear()
     path = f"/batches/{batch}/payments?search={payment[-6:].lower()}"
-    (found,) = (await done(gateway, "GET", path))["payments"]
+    (found,) = (await request_successfully(gateway, "GET", path))["payments"]
     assert found["id"] == payment
     assert read_counts
     assert sum(read_counts) < 20, read_counts
 
 
 async def test_payments_of_complete_batches_are_counted_once(tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(processing_seconds=0))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batches = [await make_batch(gateway, recipient, "1.00", "2.00") for _ in range(6)]
+    service = Service(seed=1, options=ServiceOptions(processing_seconds=0))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batches = [await create_batch(gateway, recipient, "1.00", "2.00") for _ in range(6)]
         for batch in batches[:5]:
-            await done(gateway, "POST", f"/batches/{batch}/start-processing")
-        first = await done(gateway, "GET", "/payments?pageSize=3")
+            await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        first = await request_successfully(gateway, "GET", "/payments?pageSize=3")
         service.requests.clear()
-        again = await done(gateway, "GET", "/payments?pageSize=3")
+        again = await request_successfully(gateway, "GET", "/payments?pageSize=3")
         assert again == first
         assert first["meta"] == {"page": 1, "pages": 4, "records": 12}
         # The open batch, and the newest complete one.
@@ -115,7 +125,9 @@ async def test_payments_of_complete_batches_are_counted_once(tmp_path: Path) -> 
             == 2
         )
         pages = [
-            (await done(gateway, "GET", f"/payments?pageSize=3&page={page}"))["payments"]
+            (await request_successfully(gateway, "GET", f"/payments?pageSize=3&page={page}"))[
+                "payments"
+            ]
             for page in (1, 2, 3, 4)
         ]
         shown = [entry["id"] for page in pages for entry in page]
@@ -126,32 +138,36 @@ async def test_batches_without_memos_are_not_read_for_a_recipient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_batches: list[str] = []
-    real_recall = Ledger.load
+    real_recall = ObjectStateStore.load
 
-    async def count_recall(its: Ledger, owner: Tenant, kind: str, id_: str) -> dict[str, Any]:
+    async def count_recall(
+        its: ObjectStateStore, owner: Tenant, kind: str, id_: str
+    ) -> dict[str, Any]:
         if kind == "payments":
             read_batches.append(id_)
         return await real_recall(its, owner, kind, id_)
 
     service, legacy = Service(seed=1), {"send_memo": False}
-    async with open_town(tmp_path, service, legacy=legacy) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batches = [await make_batch(gateway, recipient, "1.00", "2.00") for _ in range(3)]
+    async with open_gateway_and_service(tmp_path, service, legacy=legacy) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batches = [await create_batch(gateway, recipient, "1.00", "2.00") for _ in range(3)]
         path = f"/recipients/{recipient}/payments"
-        monkeypatch.setattr(Ledger, "load", count_recall)
-        shown = (await done(gateway, "GET", path))["payments"]
+        monkeypatch.setattr(ObjectStateStore, "load", count_recall)
+        shown = (await request_successfully(gateway, "GET", path))["payments"]
         assert len(shown) == 6
         assert not any(entry["memo"] for entry in shown)
         assert read_batches == []
 
         # A batch has memos after an update or an added payment with a memo.
-        (first, _second) = await payment_ids(gateway, batches[0])
+        (first, _second) = await load_payment_ids(gateway, batches[0])
         change = {"sourceAmount": "3.00", "memo": "March"}
-        await done(gateway, "PATCH", f"/batches/{batches[0]}/payments/{first}", change)
+        await request_successfully(
+            gateway, "PATCH", f"/batches/{batches[0]}/payments/{first}", change
+        )
         more = {"recipient": {"id": recipient}, "sourceAmount": "4.00", "memo": "April"}
-        await done(gateway, "POST", f"/batches/{batches[1]}/payments", more)
+        await request_successfully(gateway, "POST", f"/batches/{batches[1]}/payments", more)
         read_batches.clear()
-        shown = (await done(gateway, "GET", path))["payments"]
+        shown = (await request_successfully(gateway, "GET", path))["payments"]
         assert sorted(entry["memo"] for entry in shown if entry["memo"]) == ["April", "March"]
         assert len(set(read_batches)) == 2
 
@@ -160,43 +176,53 @@ async def test_memo_of_an_only_payment_is_shown_without_reading_its_batch(
     tmp_path: Path,
 ) -> None:
     service, legacy = Service(seed=1), {"send_memo": False}
-    async with open_town(tmp_path, service, legacy=legacy) as (gateway, _simulator):
-        ada, bob = await make_recipient(gateway), await make_recipient(gateway, "bob")
+    async with open_gateway_and_service(tmp_path, service, legacy=legacy) as (gateway, _simulator):
+        ada, bob = await create_recipient(gateway), await create_recipient(gateway, "bob")
         for month in ("March", "April"):
             payments = [
                 {"recipient": {"id": entry}, "sourceAmount": "7.00", "memo": f"{month} {entry}"}
                 for entry in (ada, bob)
             ]
-            await done(gateway, "POST", "/batches", {"sourceCurrency": "USD", "payments": payments})
+            await request_successfully(
+                gateway, "POST", "/batches", {"sourceCurrency": "USD", "payments": payments}
+            )
         # Two payments of one recipient can be told apart only by reading the batch.
         twice = [
             {"recipient": {"id": bob}, "sourceAmount": "7.00", "memo": memo} for memo in ("a", "b")
         ]
-        await done(gateway, "POST", "/batches", {"sourceCurrency": "USD", "payments": twice})
+        await request_successfully(
+            gateway, "POST", "/batches", {"sourceCurrency": "USD", "payments": twice}
+        )
         service.requests.clear()
-        shown = (await done(gateway, "GET", f"/recipients/{ada}/payments"))["payments"]
+        shown = (await request_successfully(gateway, "GET", f"/recipients/{ada}/payments"))[
+            "payments"
+        ]
         assert sorted(entry["memo"] for entry in shown) == [f"April {ada}", f"March {ada}"]
         assert not [request for request in service.requests if request.target.endswith("/summary")]
-        shown = (await done(gateway, "GET", f"/recipients/{bob}/payments"))["payments"]
+        shown = (await request_successfully(gateway, "GET", f"/recipients/{bob}/payments"))[
+            "payments"
+        ]
         memos = [f"April {bob}", f"March {bob}", "a", "b"]
         assert sorted(entry["memo"] for entry in shown) == memos
         assert (
             len([request for request in service.requests if request.target.endswith("/summary")])
             == 1
         )
-        (newest,) = (await done(gateway, "GET", f"/recipients/{bob}/payments?pageSize=1"))[
-            "payments"
-        ]
+        (newest,) = (
+            await request_successfully(gateway, "GET", f"/recipients/{bob}/payments?pageSize=1")
+        )["payments"]
         assert newest["memo"] == shown[0]["memo"]
 
 
 async def test_large_object_state_is_searched_in_a_thread(
-    gateway: House, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    real_decrypt, real_find = Ledger._decode_whole, recipient_queries.build_list_query
+    real_decrypt, real_find = ObjectStateStore._decode_whole, recipient_queries.build_list_query
 
-    def record_thread_of_decryption(its: Ledger, owner: Tenant, kind: str, rows: Any) -> Any:
+    def record_thread_of_decryption(
+        its: ObjectStateStore, owner: Tenant, kind: str, rows: Any
+    ) -> Any:
         if len(rows) >= OLD_OBJECT_COUNT:
             threads.append(threading.current_thread().name)
         return real_decrypt(its, owner, kind, rows)
@@ -205,21 +231,23 @@ async def test_large_object_state_is_searched_in_a_thread(
         threads.append(threading.current_thread().name)
         return real_find(query, remembered)
 
-    monkeypatch.setattr(Ledger, "_decode_whole", record_thread_of_decryption)
+    monkeypatch.setattr(ObjectStateStore, "_decode_whole", record_thread_of_decryption)
     monkeypatch.setattr(recipient_queries, "build_list_query", record_thread_of_find)
-    recipient = await make_recipient(gateway)
-    listed = await done(gateway, "GET", "/recipients")
+    recipient = await create_recipient(gateway)
+    listed = await request_successfully(gateway, "GET", "/recipients")
     assert [row["id"] for row in listed["recipients"]] == [recipient]
-    await done(gateway, "GET", "/batches")
+    await request_successfully(gateway, "GET", "/batches")
     assert len(threads) == 3
     assert all(name.startswith("aside") for name in threads), threads
 
 
 async def test_started_superseded_batches_are_searched_among_superseded_only(
-    gateway: House, read_counts: list[int]
+    gateway: GatewayUnderTest, read_counts: list[int]
 ) -> None:
     async with open_store(gateway.settings.state) as store:
-        await Ledger(store).compare_and_set(TENANT, "alias", "B-LEFT", {"abandoned": True})
+        await ObjectStateStore(store).compare_and_set(
+            TENANT, "alias", "B-LEFT", {"abandoned": True}
+        )
         read_counts.clear()
         async with open_reconciler(gateway.settings, store) as reconciler:
             assert await reconciler.check_superseded_batches() == []
@@ -235,7 +263,7 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
     ) -> None:
         statements.append((statement, values))
 
-    async with open_store(settings_for(tmp_path, "http://127.0.0.1:1").state) as store:
+    async with open_store(build_settings(tmp_path, "http://127.0.0.1:1").state) as store:
         event.listen(store.engine.sync_engine, "before_cursor_execute", record_statement)
         await load_gauges(store)
         queries = [entry for entry in statements if entry[0].startswith("SELECT")]
@@ -254,9 +282,9 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
 
 async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
     statements: list[str] = []
-    settings = settings_for(tmp_path, "http://127.0.0.1:1")
+    settings = build_settings(tmp_path, "http://127.0.0.1:1")
     async with open_store(settings.state) as store:
-        await Ledger(store).compare_and_set(TENANT, "alias", "B-1", {"abandoned": True})
+        await ObjectStateStore(store).compare_and_set(TENANT, "alias", "B-1", {"abandoned": True})
 
         def record_statement(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
             statements.append(statement)

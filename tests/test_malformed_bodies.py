@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config.settings import State
-from gateway.simulator import Service, Switches
+from gateway.simulator import Service, ServiceOptions
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.gateway_in_thread import run_gateway_in_thread
 from tests.malformed_values import (
@@ -90,7 +90,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BodyClien
     if kind == "postgresql":
         state: State = request.getfixturevalue("postgres")
         sections["state"] = {"url": state.url, "encryption_key_file": state.encryption_key_file}
-    service = Service(seed=1, options=Switches(inferred=way == "inferred"))
+    service = Service(seed=1, options=ServiceOptions(inferred=way == "inferred"))
     with run_gateway_in_thread(tmp_path, service, **sections) as there:
         client = BodyClient(there.url)
         yield client

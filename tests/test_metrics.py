@@ -21,11 +21,17 @@ from gateway.storage.restore_detection import NO_MARK, flag_restored
 from mappings import OPERATIONS, UNLISTED
 from mappings.current import ENDPOINTS
 from mappings.effects import Vocabulary
-from tests.legacy_and_current import NAME, open_valley
+from tests.legacy_and_current import KEY_NAME, open_gateway_between
 from tests.metrics_scrape import Scrape, fetch_metrics, measure_increase, parse_scrape
-from tests.operator_commands import Post, eventually, lose_batch_create, post, run_command
-from tests.payouts import make_batch, make_recipient, open_town, payment_ids
-from tests.running_gateway import KEY, House, import_lines
+from tests.operator_commands import (
+    OperatedGateway,
+    lose_batch_create,
+    open_operated_gateway,
+    run_command,
+    wait_until_async,
+)
+from tests.payouts import create_batch, create_recipient, load_payment_ids, open_gateway_and_service
+from tests.running_gateway import KEY, GatewayUnderTest, import_api_keys
 from tests.sockets import exchange
 
 REQUESTS_METRIC = "payout_gateway_requests_total"
@@ -65,18 +71,18 @@ def read_gauges_for_every_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
 
 
-async def scrape_gateway(gateway: House) -> Scrape:
+async def scrape_gateway(gateway: GatewayUnderTest) -> Scrape:
     return await fetch_metrics(gateway.session, gateway.running.admin_url)
 
 
 @pytest.fixture
-async def setup(tmp_path: Path) -> AsyncIterator[Post]:
-    async with post(tmp_path) as setup:
+async def setup(tmp_path: Path) -> AsyncIterator[OperatedGateway]:
+    async with open_operated_gateway(tmp_path) as setup:
         yield setup
 
 
 async def find_counted_labels(
-    setup: Post, method: str, path: str, **asked: object
+    setup: OperatedGateway, method: str, path: str, **asked: object
 ) -> dict[str, str]:
     """Sends a request; returns the labels of the series that counted it."""
     before = await scrape_gateway(setup.gateway)
@@ -97,7 +103,7 @@ async def find_counted_labels(
 # Outcomes of requests
 
 
-async def test_answered_request_is_counted_with_calls_and_durations(setup: Post) -> None:
+async def test_answered_request_is_counted_with_calls_and_durations(setup: OperatedGateway) -> None:
     before = await scrape_gateway(setup.gateway)
     await setup.gateway.request("GET", "/v1/recipients")
     after = await scrape_gateway(setup.gateway)
@@ -110,7 +116,7 @@ async def test_answered_request_is_counted_with_calls_and_durations(setup: Post)
         assert measure_increase(after, before, durations, **of_it, environment="sandbox") == 1
 
 
-async def test_locally_answered_request_counts_no_upstream_call(setup: Post) -> None:
+async def test_locally_answered_request_counts_no_upstream_call(setup: OperatedGateway) -> None:
     before = await scrape_gateway(setup.gateway)
     await setup.gateway.request("GET", "/v1/geography/countries/DE")
     after = await scrape_gateway(setup.gateway)
@@ -122,7 +128,7 @@ async def test_locally_answered_request_counts_no_upstream_call(setup: Post) -> 
 
 
 async def test_legacy_service_calls_are_counted_separately(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True, seconds=0.5) as setup:
+    async with open_gateway_between(tmp_path, apart=True, seconds=0.5) as setup:
         await setup.set_mode("forward")
         before = await scrape_gateway(setup.gateway)
         of_it = {"environment": "sandbox", "operation": "read_recipient"}
@@ -150,8 +156,8 @@ async def test_legacy_service_calls_are_counted_separately(tmp_path: Path) -> No
 
 
 async def test_compared_reads_are_counted_at_both_services(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
-        await setup.run_command("modes", "set", "--key", NAME, "compare", "--yes")
+    async with open_gateway_between(tmp_path) as setup:
+        await setup.run_command("modes", "set", "--key", KEY_NAME, "compare", "--yes")
         before = await scrape_gateway(setup.gateway)
 
         async def is_asked() -> bool:
@@ -164,7 +170,7 @@ async def test_compared_reads_are_counted_at_both_services(tmp_path: Path) -> No
                 > 0
             )
 
-        await eventually(is_asked)
+        await wait_until_async(is_asked)
         assert (
             measure_increase(
                 await scrape_gateway(setup.gateway), before, CALLS_METRIC, endpoint="GET /balance"
@@ -173,7 +179,7 @@ async def test_compared_reads_are_counted_at_both_services(tmp_path: Path) -> No
         )
 
 
-async def test_refusals_are_counted_by_origin(setup: Post) -> None:
+async def test_refusals_are_counted_by_origin(setup: OperatedGateway) -> None:
     nowhere = await find_counted_labels(setup, "GET", "/v1/nowhere")
     assert (nowhere["operation"], nowhere["outcome"], nowhere["status"]) == (
         "none",
@@ -188,7 +194,7 @@ async def test_refusals_are_counted_by_origin(setup: Post) -> None:
     assert missing["outcome"] == "refused_by_service"
 
 
-async def test_rate_limited_and_brownout_requests_are_counted(setup: Post) -> None:
+async def test_rate_limited_and_brownout_requests_are_counted(setup: OperatedGateway) -> None:
     key = await setup.gateway.import_key(
         api_key="one-request-key", merchant="poor", access_key="POOR", requests_per_hour=1
     )
@@ -206,8 +212,8 @@ async def test_rate_limited_and_brownout_requests_are_counted(setup: Post) -> No
     ] == "brownout"
 
 
-async def test_exemplar_of_a_write_in_doubt_refers_to_its_log_line(setup: Post) -> None:
-    recipient = await make_recipient(setup.gateway)
+async def test_exemplar_of_a_write_in_doubt_refers_to_its_log_line(setup: OperatedGateway) -> None:
+    recipient = await create_recipient(setup.gateway)
     before = await scrape_gateway(setup.gateway)
     await lose_batch_create(setup, recipient)
     after = await scrape_gateway(setup.gateway)
@@ -241,14 +247,14 @@ def test_outcome_is_classified(status: int, told: dict[str, object], said: str) 
     assert classify_outcome(status, told) == said
 
 
-async def test_invalid_http_request_is_counted(setup: Post) -> None:
+async def test_invalid_http_request_is_counted(setup: OperatedGateway) -> None:
     before = await scrape_gateway(setup.gateway)
     await exchange(setup.gateway.running.port, b"NONSENSE\r\n\r\n")
     after = await scrape_gateway(setup.gateway)
     assert measure_increase(after, before, "payout_gateway_invalid_http_requests_total") == 1
 
 
-async def test_requests_in_flight_are_reported(setup: Post) -> None:
+async def test_requests_in_flight_are_reported(setup: OperatedGateway) -> None:
     setup.add_fault("GET", "/v1/balance", delay=0.5)
     before = await scrape_gateway(setup.gateway)
     asking = asyncio.ensure_future(setup.gateway.request("GET", "/v1/profile/balances"))
@@ -264,7 +270,7 @@ async def test_requests_in_flight_are_reported(setup: Post) -> None:
     )
 
 
-async def wait_until_in_flight(setup: Post) -> None:
+async def wait_until_in_flight(setup: OperatedGateway) -> None:
     async with asyncio.timeout(30):
         while metrics.in_flight._value.get() < 1:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -274,7 +280,7 @@ async def wait_until_in_flight(setup: Post) -> None:
 
 
 async def test_write_in_doubt_and_its_age_are_reported(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as setup:
+    async with open_operated_gateway(tmp_path, inferred=False) as setup:
         await lose_batch_create(setup)
         early = await scrape_gateway(setup.gateway)
         await setup.age_sent_writes()
@@ -286,9 +292,9 @@ async def test_write_in_doubt_and_its_age_are_reported(tmp_path: Path) -> None:
 
 
 async def test_superseded_batches_and_freezes_are_reported(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as setup:
-        recipient = await make_recipient(setup.gateway)
-        batch = await make_batch(setup.gateway, recipient, "10.00")
+    async with open_operated_gateway(tmp_path, inferred=False) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "10.00")
         assert (await setup.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 200
         await run_command(tmp_path, "freeze", "--all")
         found = await scrape_gateway(setup.gateway)
@@ -298,15 +304,15 @@ async def test_superseded_batches_and_freezes_are_reported(tmp_path: Path) -> No
 
 
 async def test_restored_database_is_reported(tmp_path: Path) -> None:
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         assert (await scrape_gateway(setup.gateway)).sum("payout_gateway_database_restored") == 0
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         async with setup.open_store() as store:
             await flag_restored(store, NO_MARK)
         assert (await scrape_gateway(setup.gateway)).sum("payout_gateway_database_restored") == 1
 
 
-async def test_keys_clock_offset_and_build_are_reported(setup: Post) -> None:
+async def test_keys_clock_offset_and_build_are_reported(setup: OperatedGateway) -> None:
     await setup.gateway.import_key(api_key="a-second-key-of-it", name="second")
     found = await scrape_gateway(setup.gateway)
     assert found.sum("payout_gateway_api_keys", environment="sandbox") == 2
@@ -318,7 +324,7 @@ async def test_keys_clock_offset_and_build_are_reported(setup: Post) -> None:
     assert found.sum("process_resident_memory_bytes") > 0
 
 
-async def test_recipient_index_and_its_calls_are_reported(setup: Post) -> None:
+async def test_recipient_index_and_its_calls_are_reported(setup: OperatedGateway) -> None:
     setup.service.seed_recipients(300, seed=7)
     there = [
         recipient
@@ -347,7 +353,7 @@ async def test_recipient_index_and_its_calls_are_reported(setup: Post) -> None:
     assert few == 2, "all but the first, which waited for the reading"
 
 
-async def test_prometheus_text_format_is_the_default(setup: Post) -> None:
+async def test_prometheus_text_format_is_the_default(setup: OperatedGateway) -> None:
     async with setup.gateway.session.get(f"{setup.gateway.running.admin_url}/metrics") as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert "# TYPE payout_gateway_requests_total counter" in await answer.text()
@@ -357,9 +363,9 @@ async def test_prometheus_text_format_is_the_default(setup: Post) -> None:
 
 
 async def test_keys_ids_and_paths_do_not_add_series(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
         lines = [{**KEY, "api_key": f"key-number-{n:05}", "name": f"n{n}"} for n in range(10_000)]
-        await import_lines(gateway.settings, lines)
+        await import_api_keys(gateway.settings, lines)
 
         async def ask(number: int) -> None:
             mine = {"X-API-Key": f"key-number-{number:05}"}
@@ -383,10 +389,10 @@ async def test_keys_ids_and_paths_do_not_add_series(tmp_path: Path) -> None:
     assert after.series() - before.series() == set()
 
 
-async def test_labels_have_known_values(setup: Post) -> None:
-    recipient = await make_recipient(setup.gateway)
-    batch = await make_batch(setup.gateway, recipient, "10.00")
-    await payment_ids(setup.gateway, batch)
+async def test_labels_have_known_values(setup: OperatedGateway) -> None:
+    recipient = await create_recipient(setup.gateway)
+    batch = await create_batch(setup.gateway, recipient, "10.00")
+    await load_payment_ids(setup.gateway, batch)
     for sample in (await scrape_gateway(setup.gateway)).samples:
         for name in sample.labels.keys() & KNOWN_LABEL_VALUES.keys():
             assert sample.labels[name] in KNOWN_LABEL_VALUES[name], sample

@@ -12,15 +12,20 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Fault
-from gateway.storage import Ledger, open_store
+from gateway.storage import ObjectStateStore, open_store
 from gateway.storage.operations import OperationRepository
 from tests.gateway.compare.fake_services import PlannedResponse, ReceivedRequest
 from tests.gateway.compare.fake_services import open_fake_service as open_service
-from tests.legacy_and_current import API_KEY, NAME, GatewayBetween, open_valley
-from tests.operator_commands import Post, disable_immediate_read, eventually, read_log
-from tests.payouts import done, make_batch, make_recipient
+from tests.legacy_and_current import API_KEY, KEY_NAME, GatewayBetween, open_gateway_between
+from tests.operator_commands import (
+    OperatedGateway,
+    disable_immediate_read,
+    read_log,
+    wait_until_async,
+)
+from tests.payouts import create_batch, create_recipient, request_successfully
 from tests.running_gateway import KEY
-from tests.sockets import until
+from tests.sockets import wait_until
 
 RECIPIENT_BODY = {
     "type": "individual",
@@ -46,19 +51,19 @@ def read_log_lines(folder: Path, operation: str) -> list[str]:
 
 
 async def test_requests_are_translated_by_default(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
-        await make_recipient(setup.gateway)
+    async with open_gateway_between(tmp_path, apart=True) as setup:
+        await create_recipient(setup.gateway)
         assert setup.count_legacy_calls() == 0
         report = await setup.run_json_command("modes", "list")
         assert report == {"modes": [], "begun_at_legacy": [], "acts": []}
 
 
 async def test_key_is_switched_and_back_while_the_gateway_runs(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
-        translated = await make_recipient(setup.gateway)
+    async with open_gateway_between(tmp_path, apart=True) as setup:
+        translated = await create_recipient(setup.gateway)
         await setup.set_mode("forward")
         assert (await setup.gateway.request("GET", f"/v1/recipients/{translated}")).status == 404
-        forwarded = await make_recipient(setup.gateway, "eve")
+        forwarded = await create_recipient(setup.gateway, "eve")
         assert forwarded in setup.legacy.find_or_create_tenant().recipients
         await setup.set_mode("translate")
         assert (await setup.gateway.request("GET", f"/v1/recipients/{translated}")).status == 200
@@ -66,50 +71,52 @@ async def test_key_is_switched_and_back_while_the_gateway_runs(tmp_path: Path) -
 
 
 async def test_switching_a_group_leaves_the_others(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward", "balances")
         before, current = setup.count_legacy_calls(), setup.count_current_calls()
-        await done(setup.gateway, "GET", "/recipients")
-        await done(setup.gateway, "GET", "/batches")
+        await request_successfully(setup.gateway, "GET", "/recipients")
+        await request_successfully(setup.gateway, "GET", "/batches")
         assert setup.count_legacy_calls() == before
         assert setup.count_current_calls() > current
-        await done(setup.gateway, "GET", "/profile/balances/service")
+        await request_successfully(setup.gateway, "GET", "/profile/balances/service")
         assert setup.count_legacy_calls() == before + 1
 
 
 async def test_switching_a_key_leaves_the_others(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         before = setup.count_legacy_calls()
-        await done(setup.gateway, "GET", "/recipients", headers={"X-API-Key": KEY["api_key"]})
+        await request_successfully(
+            setup.gateway, "GET", "/recipients", headers={"X-API-Key": KEY["api_key"]}
+        )
         assert setup.count_legacy_calls() == before
 
 
 async def test_renamed_key_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The gateway must see the new name before it loads the modes again.
     monkeypatch.setattr("gateway.migration.modes.EVERY_SECONDS", 4)
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         await setup.gateway.import_key(api_key=API_KEY, name="store")
         last = setup.count_legacy_calls()
 
         async def is_renamed() -> bool:
             nonlocal last
-            await done(setup.gateway, "GET", "/recipients")
+            await request_successfully(setup.gateway, "GET", "/recipients")
             last, before = setup.count_legacy_calls(), last
             assert last == before + 1
             return "key=store" in read_log(setup.folder)
 
-        await eventually(is_renamed)
+        await wait_until_async(is_renamed)
         modes = (await setup.run_json_command("modes", "list"))["modes"]
         assert {mode["mode"] for mode in modes if mode["key"] == "store"} == {"forward"}
 
 
 async def test_switching_a_merchant_switches_all_its_keys(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward", "balances")
         output = await setup.run_command("modes", "set", "--merchant", "demo", "translate", "--yes")
-        assert f"replaces the mode of these keys: {NAME}" in output
+        assert f"replaces the mode of these keys: {KEY_NAME}" in output
         assert {
             mode["key"] for mode in (await setup.run_json_command("modes", "list"))["modes"]
         } == {None}
@@ -120,23 +127,23 @@ async def test_switching_a_merchant_switches_all_its_keys(tmp_path: Path) -> Non
             await setup.gateway.request("GET", "/v1/profile/balances")
             return setup.count_legacy_calls() > before
 
-        await eventually(has_switched)
+        await wait_until_async(has_switched)
 
 
 async def test_geography_is_forwarded_with_a_switched_key_only(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward", "balances")
         await setup.run_command(
-            "modes", "set", "--key", NAME, "--group", "geography", "forward", "--yes"
+            "modes", "set", "--key", KEY_NAME, "--group", "geography", "forward", "--yes"
         )
 
         async def has_switched() -> bool:
             assert (await setup.gateway.request("GET", "/v1/geography/countries/DE")).status == 200
             return setup.count_legacy_calls("GET", "/v1/geography/countries/DE") > 0
 
-        await eventually(has_switched)
+        await wait_until_async(has_switched)
         seen = setup.count_legacy_calls()
         for key in ("", "nobodys-key"):
             response = await setup.gateway.request(
@@ -147,7 +154,7 @@ async def test_geography_is_forwarded_with_a_switched_key_only(
 
 
 async def test_switching_does_not_drop_requests(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         is_done = asyncio.Event()
         statuses: list[int] = []
 
@@ -158,13 +165,13 @@ async def test_switching_does_not_drop_requests(tmp_path: Path) -> None:
         clients = [asyncio.create_task(send_requests()) for _ in range(4)]
         for mode in ("forward", "translate", "forward", "translate"):
             before, current = setup.count_legacy_calls(), setup.count_current_calls()
-            await setup.run_command("modes", "set", "--key", NAME, mode, "--yes")
+            await setup.run_command("modes", "set", "--key", KEY_NAME, mode, "--yes")
 
             async def has_switched() -> bool:
                 legacy = setup.count_legacy_calls() > before  # noqa: B023
                 return legacy if mode == "forward" else setup.count_current_calls() > current  # noqa: B023
 
-            await eventually(has_switched)
+            await wait_until_async(has_switched)
         is_done.set()
         await asyncio.gather(*clients)
         assert set(statuses) == {200}
@@ -189,14 +196,14 @@ async def test_forwarded_request_and_answer_are_unchanged(
         )
 
     async with open_service(respond) as legacy:
-        async with open_valley(tmp_path, legacy_url=legacy.url) as setup:
-            await setup.run_command("modes", "set", "--key", NAME, "forward", "--yes")
+        async with open_gateway_between(tmp_path, legacy_url=legacy.url) as setup:
+            await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
 
             async def has_switched() -> bool:
                 await setup.gateway.request("GET", "/v1/recipients")
                 return bool(requests)
 
-            await eventually(has_switched)
+            await wait_until_async(has_switched)
             requests.clear()
             response = await setup.gateway.request(
                 "GET", "/v1/recipients/?&search=a%40b&page=1&x=%C3%A9"
@@ -231,14 +238,14 @@ async def test_unexpectedly_compressed_answer_is_read(tmp_path: Path) -> None:
         )
 
     async with open_service(respond) as legacy:
-        async with open_valley(tmp_path, legacy_url=legacy.url) as setup:
-            await setup.run_command("modes", "set", "--key", NAME, "forward", "--yes")
+        async with open_gateway_between(tmp_path, legacy_url=legacy.url) as setup:
+            await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
 
             async def has_switched() -> bool:
                 await setup.gateway.request("GET", "/v1/batches")
                 return bool(legacy.requests)
 
-            await eventually(has_switched)
+            await wait_until_async(has_switched)
             response = await setup.gateway.request("POST", "/v1/batches", {"sourceCurrency": "USD"})
             assert response.body["batch"]["id"] == "B-LEGACY0000000001"
             report = await setup.run_json_command("modes", "list")
@@ -246,29 +253,29 @@ async def test_unexpectedly_compressed_answer_is_read(tmp_path: Path) -> None:
 
 
 async def test_forwarded_request_is_counted_and_logged(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
-        await make_recipient(setup.gateway)
+        await create_recipient(setup.gateway)
         (line,) = read_log_lines(tmp_path, "create_recipient")
-        assert {"mode=forward", "upstream_calls=1", f"key={NAME}"} <= set(line.split())
+        assert {"mode=forward", "upstream_calls=1", f"key={KEY_NAME}"} <= set(line.split())
 
         async def is_counted() -> bool:
             keys = (await setup.run_json_command("report", "usage"))["keys"]
             used = {
                 operation["operation"]: operation["requests"]
                 for key in keys
-                if key["key"] == NAME
+                if key["key"] == KEY_NAME
                 for operation in key["operations"]
             }
             return used.get("create_recipient") == 1
 
-        await eventually(is_counted)
+        await wait_until_async(is_counted)
 
 
 async def test_rate_limit_applies_to_forwarded_requests(tmp_path: Path) -> None:
     sections = {"limits": {"requests_per_hour": 5}}
-    async with open_valley(tmp_path, apart=True, sections=sections) as setup:
-        await setup.run_command("modes", "set", "--key", NAME, "forward", "--yes")
+    async with open_gateway_between(tmp_path, apart=True, sections=sections) as setup:
+        await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
         statuses = [(await setup.gateway.request("GET", "/v1/recipients")).status for _ in range(7)]
         assert statuses == [200] * 5 + [429] * 2
 
@@ -278,13 +285,13 @@ async def test_redirect_of_the_legacy_service_is_not_followed_or_passed_on(tmp_p
     async with open_service(lambda one: redirected_requests.append(one) or {"ok": True}) as other:
         redirect = PlannedResponse({}, 307, {"Location": f"{other.url}/v1/recipients"})
         async with open_service(lambda _one: redirect) as legacy:
-            async with open_valley(tmp_path, legacy_url=legacy.url) as setup:
-                await setup.run_command("modes", "set", "--key", NAME, "forward", "--yes")
+            async with open_gateway_between(tmp_path, legacy_url=legacy.url) as setup:
+                await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
 
                 async def is_refused() -> bool:
                     return (await setup.gateway.request("GET", "/v1/recipients")).status == 500
 
-                await eventually(is_refused)
+                await wait_until_async(is_refused)
                 response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
                 assert (response.status, "Location" in response.headers) == (500, False)
                 assert "unknown" in response.body["errors"][0]["message"]
@@ -292,17 +299,19 @@ async def test_redirect_of_the_legacy_service_is_not_followed_or_passed_on(tmp_p
 
 
 async def test_forward_mode_requires_a_legacy_address(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         (tmp_path / "gateway.toml").write_text(
             (tmp_path / "gateway.toml").read_text().replace("legacy_base_url", "# ")
         )
-        output = await setup.run_command("modes", "set", "--key", NAME, "forward", "--yes", code=2)
+        output = await setup.run_command(
+            "modes", "set", "--key", KEY_NAME, "forward", "--yes", code=2
+        )
         assert "legacy_base_url is not set" in output
 
 
 async def test_switching_asks_for_confirmation(tmp_path: Path) -> None:
-    async with open_valley(tmp_path) as setup:
-        output = await setup.run_command("modes", "set", "--key", NAME, "forward", code=2)
+    async with open_gateway_between(tmp_path) as setup:
+        output = await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", code=2)
         assert "are passed unchanged to the legacy service" in output
         assert (await setup.run_json_command("modes", "list"))["modes"] == []
         for words in (["--key", "nobody"], ["--merchant", "nobody"], []):
@@ -313,24 +322,24 @@ async def test_switching_asks_for_confirmation(tmp_path: Path) -> None:
 
 
 async def create_legacy_batch(setup: GatewayBetween) -> str:
-    recipient = await make_recipient(setup.gateway, "eve")
-    return await make_batch(setup.gateway, recipient, "10.00")
+    recipient = await create_recipient(setup.gateway, "eve")
+    return await create_batch(setup.gateway, recipient, "10.00")
 
 
 async def test_forwarded_batch_stays_at_the_legacy_service(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         batch = await create_legacy_batch(setup)
         await setup.set_mode("translate")
         before = setup.count_current_calls("*", "/v1/batch*")
-        batch_body = await done(setup.gateway, "GET", f"/batches/{batch}")
+        batch_body = await request_successfully(setup.gateway, "GET", f"/batches/{batch}")
         (payment,) = batch_body["batch"]["payments"]["payments"]
         path = f"/batches/{batch}/payments/{payment['id']}"
-        await done(setup.gateway, "PATCH", path, {"sourceAmount": "12.00"})
-        await done(setup.gateway, "GET", f"/batches/{batch}/payments")
-        await done(setup.gateway, "POST", f"/batches/{batch}/generate-quote")
-        await done(setup.gateway, "GET", f"/batches/{batch}/summary")
-        await done(setup.gateway, "POST", f"/batches/{batch}/start-processing")
+        await request_successfully(setup.gateway, "PATCH", path, {"sourceAmount": "12.00"})
+        await request_successfully(setup.gateway, "GET", f"/batches/{batch}/payments")
+        await request_successfully(setup.gateway, "POST", f"/batches/{batch}/generate-quote")
+        await request_successfully(setup.gateway, "GET", f"/batches/{batch}/summary")
+        await request_successfully(setup.gateway, "POST", f"/batches/{batch}/start-processing")
         assert len(setup.legacy.batch_starts) == 1
         assert setup.current.batch_starts == []
         assert setup.count_current_calls("*", "/v1/batch*") == before
@@ -340,21 +349,25 @@ async def test_forwarded_batch_stays_at_the_legacy_service(tmp_path: Path) -> No
 
 async def test_recipient_write_does_not_bind_a_batch(tmp_path: Path) -> None:
     """The legacy service can be shut down only when no batch is bound to it."""
-    async with open_valley(tmp_path) as setup:
+    async with open_gateway_between(tmp_path) as setup:
         await setup.set_mode("forward")
-        recipient = await make_recipient(setup.gateway)
-        await done(setup.gateway, "PATCH", f"/recipients/{recipient}", {"status": "disabled"})
-        await done(setup.gateway, "DELETE", f"/recipients/{recipient}")
+        recipient = await create_recipient(setup.gateway)
+        await request_successfully(
+            setup.gateway, "PATCH", f"/recipients/{recipient}", {"status": "disabled"}
+        )
+        await request_successfully(setup.gateway, "DELETE", f"/recipients/{recipient}")
         assert (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
 
 async def test_translated_batch_stays_at_the_current_service(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
-        recipient = await make_recipient(setup.gateway)
-        batch = await make_batch(setup.gateway, recipient, "10.00")
+    async with open_gateway_between(tmp_path, apart=True) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "10.00")
         await setup.set_mode("forward")
-        assert (await done(setup.gateway, "GET", f"/batches/{batch}"))["batch"]["id"] == batch
-        await done(setup.gateway, "POST", f"/batches/{batch}/start-processing")
+        assert (await request_successfully(setup.gateway, "GET", f"/batches/{batch}"))["batch"][
+            "id"
+        ] == batch
+        await request_successfully(setup.gateway, "POST", f"/batches/{batch}/start-processing")
         assert len(setup.current.batch_starts) == 1
         assert setup.legacy.batch_starts == []
         assert setup.count_legacy_calls("*", f"/v1/batches/{batch}*") == 0
@@ -365,18 +378,18 @@ async def test_translated_batch_stays_at_the_current_service(tmp_path: Path) -> 
 
 async def test_unknown_batch_follows_its_key_until_its_first_write(tmp_path: Path) -> None:
     """From its first write on, the batch stays at that service."""
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         recipient = await create_at_legacy(setup, "/v1/recipients", {**RECIPIENT_BODY})
         body = build_batch_body(recipient, "1.00")
         made = (await setup.request_legacy("POST", "/v1/batches", body)).body["batch"]["id"]
         await setup.set_mode("forward")
-        await done(setup.gateway, "GET", f"/batches/{made}")
+        await request_successfully(setup.gateway, "GET", f"/batches/{made}")
         await setup.set_mode("translate")
         assert (await setup.gateway.request("GET", f"/v1/batches/{made}")).status == 404
         await setup.set_mode("forward")
-        await done(setup.gateway, "PATCH", f"/batches/{made}", {"payments": []})
+        await request_successfully(setup.gateway, "PATCH", f"/batches/{made}", {"payments": []})
         await setup.set_mode("translate")
-        await done(setup.gateway, "GET", f"/batches/{made}")
+        await request_successfully(setup.gateway, "GET", f"/batches/{made}")
 
 
 async def create_at_legacy(setup: GatewayBetween, path: str, body: Any) -> str:
@@ -386,9 +399,9 @@ async def create_at_legacy(setup: GatewayBetween, path: str, body: Any) -> str:
 
 
 async def test_batches_of_both_services_are_not_deleted_together(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
-        recipient = await make_recipient(setup.gateway)
-        current_batch = await make_batch(setup.gateway, recipient, "10.00")
+    async with open_gateway_between(tmp_path, apart=True) as setup:
+        recipient = await create_recipient(setup.gateway)
+        current_batch = await create_batch(setup.gateway, recipient, "10.00")
         await setup.set_mode("forward")
         legacy_batch = await create_legacy_batch(setup)
         response = await setup.gateway.request(
@@ -396,24 +409,24 @@ async def test_batches_of_both_services_are_not_deleted_together(tmp_path: Path)
         )
         assert (response.status, response.body["errors"][0]["field"]) == (406, "ids")
         for batch in (current_batch, legacy_batch):
-            await done(setup.gateway, "DELETE", "/batches", {"ids": [batch]})
+            await request_successfully(setup.gateway, "DELETE", "/batches", {"ids": [batch]})
             assert (await setup.gateway.request("GET", f"/v1/batches/{batch}")).status == 404
 
 
 async def test_payment_is_found_at_either_service(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         payments = []
         for mode in ("translate", "forward"):
             await setup.set_mode(mode)
-            batch = await make_batch(
-                setup.gateway, await make_recipient(setup.gateway, mode[:3]), "10.00"
+            batch = await create_batch(
+                setup.gateway, await create_recipient(setup.gateway, mode[:3]), "10.00"
             )
-            batch_body = await done(setup.gateway, "GET", f"/batches/{batch}")
+            batch_body = await request_successfully(setup.gateway, "GET", f"/batches/{batch}")
             payments += [entry["id"] for entry in batch_body["batch"]["payments"]["payments"]]
         for mode in ("forward", "translate"):
             await setup.set_mode(mode)
             for payment in payments:
-                response = await done(setup.gateway, "GET", f"/payments/{payment}")
+                response = await request_successfully(setup.gateway, "GET", f"/payments/{payment}")
                 assert response["payment"]["id"] == payment
         assert (await setup.gateway.request("GET", "/v1/payments/P-NOBODYS000000000")).status == 404
 
@@ -422,9 +435,9 @@ async def test_payment_is_found_at_either_service(tmp_path: Path) -> None:
 
 
 async def test_forwarded_write_in_doubt_is_never_sent_again(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
-        recipient = await make_recipient(setup.gateway)
+        recipient = await create_recipient(setup.gateway)
         body = build_batch_body(recipient, "10.00")
         setup.add_legacy_fault("POST", "/v1/batches", close="after")
         response = await setup.gateway.request("POST", "/v1/batches", body)
@@ -442,9 +455,9 @@ async def test_forwarded_write_in_doubt_is_never_sent_again(tmp_path: Path) -> N
 async def test_forwarded_write_after_one_in_doubt_is_refused(
     tmp_path: Path,
 ) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
-        batch = await make_batch(setup.gateway, await make_recipient(setup.gateway), "10.00")
+        batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "10.00")
         setup.add_legacy_fault("POST", "/v1/batches/*/start-processing", close="after")
         lost_response = await setup.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         assert "outcome of this request is unknown" in lost_response.body["errors"][0]["message"]
@@ -455,9 +468,9 @@ async def test_forwarded_write_after_one_in_doubt_is_refused(
 
 
 async def test_operator_settles_a_forwarded_write(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
-        recipient = await make_recipient(setup.gateway)
+        recipient = await create_recipient(setup.gateway)
         body = build_batch_body(recipient, "10.00")
         setup.add_legacy_fault("POST", "/v1/batches", close="after")
         assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
@@ -470,18 +483,20 @@ async def test_operator_settles_a_forwarded_write(tmp_path: Path) -> None:
         async def is_settled() -> bool:
             return not (await setup.run_json_command("writes", "unsettled"))["writes"]
 
-        await eventually(is_settled)
+        await wait_until_async(is_settled)
         await setup.set_mode("translate")
-        assert (await done(setup.gateway, "GET", f"/batches/{made['id']}"))["batch"]["payments"]
+        assert (await request_successfully(setup.gateway, "GET", f"/batches/{made['id']}"))[
+            "batch"
+        ]["payments"]
         assert (await setup.gateway.request("POST", "/v1/batches", body)).status == 500
         assert setup.count_legacy_calls("POST", "/v1/batches") == 1
         assert setup.count_current_calls("POST", "/v1/batches") == 0
 
 
 async def test_write_settled_as_not_happened_may_be_sent_again(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
-        recipient = await make_recipient(setup.gateway)
+        recipient = await create_recipient(setup.gateway)
         path = f"/v1/recipients/{recipient}/payout-methods"
         body = {
             "primary": {"method": "wallet", "currency": "USD"},
@@ -502,7 +517,7 @@ async def test_write_settled_as_not_happened_may_be_sent_again(tmp_path: Path) -
         async def is_settled() -> bool:
             return not (await setup.run_json_command("writes", "unsettled"))["writes"]
 
-        await eventually(is_settled)
+        await wait_until_async(is_settled)
         assert (await setup.gateway.request("PATCH", path, body)).status == 200
         assert (
             await setup.gateway.request("PATCH", f"/v1/recipients/{recipient}", changed)
@@ -510,7 +525,7 @@ async def test_write_settled_as_not_happened_may_be_sent_again(tmp_path: Path) -
 
 
 async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         path = "/v1/batches/B-1234567890123456/start-processing"
         setup.add_legacy_fault("POST", path, close="before")
@@ -524,16 +539,16 @@ async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: P
         async def is_unbound() -> bool:
             return (await setup.run_json_command("modes", "list"))["begun_at_legacy"] == []
 
-        await eventually(is_unbound)
+        await wait_until_async(is_unbound)
 
 
 async def age_sent_writes(setup: GatewayBetween) -> None:
-    await Post(setup.gateway, setup.current, setup.clock, setup.folder).age_sent_writes()
+    await OperatedGateway(setup.gateway, setup.current, setup.clock, setup.folder).age_sent_writes()
 
 
 async def test_retry_of_a_translated_write_is_not_forwarded(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
-        recipient = await make_recipient(setup.gateway)
+    async with open_gateway_between(tmp_path, apart=True) as setup:
+        recipient = await create_recipient(setup.gateway)
         body = build_batch_body(recipient, "10.00")
         setup.current.faults.append(Fault("POST", "/v1/batches", close="after"))
         with disable_immediate_read():
@@ -543,7 +558,7 @@ async def test_retry_of_a_translated_write_is_not_forwarded(tmp_path: Path) -> N
         async def is_answered() -> bool:
             return (await setup.gateway.request("POST", "/v1/batches", body)).status == 200
 
-        await eventually(is_answered)
+        await wait_until_async(is_answered)
         assert setup.count_legacy_calls("POST", "/v1/batches") == 0
         assert setup.count_current_calls("POST", "/v1/batches") == 1
 
@@ -552,13 +567,13 @@ async def test_unsent_forwarded_write_may_be_sent_again(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     url = f"http://127.0.0.1:{unused_tcp_port}"
-    async with open_valley(tmp_path, legacy_url=url) as setup:
-        await setup.run_command("modes", "set", "--key", NAME, "forward", "--yes")
+    async with open_gateway_between(tmp_path, legacy_url=url) as setup:
+        await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
 
         async def is_unreachable() -> bool:
             return (await setup.gateway.request("GET", "/v1/recipients")).status == 500
 
-        await eventually(is_unreachable)
+        await wait_until_async(is_unreachable)
         response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (response.status, "nothing was changed" in response.text) == (500, True)
         path = "/v1/batches/B-1234567890123456/start-processing"
@@ -569,7 +584,7 @@ async def test_unsent_forwarded_write_may_be_sent_again(
 
 
 async def test_freeze_applies_to_forwarded_writes(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         await setup.run_command("freeze", "--all")
         response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
@@ -587,7 +602,7 @@ async def test_freeze_applies_to_forwarded_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [502, 524])
 async def test_proxy_error_leaves_a_write_in_doubt(status: int, tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         setup.add_legacy_fault("POST", "/v1/recipients", status=status, body=b"<html>")
         response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
@@ -612,7 +627,7 @@ async def test_proxy_error_leaves_a_write_in_doubt(status: int, tmp_path: Path) 
 async def test_legacy_response_to_a_write_is_passed_on(
     status: int, body: bytes, tmp_path: Path
 ) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         setup.add_legacy_fault("POST", "/v1/batches", status=status, body=body)
         async with setup.gateway.session.post(
@@ -630,9 +645,9 @@ async def test_legacy_response_to_a_write_is_passed_on(
 async def test_delete_may_be_answered_without_content(
     status: int, body: bytes, tmp_path: Path
 ) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
-        path = f"/v1/recipients/{await make_recipient(setup.gateway)}"
+        path = f"/v1/recipients/{await create_recipient(setup.gateway)}"
         setup.add_legacy_fault("DELETE", path, status=status, body=body, executes=True)
         async with setup.gateway.session.delete(
             f"{setup.gateway.running.url}{path}", headers={"X-API-Key": API_KEY}
@@ -642,9 +657,9 @@ async def test_delete_may_be_answered_without_content(
 
 
 async def test_disconnected_client_gets_the_first_answer_on_retry(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
-        recipient = await make_recipient(setup.gateway)
+        recipient = await create_recipient(setup.gateway)
         body = build_batch_body(recipient, "10.00")
         setup.add_legacy_fault("POST", "/v1/batches", answer_delay=0.6)
         with pytest.raises(TimeoutError):
@@ -656,7 +671,7 @@ async def test_disconnected_client_gets_the_first_answer_on_retry(tmp_path: Path
             answers.append(await setup.gateway.request("POST", "/v1/batches", body))
             return bool(answers[-1].status == 200)
 
-        await eventually(is_answered)
+        await wait_until_async(is_answered)
         assert {answer.status for answer in answers} <= {200, 500}
         (batch,) = setup.legacy.find_or_create_tenant().batches.values()
         assert answers[-1].body["batch"]["amount"] == "10.00"
@@ -668,7 +683,7 @@ async def test_disconnected_client_gets_the_first_answer_on_retry(tmp_path: Path
 
 
 async def test_idempotency_key_holds_at_both_services(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         named = {"Idempotency-Key": "payday"}
         first = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=named)
@@ -693,7 +708,7 @@ async def test_idempotency_key_holds_at_both_services(tmp_path: Path) -> None:
 async def test_idempotency_key_is_released_after_a_retryable_refusal(
     status: int, tmp_path: Path
 ) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down."}]}'
         setup.add_legacy_fault("POST", "/v1/recipients", status=status, body=refusal)
@@ -711,7 +726,7 @@ async def test_idempotency_key_is_released_after_a_retryable_refusal(
 
 
 async def test_forwarded_content_is_not_logged_or_stored_in_plain_text(tmp_path: Path) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         assert (await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
         setup.add_legacy_fault("POST", "/v1/recipients", close="after")
@@ -729,7 +744,7 @@ async def test_legacy_service_has_its_own_circuit_breaker(
     tmp_path: Path,
 ) -> None:
     sections = {"upstream": {"timeout_seconds": 10, "breaker_failures": 1}}
-    async with open_valley(tmp_path, apart=True, sections=sections) as setup:
+    async with open_gateway_between(tmp_path, apart=True, sections=sections) as setup:
         await setup.set_mode("forward")
         setup.add_legacy_fault("GET", "/v1/profile/balances", close="after")
         assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 500
@@ -747,22 +762,22 @@ async def test_write_abandoned_while_waiting_for_a_connection_is_not_sent(
 ) -> None:
     """After a long pause of its process, an operator may have settled the write as not sent."""
     sections = {"upstream": {"connections": 1, "timeout_seconds": 5}, "lease_seconds": 0.4}
-    async with open_valley(tmp_path, apart=True, sections=sections) as setup:
+    async with open_gateway_between(tmp_path, apart=True, sections=sections) as setup:
         await setup.set_mode("forward")
-        recipient = await make_recipient(setup.gateway)
+        recipient = await create_recipient(setup.gateway)
         setup.add_legacy_fault("POST", "/v1/batches", answer_delay=2)
-        first = asyncio.ensure_future(make_batch(setup.gateway, recipient, "1.00"))
-        await until(lambda: len(setup.legacy.find_or_create_tenant().batches) == 1)
+        first = asyncio.ensure_future(create_batch(setup.gateway, recipient, "1.00"))
+        await wait_until(lambda: len(setup.legacy.find_or_create_tenant().batches) == 1)
         second = asyncio.ensure_future(
             setup.gateway.request("POST", "/v1/batches", build_batch_body(recipient, "2.00"))
         )
         async with open_store(setup.gateway.settings.state) as store:
-            rows = OperationRepository(store, Ledger(store))
+            rows = OperationRepository(store, ObjectStateStore(store))
 
             async def are_both_waiting() -> bool:
                 return len(await rows.list_unfinished()) == 2
 
-            await eventually(are_both_waiting)
+            await wait_until_async(are_both_waiting)
             await asyncio.sleep(0.3)
             _, waiting = await rows.list_unfinished()
             assert await rows.take_over(waiting, "another")

@@ -12,9 +12,16 @@ from typing import Any
 
 import aiohttp
 
-from gateway.simulator import DEMO_CREDENTIALS, Fault, Service, start
-from tests.operator_commands import eventually
-from tests.processes import COMMAND, SECONDS, build_environment, command, configuration, serving
+from gateway.simulator import DEMO_CREDENTIALS, Fault, Service, start_simulator
+from tests.operator_commands import wait_until_async
+from tests.processes import (
+    COMMAND,
+    SECONDS,
+    build_configuration,
+    build_environment,
+    run_installed_command,
+    run_serve,
+)
 
 KEY = {
     "merchant": DEMO_CREDENTIALS.merchant,
@@ -27,13 +34,15 @@ KEY = {
 
 
 async def run_successfully(folder: Path, *words: str, stdin: str = "") -> str:
-    result = await asyncio.to_thread(command, *words, folder=folder, stdin=stdin, seconds=60)
+    result = await asyncio.to_thread(
+        run_installed_command, *words, folder=folder, stdin=stdin, seconds=60
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
 async def configure_gateway(folder: Path, base_url: str, legacy_url: str) -> None:
-    text = configuration(base_url).replace(
+    text = build_configuration(base_url).replace(
         f'base_url = "{base_url}"', f'base_url = "{base_url}"\nlegacy_base_url = "{legacy_url}"'
     )
     (folder / "gateway.toml").write_text(text)
@@ -75,7 +84,7 @@ async def request_gateway(url: str, method: str, path: str, body: Any = None) ->
 async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
     async with run_simulator() as (current, legacy):
         await configure_gateway(tmp_path, current, legacy)
-        async with serving(tmp_path, seconds=30) as gateway:
+        async with run_serve(tmp_path, seconds=30) as gateway:
 
             async def switch_mode(mode: str, expected: str | None) -> None:
                 await run_successfully(tmp_path, "modes", "set", "--key", "shop", mode, "--yes")
@@ -87,7 +96,7 @@ async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
                     ]
                     return bool(last.get("mode") == expected)
 
-                await eventually(has_switched)
+                await wait_until_async(has_switched)
 
             await switch_mode("forward", "forward")
             _status, created = await request_gateway(
@@ -102,7 +111,7 @@ async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
             ]
             assert last["mode"] == "forward"
             told = await asyncio.to_thread(
-                command,
+                run_installed_command,
                 *("cutover", "import", "--key", "shop", "--move-open-batches", "--json"),
                 folder=tmp_path,
                 seconds=60,
@@ -120,26 +129,26 @@ async def test_key_is_migrated_with_the_real_commands(tmp_path: Path) -> None:
 
 async def test_killed_gateway_does_not_repeat_a_forwarded_write(tmp_path: Path) -> None:
     service = Service()
-    simulator = await start(service=service, legacy_port=0)
+    simulator = await start_simulator(service=service, legacy_port=0)
     assert simulator.legacy is not None
     body = {"sourceCurrency": "USD"}
     try:
         await configure_gateway(tmp_path, simulator.url, simulator.legacy.url)
         await run_successfully(tmp_path, "modes", "set", "--key", "shop", "forward", "--yes")
         service.faults.append(Fault("POST", "/v1/batches", interface="legacy", answer_delay=5))
-        async with serving(tmp_path, seconds=30) as gateway:
+        async with run_serve(tmp_path, seconds=30) as gateway:
             asking = asyncio.create_task(request_gateway(gateway.url, "POST", "/v1/batches", body))
 
             async def is_executed() -> bool:
                 return len(service.find_or_create_tenant().batches) == 1
 
-            await eventually(is_executed)
+            await wait_until_async(is_executed)
             gateway.process.kill()
             await gateway.process.wait()
             await asyncio.gather(asking, return_exceptions=True)
         for mode in ("forward", "translate"):
             await run_successfully(tmp_path, "modes", "set", "--key", "shop", mode, "--yes")
-            async with serving(tmp_path, seconds=30) as gateway:
+            async with run_serve(tmp_path, seconds=30) as gateway:
                 assert (await request_gateway(gateway.url, "POST", "/v1/batches", body))[0] == 500
                 report = json.loads(
                     await run_successfully(tmp_path, "writes", "unsettled", "--json")

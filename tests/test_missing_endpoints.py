@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Fault
-from tests.operator_commands import Post, post, read_log
-from tests.payouts import done, make_batch, make_recipient, payment_ids
-from tests.running_gateway import House, open_house
+from tests.operator_commands import OperatedGateway, open_operated_gateway, read_log
+from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
+from tests.running_gateway import GatewayUnderTest, open_gateway
 
 HTML = b"<html><title>404 Not Found</title><h1>Not Found</h1></html>"
 UNLIMITED = 1_000_000
@@ -25,11 +25,13 @@ def build_page_fault(path: str = "*", status: int = 404, times: int = UNLIMITED)
     return Fault("*", path, status, HTML, {"Content-Type": "text/html"}, times=times)
 
 
-async def load_listed_ids(gateway: House) -> set[str]:
-    return {batch["id"] for batch in (await done(gateway, "GET", "/batches"))["batches"]}
+async def load_listed_ids(gateway: GatewayUnderTest) -> set[str]:
+    return {
+        batch["id"] for batch in (await request_successfully(gateway, "GET", "/batches"))["batches"]
+    }
 
 
-async def is_refused(gateway: House) -> bool:
+async def is_refused(gateway: GatewayUnderTest) -> bool:
     """Whether the list is a 500, instead of being incomplete or a 404."""
     response = await gateway.request("GET", "/v1/batches")
     if response.status != 500:
@@ -45,7 +47,7 @@ async def wait_until_async(is_met: Callable[[], Awaitable[bool]], seconds: float
         await asyncio.sleep(0.05)
 
 
-async def find_doctor_finding(setup: Post, state: str) -> dict[str, Any]:
+async def find_doctor_finding(setup: OperatedGateway, state: str) -> dict[str, Any]:
     """Returns the finding of `doctor` on the list of batches."""
     report = await setup.run_json_command("doctor")
     entry = next(
@@ -61,11 +63,11 @@ async def test_error_page_of_a_proxy_does_not_shorten_the_list(
     *, knew: bool, status: int, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
-    async with post(tmp_path) as setup, AsyncExitStack() as stack:
-        recipient = await make_recipient(setup.gateway)
-        made = {await make_batch(setup.gateway, recipient, "5.00") for _ in range(2)}
+    async with open_operated_gateway(tmp_path) as setup, AsyncExitStack() as stack:
+        recipient = await create_recipient(setup.gateway)
+        made = {await create_batch(setup.gateway, recipient, "5.00") for _ in range(2)}
         url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
-        other = await stack.enter_async_context(open_house(tmp_path / "other", url))
+        other = await stack.enter_async_context(open_gateway(tmp_path / "other", url))
         if knew:
             assert len(await load_listed_ids(other)) == 2
         setup.service.faults.append(build_page_fault(status=status))
@@ -78,10 +80,10 @@ async def test_error_page_of_a_proxy_does_not_shorten_the_list(
 
 async def test_transient_error_page_does_not_mark_the_endpoint_missing(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    async with post(tmp_path) as setup:
-        await make_batch(setup.gateway, await make_recipient(setup.gateway), "5.00")
+    async with open_operated_gateway(tmp_path) as setup:
+        await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")
         url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
-        async with open_house(tmp_path / "other", url) as other:
+        async with open_gateway(tmp_path / "other", url) as other:
             setup.service.faults += [
                 build_page_fault("/v1/batches", times=2),
                 build_page_fault("/v1/recipients", times=1),
@@ -95,9 +97,9 @@ async def test_transient_error_page_does_not_mark_the_endpoint_missing(tmp_path:
 async def test_list_that_disappears_is_an_error_until_doctor_confirms(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         gateway = setup.gateway
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         assert await load_listed_ids(gateway) == {batch}
         setup.service.faults.append(build_page_fault("/v1/batches"))
         for _ in range(2):
@@ -127,10 +129,10 @@ async def test_list_that_disappears_is_an_error_until_doctor_confirms(
 
 async def test_doctor_corrects_a_running_gateway(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         url = setup.gateway.settings.environments.select_configured()["sandbox"].base_url
-        async with open_house(tmp_path / "other", url) as other:
-            await make_batch(other, await make_recipient(other), "5.00")
+        async with open_gateway(tmp_path / "other", url) as other:
+            await create_batch(other, await create_recipient(other), "5.00")
         setup.service.faults.append(build_page_fault("/v1/batches"))
         assert await load_listed_ids(setup.gateway) == set()
         assert "not available" in (await find_doctor_finding(setup, "ok"))["said"]
@@ -146,10 +148,10 @@ async def test_doctor_corrects_a_running_gateway(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 async def test_edit_answered_by_an_error_page_is_not_in_doubt(status: int, tmp_path: Path) -> None:
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         gateway = setup.gateway
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00", "6.00")
-        first, second = await payment_ids(gateway, batch)
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00", "6.00")
+        first, second = await load_payment_ids(gateway, batch)
         setup.service.faults += [
             build_page_fault("/v1/batches/*/payments/*", status, times=2),
             Fault("GET", "/v1/batch/*/summary"),
@@ -158,18 +160,20 @@ async def test_edit_answered_by_an_error_page_is_not_in_doubt(status: int, tmp_p
         ]
         response = await gateway.request("DELETE", f"/v1/batches/{batch}/payments/{first}")
         assert (response.status, "Retry-After" in response.headers) == (500, False)
-        assert await payment_ids(gateway, batch) == [first, second]
+        assert await load_payment_ids(gateway, batch) == [first, second]
         assert not (await setup.run_json_command("writes", "unsettled"))["writes"]
-        await done(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
-        await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert setup.service.created_counts["batch"] == 1
 
 
 @pytest.mark.parametrize("sees", [True, False], ids=["says so", "a page"])
 async def test_batch_deleted_at_the_service_is_not_listed(*, sees: bool, tmp_path: Path) -> None:
-    async with post(tmp_path) as setup:
-        recipient = await make_recipient(setup.gateway)
-        remaining, deleted = [await make_batch(setup.gateway, recipient, "5.00") for _ in range(2)]
+    async with open_operated_gateway(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
+        remaining, deleted = [
+            await create_batch(setup.gateway, recipient, "5.00") for _ in range(2)
+        ]
         world = setup.service.find_or_create_tenant()
         del world.batches[[*world.batches][-1]]
         if not sees:

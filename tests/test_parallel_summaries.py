@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gateway.storage import Ledger, open_store
+from gateway.storage import ObjectStateStore, open_store
 from mappings.batch_reads import SUMMARIES_PER_CHUNK
 from mappings.effects import MAX_PARALLEL_CALLS
-from tests.running_gateway import House, open_house
+from tests.running_gateway import GatewayUnderTest, open_gateway
 from tests.state import TENANT
 
 BATCH_COUNT = SUMMARIES_PER_CHUNK + MAX_PARALLEL_CALLS
@@ -52,7 +52,9 @@ class BarrierService:
 
 
 @asynccontextmanager
-async def _open_gateway(folder: Path) -> AsyncIterator[tuple[House, BarrierService, list[str]]]:
+async def _open_gateway(
+    folder: Path,
+) -> AsyncIterator[tuple[GatewayUnderTest, BarrierService, list[str]]]:
     """With as many batches in the ledger, the oldest first."""
     service = BarrierService()
     runner = web.ServerRunner(web.Server(service.answer))
@@ -60,15 +62,15 @@ async def _open_gateway(folder: Path) -> AsyncIterator[tuple[House, BarrierServi
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        async with open_house(folder, url) as gateway:
+        async with open_gateway(folder, url) as gateway:
             async with open_store(gateway.settings.state) as store:
-                ids = await _record_batches(Ledger(store))
+                ids = await _record_batches(ObjectStateStore(store))
             yield gateway, service, ids
     finally:
         await runner.cleanup()
 
 
-async def _record_batches(ledger: Ledger) -> list[str]:
+async def _record_batches(ledger: ObjectStateStore) -> list[str]:
     ids = [f"B-{number:03}" for number in range(BATCH_COUNT)]
     first = datetime(2026, 3, 1, tzinfo=UTC)
     for number, id_ in enumerate(ids):

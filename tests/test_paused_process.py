@@ -11,7 +11,7 @@ import pytest
 from gateway.admission.load import connection_tracker
 from gateway.simulator import Service
 from gateway.writes import journal
-from tests.payouts import make_batch, make_recipient, open_town
+from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import KEY
 from tests.sockets import open_connection
 
@@ -24,8 +24,8 @@ async def test_start_is_not_sent_if_its_request_came_before_a_long_pause(
     monkeypatch.setattr(journal, "START_DEADLINE_SECONDS", 2.0)
     monkeypatch.setattr(connection_tracker, "PROCESS_PAUSE_SECONDS", 1.5)
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         await asyncio.sleep(1.1)  # a sweep has begun
         key = f"Host: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
         async with await open_connection(gateway.running.port) as connection:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gateway.config.settings import State
-from gateway.simulator import Fault, Service, start
+from gateway.simulator import Fault, Service, start_simulator
 from tests.gateway.storage import conftest
-from tests.payouts import make_recipient
-from tests.running_gateway import Got, House, open_house
+from tests.payouts import create_recipient
+from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 
 database, postgres = conftest.database, conftest.postgres
 
@@ -39,13 +39,13 @@ async def service() -> Service:
     return Service(seed=1)
 
 
-async def check_concurrent_writes(gateways: list[House], service: Service) -> None:
+async def check_concurrent_writes(gateways: list[GatewayUnderTest], service: Service) -> None:
     """Sends concurrent writes of both kinds, through all gateways in turn."""
-    recipient = await make_recipient(gateways[0])
+    recipient = await create_recipient(gateways[0])
     service.faults.append(Fault("POST", "/v1/recipients/*/accounts", answer_delay=0.05, times=20))
     path = f"/v1/recipients/{recipient}/payout-methods"
 
-    async def write_payout_method(number: int) -> Got:
+    async def write_payout_method(number: int) -> GatewayResponse:
         method = "PATCH" if number % 3 == 0 else "POST"
         body = build_wallet(number) if number % 2 else build_bank(number)
         return await gateways[number % len(gateways)].request(method, path, body)
@@ -62,10 +62,10 @@ async def check_concurrent_writes(gateways: list[House], service: Service) -> No
 
 async def open_gateway_and_simulator(
     stack: AsyncExitStack, folder: Path, service: Service, **sections: Any
-) -> House:
-    simulator = await start(service=service)
+) -> GatewayUnderTest:
+    simulator = await start_simulator(service=service)
     stack.push_async_callback(simulator.stop)
-    return await stack.enter_async_context(open_house(folder, simulator.url, **sections))
+    return await stack.enter_async_context(open_gateway(folder, simulator.url, **sections))
 
 
 async def test_writes_are_serialized_in_one_process(tmp_path: Path, service: Service):

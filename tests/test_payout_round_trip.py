@@ -23,9 +23,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schwifty import IBAN
 
-from gateway.simulator import Service, start
+from gateway.simulator import Service, start_simulator
 from gateway.simulator.countries import COUNTRIES, IBAN_LENGTHS, OPTIONAL_IBAN_COUNTRIES
-from tests.running_gateway import Got, House, open_house
+from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 
 EXAMPLES = settings(
     max_examples=60,
@@ -42,17 +42,17 @@ JSON = Any
 
 @dataclass(slots=True)
 class GatewayInThread:
-    house: House
+    house: GatewayUnderTest
     service: Service
     loop: asyncio.AbstractEventLoop
 
-    def wait_for(self, coroutine: Coroutine[Any, Any, Got]) -> Got:
+    def wait_for(self, coroutine: Coroutine[Any, Any, GatewayResponse]) -> GatewayResponse:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
 
-    def request(self, method: str, path: str, body: JSON = None) -> Got:
+    def request(self, method: str, path: str, body: JSON = None) -> GatewayResponse:
         return self.wait_for(self.house.request(method, f"/v1{path}", body))
 
-    def request_successfully(self, method: str, path: str, body: JSON = None) -> Got:
+    def request_successfully(self, method: str, path: str, body: JSON = None) -> GatewayResponse:
         response = self.request(method, path, body)
         assert response.status == 200, (response.text, body)
         return response
@@ -74,10 +74,10 @@ def gateway_in_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate
     async def run_gateway(folder: Path) -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         stop_callbacks.append(lambda: loop.call_soon_threadsafe(stop.set))
-        simulator = await start(service=Service(seed=1, max_kept_requests=50))
+        simulator = await start_simulator(service=Service(seed=1, max_kept_requests=50))
         try:
             limits = {"requests_per_hour": 10**6}
-            async with open_house(folder, simulator.url, limits=limits) as gateway:
+            async with open_gateway(folder, simulator.url, limits=limits) as gateway:
                 ready.set_result(GatewayInThread(gateway, simulator.service, loop))
                 await stop.wait()
         except BaseException as error:

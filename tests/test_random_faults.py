@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from gateway.simulator import Service
 from tests.journal_check import check_journal
-from tests.operator_commands import eventually
+from tests.operator_commands import wait_until_async
 from tests.recording_service import (
     BEHAVIOURS,
     PlannedFault,
@@ -27,8 +27,8 @@ from tests.recording_service import (
     RecordingService,
     open_recording_service,
 )
-from tests.running_gateway import House, open_house
-from tests.sockets import until
+from tests.running_gateway import GatewayUnderTest, open_gateway
+from tests.sockets import wait_until
 from tests.state import stored_writes
 from tests.test_upstream_faults import (
     KINDS,
@@ -78,7 +78,7 @@ async def run_cases_with_random_faults(
     setup.judge.weather = build_random_faults(seed)
     await gather_limited([case.send_request(setup, tries) for case in cases])
     setup.judge.weather = lambda _heard: None
-    await until(lambda: setup.judge.is_idle)
+    await wait_until(lambda: setup.judge.is_idle)
     await check_journal(setup.house.settings, setup.judge)
     setup.ticks.ahead_seconds += 60
     for _ in range(12):
@@ -161,7 +161,7 @@ async def test_writes_in_flight_at_a_service_crash_are_executed_once(
             asyncio.ensure_future(setup.house.request("POST", "/v1/recipients", build_person(name)))
             for name in names
         ]
-        await until(lambda: not setup.judge.faults)
+        await wait_until(lambda: not setup.judge.faults)
         await setup.judge.close()
         assert {response.status for response in await asyncio.gather(*first)} == {500}
         await check_journal(setup.house.settings, setup.judge)
@@ -174,7 +174,7 @@ async def test_writes_in_flight_at_a_service_crash_are_executed_once(
             ).status == 200
 
         for name in names:
-            await eventually(partial(is_made, name))
+            await wait_until_async(partial(is_made, name))
         counts = [
             len(setup.judge.list_executed_writes("POST", "/v1/recipients", about=name))
             for name in names
@@ -210,7 +210,7 @@ def create_server_context(folder: Path, begins: timedelta, ends: timedelta) -> s
     return context
 
 
-async def check_certificate_is_refused(gateway: House, judge: RecordingService) -> None:
+async def check_certificate_is_refused(gateway: GatewayUnderTest, judge: RecordingService) -> None:
     response = await gateway.request("POST", "/v1/recipients", build_person("tls"))
     assert (response.status, response.body["errors"][0]["code"]) == (500, "internal_server_error")
     assert judge.requests == []
@@ -224,5 +224,5 @@ async def test_untrusted_or_expired_certificate_gets_no_request(
 ) -> None:
     context = create_server_context(tmp_path, timedelta(days=-2), ends)
     async with open_recording_service(Service(seed=1), context) as judge:
-        async with open_house(tmp_path, judge.url) as gateway:
+        async with open_gateway(tmp_path, judge.url) as gateway:
             await check_certificate_is_refused(gateway, judge)

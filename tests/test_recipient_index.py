@@ -28,8 +28,8 @@ from gateway.simulator.http_handler import RequestHandler
 from gateway.simulator.state import Recipient
 from gateway.storage import Tenant, open_store
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
-from tests.operator_commands import eventually, post
-from tests.running_gateway import KEY, open_house
+from tests.operator_commands import open_operated_gateway, wait_until_async
+from tests.running_gateway import KEY, open_gateway
 from tests.signed_requests import CLIENT
 from tests.test_recipient_lists import (
     PATH,
@@ -244,7 +244,7 @@ async def test_journal_reports_changes_to_other_processes(tmp_path: Path) -> Non
         assert (await made.house.request("POST", path, WALLET)).status == 200
         assert await elsewhere() == {recipient.id}
         assert not await another()
-        await eventually(lambda: _has_no_changes(elsewhere), seconds=30)
+        await wait_until_async(lambda: _has_no_changes(elsewhere), seconds=30)
 
 
 async def _has_no_changes(elsewhere: RemoteChanges) -> bool:
@@ -261,7 +261,7 @@ async def test_change_by_one_process_is_in_the_next_list_of_another(
     state_section = {"url": postgres.url, "encryption_key_file": str(postgres.encryption_key_file)}
     async with (
         serve_handler(_build_undated_service(service)) as url,
-        open_house(tmp_path, url, state=state_section, lists={"index": True}) as gateway,
+        open_gateway(tmp_path, url, state=state_section, lists={"index": True}) as gateway,
         run_gateway(gateway.settings) as running,
     ):
         first, second = (
@@ -301,7 +301,7 @@ async def test_query_of_the_service_takes_one_call(warm_index: GatewayAndService
 
 
 async def test_index_drop_command_drops_the_index_of_a_running_gateway(tmp_path: Path) -> None:
-    async with post(tmp_path, seconds=30) as setup:
+    async with open_operated_gateway(tmp_path, seconds=30) as setup:
         setup.service.seed_recipients(600, seed=7)
         assert setup.gateway.settings.lists.index, "on unless it is switched off"
 
@@ -319,7 +319,7 @@ async def test_index_drop_command_drops_the_index_of_a_running_gateway(tmp_path:
         async def is_dropped() -> bool:
             return await count_list_calls() > MAX_CALLS
 
-        await eventually(is_dropped, seconds=30)
+        await wait_until_async(is_dropped, seconds=30)
         assert await count_list_calls() <= MAX_CALLS
         output = await setup.run_command("index", "drop", "--environment", "sandbox")
         assert "every merchant, sandbox" in output.output

@@ -24,11 +24,11 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from gateway.simulator import Fault, Service, Switches
+from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.simulator.http_handler import RequestHandler
 from gateway.simulator.listing import list_recipients as service_list
 from gateway.simulator.state import Recipient
-from tests.running_gateway import Got, House, open_house
+from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,12 +42,12 @@ PATH = "/v1/recipients"
 class GatewayAndService:
     """A gateway, the service behind it, and the words that this client has set through it."""
 
-    house: House
+    house: GatewayUnderTest
     service: Service
     status_overrides: dict[str, str] = field(default_factory=dict)
     lists_archived: bool = False
 
-    async def list_recipients(self, **query: Any) -> Got:
+    async def list_recipients(self, **query: Any) -> GatewayResponse:
         target = "&".join(f"{name}={quote(str(value))}" for name, value in query.items())
         return await self.house.request("GET", f"{PATH}?{target}")
 
@@ -68,11 +68,11 @@ class GatewayAndService:
         ]
 
 
-def extract_ids(response: Got) -> list[str]:
+def extract_ids(response: GatewayResponse) -> list[str]:
     return [row["id"] for row in response.body["recipients"]]
 
 
-def is_internal(response: Got) -> bool:
+def is_internal(response: GatewayResponse) -> bool:
     return response.status == 500 and response.body["errors"][0]["code"] == "internal_server_error"
 
 
@@ -106,11 +106,11 @@ async def open_gateway_and_service(
     index: bool = False,
     **switches: Any,
 ) -> AsyncIterator[GatewayAndService]:
-    service = Service(seed=1, options=Switches(**switches))
+    service = Service(seed=1, options=ServiceOptions(**switches))
     service.seed_recipients(seeded, seed=7)
     async with (
         serve_handler((handle or (lambda its: RequestHandler(its).handle))(service)) as url,
-        open_house(folder, url, lists={"index": index}, upstream=LONG_TIMEOUT) as gateway,
+        open_gateway(folder, url, lists={"index": index}, upstream=LONG_TIMEOUT) as gateway,
     ):
         yield GatewayAndService(gateway, service, lists_archived=service.options.lists_archived)
 
@@ -755,13 +755,13 @@ async def open_gateway_with_unusual_service(
     refuses_above: int = 10**9,
     **switches: Any,
 ) -> AsyncIterator[GatewayAndService]:
-    service = Service(seed=1, options=Switches(**switches))
+    service = Service(seed=1, options=ServiceOptions(**switches))
     service.seed_recipients(320, seed=7)
     odd = UnusualListService(
         service, lambda query, body: answer(service, query, body), refuses_above
     )
     lists = {"index": index}
-    async with serve_handler(odd.handle) as url, open_house(folder, url, lists=lists) as gateway:
+    async with serve_handler(odd.handle) as url, open_gateway(folder, url, lists=lists) as gateway:
         yield GatewayAndService(gateway, service)
 
 
@@ -882,7 +882,7 @@ async def test_changes_during_a_scan_do_not_lose_rows(tmp_path: Path, seed: int)
     """Every answer has each recipient once that existed during the whole scan."""
     dice = random.Random(seed)
     changes: list[Callable[[], None]] = []
-    service = Service(seed=1, options=Switches(max_page_size=50))
+    service = Service(seed=1, options=ServiceOptions(max_page_size=50))
     stable_ids = {
         recipient.id
         for recipient in service.seed_recipients(400, seed=7)
@@ -906,7 +906,7 @@ async def test_changes_during_a_scan_do_not_lose_rows(tmp_path: Path, seed: int)
 
     async with (
         serve_handler(handle) as url,
-        open_house(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
+        open_gateway(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
     ):
         made, complete = GatewayAndService(gateway, service), 0
         for _ in range(12):
@@ -923,7 +923,7 @@ async def test_changes_during_a_scan_do_not_lose_rows(tmp_path: Path, seed: int)
 
 async def test_deletion_and_creation_between_pages_do_not_lose_rows(tmp_path: Path) -> None:
     """The count is unchanged, but the rows after the deleted one move."""
-    service = Service(seed=1, options=Switches(max_page_size=50))
+    service = Service(seed=1, options=ServiceOptions(max_page_size=50))
     created = sorted(service.seed_recipients(200, seed=7), key=lambda value: value.created_at)
     for entry in created:
         entry.status = "active"
@@ -941,7 +941,7 @@ async def test_deletion_and_creation_between_pages_do_not_lose_rows(tmp_path: Pa
 
     async with (
         serve_handler(handle) as url,
-        open_house(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
+        open_gateway(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
     ):
         listed = await GatewayAndService(gateway, service).load_ids(orderBy="city", pageSize=1000)
     assert {entry.id for entry in created[1:]} <= set(listed)
@@ -950,7 +950,7 @@ async def test_deletion_and_creation_between_pages_do_not_lose_rows(tmp_path: Pa
 async def test_constantly_changing_list_is_an_internal_error(
     tmp_path: Path,
 ) -> None:
-    service = Service(seed=1, options=Switches(max_page_size=50))
+    service = Service(seed=1, options=ServiceOptions(max_page_size=50))
     made = [
         recipient for recipient in service.seed_recipients(200, seed=7) if not recipient.is_archived
     ]
@@ -962,7 +962,7 @@ async def test_constantly_changing_list_is_an_internal_error(
 
     async with (
         serve_handler(handle) as url,
-        open_house(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
+        open_gateway(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
     ):
         assert is_internal(
             await GatewayAndService(gateway, service).list_recipients(orderBy="city")
@@ -970,7 +970,7 @@ async def test_constantly_changing_list_is_an_internal_error(
 
 
 async def test_scan_with_a_failed_page_is_an_internal_error(tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(max_page_size=50))
+    service = Service(seed=1, options=ServiceOptions(max_page_size=50))
     service.seed_recipients(300, seed=7)
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -980,7 +980,7 @@ async def test_scan_with_a_failed_page_is_an_internal_error(tmp_path: Path) -> N
 
     async with (
         serve_handler(handle) as url,
-        open_house(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
+        open_gateway(tmp_path, url, lists=WITHOUT_INDEX) as gateway,
     ):
         assert is_internal(
             await GatewayAndService(gateway, service).list_recipients(orderBy="city")

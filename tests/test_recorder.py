@@ -24,7 +24,7 @@ from gateway.config.settings import ConfigurationError, Recording
 from gateway.migration.recorder import MAX_EXCHANGE_BYTES, RecordedExchange, Recorder
 from gateway.migration.rotating_file import RotatingFile, list_recordings
 from gateway.observability import metrics
-from gateway.simulator import Service, ServiceCredentials, start
+from gateway.simulator import Service, ServiceCredentials, start_simulator
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,
@@ -41,8 +41,8 @@ from tests.canaries import (
 from tests.gateway.compare.fake_services import build_comparison_report
 from tests.metrics_scrape import fetch_metrics, measure_increase
 from tests.operator_commands import run_command
-from tests.payouts import open_town, payment_ids
-from tests.running_gateway import House, import_lines
+from tests.payouts import load_payment_ids, open_gateway_and_service
+from tests.running_gateway import GatewayUnderTest, import_api_keys
 from tests.test_secrets_in_logs import MALFORMED
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -58,12 +58,12 @@ KEY_LINE = {
 
 
 @asynccontextmanager
-async def open_recording_gateway(folder: Path, **recording: Any) -> AsyncIterator[House]:
+async def open_recording_gateway(folder: Path, **recording: Any) -> AsyncIterator[GatewayUnderTest]:
     """A gateway that records into ``tape``, asked by the merchant of the canaries."""
     service = Service(credentials=[ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")])
     settings = {"recording": {"directory": str(folder / "tape"), **recording}}
-    async with open_town(folder, service, **settings) as (gateway, _):
-        await import_lines(gateway.settings, [KEY_LINE])
+    async with open_gateway_and_service(folder, service, **settings) as (gateway, _):
+        await import_api_keys(gateway.settings, [KEY_LINE])
         gateway.api_key = API_KEY
         yield gateway
 
@@ -72,10 +72,10 @@ def read_recordings(folder: Path) -> str:
     return "".join(path.read_text("utf-8") for path in list_recordings(folder / "tape"))
 
 
-async def create_objects(gateway: House) -> Objects:
+async def create_objects(gateway: GatewayUnderTest) -> Objects:
     created = (await gateway.request("POST", "/v1/recipients", PERSON)).body["recipient"]["id"]
     batch = (await gateway.request("POST", "/v1/batches", build_batch(created))).body["batch"]["id"]
-    return Objects(created, batch, (await payment_ids(gateway, batch))[0])
+    return Objects(created, batch, (await load_payment_ids(gateway, batch))[0])
 
 
 def build_body_arguments(body: Any) -> dict[str, Any]:
@@ -144,11 +144,13 @@ async def test_vocabulary_words_are_recorded_unchanged(tmp_path: Path) -> None:
         "accounts": {"paypal": {"address": "ada@example.com"}},
     }
     person = {**PERSON, "payout": payout}
-    async with open_town(tmp_path, service, recording=recording, vocabulary=VOCABULARY) as (
+    async with open_gateway_and_service(
+        tmp_path, service, recording=recording, vocabulary=VOCABULARY
+    ) as (
         gateway,
         _,
     ):
-        await import_lines(gateway.settings, [KEY_LINE])
+        await import_api_keys(gateway.settings, [KEY_LINE])
         gateway.api_key = API_KEY
         created = (await gateway.request("POST", "/v1/recipients", person)).body["recipient"]["id"]
         batch = (await gateway.request("POST", "/v1/batches", build_batch(created))).body["batch"][
@@ -211,7 +213,8 @@ async def test_replayed_recording_shows_no_difference_of_equal_services(
     # Whoever is recorded is somebody else at the service: ids are found again by their answers.
     keys = [ServiceCredentials("A", "S", "demo", api_key="one-api-key")]
     faces = [
-        await start(service=Service(credentials=keys, seed=7), legacy_port=0) for _ in range(2)
+        await start_simulator(service=Service(credentials=keys, seed=7), legacy_port=0)
+        for _ in range(2)
     ]
     try:
         urls = [simulator.legacy.url for simulator in faces if simulator.legacy]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.operator_commands import Post, post
-from tests.payouts import make_batch, make_recipient, payment_ids
+from tests.operator_commands import OperatedGateway, open_operated_gateway
+from tests.payouts import create_batch, create_recipient, load_payment_ids
 
 RECIPIENT_BODY = {
     "type": "individual",
@@ -78,11 +78,11 @@ def build_refusal(*codes: str) -> bytes:
     return json.dumps({"ok": False, "errors": errors}).encode()
 
 
-async def prepare_request(setup: Post, write: str) -> tuple[str, str, Any]:
+async def prepare_request(setup: OperatedGateway, write: str) -> tuple[str, str, Any]:
     """The request, on objects made for it."""
-    recipient = await make_recipient(setup.gateway)
-    batch = await make_batch(setup.gateway, recipient, "10.00")
-    (payment,) = await payment_ids(setup.gateway, batch)
+    recipient = await create_recipient(setup.gateway)
+    batch = await create_batch(setup.gateway, recipient, "10.00")
+    (payment,) = await load_payment_ids(setup.gateway, batch)
     method, path, body, _ = WRITES[write]
     if write == "add payment":
         body = {"recipient": {"id": recipient}, "sourceAmount": "11.00"}
@@ -94,7 +94,7 @@ async def prepare_request(setup: Post, write: str) -> tuple[str, str, Any]:
 @pytest.mark.parametrize("write", WRITES)
 async def test_write_is_refused_if_every_code_blames_the_client(write: str, tmp_path: Path) -> None:
     """As the contract's table has it: nothing is in doubt, and the same request can be made again."""
-    async with post(tmp_path, inferred=True) as setup:
+    async with open_operated_gateway(tmp_path, inferred=True) as setup:
         request = await prepare_request(setup, write)
         sent = WRITES[write][3]
         for code, status in STATUS_BY_CODE.items():
@@ -128,7 +128,7 @@ UNPROVEN_BODIES = {
 async def test_write_is_in_doubt_if_any_code_proves_nothing(
     write: str, body: bytes, tmp_path: Path
 ) -> None:
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         request = await prepare_request(setup, write)
         setup.add_fault(request[0], WRITES[write][3], status=200, body=body, executes=True)
         response = await setup.gateway.request(*request)
@@ -146,8 +146,8 @@ async def test_write_is_in_doubt_if_any_code_proves_nothing(
 
 @pytest.mark.parametrize("code", STATUS_BY_CODE)
 async def test_read_is_answered_with_the_error_of_its_code(code: str, tmp_path: Path) -> None:
-    async with post(tmp_path) as setup:
-        recipient = await make_recipient(setup.gateway)
+    async with open_operated_gateway(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
         path = f"/v1/recipients/{recipient}"
         setup.add_fault("GET", "/v1/recipients/*", status=200, body=build_refusal(code), times=9)
         response = await setup.gateway.request("GET", path)
@@ -156,8 +156,8 @@ async def test_read_is_answered_with_the_error_of_its_code(code: str, tmp_path: 
 
 @pytest.mark.parametrize("body", UNPROVEN_BODIES.values(), ids=UNPROVEN_BODIES)
 async def test_read_without_known_code_is_an_internal_error(body: bytes, tmp_path: Path) -> None:
-    async with post(tmp_path) as setup:
-        recipient = await make_recipient(setup.gateway)
+    async with open_operated_gateway(tmp_path) as setup:
+        recipient = await create_recipient(setup.gateway)
         setup.add_fault("GET", "/v1/recipients/*", status=200, body=body, times=9)
         response = await setup.gateway.request("GET", f"/v1/recipients/{recipient}")
         assert (response.status, response.body["errors"][0]["code"]) == (

@@ -11,11 +11,18 @@ import pytest
 
 from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
-from gateway.simulator import Fault, Service, Switches, start
+from gateway.simulator import Fault, Service, ServiceOptions, start_simulator
 from gateway.storage.key_file import add_key
-from tests.operator_commands import LOST, disable_immediate_read
-from tests.payouts import make_batch, make_recipient
-from tests.running_gateway import KEY, Got, House, import_lines, open_house, settings_for
+from tests.operator_commands import RESPONSE_LOST, disable_immediate_read
+from tests.payouts import create_batch, create_recipient
+from tests.running_gateway import (
+    KEY,
+    GatewayResponse,
+    GatewayUnderTest,
+    build_settings,
+    import_api_keys,
+    open_gateway,
+)
 from tests.test_complete_payout import COMBINATIONS, NormalizedSession, run_payout
 
 
@@ -26,10 +33,12 @@ class RestartingGateway:
         self.settings = settings
         self.openings = 0
 
-    async def request(self, method: str, path: str, body: Any = None) -> Got:
+    async def request(self, method: str, path: str, body: Any = None) -> GatewayResponse:
         self.openings += 1
         async with run_gateway(self.settings) as running, aiohttp.ClientSession() as session:
-            return await House(running, self.settings, session).request(method, path, body)
+            return await GatewayUnderTest(running, self.settings, session).request(
+                method, path, body
+            )
 
 
 @pytest.mark.parametrize("kind", COMBINATIONS, ids=json.dumps)
@@ -38,18 +47,18 @@ async def test_payout_is_answered_alike_with_restarts_between_steps(
 ) -> None:
     said: list[list[str]] = []
     for name in ("once", "again"):
-        service = Service(options=Switches(**kind, processing_seconds=1), seed=1)
-        simulator = await start(service=service)
+        service = Service(options=ServiceOptions(**kind, processing_seconds=1), seed=1)
+        simulator = await start_simulator(service=service)
         folder = tmp_path / name
         folder.mkdir()
         try:
             if name == "once":
-                async with open_house(folder, simulator.url) as gateway:
+                async with open_gateway(folder, simulator.url) as gateway:
                     told = NormalizedSession(gateway)
                     await run_payout(told)
             else:
-                settings = settings_for(folder, simulator.url)
-                await import_lines(settings, [KEY])
+                settings = build_settings(folder, simulator.url)
+                await import_api_keys(settings, [KEY])
                 restarted = RestartingGateway(settings)
                 told = NormalizedSession(restarted)  # type: ignore[arg-type]
                 await run_payout(told)
@@ -66,24 +75,24 @@ async def test_retry_is_recognized_after_key_file_lines_are_reordered(
 ) -> None:
     """The last one encrypts: to have another do so again, its line is moved."""
     service = Service(seed=1)
-    simulator = await start(service=service)
+    simulator = await start_simulator(service=service)
     try:
-        async with open_house(tmp_path, simulator.url) as gateway:
-            recipient = await make_recipient(gateway)
-            batch = await make_batch(gateway, recipient, "5.00")
+        async with open_gateway(tmp_path, simulator.url) as gateway:
+            recipient = await create_recipient(gateway)
+            batch = await create_batch(gateway, recipient, "5.00")
             add_key(gateway.settings.state.encryption_key_file)
         requests = (
             "POST",
             f"/v1/batches/{batch}/payments",
             {"recipient": {"id": recipient}, "sourceAmount": "7.00"},
         )
-        async with open_house(tmp_path, simulator.url) as gateway:
-            service.faults.append(Fault("POST", "/v1/batches/*/payments", **LOST))
+        async with open_gateway(tmp_path, simulator.url) as gateway:
+            service.faults.append(Fault("POST", "/v1/batches/*/payments", **RESPONSE_LOST))
             with disable_immediate_read():
                 assert (await gateway.request(*requests)).status == 500
             file = gateway.settings.state.encryption_key_file
         file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
-        async with open_house(tmp_path, simulator.url) as gateway:
+        async with open_gateway(tmp_path, simulator.url) as gateway:
             assert (await gateway.request(*requests)).status == 200
             batch_body = (await gateway.request("GET", f"/v1/batches/{batch}")).body["batch"]
     finally:

@@ -22,9 +22,9 @@ from gateway.operator.retention import (
     delete_expired_signed_changes,
 )
 from gateway.simulator import Service
-from gateway.storage import Ledger, Store, Tenant, open_store
+from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.id_rows import current_ids
+from gateway.storage.id_rows import load_current_ids
 from gateway.storage.tables import (
     acts,
     journal,
@@ -41,9 +41,19 @@ from tests.gateway.storage.conftest import (  # noqa: F401 - fixtures
     sqlite,
     state,
 )
-from tests.operator_commands import Post, eventually, lose_batch_create, post
-from tests.payouts import done, make_batch, make_recipient, open_town
-from tests.running_gateway import House
+from tests.operator_commands import (
+    OperatedGateway,
+    lose_batch_create,
+    open_operated_gateway,
+    wait_until_async,
+)
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import GatewayUnderTest
 
 TENANT = Tenant("demo", "sandbox")
 MEMO = "for the operation of Ada's knee"
@@ -53,12 +63,12 @@ DEFAULT_RETENTION = Retention()
 
 @dataclass
 class GatewayWithStore:
-    house: House
+    house: GatewayUnderTest
     store: Store
 
     async def load_entries(self, batch: str) -> list[dict[str, Any]]:
-        real = (await current_ids(self.store, TENANT, [batch])).get(batch, batch)
-        found = await Ledger(self.store).load(TENANT, "payments", real)
+        real = (await load_current_ids(self.store, TENANT, [batch])).get(batch, batch)
+        found = await ObjectStateStore(self.store).load(TENANT, "payments", real)
         return list(found["entries"])
 
     async def count_rows(self, *tables: Any) -> list[int]:
@@ -76,7 +86,7 @@ class GatewayWithStore:
                 open_count = select(func.count()).where(journal.c.state.in_(("running", "done")))
                 return not await connection.scalar(open_count)
 
-        await eventually(is_idle)
+        await wait_until_async(is_idle)
 
     async def make_old(self, table: Any, *columns: str) -> None:
         async with self.store.write() as connection:
@@ -90,35 +100,35 @@ class GatewayWithStore:
 async def open_gateway_with_store(folder: Path, state: State) -> AsyncIterator[GatewayWithStore]:  # noqa: F811
     settings = {"url": state.url, "encryption_key_file": str(state.encryption_key_file)}
     async with (
-        open_town(folder, Service(seed=1), state=settings) as (gateway, _simulator),
+        open_gateway_and_service(folder, Service(seed=1), state=settings) as (gateway, _simulator),
         open_store(state) as store,
     ):
         yield GatewayWithStore(gateway, store)
 
 
-async def create_batch_by_addresses(gateway: House, *addresses: str) -> str:
+async def create_batch_by_addresses(gateway: GatewayUnderTest, *addresses: str) -> str:
     """Creates a batch that names recipients by email, so that the ledger stores their names."""
     payments = [
         {"recipient": {"email": address}, "sourceAmount": "10.00", "memo": MEMO}
         for address in addresses
     ]
     body = {"sourceCurrency": "USD", "payments": payments}
-    return str((await done(gateway, "POST", "/batches", body))["batch"]["id"])
+    return str((await request_successfully(gateway, "POST", "/batches", body))["batch"]["id"])
 
 
 # On request
 
 
 async def test_erasure_removes_personal_data_of_a_recipient(tmp_path: Path) -> None:
-    async with post(tmp_path, seconds=5) as setup, setup.open_store() as store:
+    async with open_operated_gateway(tmp_path, seconds=5) as setup, setup.open_store() as store:
         stored = GatewayWithStore(setup.gateway, store)
-        await make_recipient(setup.gateway, "ada")
-        eve = await make_recipient(setup.gateway, "eve")
+        await create_recipient(setup.gateway, "ada")
+        eve = await create_recipient(setup.gateway, "eve")
         hold = {"holdup": {"limit": 5, "active": False}}
-        await done(setup.gateway, "PATCH", f"/recipients/{eve}", {"payout": hold})
+        await request_successfully(setup.gateway, "PATCH", f"/recipients/{eve}", {"payout": hold})
         batch = await create_batch_by_addresses(setup.gateway, "ada@example.com", "eve@example.com")
         await stored.wait_until_idle()
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         entries = await stored.load_entries(batch)
         assert [entry["memo"] for entry in entries] == [MEMO, MEMO]
         assert entries[1]["recipient"]["email"] == "eve@example.com"
@@ -137,22 +147,22 @@ async def test_erasure_removes_personal_data_of_a_recipient(tmp_path: Path) -> N
             "imported 1 key",
             "erased a recipient",
         ]
-        batch_body = await done(setup.gateway, "GET", f"/batches/{batch}")
+        batch_body = await request_successfully(setup.gateway, "GET", f"/batches/{batch}")
         assert batch_body["batch"]["totalPayments"] == 2, "the batch is what it was"
 
 
 async def test_erasure_counts_answers_not_yet_delivered(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, seconds=5) as setup:
+    async with open_operated_gateway(tmp_path, seconds=5) as setup:
         setup.add_fault("POST", "/v1/recipients", close="after")
         with pytest.raises(AssertionError):
-            await make_recipient(setup.gateway, "eve")
+            await create_recipient(setup.gateway, "eve")
 
         async def is_settled() -> bool:
             return not (await setup.run_json_command("writes", "unsettled"))["writes"]
 
-        await eventually(is_settled)
+        await wait_until_async(is_settled)
         (eve,) = setup.service.find_or_create_tenant().recipients
         report = await setup.run_json_command(
             "erase", eve, "--key", await load_key_name(setup), "--yes"
@@ -160,14 +170,14 @@ async def test_erasure_counts_answers_not_yet_delivered(
         assert report["answers"] == 1
 
 
-async def load_key_name(setup: Post) -> str:
+async def load_key_name(setup: OperatedGateway) -> str:
     return str((await setup.run_json_command("keys", "list"))["keys"][0]["name"])
 
 
 async def test_deleted_recipient_stays_deleted_after_erasure(tmp_path: Path) -> None:
-    async with post(tmp_path) as setup:
-        eve = await make_recipient(setup.gateway, "eve")
-        await done(setup.gateway, "DELETE", f"/recipients/{eve}")
+    async with open_operated_gateway(tmp_path) as setup:
+        eve = await create_recipient(setup.gateway, "eve")
+        await request_successfully(setup.gateway, "DELETE", f"/recipients/{eve}")
         async with setup.open_store() as store:
             await GatewayWithStore(setup.gateway, store).wait_until_idle()
         await setup.run_command("erase", eve, "--key", await load_key_name(setup), "--yes")
@@ -176,7 +186,7 @@ async def test_deleted_recipient_stays_deleted_after_erasure(tmp_path: Path) -> 
 
 async def test_erasure_of_unknown_id_is_reported(tmp_path: Path) -> None:
     """A mistyped id must not look like a successful erasure."""
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         output = await setup.run_command(
             "erase", "R-nobody", "--key", await load_key_name(setup), "--yes"
         )
@@ -184,26 +194,26 @@ async def test_erasure_of_unknown_id_is_reported(tmp_path: Path) -> None:
 
 
 async def test_recipient_in_a_draft_is_not_erased(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as setup:
-        eve = await make_recipient(setup.gateway, "eve")
-        batch = await make_batch(setup.gateway, eve, "10.00", "20.00")
+    async with open_operated_gateway(tmp_path, inferred=False) as setup:
+        eve = await create_recipient(setup.gateway, "eve")
+        batch = await create_batch(setup.gateway, eve, "10.00", "20.00")
         body = {"payments": [{"recipient": {"id": eve}, "sourceAmount": "5.00"}]}
-        await done(setup.gateway, "PATCH", f"/batches/{batch}", body)
+        await request_successfully(setup.gateway, "PATCH", f"/batches/{batch}", body)
         async with setup.open_store() as store:
             await GatewayWithStore(setup.gateway, store).wait_until_idle()
         output = await setup.run_command(
             "erase", eve, "--key", await load_key_name(setup), "--yes", code=2
         )
         assert "draft batches contain this recipient" in output.output
-        await done(setup.gateway, "DELETE", f"/batches/{batch}")
+        await request_successfully(setup.gateway, "DELETE", f"/batches/{batch}")
         async with setup.open_store() as store:
             await GatewayWithStore(setup.gateway, store).wait_until_idle()
         await setup.run_command("erase", eve, "--key", await load_key_name(setup), "--yes")
 
 
 async def test_recipient_with_a_write_in_doubt_is_not_erased(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as setup:
-        eve = await make_recipient(setup.gateway, "eve")
+    async with open_operated_gateway(tmp_path, inferred=False) as setup:
+        eve = await create_recipient(setup.gateway, "eve")
         await lose_batch_create(setup, eve)
         output = await setup.run_command(
             "erase", eve, "--key", await load_key_name(setup), "--yes", code=2
@@ -220,8 +230,8 @@ async def test_old_journal_rows_are_deleted_except_the_latest(
     state: State,  # noqa: F811
 ) -> None:
     async with open_gateway_with_store(tmp_path, state) as setup:
-        ada = await make_recipient(setup.house)
-        await make_batch(setup.house, ada, "10.00")
+        ada = await create_recipient(setup.house)
+        await create_batch(setup.house, ada, "10.00")
         await setup.wait_until_idle()
         before = await setup.count_rows(journal, writes, journal_subjects)
         assert all(count > 1 for count in before)
@@ -237,15 +247,18 @@ async def test_old_journal_rows_are_deleted_except_the_latest(
         assert {row.undertaking for row in left} <= {newest}
         # The last row's number shows that the database is not older than the mark file.
         assert not await is_restored(setup.store, setup.house.settings.state.mark_path)
-        await make_batch(setup.house, ada, "20.00")
+        await create_batch(setup.house, ada, "20.00")
 
 
 async def test_write_in_doubt_is_never_deleted(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as setup, setup.open_store() as store:
+    async with (
+        open_operated_gateway(tmp_path, inferred=False) as setup,
+        setup.open_store() as store,
+    ):
         stored = GatewayWithStore(setup.gateway, store)
         await lose_batch_create(setup)
         # A later operation, because the last row is always kept.
-        await make_recipient(setup.gateway, "eve")
+        await create_recipient(setup.gateway, "eve")
         await stored.make_old(journal, "began_at")
         await delete_expired(store, DEFAULT_RETENTION)
         listed = await setup.run_json_command("writes", "unsettled")
@@ -257,7 +270,7 @@ async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
     state: State,  # noqa: F811
 ) -> None:
     async with open_gateway_with_store(tmp_path, state) as setup:
-        await make_recipient(setup.house, "ada")
+        await create_recipient(setup.house, "ada")
         old_batch = await create_batch_by_addresses(setup.house, "ada@example.com")
         await setup.wait_until_idle()
         await setup.make_old(remembered, "updated_at")
@@ -271,7 +284,7 @@ async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
         (new_entry,) = await setup.load_entries(new_batch)
         assert (new_entry["memo"], new_entry["recipient"]["email"]) == (MEMO, "ada@example.com")
         assert (await delete_expired(setup.store, DEFAULT_RETENTION))["texts"] == 0, "once"
-        batch_body = await done(setup.house, "GET", f"/batches/{old_batch}")
+        batch_body = await request_successfully(setup.house, "GET", f"/batches/{old_batch}")
         assert batch_body["batch"]["amount"] == "10.00"
 
 
@@ -281,7 +294,7 @@ async def test_payment_without_known_payee_does_not_block_deletion(
 ) -> None:
     async with open_gateway_with_store(tmp_path, state) as setup:
         entry = {"id": "P-1", "recipient": {}, "sourceAmount": "1.00", "memo": MEMO}
-        ledger = Ledger(setup.store)
+        ledger = ObjectStateStore(setup.store)
         await ledger.compare_and_set(TENANT, "payments", "B-1", {"entries": [entry]}, {})
         await setup.make_old(remembered, "updated_at")
         assert (await delete_expired(setup.store, DEFAULT_RETENTION))["texts"] == 1
@@ -295,12 +308,12 @@ async def test_usage_and_audit_log_have_their_own_retention(
     state: State,  # noqa: F811
 ) -> None:
     async with open_gateway_with_store(tmp_path, state) as setup:
-        await make_recipient(setup.house)
+        await create_recipient(setup.house)
 
         async def is_usage_counted() -> bool:
             return bool(await load_usage(setup.store))
 
-        await eventually(is_usage_counted)
+        await wait_until_async(is_usage_counted)
         await setup.make_old(usage, "day")
         async with setup.store.write() as connection:
             row = {"id": "1", "what": "froze", "by": "x", "merchant": "", "environment": ""}
@@ -321,10 +334,10 @@ async def test_running_gateway_deletes_expired_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.operator.retention.EVERY_SECONDS", 0.05)
-    async with post(tmp_path) as setup, setup.open_store() as store:
+    async with open_operated_gateway(tmp_path) as setup, setup.open_store() as store:
         stored = GatewayWithStore(setup.gateway, store)
-        await make_recipient(setup.gateway)
-        await make_recipient(setup.gateway, "eve")
+        await create_recipient(setup.gateway)
+        await create_recipient(setup.gateway, "eve")
         await stored.wait_until_idle()
         await stored.make_old(journal, "began_at")
         async with RetentionTask(store, DEFAULT_RETENTION):
@@ -332,7 +345,7 @@ async def test_running_gateway_deletes_expired_rows(
             async def is_deleted() -> bool:
                 return (await stored.count_rows(journal)) == [1]
 
-            await eventually(is_deleted)
+            await wait_until_async(is_deleted)
 
 
 @pytest.mark.parametrize("days", [1, 29, -1])
@@ -343,7 +356,7 @@ def test_retention_below_the_minimum_is_refused(days: int) -> None:
 
 async def test_signed_changes_are_deleted_after_a_day(state: State) -> None:  # noqa: F811
     async with open_store(state) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         for number in range(MAX_ROWS_PER_TRANSACTION + 1):
             await ledger.compare_and_set(TENANT, "signed", f"B-{number}", {"last": "a name"})
         old = update(remembered).where(remembered.c.id != "B-0")

@@ -22,7 +22,14 @@ from sqlalchemy import make_url
 
 from gateway.cli import gateway, main
 from gateway.config.settings import State
-from gateway.simulator import Fault, Service, ServiceCredentials, Simulator, Switches, start
+from gateway.simulator import (
+    Fault,
+    Service,
+    ServiceCredentials,
+    ServiceOptions,
+    Simulator,
+    start_simulator,
+)
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,
@@ -40,8 +47,8 @@ from tests.canaries import (
     list_requests,
 )
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
-from tests.processes import build_environment, command, configuration, serving
-from tests.running_gateway import House, import_lines, open_house, settings_for
+from tests.processes import build_configuration, build_environment, run_installed_command, run_serve
+from tests.running_gateway import GatewayUnderTest, build_settings, import_api_keys, open_gateway
 from tests.sockets import exchange
 
 KEY = {
@@ -59,15 +66,17 @@ STORED_CANARIES = (API_KEY, SECRET_KEY, *PERSONAL)
 @asynccontextmanager
 async def open_service(*, inferred: bool = True) -> AsyncIterator[Simulator]:
     credentials = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
-    switches = Switches(inferred=inferred, processing_seconds=60)
-    simulator = await start(service=Service(credentials=[credentials], seed=1, options=switches))
+    switches = ServiceOptions(inferred=inferred, processing_seconds=60)
+    simulator = await start_simulator(
+        service=Service(credentials=[credentials], seed=1, options=switches)
+    )
     try:
         yield simulator
     finally:
         await simulator.stop()
 
 
-async def create_objects(gateway: House) -> Objects:
+async def create_objects(gateway: GatewayUnderTest) -> Objects:
     created = await gateway.request("POST", "/v1/recipients", PERSON | {"payout": PAYOUT})
     recipient = created.body["recipient"]["id"]
     batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient))).body["batch"][
@@ -77,7 +86,7 @@ async def create_objects(gateway: House) -> Objects:
     return Objects(recipient, batch, listed.body["payments"][0]["id"])
 
 
-async def request_all_operations(gateway: House) -> None:
+async def request_all_operations(gateway: GatewayUnderTest) -> None:
     """Requests every operation except deletions, so that the data remains in the database."""
     for method, path, body in list_requests(await create_objects(gateway)):
         if method != "DELETE":
@@ -105,10 +114,10 @@ async def test_debug_log_contains_no_secrets(
 ) -> None:
     monkeypatch.setattr("tests.processes.COMMAND", [sys.executable, "-c", DEBUG_LOGGING_SCRIPT])
     async with open_service() as simulator:
-        (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
-        settings = settings_for(tmp_path, simulator.url)
-        await import_lines(settings, [KEY])
-        async with serving(tmp_path) as gateway:
+        (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
+        settings = build_settings(tmp_path, simulator.url)
+        await import_api_keys(settings, [KEY])
+        async with run_serve(tmp_path) as gateway:
             for method, path, body in list_requests(Objects("R-1", "B-1", "P-1")):
                 for fault in (None, Fault("*", "*", status=200, body=f'["{EMAIL}"]'.encode()),
                               Fault("*", "*", close="before")):  # fmt: skip
@@ -131,9 +140,9 @@ async def test_debug_log_contains_no_secrets(
 @pytest.mark.parametrize("inferred", [True, False], ids=["inferred", "documented"])
 async def test_killed_process_leaves_no_plain_text(tmp_path: Path, *, inferred: bool) -> None:
     async with open_service(inferred=inferred) as simulator:
-        (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
-        await import_lines(settings_for(tmp_path, simulator.url), [KEY])
-        async with serving(tmp_path) as gateway:
+        (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
+        await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
+        async with run_serve(tmp_path) as gateway:
             (made,) = [
                 await exchange(
                     gateway.port, _build_request("/recipients", PERSON | {"payout": PAYOUT})
@@ -184,9 +193,9 @@ async def test_postgresql_tables_contain_no_secrets(
 ) -> None:
     state = {"url": postgres.url, "encryption_key_file": postgres.encryption_key_file}
     async with open_service(inferred=False) as simulator:
-        settings = settings_for(tmp_path, simulator.url, state=state)
-        await import_lines(settings, [KEY])
-        async with open_house(tmp_path, simulator.url, state=state) as gateway:
+        settings = build_settings(tmp_path, simulator.url, state=state)
+        await import_api_keys(settings, [KEY])
+        async with open_gateway(tmp_path, simulator.url, state=state) as gateway:
             gateway.headers["X-API-Key"] = API_KEY
             await request_all_operations(gateway)
     tables = await _load_all_rows(postgres.url)
@@ -287,11 +296,11 @@ COMMANDS = [
 async def test_commands_print_no_secrets_or_personal_data(tmp_path: Path) -> None:
     path = tmp_path / "gateway.toml"
     async with open_service(inferred=False) as simulator:
-        settings = settings_for(tmp_path, simulator.url)
+        settings = build_settings(tmp_path, simulator.url)
         state = f'url = "{settings.state.url}"\nencryption_key_file = "{tmp_path}/gateway.key"'
         path.write_text(f'[environments.sandbox]\nbase_url = "{simulator.url}"\n[state]\n{state}\n')
-        await import_lines(settings, [KEY])
-        async with open_house(tmp_path, simulator.url) as http_gateway:
+        await import_api_keys(settings, [KEY])
+        async with open_gateway(tmp_path, simulator.url) as http_gateway:
             http_gateway.headers["X-API-Key"] = API_KEY
             await request_all_operations(http_gateway)
         for arguments in COMMANDS:
@@ -332,7 +341,7 @@ INVALID_INPUTS: dict[str, tuple[list[str], str]] = {
 def test_import_error_does_not_repeat_the_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], stdin: str
 ) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:1"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:1"))
     code, output = run_main(arguments, stdin, tmp_path, monkeypatch)
     assert code == 2
     assert len(output.splitlines()) == 1, output
@@ -381,7 +390,7 @@ def test_configuration_error_contains_no_secrets(
 )
 def test_startup_error_contains_no_secrets(tmp_path: Path, name: str) -> None:
     (tmp_path / "gateway.toml").write_text(CONFIGURATIONS[name])
-    result = command("serve", folder=tmp_path)
+    result = run_installed_command("serve", folder=tmp_path)
     assert result.returncode == 2, result.stderr
     assert "Traceback" not in result.stderr
     assert_no_canary(result.stdout + result.stderr)
@@ -391,8 +400,8 @@ def test_startup_error_contains_no_secrets(tmp_path: Path, name: str) -> None:
 
 
 async def test_admin_port_discloses_no_secrets(tmp_path: Path) -> None:
-    async with open_service() as simulator, open_house(tmp_path, simulator.url) as gateway:
-        await import_lines(gateway.settings, [KEY])
+    async with open_service() as simulator, open_gateway(tmp_path, simulator.url) as gateway:
+        await import_api_keys(gateway.settings, [KEY])
         gateway.headers["X-API-Key"] = API_KEY
         await request_all_operations(gateway)
         for path in (

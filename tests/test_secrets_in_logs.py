@@ -20,7 +20,7 @@ from urllib.parse import quote
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Fault, Service, ServiceCredentials, Simulator, start
+from gateway.simulator import Fault, Service, ServiceCredentials, Simulator, start_simulator
 from tests.canaries import (
     ACCESS_KEY,
     API_KEY,
@@ -38,10 +38,10 @@ from tests.canaries import (
     build_batch,
     list_requests,
 )
-from tests.processes import Process, configuration, serving
-from tests.running_gateway import import_lines, settings_for
+from tests.processes import Process, build_configuration, run_serve
+from tests.running_gateway import build_settings, import_api_keys
 from tests.signed_requests import SigningClient
-from tests.sockets import RawResponse, assert_legacy, exchange, open_connection, until
+from tests.sockets import RawResponse, assert_legacy, exchange, open_connection, wait_until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -91,7 +91,7 @@ SEEDS: Iterator[int] = iter(range(100_000))
 @asynccontextmanager
 async def open_gateway_process(folder: Path) -> AsyncIterator[GatewayProcessUnderTest]:
     pair = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
-    simulator = await start(service=Service(credentials=[pair], seed=1))
+    simulator = await start_simulator(service=Service(credentials=[pair], seed=1))
     key = {
         "merchant": "canary",
         "environment": "sandbox",
@@ -102,12 +102,12 @@ async def open_gateway_process(folder: Path) -> AsyncIterator[GatewayProcessUnde
     }
     # The circuit breaker is off, so that each request meets its fault.
     upstream = "[upstream]\ntimeout_seconds = 0.5\nbreaker_failures = 0"
-    text = configuration(simulator.url, upstream)
+    text = build_configuration(simulator.url, upstream)
     (folder / "gateway.toml").write_text(text)
     wrong = key | {"api_key": "a-key-of-a-wrong-pair", "merchant": "other", "name": "wrong"}
     wrong |= {"access_key": "REFUSEDACCESSKEY", "secret_key": "refused-secret-key"}
-    await import_lines(settings_for(folder, simulator.url), [key, wrong])
-    async with serving(folder) as gateway:
+    await import_api_keys(build_settings(folder, simulator.url), [key, wrong])
+    async with run_serve(folder) as gateway:
         yield GatewayProcessUnderTest(gateway, simulator)
         assert await gateway.stop() == 0
     await simulator.stop()
@@ -431,7 +431,7 @@ async def test_signed_request_logs_no_secrets_or_signature(
     answer, made = await send_signed(gateway_process, method, target, body, *spoil, **who)
     # A service may look at the Content-Type, which is an IBAN here, before anything else.
     assert answer.status in ((status, 400) if body and status in (200, 404) else (status,))
-    await until(lambda: bool(gateway_process.read_new_log()))
+    await wait_until(lambda: bool(gateway_process.read_new_log()))
     logged = gateway_process.read_new_log()
     assert "CANARYUNKNOWNKEY" not in logged
     assert made not in logged
@@ -451,7 +451,7 @@ async def test_request_id_containing_the_signature_is_not_logged(
     )
     assert answer is not None
     assert answer.status == 200
-    await until(lambda: bool(gateway_process.read_new_log()))
+    await wait_until(lambda: bool(gateway_process.read_new_log()))
     assert given not in gateway_process.read_new_log()
 
 
@@ -465,7 +465,7 @@ async def test_service_fault_at_the_signed_interface_logs_no_secrets(
         data = build_signed_request(method, f"/v1/recipients?{CANARY_QUERY}")
         async with await open_connection(gateway_process.gateway.port) as connection:
             await connection.send(data)
-            await until(lambda begun=begun: len(gateway_process.gateway.parse_log()) > begun)
+            await wait_until(lambda begun=begun: len(gateway_process.gateway.parse_log()) > begun)
         assert extract_signature(data) not in gateway_process.read_new_log()
     assert_log_has_no_canary(gateway_process)
 

@@ -10,10 +10,10 @@ from typing import Any
 from gateway.config.settings import Comparing
 from tests.gateway.compare.fake_services import PlannedResponse, ReceivedRequest
 from tests.gateway.compare.fake_services import open_fake_service as open_service
-from tests.legacy_and_current import NAME, GatewayBetween
-from tests.legacy_and_current import open_valley as open_any
-from tests.operator_commands import eventually
-from tests.payouts import done, make_batch, make_recipient
+from tests.legacy_and_current import KEY_NAME, GatewayBetween
+from tests.legacy_and_current import open_gateway_between as open_any
+from tests.operator_commands import wait_until_async
+from tests.payouts import create_batch, create_recipient, request_successfully
 
 
 def open_comparing_gateway(folder: Path, **more: Any) -> Any:
@@ -25,7 +25,7 @@ def open_comparing_gateway(folder: Path, **more: Any) -> Any:
 
 async def start_comparing(setup: GatewayBetween, path: str = "/v1/profile/balances") -> None:
     """Switches the key, and waits until both services are called."""
-    await setup.run_command("modes", "set", "--key", NAME, "compare", "--yes")
+    await setup.run_command("modes", "set", "--key", KEY_NAME, "compare", "--yes")
 
     async def are_both_called() -> bool:
         legacy, current = setup.count_legacy_calls(), setup.count_current_calls()
@@ -33,7 +33,7 @@ async def start_comparing(setup: GatewayBetween, path: str = "/v1/profile/balanc
         await asyncio.sleep(0.05)
         return setup.count_legacy_calls() > legacy and setup.count_current_calls() > current
 
-    await eventually(are_both_called)
+    await wait_until_async(are_both_called)
 
 
 async def load_report(setup: GatewayBetween, *words: str) -> Any:
@@ -69,7 +69,7 @@ async def wait_for_count(
         counts = {item["operation"]: item[what] for item in found[0]["operations"]}
         return counts.get(operation, 0) >= number
 
-    await eventually(has_count)
+    await wait_until_async(has_count)
     return found[0]
 
 
@@ -77,10 +77,10 @@ async def test_current_service_answers_and_legacy_service_is_compared(
     tmp_path: Path,
 ) -> None:
     async with open_comparing_gateway(tmp_path) as setup:
-        recipient = await make_recipient(setup.house)
+        recipient = await create_recipient(setup.house)
         await start_comparing(setup)
         for _ in range(3):
-            await done(setup.house, "GET", f"/recipients/{recipient}")
+            await request_successfully(setup.house, "GET", f"/recipients/{recipient}")
         report = await wait_for_count(setup, "read_recipient", 3)
         assert [
             difference
@@ -96,7 +96,7 @@ async def test_legacy_service_answers_if_configured(tmp_path: Path) -> None:
     async with open_comparing_gateway(tmp_path, apart=True, sections=sections) as setup:
         assert Comparing().answers == "legacy"
         await start_comparing(setup)
-        created = await make_recipient(setup.house)
+        created = await create_recipient(setup.house)
         assert created in setup.legacy.find_or_create_tenant().recipients
         assert created not in setup.current.find_or_create_tenant().recipients
         assert (await setup.house.ask("GET", f"/v1/recipients/{created}")).status == 200
@@ -115,10 +115,10 @@ async def test_legacy_service_answers_if_configured(tmp_path: Path) -> None:
 
 async def test_differences_are_counted_by_field_without_values(tmp_path: Path) -> None:
     async with open_comparing_gateway(tmp_path) as setup:
-        recipient = await make_recipient(setup.house)
+        recipient = await create_recipient(setup.house)
         await setup.directly("PATCH", f"/v1/recipients/{recipient}", {"status": "disabled"})
         await start_comparing(setup)
-        await done(setup.house, "GET", f"/recipients/{recipient}")
+        await request_successfully(setup.house, "GET", f"/recipients/{recipient}")
         told = await wait_for_count(setup, "read_recipient", 1)
         (found,) = [
             difference
@@ -144,10 +144,12 @@ async def test_differences_are_counted_by_field_without_values(tmp_path: Path) -
         )
         below = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
         assert below["unexplained"] == explained["unexplained"]
-        forgot = await setup.says("compare", "report", "--forget", "--key", NAME, "--yes")
-        assert forgot.startswith(f"Reset the comparison statistics of key {NAME};")
+        forgot = await setup.says("compare", "report", "--forget", "--key", KEY_NAME, "--yes")
+        assert forgot.startswith(f"Reset the comparison statistics of key {KEY_NAME};")
         assert json.loads((await asyncio.to_thread(_run_json_report, setup)).stdout) == {"keys": []}
-        again = await setup.says("compare", "report", "--forget", "--key", NAME, "--yes", code=2)
+        again = await setup.says(
+            "compare", "report", "--forget", "--key", KEY_NAME, "--yes", code=2
+        )
         assert "nothing was compared for a key of this name" in again
 
 
@@ -167,13 +169,13 @@ async def test_transient_difference_is_not_counted(tmp_path: Path) -> None:
             async with open_comparing_gateway(
                 tmp_path, sections={"environments": environments}
             ) as setup:
-                await setup.says("modes", "set", "--key", NAME, "compare", "--yes")
+                await setup.says("modes", "set", "--key", KEY_NAME, "compare", "--yes")
 
                 async def is_compared() -> bool:
                     await setup.house.ask("GET", "/v1/profile/balances")
                     return len(legacy.requests) > 1
 
-                await eventually(is_compared)
+                await wait_until_async(is_compared)
                 report = await wait_for_count(setup, "read_balances", 1)
                 assert report["differences"] == []
 
@@ -192,13 +194,13 @@ async def test_client_does_not_wait_for_the_compared_service(tmp_path: Path) -> 
         async with open_comparing_gateway(
             tmp_path, legacy_url=legacy.url, sections=sections
         ) as setup:
-            await setup.says("modes", "set", "--key", NAME, "compare", "--yes")
+            await setup.says("modes", "set", "--key", KEY_NAME, "compare", "--yes")
 
             async def has_waiting() -> bool:
                 assert (await setup.house.ask("GET", "/v1/profile/balances")).status == 200
                 return bool(waiting)
 
-            await eventually(has_waiting)
+            await wait_until_async(has_waiting)
             statuses = [
                 (await setup.house.ask("GET", "/v1/profile/balances")).status for _ in range(20)
             ]
@@ -228,11 +230,11 @@ async def test_failure_of_the_compared_service_is_no_difference(tmp_path: Path) 
 async def test_writes_and_batches_of_one_service_are_not_compared(tmp_path: Path) -> None:
     async with open_comparing_gateway(tmp_path, apart=True) as setup:
         await start_comparing(setup)
-        recipient = await make_recipient(setup.house)
-        batch = await make_batch(setup.house, recipient, "10.00")
-        await done(setup.house, "GET", f"/batches/{batch}")
-        await done(setup.house, "GET", f"/batches/{batch}/summary")
-        await done(setup.house, "GET", "/batches")
+        recipient = await create_recipient(setup.house)
+        batch = await create_batch(setup.house, recipient, "10.00")
+        await request_successfully(setup.house, "GET", f"/batches/{batch}")
+        await request_successfully(setup.house, "GET", f"/batches/{batch}/summary")
+        await request_successfully(setup.house, "GET", "/batches")
         await wait_for_count(setup, "list_batches", 1)
         assert setup.asked_legacy("POST", "*") == 0
         assert setup.asked_legacy("GET", f"/v1/batches/{batch}*") == 0
@@ -243,7 +245,7 @@ async def test_sample_setting_limits_compared_requests(tmp_path: Path) -> None:
     async with open_comparing_gateway(
         tmp_path, sections={"comparing": {"sample": 0.000001}}
     ) as setup:
-        await setup.says("modes", "set", "--key", NAME, "compare", "--yes")
+        await setup.says("modes", "set", "--key", KEY_NAME, "compare", "--yes")
         await asyncio.sleep(1)
         for _ in range(20):
             assert (await setup.house.ask("GET", "/v1/profile/balances")).status == 200

@@ -13,9 +13,9 @@ import pytest_asyncio
 
 from gateway.auth.key_rows import load_listed_keys
 from gateway.auth.key_rows import revoke_key as revoke
-from gateway.simulator import Service, Switches, start
+from gateway.simulator import Service, ServiceOptions, start_simulator
 from gateway.storage import open_store
-from tests.running_gateway import KEY, House
+from tests.running_gateway import KEY, GatewayUnderTest
 from tests.signed_requests import (
     CLIENT,
     INTERNAL,
@@ -53,7 +53,7 @@ async def module_recorder() -> AsyncIterator[RawService]:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def module_gateway(
     module_recorder: RawService, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[House]:
+) -> AsyncIterator[GatewayUnderTest]:
     """One gateway for requests that do not change its state."""
     lines = {"merchant": "bolt", "api_key": "bolt", "access_key": "BOLT", "secret_key": "bolt's"}
     folder = tmp_path_factory.mktemp("standing")
@@ -73,8 +73,8 @@ def recorder(module_recorder: RawService) -> RawService:
 
 @pytest.mark.parametrize("over_query", [False, True], ids=["path", "path-and-query"])
 async def test_openssl_signatures_are_accepted(*, over_query: bool, tmp_path: Path) -> None:
-    switches = Switches(signed_target="path-and-query" if over_query else "path")
-    simulator = await start(service=Service(seed=1, clock=lambda: NOW, options=switches))
+    switches = ServiceOptions(signed_target="path-and-query" if over_query else "path")
+    simulator = await start_simulator(service=Service(seed=1, clock=lambda: NOW, options=switches))
     client = SigningClient(sign=sign_by_openssl, over_query=over_query)
     async with open_signed_gateway(tmp_path, simulator.url) as gateway:
         created = await send_raw(
@@ -97,7 +97,7 @@ async def test_openssl_signatures_are_accepted(*, over_query: bool, tmp_path: Pa
 
 
 async def test_signatures_with_and_without_query_are_accepted(
-    module_gateway: House, recorder: RawService
+    module_gateway: GatewayUnderTest, recorder: RawService
 ) -> None:
     target = f"{RECIPIENTS}?page=2&search=x"
     for client in (CLIENT, SigningClient(over_query=True)):
@@ -105,7 +105,7 @@ async def test_signatures_with_and_without_query_are_accepted(
     assert [request.target for request in recorder.requests] == [target] * 2
 
 
-async def test_changed_signed_query_is_refused(module_gateway: House) -> None:
+async def test_changed_signed_query_is_refused(module_gateway: GatewayUnderTest) -> None:
     signed = SigningClient(over_query=True).build_request("GET", f"{RECIPIENTS}?page=2")
     assert (
         extract_error(await send_raw(module_gateway, signed.replace(b"page=2", b"page=3")))
@@ -121,7 +121,7 @@ async def test_changed_signed_query_is_refused(module_gateway: House) -> None:
     [(-31, False), (-30, True), (-29, True), (0, True), (29, True), (30, True), (31, False)],
 )
 async def test_timestamp_may_be_30_seconds_off(
-    module_gateway: House, recorder: RawService, off: int, *, is_taken: bool
+    module_gateway: GatewayUnderTest, recorder: RawService, off: int, *, is_taken: bool
 ) -> None:
     answer = await send_raw(
         module_gateway,
@@ -189,7 +189,7 @@ MALFORMED_CREDENTIALS = {
 
 @pytest.mark.parametrize("headers", MALFORMED_CREDENTIALS.values(), ids=MALFORMED_CREDENTIALS)
 async def test_malformed_credentials_are_an_invalid_key(
-    module_gateway: House, recorder: RawService, headers: list[str]
+    module_gateway: GatewayUnderTest, recorder: RawService, headers: list[str]
 ) -> None:
     lines = [f"GET {RECIPIENTS} HTTP/1.1", "Host: x", *headers, "", ""]
     assert extract_error(await send_raw(module_gateway, "\r\n".join(lines).encode())) == INVALID_KEY
@@ -198,7 +198,7 @@ async def test_malformed_credentials_are_an_invalid_key(
 
 @pytest.mark.parametrize("scheme", ["SVCSIGN", "SvcSign"])
 async def test_scheme_is_case_insensitive_and_passed_on_unchanged(
-    module_gateway: House, recorder: RawService, scheme: str
+    module_gateway: GatewayUnderTest, recorder: RawService, scheme: str
 ) -> None:
     assert (
         await send_raw(module_gateway, SigningClient(scheme=scheme).build_request())
@@ -242,7 +242,7 @@ def _extract_signature(sent: bytes) -> bytes:
 
 @pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
 async def test_tampered_request_is_refused(
-    module_gateway: House, recorder: RawService, tamper: Any
+    module_gateway: GatewayUnderTest, recorder: RawService, tamper: Any
 ) -> None:
     sent = CLIENT.build_request("POST", RECIPIENTS, RECIPIENT_BODY, JSON)
     assert (await send_raw(module_gateway, sent)).status == 200
@@ -252,7 +252,7 @@ async def test_tampered_request_is_refused(
 
 
 async def test_secret_of_another_merchant_is_refused(
-    module_gateway: House, recorder: RawService
+    module_gateway: GatewayUnderTest, recorder: RawService
 ) -> None:
     for client in (
         SigningClient(access_key="BOLT"),
@@ -266,7 +266,7 @@ async def test_secret_of_another_merchant_is_refused(
     ).status == 200
 
 
-async def test_credential_refusals_are_identical(module_gateway: House) -> None:
+async def test_credential_refusals_are_identical(module_gateway: GatewayUnderTest) -> None:
     answers = [
         await send_raw(module_gateway, SigningClient(access_key="UNKNOWN").build_request()),
         await send_raw(module_gateway, SigningClient(secret_key="wrong").build_request()),
@@ -280,7 +280,7 @@ async def test_credential_refusals_are_identical(module_gateway: House) -> None:
 
 
 async def test_credentials_select_the_interface(tmp_path: Path) -> None:
-    simulator = await start(service=Service(seed=1, clock=lambda: NOW))
+    simulator = await start_simulator(service=Service(seed=1, clock=lambda: NOW))
     async with open_signed_gateway(tmp_path, simulator.url) as gateway:
         created = await gateway.request("POST", RECIPIENTS, json.loads(RECIPIENT_BODY))
         recipient_id = created.body["recipient"]["id"]
@@ -306,7 +306,7 @@ async def test_credentials_select_the_interface(tmp_path: Path) -> None:
     ],
 )
 async def test_unsigned_request_is_for_the_legacy_interface(
-    module_gateway: House, headers: list[str]
+    module_gateway: GatewayUnderTest, headers: list[str]
 ) -> None:
     lines = [f"GET {RECIPIENTS} HTTP/1.1", "Host: x", *headers, "", ""]
     answer = await send_raw(module_gateway, "\r\n".join(lines).encode())
@@ -315,7 +315,7 @@ async def test_unsigned_request_is_for_the_legacy_interface(
 
 
 async def test_request_with_both_credentials_is_for_the_signed_interface(
-    module_gateway: House, recorder: RawService
+    module_gateway: GatewayUnderTest, recorder: RawService
 ) -> None:
     api_key = f"X-API-Key: {KEY['api_key']}"
     assert (
@@ -329,7 +329,9 @@ async def test_request_with_both_credentials_is_for_the_signed_interface(
     assert len(recorder.requests) == 1
 
 
-async def test_both_interfaces_are_served_on_one_connection(module_gateway: House) -> None:
+async def test_both_interfaces_are_served_on_one_connection(
+    module_gateway: GatewayUnderTest,
+) -> None:
     legacy = f"GET /v1/nowhere HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY['api_key']}\r\n\r\n".encode()
     async with await open_connection(module_gateway.running.port) as connection:
         for data, status in (
@@ -343,7 +345,9 @@ async def test_both_interfaces_are_served_on_one_connection(module_gateway: Hous
             assert answer.status == status
 
 
-async def test_preflight_allows_signed_headers(module_gateway: House, recorder: RawService) -> None:
+async def test_preflight_allows_signed_headers(
+    module_gateway: GatewayUnderTest, recorder: RawService
+) -> None:
     asks = (
         "OPTIONS /v1/subscriptions HTTP/1.1\r\nHost: x\r\nOrigin: https://shop.example\r\n"
         "Access-Control-Request-Method: POST\r\n"
@@ -384,7 +388,7 @@ FORWARDED_TARGETS = [
 
 @pytest.mark.parametrize(("method", "target"), FORWARDED_TARGETS)
 async def test_every_path_below_v1_is_passed_on(
-    module_gateway: House, recorder: RawService, method: str, target: str
+    module_gateway: GatewayUnderTest, recorder: RawService, method: str, target: str
 ) -> None:
     body = b"" if method == "GET" else b'{"a":1}'
     assert (
@@ -409,7 +413,7 @@ UNKNOWN_TARGETS = [
 
 @pytest.mark.parametrize("target", UNKNOWN_TARGETS)
 async def test_ambiguous_path_is_not_found(
-    module_gateway: House, recorder: RawService, target: str
+    module_gateway: GatewayUnderTest, recorder: RawService, target: str
 ) -> None:
     assert (
         extract_error(
@@ -422,7 +426,7 @@ async def test_ambiguous_path_is_not_found(
 
 @pytest.mark.parametrize("target", ["v1/recipients", "*", "/v1/é", "/v1/a\0b", "/v1/a\x01b", ""])
 async def test_malformed_target_is_refused_in_legacy_form(
-    module_gateway: House, recorder: RawService, target: str
+    module_gateway: GatewayUnderTest, recorder: RawService, target: str
 ) -> None:
     answer = await send_raw(module_gateway, CLIENT.build_request("POST", target, b"{}", JSON))
     assert_legacy(answer)
@@ -434,7 +438,7 @@ async def test_malformed_target_is_refused_in_legacy_form(
     ("method", "target"), [("TRACE", RECIPIENTS), ("CONNECT", "x.example:443")]
 )
 async def test_proxy_method_is_not_passed_on(
-    module_gateway: House, recorder: RawService, method: str, target: str
+    module_gateway: GatewayUnderTest, recorder: RawService, method: str, target: str
 ) -> None:
     assert (
         extract_error(await send_raw(module_gateway, CLIENT.build_request(method, target)))
@@ -474,14 +478,14 @@ async def test_address_is_allowed_by_any_active_key_of_the_credentials(tmp_path:
     assert all("x-forwarded-for" not in request.headers for request in recorder.requests)
 
 
-async def revoke_by_name(gateway: House, name: str) -> None:
+async def revoke_by_name(gateway: GatewayUnderTest, name: str) -> None:
     async with open_store(gateway.settings.state) as store:
         await revoke(
             store, next(key.id for key in await load_listed_keys(store) if key.name == name)
         )
 
 
-async def wait_for_status(gateway: House, data: bytes, status: int) -> None:
+async def wait_for_status(gateway: GatewayUnderTest, data: bytes, status: int) -> None:
     """Waits for a status: changes by another process take effect in about two seconds."""
     for _ in range(100):
         if (await send_raw(gateway, data)).status == status:
@@ -551,7 +555,7 @@ UNKNOWN_CLIENT = SigningClient("STRANGER", "nobody here knows it")
 
 
 async def test_unknown_access_key_is_refused_by_default(
-    module_gateway: House, recorder: RawService
+    module_gateway: GatewayUnderTest, recorder: RawService
 ) -> None:
     assert (
         extract_error(await send_raw(module_gateway, UNKNOWN_CLIENT.build_request())) == INVALID_KEY

@@ -11,16 +11,22 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, Service, Simulator, Switches, payments
-from gateway.storage import Ledger, Tenant, open_store
+from gateway.simulator import Fault, Service, ServiceOptions, Simulator, payments
+from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.writes.executor import FlowExecutor
 from mappings.batch_bodies import SIGNED_ADDS
 from mappings.effects import AwaitFacts
-from tests.operator_commands import eventually, post
-from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
-from tests.running_gateway import House
+from tests.operator_commands import open_operated_gateway, wait_until_async
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import SigningClient, extract_error, send_raw
-from tests.sockets import RawResponse, open_connection, until
+from tests.sockets import RawResponse, open_connection, wait_until
 
 TENANT = Tenant("demo", "sandbox")
 CLIENT = SigningClient()
@@ -32,22 +38,26 @@ WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS = pytest.mark.parametrize(
 
 
 def build_service(*, inferred: bool) -> Service:
-    return Service(seed=1, options=Switches(inferred=inferred, processing_seconds=60))
+    return Service(seed=1, options=ServiceOptions(inferred=inferred, processing_seconds=60))
 
 
-async def send_signed(gateway: House, method: str, path: str, body: bytes = b"") -> RawResponse:
+async def send_signed(
+    gateway: GatewayUnderTest, method: str, path: str, body: bytes = b""
+) -> RawResponse:
     headers = ["Content-Type: application/json"] if body else []
     data = CLIENT.build_request(method, f"/v1{path}", body, *headers, stamp=int(time.time()))
     return await send_raw(gateway, data)
 
 
-async def start_signed(gateway: House, upstream: str) -> RawResponse:
+async def start_signed(gateway: GatewayUnderTest, upstream: str) -> RawResponse:
     return await send_signed(gateway, "POST", f"/batches/{upstream}/start-processing")
 
 
-async def load_facts(gateway: House, upstream: str, kind: str = "batch") -> dict[str, Any]:
+async def load_facts(
+    gateway: GatewayUnderTest, upstream: str, kind: str = "batch"
+) -> dict[str, Any]:
     async with open_store(gateway.settings.state) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         alias = await ledger.load(TENANT, "alias", upstream)
         return (
             alias if kind == "alias" else await ledger.load(TENANT, kind, alias.get("id", upstream))
@@ -59,16 +69,18 @@ def list_upstream_ids(simulator: Simulator) -> list[str]:
     return list(simulator.service.find_or_create_tenant().batches)
 
 
-async def edit_payment(gateway: House, batch: str, amount: str = "9.00") -> Any:
-    (payment,) = await payment_ids(gateway, batch)
+async def edit_payment(gateway: GatewayUnderTest, batch: str, amount: str = "9.00") -> Any:
+    (payment,) = await load_payment_ids(gateway, batch)
     body = {"sourceAmount": amount}
     return await gateway.request("PATCH", f"/v1/batches/{batch}/payments/{payment}", body)
 
 
-async def create_batch_of_one(gateway: House, simulator: Simulator) -> tuple[str, str, str]:
+async def create_batch_of_one(
+    gateway: GatewayUnderTest, simulator: Simulator
+) -> tuple[str, str, str]:
     """Creates a batch that pays 5.00; returns recipient, batch and the service's batch id."""
-    recipient = await make_recipient(gateway)
-    batch = await make_batch(gateway, recipient, "5.00")
+    recipient = await create_recipient(gateway)
+    batch = await create_batch(gateway, recipient, "5.00")
     (upstream,) = list_upstream_ids(simulator)
     return recipient, batch, upstream
 
@@ -77,8 +89,11 @@ async def create_batch_of_one(gateway: House, simulator: Simulator) -> tuple[str
 async def test_legacy_batch_is_started_through_the_signed_interface(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=inferred)) as (
+        gateway,
+        simulator,
+    ):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = list_upstream_ids(simulator)
         answer = await start_signed(gateway, upstream)
         assert answer.status == 200
@@ -86,7 +101,9 @@ async def test_legacy_batch_is_started_through_the_signed_interface(
         facts = await load_facts(gateway, upstream)
         assert (facts["phase"], facts["version"]) == ("sent", 2)
         assert facts["started"]
-        assert (await done(gateway, "GET", f"/batches/{batch}"))["batch"]["status"] == "processing"
+        assert (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
+            "status"
+        ] == "processing"
         retried = await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         assert (retried.status, retried.body["errors"][0]["code"]) == (406, "invalid_status")
         assert (await edit_payment(gateway, batch)).status == 406
@@ -96,9 +113,12 @@ async def test_legacy_batch_is_started_through_the_signed_interface(
 async def test_superseded_batch_is_not_started_and_its_replacement_is(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, build_service(inferred=False)) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=False)) as (
+        gateway,
+        simulator,
+    ):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
         (first,) = list_upstream_ids(simulator)
         assert (await edit_payment(gateway, batch)).status == 200
         assert (await load_facts(gateway, first, "alias"))["abandoned"]
@@ -122,11 +142,13 @@ async def test_superseded_batch_is_not_started_and_its_replacement_is(
             == calls
         )
         assert (await send_signed(gateway, "GET", f"/batch/{first}/summary")).status == 200
-        await done(gateway, "POST", f"/batches/{batch}/generate-quote")
+        await request_successfully(gateway, "POST", f"/batches/{batch}/generate-quote")
         second = list_upstream_ids(simulator)[1]
         assert (await start_signed(gateway, second)).status == 200
         assert extract_error(await start_signed(gateway, first)) == INVALID_STATUS
-        assert (await done(gateway, "GET", f"/batches/{batch}"))["batch"]["status"] == "processing"
+        assert (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
+            "status"
+        ] == "processing"
     (started,) = simulator.service.batch_starts
     assert started.batch_id == second
 
@@ -136,12 +158,12 @@ async def test_concurrent_legacy_edit_and_signed_start_have_one_winner(
     *, inferred: bool, tmp_path: Path
 ) -> None:
     service = build_service(inferred=inferred)
-    async with open_town(tmp_path, service) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        recipient = await create_recipient(gateway)
         for number in range(25):
-            batch = await make_batch(gateway, recipient, "5.00")
+            batch = await create_batch(gateway, recipient, "5.00")
             upstream = list_upstream_ids(simulator)[-1]
-            (payment,) = await payment_ids(gateway, batch)
+            (payment,) = await load_payment_ids(gateway, batch)
             service.batch_starts.clear()
 
             async def change(
@@ -176,9 +198,12 @@ async def test_concurrent_legacy_edit_and_signed_start_have_one_winner(
 async def test_legacy_edit_during_a_signed_start_is_refused(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=inferred)) as (
+        gateway,
+        simulator,
+    ):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
         upstream = list_upstream_ids(simulator)[-1]
         fault = Fault("POST", "/v1/batches/*/start-processing", delay=0.5)
         simulator.inject_fault(fault)
@@ -193,9 +218,12 @@ async def test_legacy_edit_during_a_signed_start_is_refused(
 async def test_batch_created_elsewhere_is_started_once_and_listed(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, build_service(inferred=False)) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
-        listed = await done(gateway, "GET", f"/recipients/{recipient}")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=False)) as (
+        gateway,
+        simulator,
+    ):
+        recipient = await create_recipient(gateway)
+        listed = await request_successfully(gateway, "GET", f"/recipients/{recipient}")
         assert listed
         (upstream_recipient,) = simulator.service.find_or_create_tenant().recipients
         created = await send_signed(
@@ -213,10 +241,10 @@ async def test_batch_created_elsewhere_is_started_once_and_listed(
             extract_error(retried) == INVALID_STATUS
         )  # the service's own word: the ledger let it go on
         assert len(simulator.service.list_requests("POST", "/v1/batches/*/start-processing")) == 2
-        assert (await done(gateway, "GET", f"/batches/{upstream}"))["batch"][
+        assert (await request_successfully(gateway, "GET", f"/batches/{upstream}"))["batch"][
             "status"
         ] == "processing"
-        rows = (await done(gateway, "GET", "/batches"))["batches"]
+        rows = (await request_successfully(gateway, "GET", "/batches"))["batches"]
         assert [row["status"] for row in rows] == ["processing"]
         assert (await edit_payment(gateway, upstream)).status == 406
     assert len(simulator.service.batch_starts) == 1
@@ -231,7 +259,10 @@ def build_add_body(recipient: str, amount: str) -> bytes:
 async def test_payment_added_during_a_legacy_edit_is_paid(
     tmp_path: Path, *, inferred: bool
 ) -> None:
-    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
+    async with open_gateway_and_service(tmp_path, build_service(inferred=inferred)) as (
+        gateway,
+        simulator,
+    ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         simulator.service.faults.append(Fault("POST", f"/v1{path}", delay=0.6))
@@ -241,21 +272,24 @@ async def test_payment_added_during_a_legacy_edit_is_paid(
         await asyncio.sleep(0.2)
         edited, added = await edit_payment(gateway, batch), await adding
         assert (edited.status, added.status) == (200, 200)
-        started = await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        started = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["amount"] == "16.00"
         assert len(simulator.service.batch_starts) == 1
-        batch_body = (await done(gateway, "GET", f"/batches/{batch}"))["batch"]["payments"][
+        batch_body = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
             "payments"
-        ]
+        ]["payments"]
         assert sorted(entry["sourceAmount"] for entry in batch_body) == ["7.00", "9.00"]
 
 
 async def test_payment_added_after_a_legacy_edit_read_the_batch_is_paid(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, build_service(inferred=False)) as (gateway, simulator):
+    async with open_gateway_and_service(tmp_path, build_service(inferred=False)) as (
+        gateway,
+        simulator,
+    ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
-        (payment,) = await payment_ids(gateway, batch)
+        (payment,) = await load_payment_ids(gateway, batch)
         simulator.service.faults.append(
             Fault("GET", f"/v1/batch/{upstream}/summary", answer_delay=0.5)
         )
@@ -266,14 +300,17 @@ async def test_payment_added_after_a_legacy_edit_read_the_batch_is_paid(
             gateway, "POST", f"/batches/{upstream}/payments", build_add_body(recipient, "7.00")
         )
         assert (added.status, editing.done(), (await editing).status) == (200, False, 200)
-        started = await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        started = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["amount"] == "16.00"
 
 
 async def test_signed_add_is_refused_while_a_legacy_edit_creates_a_draft(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, build_service(inferred=False)) as (gateway, simulator):
+    async with open_gateway_and_service(tmp_path, build_service(inferred=False)) as (
+        gateway,
+        simulator,
+    ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         # Each look at the batch takes a while: the one for the path comes once it is taken.
@@ -284,7 +321,7 @@ async def test_signed_add_is_refused_while_a_legacy_edit_creates_a_draft(
         async def is_taken() -> bool:
             return (await load_facts(gateway, upstream)).get("phase") == "editing"
 
-        await eventually(is_taken)
+        await wait_until_async(is_taken)
         added, edited = (
             await send_signed(gateway, "POST", path, build_add_body(recipient, "7.00")),
             await editing,
@@ -298,13 +335,13 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_resolved(
     tmp_path: Path,
 ) -> None:
     sections = {"upstream": {"timeout_seconds": 1}}
-    async with open_town(tmp_path, build_service(inferred=False), **sections) as (
+    async with open_gateway_and_service(tmp_path, build_service(inferred=False), **sections) as (
         gateway,
         simulator,
     ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
-        (payment,) = await payment_ids(gateway, batch)
+        (payment,) = await load_payment_ids(gateway, batch)
         edit = partial(
             gateway.request,
             "PATCH",
@@ -319,9 +356,9 @@ async def test_signed_add_in_doubt_blocks_legacy_edits_until_resolved(
         assert (edited.status, edited.headers["Retry-After"]) == (500, "1")
         async with open_store(gateway.settings.state) as store:
             lost = {"lost": "2026-01-01T00:00:00+00:00"}
-            await Ledger(store).compare_and_set(TENANT, "signed", upstream, lost)
+            await ObjectStateStore(store).compare_and_set(TENANT, "signed", upstream, lost)
         assert (await edit()).status == 200
-        started = await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        started = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["amount"] == "16.00"
 
 
@@ -337,8 +374,11 @@ async def test_edit_after_a_refused_start_applies_to_the_batch(
         return await real_await(player, step, owner)
 
     monkeypatch.setattr(FlowExecutor, "_wait_for_facts", wait_until_released)
-    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
-        recipient = await make_recipient(gateway)
+    async with open_gateway_and_service(tmp_path, build_service(inferred=inferred)) as (
+        gateway,
+        simulator,
+    ):
+        recipient = await create_recipient(gateway)
         payment = {"recipient": {"id": recipient}, "amount": "5.00", "currency": "USD"}
         body = json.dumps({"currency": "USD", "payments": [payment]}).encode()
         batch = (await send_signed(gateway, "POST", "/batches", body)).parse_json["batch"]["id"]
@@ -355,16 +395,19 @@ async def test_edit_after_a_refused_start_applies_to_the_batch(
         release.set()
         assert (await adding).status == 200
         assert (await load_facts(gateway, batch))["upstream"] == batch
-        shown = (await done(gateway, "GET", f"/batches/{batch}"))["batch"]
+        shown = (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"]
         assert (shown["amount"], shown["currency"]) == ("12.00", "USD")
-        await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
     (started,) = simulator.service.batch_starts
     assert len(simulator.service.require_batch(started.batch_id).payments) == 2
 
 
 async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
-    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
-        await make_batch(gateway, await make_recipient(gateway), "5.00")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = list_upstream_ids(simulator)
         body = b'{"ok":false,"errors":[{"code":"expired_quote","message":"Quote expired"}]}'
         simulator.inject_fault(
@@ -378,8 +421,11 @@ async def test_refused_signed_start_can_be_retried(tmp_path: Path) -> None:
 async def test_signed_start_in_doubt_is_not_sent_again(
     tmp_path: Path,
 ) -> None:
-    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = list_upstream_ids(simulator)
         simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", close="after"))
         assert extract_error(await start_signed(gateway, upstream)) == (
@@ -393,8 +439,11 @@ async def test_signed_start_in_doubt_is_not_sent_again(
 
 
 async def test_unsent_signed_start_leaves_the_batch_unchanged(tmp_path: Path) -> None:
-    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
-        await make_batch(gateway, await make_recipient(gateway), "5.00")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = list_upstream_ids(simulator)
         await simulator.stop()
         assert extract_error(await start_signed(gateway, upstream)) == (
@@ -405,8 +454,11 @@ async def test_unsent_signed_start_leaves_the_batch_unchanged(tmp_path: Path) ->
 
 
 async def test_signed_start_of_a_disconnected_client_is_completed(tmp_path: Path) -> None:
-    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
-        await make_batch(gateway, await make_recipient(gateway), "5.00")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = list_upstream_ids(simulator)
         simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", delay=0.3))
         target = f"/v1/batches/{upstream}/start-processing"
@@ -428,14 +480,17 @@ async def test_signed_recipient_write_invalidates_the_legacy_cache(
     tmp_path: Path,
 ) -> None:
     """Payments name recipients by email; the lookup is cached."""
-    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
-        await make_recipient(gateway, "ada")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        await create_recipient(gateway, "ada")
         (upstream_recipient,) = simulator.service.find_or_create_tenant().recipients
         payment = {"recipient": {"email": "ada@example.com"}, "sourceAmount": "5.00"}
         body = {"sourceCurrency": "USD", "payments": [payment]}
         asked_for = "/v1/recipients"
-        await done(gateway, "POST", "/batches", body)
-        await done(gateway, "POST", "/batches", body)
+        await request_successfully(gateway, "POST", "/batches", body)
+        await request_successfully(gateway, "POST", "/batches", body)
         assert len(simulator.service.list_requests("GET", asked_for)) == 1
         changed = await send_signed(
             gateway,
@@ -450,13 +505,16 @@ async def test_signed_recipient_write_invalidates_the_legacy_cache(
 
 
 async def test_signed_recipient_read_keeps_the_legacy_cache(tmp_path: Path) -> None:
-    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, simulator):
-        await make_recipient(gateway, "ada")
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (
+        gateway,
+        simulator,
+    ):
+        await create_recipient(gateway, "ada")
         payment = {"recipient": {"email": "ada@example.com"}, "sourceAmount": "5.00"}
         body = {"sourceCurrency": "USD", "payments": [payment]}
-        await done(gateway, "POST", "/batches", body)
+        await request_successfully(gateway, "POST", "/batches", body)
         assert (await send_signed(gateway, "GET", "/recipients/R-none")).status == 404
-        await done(gateway, "POST", "/batches", body)
+        await request_successfully(gateway, "POST", "/batches", body)
         assert len(simulator.service.list_requests("GET", "/v1/recipients")) == 1
 
 
@@ -466,8 +524,8 @@ async def test_signed_recipient_read_keeps_the_legacy_cache(tmp_path: Path) -> N
 @pytest.mark.parametrize("close", ["before", "after"])
 async def test_signed_start_in_doubt_is_reconciled(close: str, tmp_path: Path) -> None:
     """Reads of the batch fail meanwhile, so that the outcome cannot be found earlier."""
-    async with post(tmp_path, inferred=True) as setup:
-        await make_batch(setup.gateway, await make_recipient(setup.gateway), "5.00")
+    async with open_operated_gateway(tmp_path, inferred=True) as setup:
+        await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")
         (upstream,) = setup.service.find_or_create_tenant().batches
         setup.add_fault("GET", "/v1/batch/*/summary", times=1000, status=503)
         setup.add_fault("POST", "/v1/batches/*/start-processing", close=close)
@@ -496,8 +554,8 @@ async def test_signed_start_in_doubt_is_reconciled(close: str, tmp_path: Path) -
 async def test_freeze_refuses_signed_writes_and_allows_reads(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, inferred=True) as setup:
-        await make_batch(setup.gateway, await make_recipient(setup.gateway), "5.00")
+    async with open_operated_gateway(tmp_path, inferred=True) as setup:
+        await create_batch(setup.gateway, await create_recipient(setup.gateway), "5.00")
         (upstream,) = setup.service.find_or_create_tenant().batches
         await setup.run_command("freeze", "--merchant", "demo")
         calls = setup.count_calls("POST", "*")
@@ -510,9 +568,9 @@ async def test_freeze_refuses_signed_writes_and_allows_reads(
 
 
 async def test_signed_write_waiting_for_an_edit_is_not_sent_after_a_freeze(tmp_path: Path) -> None:
-    async with post(tmp_path, seconds=15, inferred=True) as setup:
-        recipient = await make_recipient(setup.gateway)
-        batch = await make_batch(setup.gateway, recipient, "5.00")
+    async with open_operated_gateway(tmp_path, seconds=15, inferred=True) as setup:
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "5.00")
         (upstream,) = setup.service.find_or_create_tenant().batches
         setup.add_fault("PATCH", "/v1/batches/*/payments/*", delay=3)
         editing = asyncio.ensure_future(edit_payment(setup.gateway, batch))
@@ -520,7 +578,7 @@ async def test_signed_write_waiting_for_an_edit_is_not_sent_after_a_freeze(tmp_p
         async def is_taken() -> bool:
             return (await load_facts(setup.gateway, upstream)).get("phase") == "editing"
 
-        await eventually(is_taken)
+        await wait_until_async(is_taken)
         path = f"/batches/{upstream}/payments"
         adding = asyncio.ensure_future(
             send_signed(setup.gateway, "POST", path, build_add_body(recipient, "7.00"))
@@ -535,14 +593,17 @@ async def test_signed_write_waiting_for_an_edit_is_not_sent_after_a_freeze(tmp_p
 async def test_legacy_edit_waits_only_for_earlier_signed_writes(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    async with open_town(tmp_path, build_service(inferred=inferred)) as (gateway, simulator):
+    async with open_gateway_and_service(tmp_path, build_service(inferred=inferred)) as (
+        gateway,
+        simulator,
+    ):
         recipient, batch, upstream = await create_batch_of_one(gateway, simulator)
         path = f"/batches/{upstream}/payments"
         simulator.inject_fault(Fault("POST", f"/v1{path}", answer_delay=3))
         first = asyncio.ensure_future(
             send_signed(gateway, "POST", path, build_add_body(recipient, "6.00"))
         )
-        await until(lambda: len(simulator.service.require_batch(upstream).payments) == 2)
+        await wait_until(lambda: len(simulator.service.require_batch(upstream).payments) == 2)
         more = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
         adding = asyncio.ensure_future(
             gateway.request("POST", f"/v1/batches/{batch}/payments", more)
@@ -551,7 +612,7 @@ async def test_legacy_edit_waits_only_for_earlier_signed_writes(
         async def is_taken() -> bool:
             return (await load_facts(gateway, upstream)).get("phase") == "editing"
 
-        await eventually(is_taken)
+        await wait_until_async(is_taken)
         last = await send_signed(gateway, "POST", path, build_add_body(recipient, "8.00"))
         assert [(await first).status, (await adding).status, last.status] == [200] * 3
     paid = [
@@ -574,7 +635,9 @@ async def test_signed_payment_is_accepted_by_the_check_before_start(
     body: dict[str, Any], *, inferred: bool, tmp_path: Path
 ) -> None:
     legacy = {"verify_before_start": "refuse"}
-    async with open_town(tmp_path, build_service(inferred=inferred), legacy=legacy) as (
+    async with open_gateway_and_service(
+        tmp_path, build_service(inferred=inferred), legacy=legacy
+    ) as (
         gateway,
         there,
     ):
@@ -582,7 +645,7 @@ async def test_signed_payment_is_accepted_by_the_check_before_start(
         add = json.dumps({"recipient": {"id": recipient}, **body}).encode()
         added = await send_signed(gateway, "POST", f"/batches/{upstream}/payments", add)
         assert added.status == 200, added
-        started = await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        started = await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert started["batch"]["totalPayments"] == 2
 
 
@@ -592,7 +655,10 @@ async def test_signed_payment_does_not_explain_another_payment(
 ) -> None:
     """For example, one of the same amount that is added directly at the service."""
     legacy = {"verify_before_start": "refuse"}
-    async with open_town(tmp_path, build_service(inferred=True), legacy=legacy) as (gateway, there):
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True), legacy=legacy) as (
+        gateway,
+        there,
+    ):
         recipient, batch, upstream = await create_batch_of_one(gateway, there)
         path = f"/batches/{upstream}/payments"
         assert (
@@ -607,7 +673,7 @@ async def test_signed_payment_does_not_explain_another_payment(
 
 
 async def test_refused_signed_payment_is_not_recorded(tmp_path: Path) -> None:
-    async with open_town(tmp_path, build_service(inferred=True)) as (gateway, there):
+    async with open_gateway_and_service(tmp_path, build_service(inferred=True)) as (gateway, there):
         recipient, _, upstream = await create_batch_of_one(gateway, there)
         refused_add = await send_signed(
             gateway, "POST", f"/batches/{upstream}/payments", build_add_body(recipient, "0.00")

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from gateway.upstream.spool import MAX_MEMORY_BYTES
 from tests import operator_commands
 from tests.operator_commands import write_configuration
-from tests.running_gateway import House
+from tests.running_gateway import GatewayUnderTest
 from tests.signed_requests import (
     CLIENT,
     INTERNAL,
@@ -37,7 +37,7 @@ from tests.signed_requests import (
     respond_with,
     send_raw,
 )
-from tests.sockets import open_connection, until
+from tests.sockets import open_connection, wait_until
 
 RECIPIENTS = "/v1/recipients"
 JSON = "Content-Type: application/json"
@@ -48,7 +48,7 @@ WRITES = ["POST", "PUT", "PATCH", "DELETE"]
 @asynccontextmanager
 async def open_gateway_and_service(
     folder: Path, play: Play | None = None, **sections: Any
-) -> AsyncIterator[tuple[RawService, House]]:
+) -> AsyncIterator[tuple[RawService, GatewayUnderTest]]:
     async with open_raw_service(play) as recorder:
         async with open_signed_gateway(folder, recorder.url, **sections) as gateway:
             yield recorder, gateway
@@ -416,7 +416,7 @@ CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 UNTIL_CLOSE_HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-async def read_until_close(gateway: House, data: bytes) -> tuple[bytes, bytes, bool]:
+async def read_until_close(gateway: GatewayUnderTest, data: bytes) -> tuple[bytes, bytes, bool]:
     """Reads an answer until the connection ends; returns its head, the rest, and if it was clean."""
     async with await open_connection(gateway.running.port) as connection:
         await connection.send(data)
@@ -496,7 +496,7 @@ async def test_truncated_answer_never_looks_complete(
             head, rest, _clean = await read_until_close(
                 gateway, CLIENT.build_request(method, RECIPIENTS)
             )
-            await until(lambda: bool(logged))
+            await wait_until(lambda: bool(logged))
     assert b" 200 " in head
     if b"content-length" in head:
         assert b"content-length: 300000" in head
@@ -515,7 +515,7 @@ async def test_reset_of_an_answer_until_close_is_a_reset(tmp_path: Path) -> None
     ) as (_, gateway):
         with capture_logs() as logged:
             _head, _rest, clean = await read_until_close(gateway, CLIENT.build_request())
-            await until(lambda: bool(logged))
+            await wait_until(lambda: bool(logged))
     assert not clean
     assert logged[0]["reason"]
 
@@ -660,7 +660,7 @@ async def test_connection_closed_while_idle_is_not_used(tmp_path: Path) -> None:
         for number in range(1, 4):
             sent = CLIENT.build_request("POST", RECIPIENTS, b"{}", JSON)
             assert (await send_raw(gateway, sent)).status == 200
-            await until(lambda number=number: recorder.ended == number)
+            await wait_until(lambda number=number: recorder.ended == number)
             await asyncio.sleep(0.01)
     assert len(recorder.requests) == 3
 
@@ -710,7 +710,7 @@ async def test_client_that_does_not_read_is_disconnected(tmp_path: Path) -> None
         with capture_logs() as logged:
             async with await open_connection(gateway.running.port) as connection:
                 await connection.send(CLIENT.build_request())
-                await until(lambda: bool(logged), seconds=60)
+                await wait_until(lambda: bool(logged), seconds=60)
     assert logged[0]["reason"] == "the client does not read its response"
 
 
@@ -725,10 +725,10 @@ async def test_client_disconnect_cancels_a_read(tmp_path: Path, method: str) -> 
         with capture_logs() as logged:
             async with await open_connection(gateway.running.port) as connection:
                 await connection.send(CLIENT.build_request(method, RECIPIENTS))
-                await until(lambda: len(recorder.requests) == 1)
+                await wait_until(lambda: len(recorder.requests) == 1)
                 assert recorder.ended == 0
-            await until(lambda: recorder.ended == 1)
-            await until(lambda: bool(logged))
+            await wait_until(lambda: recorder.ended == 1)
+            await wait_until(lambda: bool(logged))
     assert [(line["http.response.status_code"], line["api"]) for line in logged] == [
         (499, "signed")
     ]
@@ -751,10 +751,10 @@ async def test_client_disconnect_does_not_cancel_a_write(tmp_path: Path, method:
         with capture_logs() as logged:
             async with await open_connection(gateway.running.port) as connection:
                 await connection.send(CLIENT.build_request(method, RECIPIENTS, b"{}", JSON))
-                await until(lambda: len(recorder.requests) == 1)
+                await wait_until(lambda: len(recorder.requests) == 1)
             await asyncio.sleep(0.1)
             go_on.set()
-            await until(lambda: bool(logged))
+            await wait_until(lambda: bool(logged))
     assert not is_cancelled.is_set()
     assert [(line["http.response.status_code"], line["upstream_calls"]) for line in logged] == [
         (200, 1)
@@ -780,7 +780,7 @@ async def test_answer_to_a_write_is_read_after_client_disconnect(
             await connection.send(CLIENT.build_request("POST", RECIPIENTS, b"{}", JSON))
             await connection.reader.readuntil(b"\r\n\r\n")
             assert sent_megabytes < 60
-        await until(lambda: sent_megabytes == 60, seconds=10)
+        await wait_until(lambda: sent_megabytes == 60, seconds=10)
 
 
 async def test_shutdown_completes_requests_in_flight(tmp_path: Path) -> None:
@@ -792,7 +792,7 @@ async def test_shutdown_completes_requests_in_flight(tmp_path: Path) -> None:
         async with open_signed_gateway(tmp_path, recorder.url) as gateway:
             connection = await open_connection(gateway.running.port)
             await connection.send(CLIENT.build_request("POST", RECIPIENTS, b"{}", JSON))
-            await until(lambda: len(recorder.requests) == 1)
+            await wait_until(lambda: len(recorder.requests) == 1)
         answer = await connection.read_response()
         await connection.close()
     assert answer is not None

@@ -23,14 +23,14 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import Settings, State
-from gateway.simulator import Service, Switches
+from gateway.simulator import Service, ServiceOptions
 from gateway.storage import open_store
 from gateway.storage.superseded_batches import list_superseded_batches
 from tests.gateway.storage.conftest import database, postgres, sqlite  # noqa: F401 - fixtures
 from tests.gateway_processes import GatewayForker, GatewayProcess, open_forker, request_gateway
 from tests.killed_gateways import UNSUPPORTED_EDITS
-from tests.operator_commands import eventually
-from tests.payouts import make_batch, make_recipient, payment_ids
+from tests.operator_commands import wait_until_async
+from tests.payouts import create_batch, create_recipient, load_payment_ids
 from tests.recording_service import (
     PlannedFault,
     ReceivedRequest,
@@ -38,9 +38,9 @@ from tests.recording_service import (
     Stage,
     open_recording_service,
 )
-from tests.running_gateway import KEY, Got, import_lines, settings_for
+from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
 from tests.signed_requests import SigningClient
-from tests.sockets import until
+from tests.sockets import wait_until
 from tests.state import operations_by_state
 
 CLIENT = SigningClient()
@@ -63,13 +63,15 @@ class GatewayInstance:
     process: GatewayProcess
     session: aiohttp.ClientSession
 
-    async def request(self, method: str, path: str, body: Any = None, **more: Any) -> Got:
+    async def request(
+        self, method: str, path: str, body: Any = None, **more: Any
+    ) -> GatewayResponse:
         """Sends a request; returns status 500 if there was no answer."""
         more |= {} if body is None else {"json": body}
         response = await request_gateway(self.session, self.process, method, path, **more)
-        return response or Got(500, {}, "no answer", None)
+        return response or GatewayResponse(500, {}, "no answer", None)
 
-    async def request_signed(self, method: str, path: str, body: Any) -> Got:
+    async def request_signed(self, method: str, path: str, body: Any) -> GatewayResponse:
         """Sends a signed request of the current interface."""
         data = b"" if body is None else json.dumps(body).encode()
         lines = CLIENT.build_headers(method, path, data, int(time.time()))
@@ -113,7 +115,7 @@ class GatewayPair:
 @asynccontextmanager
 async def open_pair(folder: Path, state: State, *, lists: bool) -> AsyncIterator[GatewayPair]:
     """``lists`` is whether the service lists its batches, so that a lost create can be found."""
-    service = Service(seed=1, options=Switches(inferred=lists, processing_seconds=60))
+    service = Service(seed=1, options=ServiceOptions(inferred=lists, processing_seconds=60))
     timeout = aiohttp.ClientTimeout(total=30)
     async with (
         open_forker() as setup,
@@ -122,13 +124,13 @@ async def open_pair(folder: Path, state: State, *, lists: bool) -> AsyncIterator
     ):
         judge.lacks += UNSUPPORTED_EDITS
         inferred = "auto" if lists else "avoid"
-        settings = settings_for(
+        settings = build_settings(
             folder,
             judge.url,
             state=state.model_dump(mode="json", exclude_unset=True),
             upstream={"timeout_seconds": TIMEOUT_SECONDS, "inferred_operations": inferred},
         )
-        await import_lines(settings, [KEY])
+        await import_api_keys(settings, [KEY])
 
         async def start() -> GatewayInstance:
             return GatewayInstance(await setup.start(settings, folder, GONE_SECONDS), session)
@@ -136,7 +138,7 @@ async def open_pair(folder: Path, state: State, *, lists: bool) -> AsyncIterator
         first = await start()
         second = first if state.url.startswith("sqlite") else await start()
         pair = GatewayPair(judge, setup, settings, folder, first, second)
-        pair.recipient = await make_recipient(first)  # type: ignore[arg-type]
+        pair.recipient = await create_recipient(first)  # type: ignore[arg-type]
         yield pair
 
 
@@ -166,8 +168,8 @@ class ChangedBatch:
 
 
 async def create_changed_batch(pair: GatewayPair) -> ChangedBatch:
-    batch = await make_batch(pair.second, pair.recipient, "11.00", "12.00", "13.00")  # type: ignore[arg-type]
-    ids = await payment_ids(pair.second, batch)  # type: ignore[arg-type]
+    batch = await create_batch(pair.second, pair.recipient, "11.00", "12.00", "13.00")  # type: ignore[arg-type]
+    ids = await load_payment_ids(pair.second, batch)  # type: ignore[arg-type]
     payments = dict(zip(("11.00", "12.00", "13.00"), ids, strict=True))
     path = f"/v1/batches/{batch}/payments/{payments['11.00']}"
     response = await pair.second.request("PATCH", path, {"sourceAmount": "21.00"})
@@ -191,7 +193,7 @@ class BatchRequest:
     is_signed: bool = False
     """Whether it is a request of the current interface on the service's current batch."""
 
-    async def send(self, instance: GatewayInstance, draft: ChangedBatch) -> Got:
+    async def send(self, instance: GatewayInstance, draft: ChangedBatch) -> GatewayResponse:
         path = self.path.format(removed=draft.payments["12.00"])
         if self.is_signed:
             path = f"/v1/batches/{draft.upstream}{path}"
@@ -290,7 +292,7 @@ async def check_payout(draft: ChangedBatch) -> None:
     assert len(batch.payments) == len(paid)
 
 
-def check_response(draft: ChangedBatch, change: BatchRequest, response: Got) -> None:
+def check_response(draft: ChangedBatch, change: BatchRequest, response: GatewayResponse) -> None:
     refused = (400,) if change.is_signed else (404, 406)
     assert response.status in (200, *refused), response.text
     if response.status == 200:
@@ -317,7 +319,7 @@ async def _run_concurrently(pair: GatewayPair, first: str, second: str, number: 
     parked = PlannedFault("parked", skips=number, remaining=asyncio.Event())
     pair.judge.faults.append(parked)
     one = asyncio.ensure_future(FIRST_REQUESTS[first].send(pair.first, draft))
-    await until(lambda: one.done() or parked not in pair.judge.faults)
+    await wait_until(lambda: one.done() or parked not in pair.judge.faults)
     is_met = parked not in pair.judge.faults
     pair.judge.faults.clear()
     other = asyncio.ensure_future(SECOND_REQUESTS[second].send(pair.second, draft))
@@ -373,7 +375,7 @@ SIGNAL_POINTS: list[tuple[int, Stage, float]] = [
 
 async def _request_and_signal(
     pair: GatewayPair, draft: ChangedBatch, first: str, blow: SignalAtStage
-) -> asyncio.Future[Got]:
+) -> asyncio.Future[GatewayResponse]:
     pair.judge.watchers.append(blow)
     one = asyncio.ensure_future(FIRST_REQUESTS[first].send(pair.first, draft))
     async with asyncio.timeout(20):
@@ -385,7 +387,7 @@ async def _request_and_signal(
 
 async def _request_until_answered(
     instance: GatewayInstance, change: BatchRequest, draft: ChangedBatch
-) -> Got:
+) -> GatewayResponse:
     """Repeats a request until its answer states the outcome."""
     for number in range(MAX_TRIES):
         response = await change.send(instance, draft)
@@ -493,7 +495,7 @@ async def test_operation_finished_by_another_process_is_replayed(
         async def is_finished() -> bool:
             return (await operations_by_state(pair.settings))["done"] == 1
 
-        await eventually(is_finished)
+        await wait_until_async(is_finished)
         await pair.restart()
         response = await FIRST_REQUESTS["quote"].send(pair.first, draft)
         assert (response.status, response.headers.get("Idempotent-Replayed")) == (200, "true"), (

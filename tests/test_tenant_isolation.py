@@ -14,12 +14,18 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import DEMO_CREDENTIALS, Service, ServiceCredentials, Switches
+from gateway.simulator import DEMO_CREDENTIALS, Service, ServiceCredentials, ServiceOptions
 from gateway.storage import Tenant, open_store
-from gateway.storage.id_rows import current_ids, keep
+from gateway.storage.id_rows import load_current_ids, save_legacy_ids
 from mappings import OPERATIONS, UNLISTED
-from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
-from tests.running_gateway import Got, House
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import GatewayResponse, GatewayUnderTest
 
 WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS = pytest.mark.parametrize(
     "inferred", [True, False], ids=["inferred", "documented"]
@@ -29,23 +35,23 @@ WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS = pytest.mark.parametrize(
 class OtherMerchant:
     """The second merchant of the same gateway."""
 
-    def __init__(self, gateway: House, api_key: str) -> None:
+    def __init__(self, gateway: GatewayUnderTest, api_key: str) -> None:
         self.house = gateway
         self.headers = {"X-API-Key": api_key}
 
-    async def request(self, method: str, path: str, body: Any = None) -> Got:
+    async def request(self, method: str, path: str, body: Any = None) -> GatewayResponse:
         return await self.house.request(method, f"/v1{path}", body, headers=self.headers)
 
 
 @asynccontextmanager
 async def open_two_merchants(
     folder: Path, *, inferred: bool, one_account: bool = False
-) -> AsyncIterator[tuple[Service, House, OtherMerchant]]:
+) -> AsyncIterator[tuple[Service, GatewayUnderTest, OtherMerchant]]:
     account = DEMO_CREDENTIALS.merchant if one_account else "bolt"
     keys = [DEMO_CREDENTIALS, ServiceCredentials("BOLTACCESSKEY", "bolt-secret-key", account)]
-    switches = Switches(inferred=inferred, recipient_id_length=22, processing_seconds=60)
+    switches = ServiceOptions(inferred=inferred, recipient_id_length=22, processing_seconds=60)
     service = Service(credentials=keys, seed=1, options=switches)
-    async with open_town(folder, service) as (gateway, _simulator):
+    async with open_gateway_and_service(folder, service) as (gateway, _simulator):
         api_key = await gateway.import_key(
             merchant="bolt",
             api_key="another-api-key-for-tests",
@@ -55,15 +61,17 @@ async def open_two_merchants(
         yield service, gateway, OtherMerchant(gateway, api_key)
 
 
-async def load_id_spellings(gateway: House, merchant: str, *names: str) -> dict[str, list[str]]:
+async def load_id_spellings(
+    gateway: GatewayUnderTest, merchant: str, *names: str
+) -> dict[str, list[str]]:
     """Loads each id in all forms: the client's, the service's and an imported one."""
     owner = Tenant(merchant, "sandbox")
     async with open_store(gateway.settings.state) as store:
-        current = await current_ids(store, owner, names)
+        current = await load_current_ids(store, owner, names)
         imported_ids = {
             f"{name[:2]}OLD{number}": current[name] for number, name in enumerate(names)
         }
-        await keep(store, owner, imported_ids, imported=True)
+        await save_legacy_ids(store, owner, imported_ids, imported=True)
     ids_by_current = {id_: name for name, id_ in imported_ids.items()}
     return {name: [name, current[name], ids_by_current[current[name]]] for name in names}
 
@@ -123,13 +131,15 @@ async def test_objects_of_another_merchant_are_unreachable_by_any_id(
     *, inferred: bool, drafted: bool, tmp_path: Path
 ) -> None:
     async with open_two_merchants(tmp_path, inferred=inferred) as (service, gateway, other):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         if drafted:
             body = {"memo": "a secret of demo", "sourceAmount": "6.00"}
-            await done(gateway, "PATCH", f"/batches/{batch}/payments/{payment}", body)
-        before = await done(gateway, "GET", f"/batches/{batch}")
+            await request_successfully(
+                gateway, "PATCH", f"/batches/{batch}/payments/{payment}", body
+            )
+        before = await request_successfully(gateway, "GET", f"/batches/{batch}")
         spelled = await load_id_spellings(gateway, "demo", recipient, batch, payment)
         for number in range(3):
             ids = {
@@ -142,7 +152,7 @@ async def test_objects_of_another_merchant_are_unreachable_by_any_id(
                 assert response.status in (404, 406), (method, path, response.text)
                 assert "secret" not in response.text
                 assert "ada@" not in response.text
-        assert await done(gateway, "GET", f"/batches/{batch}") == before
+        assert await request_successfully(gateway, "GET", f"/batches/{batch}") == before
         world = service.find_or_create_tenant("bolt")
         assert (world.recipients, world.batches, world.payments) == ({}, {}, {})
         assert not service.batch_starts
@@ -155,15 +165,15 @@ async def test_merchants_have_separate_lists_and_ids(*, inferred: bool, tmp_path
     async with open_two_merchants(tmp_path, inferred=inferred) as (_service, gateway, other):
         made = []
         for name, headers in (("ada", {}), ("eve", other.headers)):
-            recipient = await make_recipient(gateway, name, headers=headers)
-            batch = await make_batch(gateway, recipient, "5.00", headers=headers)
+            recipient = await create_recipient(gateway, name, headers=headers)
+            batch = await create_batch(gateway, recipient, "5.00", headers=headers)
             made.append((recipient, batch, headers))
         for recipient, batch, headers in made:
-            listed = await done(gateway, "GET", "/batches", headers=headers)
+            listed = await request_successfully(gateway, "GET", "/batches", headers=headers)
             assert [row["id"] for row in listed["batches"]] == [batch]
-            people = await done(gateway, "GET", "/recipients", headers=headers)
+            people = await request_successfully(gateway, "GET", "/recipients", headers=headers)
             assert [row["id"] for row in people["recipients"]] == [recipient]
-            payments = await done(gateway, "GET", "/payments", headers=headers)
+            payments = await request_successfully(gateway, "GET", "/payments", headers=headers)
             assert [payment["batch"]["id"] for payment in payments["payments"]] == [batch]
 
 
@@ -171,12 +181,12 @@ async def test_lookup_by_email_does_not_find_another_merchants_recipient(
     tmp_path: Path,
 ) -> None:
     async with open_two_merchants(tmp_path, inferred=True) as (_service, gateway, other):
-        await make_recipient(gateway)
+        await create_recipient(gateway)
         body = {
             "sourceCurrency": "USD",
             "payments": [{"recipient": {"email": "ada@example.com"}, **PAYMENT}],
         }
-        await done(gateway, "POST", "/batches", body)
+        await request_successfully(gateway, "POST", "/batches", body)
         response = await other.request("POST", "/batches", body)
         assert response.status == 406
         assert response.body["errors"][0]["field"] == "payments[0].recipient.email"
@@ -186,15 +196,17 @@ async def test_imported_id_belongs_to_one_merchant(tmp_path: Path) -> None:
     async with open_two_merchants(tmp_path, inferred=True) as (_service, gateway, other):
         batches = []
         for headers in ({}, other.headers):
-            recipient = await make_recipient(gateway, headers=headers)
-            batches.append(await make_batch(gateway, recipient, "5.00", headers=headers))
+            recipient = await create_recipient(gateway, headers=headers)
+            batches.append(await create_batch(gateway, recipient, "5.00", headers=headers))
         async with open_store(gateway.settings.state) as store:
             for merchant, batch in zip(("demo", "bolt"), batches, strict=True):
                 owner = Tenant(merchant, "sandbox")
-                found = await current_ids(store, owner, [batch])
-                await keep(store, owner, {"B-OLD1": found[batch]}, imported=True)
+                found = await load_current_ids(store, owner, [batch])
+                await save_legacy_ids(store, owner, {"B-OLD1": found[batch]}, imported=True)
         created = [
-            (await done(gateway, "GET", "/batches/B-OLD1", headers=headers))["batch"]["payments"]
+            (await request_successfully(gateway, "GET", "/batches/B-OLD1", headers=headers))[
+                "batch"
+            ]["payments"]
             for headers in ({}, other.headers)
         ]
         assert created[0] != created[1]
@@ -209,9 +221,9 @@ async def test_alias_ids_are_separate_for_merchants_of_one_account(
 ) -> None:
     merchants = open_two_merchants(tmp_path, inferred=inferred, one_account=True)
     async with merchants as (service, gateway, other):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         spelled = await load_id_spellings(gateway, "demo", recipient, batch, payment)
         for number in (0, 2):  # the client's name, and an imported one
             ids = {
@@ -236,12 +248,14 @@ async def test_gateway_state_is_separate_for_merchants_of_one_account(
 ) -> None:
     merchants = open_two_merchants(tmp_path, inferred=inferred, one_account=True)
     async with merchants as (service, gateway, other):
-        recipient = await make_recipient(gateway)
-        await done(gateway, "PATCH", f"/recipients/{recipient}", {"status": "inactive"})
+        recipient = await create_recipient(gateway)
+        await request_successfully(
+            gateway, "PATCH", f"/recipients/{recipient}", {"status": "inactive"}
+        )
         (current,) = service.find_or_create_tenant().recipients
-        assert (await done(gateway, "GET", f"/recipients/{recipient}"))["recipient"][
-            "status"
-        ] == "inactive"
+        assert (await request_successfully(gateway, "GET", f"/recipients/{recipient}"))[
+            "recipient"
+        ]["status"] == "inactive"
         told = await other.request("GET", f"/recipients/{current}")
         assert (told.status, told.body["recipient"]["status"]) == (200, "active")
         assert recipient not in told.text
@@ -250,27 +264,31 @@ async def test_gateway_state_is_separate_for_merchants_of_one_account(
 async def test_draft_is_unreachable_for_another_merchant_by_any_id(tmp_path: Path) -> None:
     """The ids are those of the superseded batch, its replacement, and all their payments."""
     async with open_two_merchants(tmp_path, inferred=False) as (service, gateway, other):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00", "6.00")
-        removed, remaining = await payment_ids(gateway, batch)
-        await done(
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00", "6.00")
+        removed, remaining = await load_payment_ids(gateway, batch)
+        await request_successfully(
             gateway, "DELETE", f"/batches/{batch}/payments/{removed}"
         )  # a draft from here on
         body = {"recipient": {"id": recipient}, **PAYMENT}
-        added = (await done(gateway, "POST", f"/batches/{batch}/payments", body))["payment"]["id"]
-        await done(gateway, "GET", f"/batches/{batch}/summary")  # creates the draft at the service
+        added = (await request_successfully(gateway, "POST", f"/batches/{batch}/payments", body))[
+            "payment"
+        ]["id"]
+        await request_successfully(
+            gateway, "GET", f"/batches/{batch}/summary"
+        )  # creates the draft at the service
         world = service.find_or_create_tenant()
         batches = [batch, *world.batches]
         payments = [removed, remaining, added, *world.payments]
         assert (len(batches), len(payments)) == (3, 3 + 4)
-        before = await done(gateway, "GET", f"/batches/{batch}")
+        before = await request_successfully(gateway, "GET", f"/batches/{batch}")
         for batch_id in batches:
             for payment_id in payments:
                 ids = {"recipient": recipient, "batch": batch_id, "payment": payment_id}
                 for method, path, sent in build_requests(ids):
                     response = await other.request(method, path, sent)
                     assert response.status in (404, 406), (method, path, response.text)
-        assert await done(gateway, "GET", f"/batches/{batch}") == before
+        assert await request_successfully(gateway, "GET", f"/batches/{batch}") == before
         assert not service.batch_starts
         assert service.find_or_create_tenant("bolt").batches == {}
 
@@ -279,11 +297,11 @@ async def test_batch_change_cannot_name_payments_of_another_merchant(
     tmp_path: Path,
 ) -> None:
     async with open_two_merchants(tmp_path, inferred=True) as (_service, gateway, other):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
-        (payment,) = await payment_ids(gateway, batch)
-        other_recipient = await make_recipient(gateway, "eve", headers=other.headers)
-        other_batch = await make_batch(gateway, other_recipient, "7.00", headers=other.headers)
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        other_recipient = await create_recipient(gateway, "eve", headers=other.headers)
+        other_batch = await create_batch(gateway, other_recipient, "7.00", headers=other.headers)
         for change, field in (
             ({"remove_payments": [{"id": payment}]}, "remove_payments[0].id"),
             ({"update_payments": [{"id": payment, **PAYMENT}]}, "update_payments[0].id"),
@@ -296,8 +314,8 @@ async def test_batch_change_cannot_name_payments_of_another_merchant(
             response = await other.request("PATCH", f"/batches/{other_batch}", change)
             assert response.status == 406, response.text
             assert [error["field"] for error in response.body["errors"]] == [field]
-        assert await payment_ids(gateway, batch) == [payment]
-        assert len(await payment_ids(gateway, other_batch, headers=other.headers)) == 1
+        assert await load_payment_ids(gateway, batch) == [payment]
+        assert len(await load_payment_ids(gateway, other_batch, headers=other.headers)) == 1
 
 
 async def test_idempotency_key_belongs_to_one_api_key(tmp_path: Path) -> None:
@@ -309,9 +327,9 @@ async def test_idempotency_key_belongs_to_one_api_key(tmp_path: Path) -> None:
         for key in (gateway.api_key, other.headers["X-API-Key"], second, gateway.api_key):
             headers = {"X-API-Key": key, "Idempotency-Key": "the-same"}
             made.append(
-                (await done(gateway, "POST", "/recipients", body, headers=headers))["recipient"][
-                    "id"
-                ]
+                (await request_successfully(gateway, "POST", "/recipients", body, headers=headers))[
+                    "recipient"
+                ]["id"]
             )
         assert made[3] == made[0]
         assert len(set(made)) == 3

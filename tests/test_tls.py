@@ -16,8 +16,8 @@ import pytest
 from gateway.config.settings import ConfigurationError
 from gateway.operator.preflight import check_runnable
 from tests.certificates import DAY, Authority, CertificatePair
-from tests.processes import configuration, serving
-from tests.running_gateway import ENVIRONMENT, KEY, House, settings_for
+from tests.processes import build_configuration, run_serve
+from tests.running_gateway import ENVIRONMENT, KEY, GatewayUnderTest, build_settings
 from tests.signed_requests import (
     CLIENT,
     EMPTY_LIST,
@@ -29,7 +29,7 @@ from tests.signed_requests import (
     respond_with,
     send_raw,
 )
-from tests.sockets import RawConnection, assert_legacy, open_connection, until
+from tests.sockets import RawConnection, assert_legacy, open_connection, wait_until
 from tests.state import operations_by_state
 
 BODY = b'{"type":"individual","firstName":"Ada","lastName":"Byron","email":"ada@example.com"}'
@@ -134,8 +134,8 @@ async def test_unfinished_handshakes_are_closed_for_new_connections(
             assert answer is not None
             assert answer.status == 200
             assert tracker.closed_counts["for_others"] >= 40 - 16
-        await until(lambda: tracker.closed_counts.total() >= 40)
-        await until(lambda: not gateway.running.server.handshakes)
+        await wait_until(lambda: tracker.closed_counts.total() >= 40)
+        await wait_until(lambda: not gateway.running.server.handshakes)
         assert len(tracker.connections) <= 1
 
 
@@ -172,17 +172,17 @@ async def test_reloaded_certificate_is_used_by_new_connections(
 async def test_sighup_reloads_the_certificate(tmp_path: Path, authority: Authority) -> None:
     first, second = authority.issue("first"), authority.issue("second")
     section = f'tls_certificate_file = "{first.certificate}"\ntls_key_file = "{first.key}"'
-    text = configuration("http://127.0.0.1:9").replace(
+    text = build_configuration("http://127.0.0.1:9").replace(
         "admin_port = 0", f"admin_port = 0\n{section}"
     )
     (tmp_path / "gateway.toml").write_text(text)
-    async with serving(tmp_path, seconds=60) as gateway:
+    async with run_serve(tmp_path, seconds=60) as gateway:
         async with await open_tls_connection(gateway.port, authority) as connection:
             assert find_common_name(connection) == "first"
             shutil.copy(second.certificate, first.certificate)
             shutil.copy(second.key, first.key)
             gateway.process.send_signal(signal.SIGHUP)
-            await until(lambda: "certificate_reloaded" in gateway.read_log())
+            await wait_until(lambda: "certificate_reloaded" in gateway.read_log())
             async with await open_tls_connection(gateway.port, authority) as new:
                 assert find_common_name(new) == "second"
             await connection.send(b"GET /v1/x HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -207,7 +207,7 @@ def test_unusable_certificate_is_a_startup_error(
     authority.issue("other")
     server |= {name: str(tmp_path / "tls" / file) for name, file in changes.items()}
     with pytest.raises(ConfigurationError, match=says):
-        check_runnable(settings_for(tmp_path, "http://127.0.0.1:9", server=server))
+        check_runnable(build_settings(tmp_path, "http://127.0.0.1:9", server=server))
 
 
 # Towards the service.
@@ -239,7 +239,7 @@ def build_environments(port: int, authority: Authority | None) -> dict[str, obje
 @asynccontextmanager
 async def open_gateway_before(
     folder: Path, port: int, authority: Authority | None, **sections: object
-) -> AsyncIterator[House]:
+) -> AsyncIterator[GatewayUnderTest]:
     environments = build_environments(port, authority)
     async with open_signed_gateway(
         folder, "http://x", environments=environments, **sections
@@ -293,7 +293,7 @@ def test_unreadable_ca_file_is_a_startup_error(tmp_path: Path, text: str | None)
         (tmp_path / "authorities.pem").write_text(text)
     upstream = {"ca_file": str(tmp_path / "authorities.pem")}
     with pytest.raises(ConfigurationError, match=r"ca_file: .*authorities\.pem cannot be used"):
-        check_runnable(settings_for(tmp_path, "https://service.example", upstream=upstream))
+        check_runnable(build_settings(tmp_path, "https://service.example", upstream=upstream))
 
 
 # Through a proxy.
@@ -383,6 +383,6 @@ async def test_request_refused_by_the_proxy_is_unsent(tmp_path: Path, authority:
 def test_proxy_requires_https(tmp_path: Path) -> None:
     upstream = {"proxy": "http://proxy.example:3128"}
     environments = {ENVIRONMENT: {"base_url": "http://service.example", "allow_http": True}}
-    settings = settings_for(tmp_path, "", environments=environments, upstream=upstream)
+    settings = build_settings(tmp_path, "", environments=environments, upstream=upstream)
     with pytest.raises(ConfigurationError, match="is not https"):
         check_runnable(settings)

@@ -14,14 +14,20 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
 from gateway.observability import traces
-from gateway.simulator import Service, start
+from gateway.simulator import Service, start_simulator
 from tests.canaries import PERSON, assert_no_canary
-from tests.legacy_and_current import open_valley
-from tests.operator_commands import LOST, Post, eventually, post, read_log
-from tests.payouts import make_batch, make_recipient
-from tests.processes import command, configuration, serving
+from tests.legacy_and_current import open_gateway_between
+from tests.operator_commands import (
+    RESPONSE_LOST,
+    OperatedGateway,
+    open_operated_gateway,
+    read_log,
+    wait_until_async,
+)
+from tests.payouts import create_batch, create_recipient
+from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY as LINE
-from tests.running_gateway import House, import_lines, open_house, settings_for
+from tests.running_gateway import GatewayUnderTest, build_settings, import_api_keys, open_gateway
 from tests.signed_requests import CLIENT, open_raw_service, open_signed_gateway, send_raw
 from tests.sockets import exchange
 from tests.test_secrets_elsewhere import KEY, request_all_operations
@@ -39,8 +45,8 @@ def exporter() -> Iterator[InMemorySpanExporter]:
 
 
 @pytest.fixture
-async def setup(tmp_path: Path) -> AsyncIterator[Post]:
-    async with post(tmp_path) as setup:
+async def setup(tmp_path: Path) -> AsyncIterator[OperatedGateway]:
+    async with open_operated_gateway(tmp_path) as setup:
         yield setup
 
 
@@ -52,19 +58,19 @@ async def wait_for_spans(
     async def has_ended() -> bool:
         return any(span.kind is SpanKind.SERVER for span in exporter.get_finished_spans())
 
-    await eventually(has_ended)
+    await wait_until_async(has_ended)
     spans: Sequence[ReadableSpan] = exporter.get_finished_spans()
     requests = [span for span in spans if span.kind is SpanKind.SERVER]
     return requests, [span for span in spans if span.kind is SpanKind.CLIENT]
 
 
 async def test_request_and_its_calls_are_one_trace(
-    setup: Post, exporter: InMemorySpanExporter
+    setup: OperatedGateway, exporter: InMemorySpanExporter
 ) -> None:
-    recipient = await make_recipient(setup.gateway)
+    recipient = await create_recipient(setup.gateway)
     await wait_for_spans(exporter)
     exporter.clear()
-    await make_batch(setup.gateway, recipient, "10.00")
+    await create_batch(setup.gateway, recipient, "10.00")
     (request,), calls = await wait_for_spans(exporter)
     assert request.name == "POST /v1/batches"
     assert request.attributes is not None
@@ -85,7 +91,7 @@ async def test_request_and_its_calls_are_one_trace(
 
 
 async def test_client_trace_is_continued_to_the_service(
-    setup: Post, exporter: InMemorySpanExporter
+    setup: OperatedGateway, exporter: InMemorySpanExporter
 ) -> None:
     given = {"traceparent": TRACEPARENT, "tracestate": "who=ada@example.com"}
     await setup.gateway.request("GET", "/v1/profile/balances", headers=given)
@@ -103,7 +109,7 @@ async def test_client_trace_is_continued_to_the_service(
 async def test_forwarded_request_and_its_legacy_call_are_one_trace(
     tmp_path: Path, exporter: InMemorySpanExporter
 ) -> None:
-    async with open_valley(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, apart=True) as setup:
         await setup.set_mode("forward")
         exporter.clear()
         path = "/v1/recipients/R-1234567890123456"
@@ -121,7 +127,7 @@ async def test_forwarded_request_and_its_legacy_call_are_one_trace(
     )
 
 
-async def test_traceparent_is_not_signed(setup: Post) -> None:
+async def test_traceparent_is_not_signed(setup: OperatedGateway) -> None:
     """The simulator checks every signature: a header that were signed would be refused."""
     assert (await setup.gateway.request("GET", "/v1/recipients")).status == 200
     with traces.export_spans_to(InMemorySpanExporter()):
@@ -131,11 +137,13 @@ async def test_traceparent_is_not_signed(setup: Post) -> None:
     assert "traceparent" in second.headers
 
 
-async def test_failed_span_has_no_description(setup: Post, exporter: InMemorySpanExporter) -> None:
-    recipient = await make_recipient(setup.gateway)
+async def test_failed_span_has_no_description(
+    setup: OperatedGateway, exporter: InMemorySpanExporter
+) -> None:
+    recipient = await create_recipient(setup.gateway)
     await wait_for_spans(exporter)
     exporter.clear()
-    setup.add_fault("POST", "/v1/batches", **LOST)
+    setup.add_fault("POST", "/v1/batches", **RESPONSE_LOST)
     await setup.gateway.request(
         "POST", "/v1/batches", {"sourceCurrency": "USD", "payments": [
             {"recipient": {"id": recipient}, "sourceAmount": "10.00"}]}
@@ -151,8 +159,8 @@ async def test_failed_span_has_no_description(setup: Post, exporter: InMemorySpa
 
 
 async def test_spans_contain_no_client_data(tmp_path: Path, exporter: InMemorySpanExporter) -> None:
-    async with canary_service() as simulator, open_house(tmp_path, simulator.url) as gateway:
-        await import_lines(gateway.settings, [KEY])
+    async with canary_service() as simulator, open_gateway(tmp_path, simulator.url) as gateway:
+        await import_api_keys(gateway.settings, [KEY])
         gateway.headers["X-API-Key"] = KEY["api_key"]
         await request_all_operations(gateway)
         await send_unusual_requests(gateway)
@@ -165,7 +173,7 @@ async def test_spans_contain_no_client_data(tmp_path: Path, exporter: InMemorySp
     assert {name for name in names if "?" in name} == set()
 
 
-async def send_unusual_requests(gateway: House) -> None:
+async def send_unusual_requests(gateway: GatewayUnderTest) -> None:
     for method, path in (
         ("GET", f"/v1/recipients?search={PERSON['email']}"),
         ("GET", "/v1/nowhere/R-1234567890123456"),
@@ -190,7 +198,7 @@ async def test_signed_request_is_traced(tmp_path: Path, exporter: InMemorySpanEx
 
 async def test_sampling_ratio_overrides_the_client(tmp_path: Path) -> None:
     exporter = InMemorySpanExporter()
-    async with post(tmp_path) as setup:
+    async with open_operated_gateway(tmp_path) as setup:
         with traces.export_spans_to(exporter, ratio=0.0):
             await setup.gateway.request(
                 "GET", "/v1/recipients", headers={"traceparent": TRACEPARENT}
@@ -200,7 +208,7 @@ async def test_sampling_ratio_overrides_the_client(tmp_path: Path) -> None:
     assert arrived.headers["traceparent"].endswith("-00"), "the service is told that it is not"
 
 
-async def test_tracing_is_off_without_a_collector(setup: Post) -> None:
+async def test_tracing_is_off_without_a_collector(setup: OperatedGateway) -> None:
     await setup.gateway.request("GET", "/v1/recipients", headers={"traceparent": TRACEPARENT})
     (arrived,) = setup.service.list_requests("GET", "/v1/recipients")
     assert "traceparent" not in arrived.headers
@@ -230,12 +238,12 @@ async def test_spans_are_exported_before_shutdown(tmp_path: Path) -> None:
     collector = SpanCollector()
     server = await asyncio.start_server(collector, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    simulator = await start(service=Service(seed=1))
+    simulator = await start_simulator(service=Service(seed=1))
     traced = f'[traces]\nendpoint = "http://127.0.0.1:{port}"'
-    (tmp_path / "gateway.toml").write_text(configuration(simulator.url, traced))
+    (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url, traced))
     try:
-        await import_lines(settings_for(tmp_path, simulator.url), [LINE])
-        async with serving(tmp_path) as gateway:
+        await import_api_keys(build_settings(tmp_path, simulator.url), [LINE])
+        async with run_serve(tmp_path) as gateway:
             key = LINE["api_key"]
             head = f"GET /v1/recipients HTTP/1.1\r\nHost: x\r\nX-API-Key: {key}\r\n\r\n"
             await exchange(gateway.port, head.encode())
@@ -261,8 +269,8 @@ def test_missing_traces_extra_is_a_one_line_error(
 ) -> None:
     monkeypatch.setattr("tests.processes.COMMAND", [sys.executable, "-c", WITHOUT_OPENTELEMETRY])
     traced = '[traces]\nendpoint = "http://127.0.0.1:4318"'
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:1", traced))
-    result = command("serve", folder=tmp_path)
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:1", traced))
+    result = run_installed_command("serve", folder=tmp_path)
     assert result.returncode == 2
     assert "payout-gateway[traces]" in result.stderr
     assert result.stderr.count("\n") == 1
@@ -272,6 +280,6 @@ async def test_gateway_runs_without_the_traces_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.processes.COMMAND", [sys.executable, "-c", WITHOUT_OPENTELEMETRY])
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:1"))
-    async with serving(tmp_path) as gateway:
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:1"))
+    async with run_serve(tmp_path) as gateway:
         assert await gateway.stop() == 0

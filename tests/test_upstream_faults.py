@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, Switches
+from gateway.simulator import Service, ServiceOptions
 from tests.journal_check import check_journal
 from tests.operator_commands import AdjustableClock
 from tests.payouts import WALLET
@@ -26,8 +26,8 @@ from tests.recording_service import (
     RecordingService,
     open_recording_service,
 )
-from tests.running_gateway import Got, House, open_house
-from tests.sockets import until
+from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.sockets import wait_until
 from tests.state import operations_by_state
 
 MAX_CONCURRENT = 16
@@ -39,7 +39,7 @@ MAX_TRIES = 60
 class GatewayAndService:
     """A gateway in front of a recording service; ``payee`` has a payout method."""
 
-    house: House
+    house: GatewayUnderTest
     judge: RecordingService
     ticks: AdjustableClock
     payee: str = ""
@@ -55,10 +55,10 @@ class GatewayAndService:
 async def open_gateway_and_recorder(
     folder: Path, seconds: float = 1.5, **switches: Any
 ) -> AsyncIterator[GatewayAndService]:
-    service, ticks = Service(options=Switches(**switches), seed=1), AdjustableClock()
+    service, ticks = Service(options=ServiceOptions(**switches), seed=1), AdjustableClock()
     async with open_recording_service(service) as judge:
         upstream = {"timeout_seconds": seconds}
-        async with open_house(folder, judge.url, ticks, upstream=upstream) as gateway:
+        async with open_gateway(folder, judge.url, ticks, upstream=upstream) as gateway:
             setup = GatewayAndService(gateway, judge, ticks)
             setup.payee = await create_recipient_now(setup, "payee", payout=WALLET)
             yield setup
@@ -418,7 +418,7 @@ class FaultCase:
     mark: str
     request: ClientRequest = field(default_factory=lambda: ClientRequest("", ""))
     planned_fault: PlannedFault | None = None
-    answers: list[Got] = field(default_factory=list)
+    answers: list[GatewayResponse] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -491,7 +491,7 @@ async def run_cases(setup: GatewayAndService, cases: list[FaultCase]) -> None:
             break
         await gather_limited([case.send_request(setup) for case in unmet])
     assert not setup.judge.faults, setup.judge.faults
-    await until(lambda: setup.judge.is_idle)
+    await wait_until(lambda: setup.judge.is_idle)
     await check_journal(setup.house.settings, setup.judge)
     setup.ticks.ahead_seconds += 60  # after this, no sent call can be executed any more
     for _ in range(MAX_TRIES):

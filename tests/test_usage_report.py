@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Service, start
-from tests.processes import command, configuration, serving
-from tests.running_gateway import KEY, import_lines, settings_for
+from gateway.simulator import Service, start_simulator
+from tests.processes import build_configuration, run_installed_command, run_serve
+from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.sockets import exchange
 
 USAGE_REQUESTS = [
@@ -36,13 +36,13 @@ async def send_request(port: int, method: str, path: str, key: str) -> None:
 @pytest.fixture
 async def run_gateway_and_read_log(tmp_path: Path) -> list[dict[str, Any]]:
     """Uses a gateway, restarts it and uses it again; returns its log lines."""
-    simulator = await start(service=Service())
-    (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
-    await import_lines(settings_for(tmp_path, simulator.url), [KEY])
+    simulator = await start_simulator(service=Service())
+    (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
+    await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
     lines: list[dict[str, Any]] = []
     try:
         for rounds in (7, 5):
-            async with serving(tmp_path) as gateway:
+            async with run_serve(tmp_path) as gateway:
                 requests = [entry for entry in USAGE_REQUESTS for _ in range(rounds)]
                 await asyncio.gather(*(send_request(gateway.port, *entry) for entry in requests))
                 assert await gateway.stop() == 0
@@ -56,7 +56,7 @@ async def run_gateway_and_read_log(tmp_path: Path) -> list[dict[str, Any]]:
 async def test_usage_report_matches_the_log(
     run_gateway_and_read_log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    report = json.loads(command("report", "usage", "--json", folder=tmp_path).stdout)
+    report = json.loads(run_installed_command("report", "usage", "--json", folder=tmp_path).stdout)
     counted = {
         (key["key"], operation["operation"]): (
             operation["requests"],
@@ -90,28 +90,32 @@ async def test_usage_report_is_printed_as_table_and_csv(
 ) -> None:
     assert run_gateway_and_read_log
     rows = list(
-        csv.DictReader(io.StringIO(command("report", "usage", "--csv", folder=tmp_path).stdout))
+        csv.DictReader(
+            io.StringIO(run_installed_command("report", "usage", "--csv", folder=tmp_path).stdout)
+        )
     )
     assert sum(int(row["requests"]) for row in rows) == len(run_gateway_and_read_log)
-    output = command("report", "usage", "--merchant", KEY["merchant"], folder=tmp_path).stdout
+    output = run_installed_command(
+        "report", "usage", "--merchant", KEY["merchant"], folder=tmp_path
+    ).stdout
     assert "list_recipients" in output
     assert "GET /recipients" in output
     assert "nobody" not in output
     assert "without a known API key" not in output, "each row is of a key"
-    whole = command("report", "usage", folder=tmp_path).stdout
+    whole = run_installed_command("report", "usage", folder=tmp_path).stdout
     assert "requests without a known API key" in whole
     assert (
         "No requests were counted."
-        in command("report", "usage", "--merchant", "another", folder=tmp_path).stdout
+        in run_installed_command("report", "usage", "--merchant", "another", folder=tmp_path).stdout
     )
 
 
 async def test_kill_loses_at_most_a_second_of_usage(tmp_path: Path) -> None:
-    simulator = await start(service=Service())
-    (tmp_path / "gateway.toml").write_text(configuration(simulator.url))
-    await import_lines(settings_for(tmp_path, simulator.url), [KEY])
+    simulator = await start_simulator(service=Service())
+    (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
+    await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
     try:
-        async with serving(tmp_path) as gateway:
+        async with run_serve(tmp_path) as gateway:
             await send_request(gateway.port, "GET", "/v1/recipients", KEY["api_key"])
             await asyncio.sleep(2.5)
             await send_request(gateway.port, "GET", "/v1/recipients", KEY["api_key"])
@@ -119,6 +123,6 @@ async def test_kill_loses_at_most_a_second_of_usage(tmp_path: Path) -> None:
             await gateway.process.wait()
     finally:
         await simulator.stop()
-    report = json.loads(command("report", "usage", "--json", folder=tmp_path).stdout)
+    report = json.loads(run_installed_command("report", "usage", "--json", folder=tmp_path).stdout)
     ((one,),) = [key["operations"] for key in report["keys"]]
     assert one["requests"] in (1, 2)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gateway.simulator import Service, Vocabulary, start
-from tests.running_gateway import Got, House, open_house
+from gateway.simulator import Service, Vocabulary, start_simulator
+from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -58,10 +58,10 @@ def _check_absent_words(words: tuple[str, ...], text: str) -> None:
 
 @dataclass(slots=True)
 class GatewayAndService:
-    house: House
+    house: GatewayUnderTest
     service: Service
 
-    async def request(self, method: str, path: str, body: Any = None) -> Got:
+    async def request(self, method: str, path: str, body: Any = None) -> GatewayResponse:
         """Sends a request, and checks the answer and the upstream calls for foreign words."""
         seen = len(self.service.requests)
         response = await self.house.request(method, f"/v1{path}", body)
@@ -106,10 +106,10 @@ async def gateway_and_service(
 ) -> AsyncIterator[GatewayAndService]:
     service = Service(seed=1, vocabulary=WORDS)
     service.seed_recipients(40, seed=3)
-    simulator = await start(service=service)
+    simulator = await start_simulator(service=service)
     try:
         folder: Path = tmp_path_factory.mktemp("vocabulary")
-        async with open_house(folder, simulator.url, vocabulary=VOCABULARY) as gateway:
+        async with open_gateway(folder, simulator.url, vocabulary=VOCABULARY) as gateway:
             yield GatewayAndService(gateway, service)
     finally:
         await simulator.stop()
@@ -405,13 +405,15 @@ async def test_vocabularies_may_swap_words(
     tmp_path: Path,
 ) -> None:
     """A legacy ``a`` that is the current ``b``, beside nothing that would be a current ``a``."""
-    simulator = await start(service=Service(seed=1, vocabulary=Vocabulary(wallet="gravatarUrl")))
+    simulator = await start_simulator(
+        service=Service(seed=1, vocabulary=Vocabulary(wallet="gravatarUrl"))
+    )
     words = {
         "legacy": {"wallet": "wallets", "avatar_url": "wallet"},
         "current": {"wallet": "gravatarUrl"},
     }
     try:
-        async with open_house(tmp_path, simulator.url, vocabulary=words) as gateway:
+        async with open_gateway(tmp_path, simulator.url, vocabulary=words) as gateway:
             setup = GatewayAndService(gateway, simulator.service)
             payout = {
                 "primary": {"method": "wallets"},

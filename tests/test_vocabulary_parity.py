@@ -19,8 +19,15 @@ import pytest_asyncio
 from gateway.config.settings import Settings
 from gateway.docgen.openapi import build_openapi_document
 from gateway.server.demo import build_simulator_words
-from gateway.simulator import DEMO_API_KEY, WALLET_FUNDS, Service, Simulator, Switches, start
-from tests.running_gateway import House, open_house
+from gateway.simulator import (
+    DEMO_API_KEY,
+    WALLET_FUNDS,
+    Service,
+    ServiceOptions,
+    Simulator,
+    start_simulator,
+)
+from tests.running_gateway import GatewayUnderTest, open_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -120,13 +127,13 @@ async def gateway_and_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[GatewayAndService]:
     words = build_simulator_words(Settings(vocabulary=VOCABULARY).vocabulary)
-    switches = Switches(inferred=request.param == "inferred")
+    switches = ServiceOptions(inferred=request.param == "inferred")
     service = Service(seed=1, vocabulary=words, options=switches, wallet_balance=WALLET_FUNDS)
-    simulator = await start(service=service, legacy_port=0)
+    simulator = await start_simulator(service=service, legacy_port=0)
     assert simulator.legacy is not None
     folder: Path = tmp_path_factory.mktemp("words")
     try:
-        async with open_house(folder, simulator.url, vocabulary=VOCABULARY) as gateway:
+        async with open_gateway(folder, simulator.url, vocabulary=VOCABULARY) as gateway:
             yield GatewayAndService(
                 _build_gateway_interface(gateway),
                 _build_service_interface(gateway, simulator.legacy.url),
@@ -140,11 +147,11 @@ async def gateway_and_service(
         await simulator.stop()
 
 
-def _build_gateway_interface(gateway: House) -> LegacyInterface:
+def _build_gateway_interface(gateway: GatewayUnderTest) -> LegacyInterface:
     return LegacyInterface(gateway.running.url, gateway.api_key, gateway.session)
 
 
-def _build_service_interface(gateway: House, url: str) -> LegacyInterface:
+def _build_service_interface(gateway: GatewayUnderTest, url: str) -> LegacyInterface:
     return LegacyInterface(url, DEMO_API_KEY, gateway.session)
 
 

@@ -23,16 +23,16 @@ from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
 from gateway.config.settings import State
 from gateway.server.workers.pool import assign_queues
-from gateway.simulator import Fault, Service, Simulator, start
+from gateway.simulator import Fault, Service, Simulator, start_simulator
 from gateway.storage import open_store
 from gateway.storage.key_file import create_key_file
 from tests.certificates import Authority
 from tests.gateway.admission.limits.conftest import REDIS_URL
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
 from tests.metrics_scrape import fetch_metrics
-from tests.processes import Process, command, find_free_port, is_listening, serving
+from tests.processes import Process, find_free_port, is_listening, run_installed_command, run_serve
 from tests.running_gateway import KEY
-from tests.sockets import RawConnection, until
+from tests.sockets import RawConnection, wait_until
 
 START_SECONDS = 120
 """A parent and its workers each load the whole program, sequentially on a busy machine."""
@@ -58,7 +58,7 @@ def database() -> Iterator[str]:
 
 @pytest.fixture
 async def simulator() -> AsyncIterator[Simulator]:
-    simulator = await start(service=Service(seed=1))
+    simulator = await start_simulator(service=Service(seed=1))
     yield simulator
     await simulator.stop()
 
@@ -113,7 +113,7 @@ async def import_api_key(folder: Path, database: str, **more: Any) -> None:
 
 @asynccontextmanager
 async def run_workers(folder: Path) -> AsyncIterator[Process]:
-    async with serving(folder, seconds=START_SECONDS) as gateway:
+    async with run_serve(folder, seconds=START_SECONDS) as gateway:
         yield gateway
 
 
@@ -186,7 +186,7 @@ async def run_load(gateway: Process) -> AsyncIterator[BackgroundLoad]:
 
 def read_startup_error(folder: Path, **variables: str) -> str:
     """Returns the error line of `serve`."""
-    result = command("serve", folder=folder, seconds=START_SECONDS, **variables)
+    result = run_installed_command("serve", folder=folder, seconds=START_SECONDS, **variables)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1, result.stderr
     return result.stderr
@@ -205,8 +205,10 @@ async def test_workers_start_on_an_empty_database_and_all_serve(
         assert len(list_children(gateway)) == 3
         await import_api_key(tmp_path, database)
         async with run_load(gateway) as made:
-            await until(lambda: set(count_served(gateway)) == list_children(gateway), START_SECONDS)
-            await until(lambda: made.answered_count > 200, START_SECONDS)
+            await wait_until(
+                lambda: set(count_served(gateway)) == list_children(gateway), START_SECONDS
+            )
+            await wait_until(lambda: made.answered_count > 200, START_SECONDS)
         assert set(made.statuses) == {200}
         assert made.errors == []
         assert sum(count_served(gateway).values()) == made.answered_count, (
@@ -270,10 +272,10 @@ async def test_shutdown_under_load_completes_requests_in_flight(
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database)
         async with run_load(gateway) as made:
-            await until(lambda: made.answered_count > 50, START_SECONDS)
+            await wait_until(lambda: made.answered_count > 50, START_SECONDS)
             for _ in range(CLIENT_COUNT // 2):
                 simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=1))
-            await until(lambda: not simulator.service.faults, START_SECONDS)
+            await wait_until(lambda: not simulator.service.faults, START_SECONDS)
             before = made.answered_count
             gateway.process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(START_SECONDS):
@@ -292,12 +294,12 @@ async def test_workers_finish_and_exit_if_the_parent_is_killed(
         both = list_children(gateway)
         simulator.inject_fault(Fault("POST", "/v1/recipients", answer_delay=1))
         async with run_load(gateway) as made:
-            await until(lambda: not simulator.service.faults, START_SECONDS)
+            await wait_until(lambda: not simulator.service.faults, START_SECONDS)
             gateway.process.kill()
-            await until(lambda: not is_listening(gateway.port), START_SECONDS)
+            await wait_until(lambda: not is_listening(gateway.port), START_SECONDS)
             made.is_stopped = True
         assert set(made.statuses) == {200}
-        await until(lambda: not any(map(_is_running, both)), START_SECONDS)
+        await wait_until(lambda: not any(map(_is_running, both)), START_SECONDS)
 
 
 def _is_running(pid: int) -> bool:
@@ -318,18 +320,18 @@ async def test_killed_worker_is_replaced(
         before = list_children(gateway)
         killed = min(before)
         async with run_load(gateway) as made:
-            await until(lambda: set(count_served(gateway)) == before, START_SECONDS)
+            await wait_until(lambda: set(count_served(gateway)) == before, START_SECONDS)
             os.kill(killed, signal.SIGKILL)
-            await until(lambda: bool(list_events(gateway, "worker_started")), START_SECONDS)
+            await wait_until(lambda: bool(list_events(gateway, "worker_started")), START_SECONDS)
             (new,) = list_children(gateway) - before
-            await until(lambda: count_served(gateway)[new] > 10, START_SECONDS)
+            await wait_until(lambda: count_served(gateway)[new] > 10, START_SECONDS)
         assert set(made.statuses) == {200}
         assert len(made.errors) <= CLIENT_COUNT, made.errors
         (died,) = list_events(gateway, "worker_exited")
         assert (died["worker_pid"], died["reason"]) == (killed, "SIGKILL")
         # And again: another starts after a pause that grows, in which it can be told to end.
         os.kill(new, signal.SIGKILL)
-        await until(lambda: len(list_events(gateway, "worker_exited")) == 2, START_SECONDS)
+        await wait_until(lambda: len(list_events(gateway, "worker_exited")) == 2, START_SECONDS)
         assert list_events(gateway, "worker_exited")[1]["restart_delay_seconds"] > 0
         assert await gateway.stop() == 0
 
@@ -344,12 +346,12 @@ async def test_rolling_restart_under_load_drops_no_request(
         await import_api_key(tmp_path, database)
         old = list_children(gateway)
         async with run_load(gateway) as made:
-            await until(lambda: set(count_served(gateway)) == old, START_SECONDS)
+            await wait_until(lambda: set(count_served(gateway)) == old, START_SECONDS)
             gateway.process.send_signal(signal.SIGHUP)
-            await until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
-            await until(lambda: not list_children(gateway) & old, START_SECONDS)
+            await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
+            await wait_until(lambda: not list_children(gateway) & old, START_SECONDS)
             new = list_children(gateway)
-            await until(
+            await wait_until(
                 lambda: made.answered_count > 300 and new < set(count_served(gateway)),
                 START_SECONDS,
             )
@@ -368,21 +370,21 @@ async def test_rolling_restart_applies_a_valid_configuration_only(
         old = list_children(gateway)
         (tmp_path / "gateway.toml").write_text("[server]\nprot = 1")
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: len(list_events(gateway, "restart_failed")) == 1, START_SECONDS)
+        await wait_until(lambda: len(list_events(gateway, "restart_failed")) == 1, START_SECONDS)
         write_configuration(3, requests_per_hour=77)
         (tmp_path / "gateway.key").rename(tmp_path / "lost.key")
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: len(list_events(gateway, "restart_failed")) == 2, START_SECONDS)
+        await wait_until(lambda: len(list_events(gateway, "restart_failed")) == 2, START_SECONDS)
         unreadable, without_key = list_events(gateway, "restart_failed")
         assert "server.prot: unknown key" in unreadable["reason"]
         assert "gateway.key" in without_key["reason"]
-        await until(lambda: list_children(gateway) == old, START_SECONDS)
+        await wait_until(lambda: list_children(gateway) == old, START_SECONDS)
         assert await _load_limit(session, gateway) == "10000"
         (tmp_path / "lost.key").rename(tmp_path / "gateway.key")
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
-        await until(lambda: len(list_children(gateway) - old) == 3, START_SECONDS)
-        await until(lambda: not list_children(gateway) & old, START_SECONDS)
+        await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
+        await wait_until(lambda: len(list_children(gateway) - old) == 3, START_SECONDS)
+        await wait_until(lambda: not list_children(gateway) & old, START_SECONDS)
         assert await _load_limit(session, gateway) == "77"
         assert await gateway.stop() == 0
 
@@ -422,8 +424,8 @@ async def test_rolling_restart_reloads_the_tls_certificate(
         shutil.copy(second.certificate, first.certificate)
         shutil.copy(second.key, first.key)
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
-        await until(lambda: not list_children(gateway) & old, START_SECONDS)
+        await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
+        await wait_until(lambda: not list_children(gateway) & old, START_SECONDS)
         assert {await load_common_name() for _ in range(6)} == {"second"}
         page = f"http://127.0.0.1:{gateway.admin_port}/openapi.json"
         async with session.get(page) as answer:
@@ -483,7 +485,7 @@ async def test_metrics_cover_all_workers_and_never_decrease(
     async with run_workers(tmp_path) as gateway, aiohttp.ClientSession() as session:
         await import_api_key(tmp_path, database)
         async with run_load(gateway) as made:
-            await until(lambda: made.answered_count > 40, START_SECONDS)
+            await wait_until(lambda: made.answered_count > 40, START_SECONDS)
         by_pid = count_served(gateway)
         assert len(by_pid) == 2
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
@@ -491,18 +493,18 @@ async def test_metrics_cover_all_workers_and_never_decrease(
         before = metrics.sum(counted)
         assert before == len(list_events(gateway, "request"))
         os.kill(min(list_children(gateway)), signal.SIGKILL)
-        await until(lambda: bool(list_events(gateway, "worker_exited")), START_SECONDS)
+        await wait_until(lambda: bool(list_events(gateway, "worker_exited")), START_SECONDS)
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
         assert metrics.sum(counted) == before
         gateway.process.send_signal(signal.SIGHUP)
-        await until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
+        await wait_until(lambda: bool(list_events(gateway, "restart_complete")), START_SECONDS)
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
         assert metrics.sum(counted) == before
         assert metrics.sum("payout_gateway_workers") == 2
         # What an old one answers while it leaves is not counted: until they have left.
-        await until(lambda: len(list_children(gateway)) == 2, START_SECONDS)
+        await wait_until(lambda: len(list_children(gateway)) == 2, START_SECONDS)
         async with run_load(gateway) as again:
-            await until(lambda: again.answered_count > 10, START_SECONDS)
+            await wait_until(lambda: again.answered_count > 10, START_SECONDS)
         metrics = await fetch_metrics(session, f"http://127.0.0.1:{gateway.admin_port}")
         assert metrics.sum(counted) == len(list_events(gateway, "request")) > before
 
@@ -514,7 +516,7 @@ async def test_rate_limit_is_shared_by_all_workers(
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database)
         async with run_load(gateway) as made:
-            await until(lambda: made.answered_count > 60, START_SECONDS)
+            await wait_until(lambda: made.answered_count > 60, START_SECONDS)
         assert made.statuses[200] == 30
         assert set(made.statuses) == {200, 429}
         assert len(count_served(gateway)) == 2
@@ -526,12 +528,14 @@ async def test_revoked_key_is_refused_by_every_worker_within_3_seconds(
     async with run_workers(tmp_path) as gateway:
         await import_api_key(tmp_path, database, name="leaving")
         async with run_load(gateway):
-            await until(lambda: len(count_served(gateway)) == 2, START_SECONDS)
+            await wait_until(lambda: len(count_served(gateway)) == 2, START_SECONDS)
         words = ("keys", "revoke", "leaving")
-        revoked = await asyncio.to_thread(command, *words, folder=tmp_path, seconds=START_SECONDS)
+        revoked = await asyncio.to_thread(
+            run_installed_command, *words, folder=tmp_path, seconds=START_SECONDS
+        )
         assert revoked.returncode == 0, revoked.stderr
         await asyncio.sleep(3)
         before = count_served(gateway)
         async with run_load(gateway) as made:
-            await until(lambda: len(count_served(gateway) - before) == 2, START_SECONDS)
+            await wait_until(lambda: len(count_served(gateway) - before) == 2, START_SECONDS)
         assert set(made.statuses) == {403}

@@ -15,12 +15,24 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.writes import step_records
-from tests.operator_commands import AdjustableClock, Post, disable_immediate_read, eventually, post
-from tests.payouts import WALLET, done, make_batch, make_recipient, payment_ids
-from tests.running_gateway import Got, House, open_house
-from tests.sockets import until
+from tests.operator_commands import (
+    AdjustableClock,
+    OperatedGateway,
+    disable_immediate_read,
+    open_operated_gateway,
+    wait_until_async,
+)
+from tests.payouts import (
+    WALLET,
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    request_successfully,
+)
+from tests.running_gateway import GatewayResponse, GatewayUnderTest, open_gateway
+from tests.sockets import wait_until
 
 RECIPIENT_BODY = {
     "type": "individual",
@@ -43,7 +55,7 @@ PAYOUT_BODY = {
 
 @dataclass
 class GatewayAndService:
-    house: House
+    house: GatewayUnderTest
     service: Service
     ticks: AdjustableClock
 
@@ -59,7 +71,7 @@ class GatewayAndService:
 
 
 @asynccontextmanager
-async def town(
+async def open_gateway_with_faults(
     folder: Path,
     seconds: float = 3,
     *,
@@ -67,13 +79,13 @@ async def town(
     has_immediate_read: bool = False,
     **switches: Any,
 ) -> AsyncIterator[GatewayAndService]:
-    service = Service(options=Switches(**switches), seed=1)
-    simulator: Simulator = await start(service=service)
+    service = Service(options=ServiceOptions(**switches), seed=1)
+    simulator: Simulator = await start_simulator(service=service)
     ticks = AdjustableClock()
     try:
         upstream = {"timeout_seconds": seconds}
         sections = {"upstream": upstream, "writes": writes or {}}
-        async with open_house(folder, simulator.url, ticks, **sections) as gateway:
+        async with open_gateway(folder, simulator.url, ticks, **sections) as gateway:
             with nullcontext() if has_immediate_read else disable_immediate_read():
                 yield GatewayAndService(gateway, service, ticks)
     finally:
@@ -93,7 +105,7 @@ RESPONSE_FAULTS = [
 async def test_retry_gets_the_answer_of_an_executed_create(
     fault: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
         setup.add_fault("POST", "/v1/recipients", **fault)
         first = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (first.status, first.body["errors"][0]["code"]) == (500, "internal_server_error")
@@ -114,7 +126,7 @@ async def test_retry_gets_the_answer_of_an_executed_create(
 async def test_unexecuted_create_is_sent_again_only_once_certain(
     fault: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
         setup.add_fault("POST", "/v1/recipients", **fault)
         first = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert first.status == 500
@@ -129,7 +141,7 @@ async def test_unexecuted_create_is_sent_again_only_once_certain(
 
 
 async def test_identical_requests_are_separate_if_the_first_was_delivered(tmp_path: Path) -> None:
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
         for _ in range(2):
             assert (
                 await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
@@ -147,7 +159,7 @@ async def test_identical_requests_are_separate_if_the_first_was_delivered(tmp_pa
 
 async def test_delayed_acknowledgement_is_not_a_retry(tmp_path: Path) -> None:
     """Linux acknowledges the third response on a connection up to 40 ms later than it is read."""
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
 
         def send(*, times: int) -> http.client.HTTPConnection:
             connection = http.client.HTTPConnection("127.0.0.1", setup.house.running.port)
@@ -167,7 +179,7 @@ async def test_delayed_acknowledgement_is_not_a_retry(tmp_path: Path) -> None:
 
 async def test_identical_requests_in_flight_are_separate_if_configured(tmp_path: Path) -> None:
     separate = {"identical_in_flight": "separate"}
-    async with town(tmp_path, writes=separate) as setup:
+    async with open_gateway_with_faults(tmp_path, writes=separate) as setup:
         setup.add_fault("POST", "/v1/recipients", answer_delay=0.5)
         responses = await asyncio.gather(
             *(setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
@@ -177,7 +189,7 @@ async def test_identical_requests_in_flight_are_separate_if_configured(tmp_path:
 
 
 async def test_waiting_request_is_executed_if_the_first_was_refused(tmp_path: Path) -> None:
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
         refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Later"}]}'
         setup.add_fault("POST", "/v1/recipients", status=429, body=refusal, delay=0.5)
         responses = await asyncio.gather(
@@ -190,7 +202,7 @@ async def test_waiting_request_is_executed_if_the_first_was_refused(tmp_path: Pa
 async def test_identical_request_after_its_response_is_a_retry_for_replay_seconds(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path, writes={"replay_seconds": 60}) as setup:
+    async with open_gateway_with_faults(tmp_path, writes={"replay_seconds": 60}) as setup:
         first, retried = [
             await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2)
         ]
@@ -204,7 +216,7 @@ async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
     connection: str, tmp_path: Path
 ) -> None:
     """The client's machine has the response; the client gives up without reading it."""
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
         body = json.dumps(RECIPIENT_BODY).encode()
         head = (
             "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
@@ -230,7 +242,7 @@ async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
 async def test_executed_write_is_confirmed_immediately(
     tmp_path: Path, fault: dict[str, Any]
 ) -> None:
-    async with town(tmp_path, sees_at_once=True) as setup:
+    async with open_gateway_with_faults(tmp_path, sees_at_once=True) as setup:
         setup.add_fault("POST", "/v1/recipients", **fault)
         response = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (response.status, response.body["recipient"]["email"]) == (
@@ -241,7 +253,7 @@ async def test_executed_write_is_confirmed_immediately(
 
 
 async def test_lost_create_is_distinguished_from_an_earlier_identical_one(tmp_path: Path) -> None:
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
         assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
         setup.add_fault("POST", "/v1/recipients", close="before")
         assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 500
@@ -253,9 +265,9 @@ async def test_lost_create_is_distinguished_from_an_earlier_identical_one(tmp_pa
 async def test_start_in_doubt_is_read_before_it_is_sent_again(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path) as setup:
-        recipient = await make_recipient(setup.house)
-        batch = await make_batch(setup.house, recipient, "10.00")
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.house)
+        batch = await create_batch(setup.house, recipient, "10.00")
         setup.add_fault("POST", "/v1/batches/*/start-processing", close="after")
         path = f"/v1/batches/{batch}/start-processing"
         assert (await setup.house.request("POST", path)).status == 500
@@ -268,9 +280,9 @@ async def test_start_in_doubt_is_read_before_it_is_sent_again(
 
 
 async def test_next_write_on_a_batch_settles_the_previous_one(tmp_path: Path) -> None:
-    async with town(tmp_path) as setup:
-        recipient = await make_recipient(setup.house)
-        batch = await make_batch(setup.house, recipient, "10.00")
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.house)
+        batch = await create_batch(setup.house, recipient, "10.00")
         setup.add_fault("POST", "/v1/batches/*/start-processing", close="before")
         assert (
             await setup.house.request("POST", f"/v1/batches/{batch}/start-processing")
@@ -285,7 +297,7 @@ async def test_next_write_on_a_batch_settles_the_previous_one(tmp_path: Path) ->
         assert setup.service.batch_starts == []
 
 
-def check_retryable_refusal(response: Got) -> None:
+def check_retryable_refusal(response: GatewayResponse) -> None:
     """The response to a request of which nothing was sent, because another write is in doubt."""
     (error,) = response.body["errors"]
     assert (response.status, error["code"]) == (500, "internal_server_error"), response.text
@@ -298,7 +310,7 @@ def check_retryable_refusal(response: Got) -> None:
 async def test_payout_method_write_after_one_in_doubt_is_refused(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
         created = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         path = f"/v1/recipients/{created.body['recipient']['id']}/payout-methods"
         setup.add_fault("POST", "/v1/recipients/*/accounts", close="before")
@@ -315,8 +327,8 @@ async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches
     drafted: bool, tmp_path: Path
 ) -> None:
     """It pays nobody before its start: a retry makes another, and an operator is told of it."""
-    async with post(tmp_path, inferred=False) as setup:
-        recipient = await make_recipient(setup.gateway)
+    async with open_operated_gateway(tmp_path, inferred=False) as setup:
+        recipient = await create_recipient(setup.gateway)
         body = {
             "sourceCurrency": "USD",
             "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
@@ -324,9 +336,11 @@ async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches
         requests: tuple[Any, ...] = ("POST", "/v1/batches", body)
         if drafted:
             batch = (await setup.gateway.request(*requests)).body["batch"]["id"]
-            (payment,) = await payment_ids(setup.gateway, batch)
+            (payment,) = await load_payment_ids(setup.gateway, batch)
             change = {"sourceAmount": "11.00"}
-            await done(setup.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+            await request_successfully(
+                setup.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change
+            )
             requests = ("POST", f"/v1/batches/{batch}/start-processing")
         before = set(setup.service.find_or_create_tenant().batches)
         listed = (await setup.run_json_command("batches", "abandoned"))["batches"]
@@ -343,7 +357,7 @@ async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches
         async def is_made() -> bool:
             return (await setup.gateway.request(*requests)).status == 200
 
-        await eventually(is_made, 40)
+        await wait_until_async(is_made, 40)
         assert setup.count_calls("POST", "/v1/batches") == sent + 1
         assert (await setup.run_json_command("writes", "unsettled"))["writes"] == []
         report = (await setup.run_json_command("batches", "abandoned"))["batches"]
@@ -354,9 +368,9 @@ async def test_batch_create_in_doubt_is_reported_if_the_service_lists_no_batches
 
 
 async def test_batch_create_in_doubt_is_found_in_the_list(tmp_path: Path) -> None:
-    async with town(tmp_path) as setup:
-        recipient = await make_recipient(setup.house)
-        await make_batch(setup.house, recipient, "10.00")
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.house)
+        await create_batch(setup.house, recipient, "10.00")
         body = {
             "sourceCurrency": "USD",
             "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
@@ -373,8 +387,8 @@ async def test_batch_create_in_doubt_is_found_in_the_list(tmp_path: Path) -> Non
     "unreadable", [b'{"ok":true}', b'{"ok":true,"data":[]}', b'{"ok":true,"batches":{}}']
 )
 async def test_unreadable_list_does_not_prove_absence(unreadable: bytes, tmp_path: Path) -> None:
-    async with town(tmp_path) as setup:
-        recipient = await make_recipient(setup.house)
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.house)
         body = {
             "sourceCurrency": "USD",
             "payments": [{"recipient": {"id": recipient}, "sourceAmount": "10.00"}],
@@ -395,15 +409,15 @@ async def test_change_in_doubt_with_target_amount_in_batch_currency_is_found(
     tmp_path: Path,
 ) -> None:
     """The payment arrives in the account's currency; it was added, and paid, twice."""
-    async with town(tmp_path) as setup:
-        recipient = await make_recipient(setup.house)
+    async with open_gateway_with_faults(tmp_path) as setup:
+        recipient = await create_recipient(setup.house)
         path = f"/v1/recipients/{recipient}/payout-methods"
         in_euros = {
             "primary": {"method": "bank", "currency": "EUR"},
             "accounts": {"bank": {"country": "DE", "iban": "DE89370400440532013000"}},
         }
         assert (await setup.house.request("POST", path, in_euros)).status == 200
-        batch = f"/v1/batches/{await make_batch(setup.house, recipient, '10.00')}"
+        batch = f"/v1/batches/{await create_batch(setup.house, recipient, '10.00')}"
         one = {"recipient": {"id": recipient}, "targetAmount": "7.00", "targetCurrency": "USD"}
         setup.add_fault("PATCH", "/v1/batches/*", close="after")
         assert (await setup.house.request("PATCH", batch, {"payments": [one]})).status == 500
@@ -417,11 +431,11 @@ async def test_change_in_doubt_with_target_amount_in_batch_currency_is_found(
 async def test_payout_in_doubt_is_completed_without_the_client(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
         setup.add_fault("POST", "/v1/recipients/*/accounts", close="after")
         body = {**RECIPIENT_BODY, "payout": PAYOUT_BODY}
         assert (await setup.house.request("POST", "/v1/recipients", body)).status == 500
-        await until(lambda: setup.count_calls("GET", "/v1/recipients/*") > 0)
+        await wait_until(lambda: setup.count_calls("GET", "/v1/recipients/*") > 0)
         retried = await setup.house.request("POST", "/v1/recipients", body)
         assert retried.status == 200, retried.text
         assert retried.body["recipient"]["payout"]["accounts"]["bank"]["accountNum"].endswith("67")
@@ -432,13 +446,15 @@ async def test_payout_in_doubt_is_completed_without_the_client(
         )
 
 
-async def settle_and_change_version(setup: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+async def settle_and_change_version(
+    setup: OperatedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Waits until no write is in doubt; then changes the steps of all flows."""
 
     async def is_settled() -> bool:
         return await setup.run_json_command("writes", "unsettled") == {"writes": []}
 
-    await eventually(is_settled)
+    await wait_until_async(is_settled)
     mark = step_records.fingerprint_step
     monkeypatch.setattr(step_records, "fingerprint_step", lambda step: f"changed {mark(step)}")
 
@@ -447,9 +463,9 @@ async def settle_and_change_version(setup: Post, monkeypatch: pytest.MonkeyPatch
 async def test_retry_gets_the_settled_answer_after_a_flow_change(
     count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with post(tmp_path, seconds=10) as setup:
+    async with open_operated_gateway(tmp_path, seconds=10) as setup:
         payment = {
-            "recipient": {"id": await make_recipient(setup.gateway)},
+            "recipient": {"id": await create_recipient(setup.gateway)},
             "sourceAmount": "10.00",
         }
         body = {"sourceCurrency": "USD", "payments": [{**payment, "memo": "m" * 100}] * count}
@@ -470,8 +486,8 @@ async def test_retry_gets_the_settled_answer_after_a_flow_change(
 async def test_retry_gets_the_settled_answer_with_its_own_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with post(tmp_path) as setup:
-        batch = await make_batch(setup.gateway, await make_recipient(setup.gateway), "10.00")
+    async with open_operated_gateway(tmp_path) as setup:
+        batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "10.00")
         (current,) = (id_ for world in setup.service.tenants.values() for id_ in world.batches)
         assert current != batch
         setup.add_fault("POST", "/v1/batches/*/start-processing", close="after")
@@ -484,7 +500,7 @@ async def test_retry_gets_the_settled_answer_with_its_own_ids(
 
 
 async def test_idempotency_key_replays_the_first_answer(tmp_path: Path) -> None:
-    async with town(tmp_path) as setup:
+    async with open_gateway_with_faults(tmp_path) as setup:
         key = {"Idempotency-Key": "payday-1"}
         first = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=key)
         retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=key)
@@ -511,12 +527,12 @@ async def test_idempotency_key_replays_the_first_answer(tmp_path: Path) -> None:
 
 
 async def test_disconnected_client_gets_its_answer_on_retry(tmp_path: Path) -> None:
-    async with town(tmp_path, 5) as setup:
+    async with open_gateway_with_faults(tmp_path, 5) as setup:
         setup.add_fault("POST", "/v1/recipients", answer_delay=0.5)
         asking = asyncio.ensure_future(
             setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         )
-        await until(lambda: setup.service.created_counts["recipient"] == 1)
+        await wait_until(lambda: setup.service.created_counts["recipient"] == 1)
         asking.cancel()
         await asyncio.sleep(0.1)
         retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
@@ -527,8 +543,8 @@ async def test_disconnected_client_gets_its_answer_on_retry(tmp_path: Path) -> N
 async def test_client_disconnected_before_any_write_is_served_on_retry(
     tmp_path: Path,
 ) -> None:
-    async with town(tmp_path, 5) as setup:
-        recipient = await make_recipient(setup.house)
+    async with open_gateway_with_faults(tmp_path, 5) as setup:
+        recipient = await create_recipient(setup.house)
         body = {
             "sourceCurrency": "USD",
             "payments": [

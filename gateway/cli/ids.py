@@ -45,7 +45,7 @@ def import_ids(
     from gateway.auth.key_rows import load_listed_keys
     from gateway.storage import open_store
     from gateway.storage.id_csv import InvalidIdPairsError, parse_id_pairs
-    from gateway.storage.id_rows import Collision, keep
+    from gateway.storage.id_rows import IdCollisionError, save_legacy_ids
 
     async def save_ids(pairs: Mapping[str, tuple[int, str]]) -> None:
         async with open_store(settings.state, create=False) as store:
@@ -57,8 +57,8 @@ def import_ids(
                 current_ids = {
                     legacy_id: current_id for legacy_id, (_, current_id) in pairs.items()
                 }
-                await keep(store, tenant, current_ids, imported=True)
-            except Collision as collision:
+                await save_legacy_ids(store, tenant, current_ids, imported=True)
+            except IdCollisionError as collision:
                 raise InvalidIdPairsError(pairs[collision.legacy_id][0], str(collision)) from None
         click.echo(f"Imported {pluralize(len(pairs), 'pair')} of ids: {tenant}")
 

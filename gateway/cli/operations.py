@@ -94,12 +94,12 @@ def _print_operations(heading: str, rows: list[dict[str, Any]]) -> None:
 
 async def _load_discovered_endpoints(settings: Settings) -> dict[str, list[dict[str, Any]]]:
     """What is known of each optional endpoint, by environment; empty if there is no state."""
-    from gateway.storage import Ledger, StoreUnavailable, open_store
+    from gateway.storage import ObjectStateStore, StoreUnavailable, open_store
 
     try:
         async with open_store(settings.state, create=False) as store:
             facts_by_environment = {
-                name: await Ledger(store).load_capabilities(name)
+                name: await ObjectStateStore(store).load_capabilities(name)
                 for name in settings.environments.select_configured()
             }
     # The rest of the report needs no state.

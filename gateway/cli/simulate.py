@@ -17,8 +17,8 @@ from gateway.simulator import (
     ListenError,
     Service,
     ServiceCredentials,
-    Switches,
-    start,
+    ServiceOptions,
+    start_simulator,
 )
 
 # Only tests inspect recorded requests; a user of the command looks at the answers.
@@ -117,7 +117,7 @@ def simulate(
     """
     from gateway.server.demo import build_simulator_words
 
-    switches = Switches(
+    switches = ServiceOptions(
         signed_target=signed_target,
         account_number_with_iban=account_number_with_iban,
         lists_archived=lists_archived,
@@ -153,7 +153,9 @@ async def _run_simulator(
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, stop_event.set)
     try:
-        simulator = await start(service=service, host=host, port=port, legacy_port=legacy_port)
+        simulator = await start_simulator(
+            service=service, host=host, port=port, legacy_port=legacy_port
+        )
     except ListenError as reason:
         in_use = reason.errno == errno.EADDRINUSE
         cause = "the port is in use; choose another" if in_use else reason.strerror or str(reason)

@@ -13,7 +13,7 @@ from aiohttp import web
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.reads.recipient_cache import CacheFigures
-from gateway.storage import Ledger
+from gateway.storage import ObjectStateStore
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from gateway.upstream.optional_endpoints import describe_endpoint
 from gateway.upstream.signed_target import CAPABILITY_NAME
@@ -81,7 +81,7 @@ class ServicePage:
     async def _render(
         self, request: web.Request, findings: list[Finding] | None
     ) -> web.StreamResponse:
-        ledger = Ledger(self._dependencies.store)
+        ledger = ObjectStateStore(self._dependencies.store)
         names = self._dependencies.settings.environments.select_configured()
         services = [
             self._build_status(name, await ledger.load_capabilities(name)) for name in names

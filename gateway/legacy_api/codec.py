@@ -25,7 +25,7 @@ from gateway.observability import metrics
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import StoreUnavailable
-from gateway.storage.alias_ids import Ids
+from gateway.storage.alias_ids import AliasIds
 from gateway.storage.tenants import Tenant
 from mappings import errors, field_types
 from mappings.effects import JSON, Answer, Operation, Request
@@ -48,7 +48,7 @@ log = structlog.get_logger()
 
 
 class LegacyCodec:
-    def __init__(self, settings: Settings, ids: Ids, clock: Callable[[], datetime]) -> None:
+    def __init__(self, settings: Settings, ids: AliasIds, clock: Callable[[], datetime]) -> None:
         self._ids = ids
         self._vocabulary = build_legacy_translator(settings.vocabulary.build_vocabulary())
         self._legacy_options = settings.legacy.build_legacy_options()

@@ -23,8 +23,8 @@ from gateway.operator.legacy_reads import (
     save_read_budget,
 )
 from gateway.reads.recent_reads import RecentReads
-from gateway.storage import Ledger, Store
-from gateway.storage.id_rows import Collision, current_ids, keep
+from gateway.storage import ObjectStateStore, Store
+from gateway.storage.id_rows import IdCollisionError, load_current_ids, save_legacy_ids
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import create_breakers, open_upstream
 from gateway.upstream.optional_endpoints import OptionalEndpoints
@@ -93,7 +93,7 @@ class CutoverImport:
         options: ImportOptions,
     ) -> None:
         self._store = store
-        self._ledger = Ledger(store)
+        self._ledger = ObjectStateStore(store)
         self._player = player
         self._reads = reads
         self._owner = key.tenant
@@ -143,7 +143,7 @@ class CutoverImport:
         async def import_one(row: JSON) -> None:
             try:
                 await import_row(row)
-            except (LegacyReadFailed, Collision) as error:
+            except (LegacyReadFailed, IdCollisionError) as error:
                 self._report_unmapped(kind, row["id"], str(error))
             except Failure as failure:
                 reason = f"the current service cannot be read ({type(failure).__name__}: {failure})"
@@ -179,7 +179,7 @@ class CutoverImport:
     async def _load_current_ids(self, legacy_ids: Iterable[str]) -> dict[str, str]:
         requested = set(legacy_ids)
         known_ids = {name: self._dry_run_ids[name] for name in requested & self._dry_run_ids.keys()}
-        return known_ids | await current_ids(self._store, self._owner, requested)
+        return known_ids | await load_current_ids(self._store, self._owner, requested)
 
     # Recipients
 
@@ -336,13 +336,13 @@ class CutoverImport:
         # Checked here too: a dry run stores nothing, and an id that equals its legacy id is not
         # stored.
         if conflicting := [name for name, id_ in pairs.items() if names.get(name, id_) != id_]:
-            raise Collision(conflicting[0])
+            raise IdCollisionError(conflicting[0])
         differing_ids = {name: id_ for name, id_ in pairs.items() if name != id_}
         new_ids = {name: id_ for name, id_ in differing_ids.items() if names.get(name) != id_}
         if self._options.dry_run:
             self._dry_run_ids |= new_ids
         elif new_ids:
-            await keep(self._store, self._owner, new_ids, imported=True)
+            await save_legacy_ids(self._store, self._owner, new_ids, imported=True)
         self._report.counts["ids"] += Counter(
             {NEW: len(new_ids), EQUAL: len(differing_ids) - len(new_ids)}
         )
@@ -366,7 +366,7 @@ async def open_cutover(
 
     The requests to the legacy service are counted against the hourly budget even if the run fails.
     """
-    ledger, owner = Ledger(store), key.tenant
+    ledger, owner = ObjectStateStore(store), key.tenant
     environments = settings.environments.select_configured()
     origins = {owner.environment: environments[owner.environment].legacy_base_url}
     capabilities = await load_capabilities(ledger, environments)

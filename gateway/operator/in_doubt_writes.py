@@ -10,9 +10,9 @@ from datetime import timedelta
 
 from gateway.observability.plurals import pluralize
 from gateway.payloads import stored_json
-from gateway.storage import Ledger, Store
+from gateway.storage import ObjectStateStore, Store
 from gateway.storage.heartbeats import WATCH_SECONDS, load_beat_counts
-from gateway.storage.id_rows import current_ids, load_legacy_ids
+from gateway.storage.id_rows import load_current_ids, load_legacy_ids
 from gateway.storage.operation_states import describe_state
 from gateway.storage.operations import (
     ABSENT,
@@ -87,7 +87,7 @@ async def load_in_doubt_writes(
     An operation that a process may be executing is watched until it ends or its owner is seen to be
     gone.
     """
-    repository = OperationRepository(store, Ledger(store))
+    repository = OperationRepository(store, ObjectStateStore(store))
     unfinished = {
         record.id: record
         for record in await repository.list_unfinished()
@@ -192,7 +192,7 @@ async def _load_legacy_ids(
 
 async def resolve_first_id(store: Store, owner: Tenant, id_: str) -> str:
     """The original id of an object, given any id that it got when its draft was submitted."""
-    return str((await Ledger(store).load(owner, "alias", id_)).get("id", id_))
+    return str((await ObjectStateStore(store).load(owner, "alias", id_)).get("id", id_))
 
 
 def _extract_object_id(write: Row) -> str | None:
@@ -333,7 +333,7 @@ class OperatorVerdict:
 async def find_in_doubt_write(store: Store, id_: str) -> tuple[OperationRecord, Row]:
     """The write with this id, as `writes unsettled` shows it. Raises WriteCommandRefused."""
     id_prefix, _, number = id_.partition(".")
-    repository = OperationRepository(store, Ledger(store))
+    repository = OperationRepository(store, ObjectStateStore(store))
     matches = [
         (record, write)
         for record in (
@@ -381,7 +381,7 @@ async def record_operator_verdict(
             created_id=await _require_unclaimed_id(store, record, verdict.created_id),
         )
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
-    if not await OperationRepository(store, Ledger(store)).record_operator_outcome(
+    if not await OperationRepository(store, ObjectStateStore(store)).record_operator_outcome(
         record, write.number, verdict.stored_value, id_
     ):
         raise WriteCommandRefused(
@@ -421,8 +421,8 @@ async def _require_unclaimed_id(store: Store, record: OperationRecord, given_id:
     otherwise.
     """
     # The operator may have copied the legacy id from an answer.
-    created_id = (await current_ids(store, record.tenant, [given_id])).get(given_id, given_id)
-    ledger = Ledger(store)
+    created_id = (await load_current_ids(store, record.tenant, [given_id])).get(given_id, given_id)
+    ledger = ObjectStateStore(store)
     # Two writes with the same result would hide that one of them is still unknown.
     if await OperationRepository(store, ledger).is_claimed(record, created_id):
         raise WriteCommandRefused(f"{given_id} was created by another write; check the id")

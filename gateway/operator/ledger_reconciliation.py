@@ -17,8 +17,8 @@ from gateway.auth.key_rows import (
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
 from gateway.reads.recent_reads import RecentReads
-from gateway.storage import Ledger, Store, StoreUnavailable, Tenant
-from gateway.storage.alias_ids import Ids
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
+from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operations import IN_DOUBT, RUNNING, OperationRepository
 from gateway.upstream.capability_cache import load_capabilities
@@ -112,9 +112,9 @@ class Reconciler:
     def __init__(
         self,
         store: Store,
-        ledger: Ledger,
+        ledger: ObjectStateStore,
         player: FlowExecutor,
-        ids: Ids,
+        ids: AliasIds,
         environments: Iterable[str],
     ) -> None:
         self._store = store
@@ -387,7 +387,7 @@ def _list_other_ids(facts: Mapping[str, Any]) -> frozenset[str]:
 @asynccontextmanager
 async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Reconciler]:
     """Opens a reconciler with its own connections; a gateway may be running."""
-    ledger = Ledger(store)
+    ledger = ObjectStateStore(store)
     environments = settings.environments.select_configured()
     capabilities = await load_capabilities(ledger, environments)
     async with open_upstream(settings, capabilities=capabilities) as upstream:
@@ -402,5 +402,5 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
             recent_reads=RecentReads(),
             policy=settler,
         )
-        ids = Ids(store, settings.legacy.stand_ins)
+        ids = AliasIds(store, settings.legacy.stand_ins)
         yield Reconciler(store, ledger, player, ids, environments)

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from multidict import CIMultiDict
 
 from gateway.payloads import json_codec
-from gateway.storage import Ledger
+from gateway.storage import ObjectStateStore
 from gateway.upstream.client import MAX_ANSWER_BYTES, USER_AGENT
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest
 from gateway.upstream.send_attempt import ResponseLost
@@ -82,7 +82,11 @@ class ReadBudget:
 
 
 async def load_read_budget(
-    ledger: Ledger, environment: str, name: str, per_hour: int, announce_wait: WaitCallback
+    ledger: ObjectStateStore,
+    environment: str,
+    name: str,
+    per_hour: int,
+    announce_wait: WaitCallback,
 ) -> ReadBudget:
     """The budget, less the requests of earlier runs in the last hour."""
     stored, _when = (await ledger.load_capabilities(environment)).get(
@@ -93,7 +97,9 @@ async def load_read_budget(
     )
 
 
-async def save_read_budget(ledger: Ledger, environment: str, name: str, budget: ReadBudget) -> None:
+async def save_read_budget(
+    ledger: ObjectStateStore, environment: str, name: str, budget: ReadBudget
+) -> None:
     spent_by_minute = {str(minute): number for minute, number in budget.spent_by_minute.items()}
     await ledger.save_capability(environment, _build_record_name(name), spent_by_minute)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gateway.auth.key_rows import ListedKey, find_matching_keys, load_listed_keys
 from gateway.config.settings import Settings
-from gateway.storage import Ledger, Store, Tenant
+from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.mode_rows import (
     COMPARE,
@@ -76,7 +76,7 @@ async def find_switch_scopes(
 
 async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> int:
     """The number of batches of these tenants that stay at the legacy service."""
-    ledger = Ledger(store)
+    ledger = ObjectStateStore(store)
     return sum([len(await ledger.load_all(scope.owner, BACKEND_KIND)) for scope in scopes])
 
 
@@ -129,7 +129,7 @@ class SwitchStatus:
 
 
 async def load_switch_status(store: Store) -> SwitchStatus:
-    switches, ledger = await list_switches(store), Ledger(store)
+    switches, ledger = await list_switches(store), ObjectStateStore(store)
     tenants = dict.fromkeys(switch.tenant for switch in switches)
     counts = {tenant: len(await ledger.load_all(tenant, BACKEND_KIND)) for tenant in tenants}
     events = [

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Table, and_, or_, select
 
-from gateway.storage import Ledger, Store, Tenant
+from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.operations import OperationRecord, OperationRepository, Write
 from gateway.storage.tables import ids, journal_subjects, remembered
@@ -87,7 +87,7 @@ async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
             for row in await connection.execute(query):
                 tenants.add(Tenant(row.merchant, row.environment))
     # An id may be of a request or operation whose objects are not stored any more.
-    repository = OperationRepository(store, Ledger(store))
+    repository = OperationRepository(store, ObjectStateStore(store))
     tenants |= {
         record.tenant
         for record in await repository.list_by_request(None, _extract_operation_id(id_))
@@ -103,7 +103,7 @@ def _extract_operation_id(id_: str) -> str:
 
 async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
     """Collects everything known about an id of one tenant. Raises StoreUnavailable."""
-    ledger = Ledger(store)
+    ledger = ObjectStateStore(store)
     known_ids = await _find_known_ids(store, ledger, owner, id_)
     object_ids = list(dict.fromkeys(name.id for name in known_ids))
     repository = OperationRepository(store, ledger)
@@ -141,7 +141,9 @@ def _sort_key(record: OperationRecord) -> tuple[datetime, str]:
     return record.began_at, record.id
 
 
-async def _find_known_ids(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[KnownId]:
+async def _find_known_ids(
+    store: Store, ledger: ObjectStateStore, owner: Tenant, id_: str
+) -> list[KnownId]:
     """Every id of the object, found by following its known ids transitively."""
     ids_by_name: dict[tuple[str, str], KnownId] = {}
     pending, seen_ids = [id_], set[str]()
@@ -163,7 +165,9 @@ async def _find_known_ids(store: Store, ledger: Ledger, owner: Tenant, id_: str)
     return list(ids_by_name.values()) or [KnownId(id_, "the given id")]
 
 
-async def _find_related_ids(store: Store, ledger: Ledger, owner: Tenant, id_: str) -> list[KnownId]:
+async def _find_related_ids(
+    store: Store, ledger: ObjectStateStore, owner: Tenant, id_: str
+) -> list[KnownId]:
     """Ids directly related to one id of the object."""
     known_ids = await _load_alias_ids(store, owner, id_)
     alias = await ledger.load(owner, "alias", id_)
@@ -197,14 +201,16 @@ async def _load_alias_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId
     return known_ids
 
 
-async def _find_superseding_batches(ledger: Ledger, owner: Tenant, upstream: str) -> list[str]:
+async def _find_superseding_batches(
+    ledger: ObjectStateStore, owner: Tenant, upstream: str
+) -> list[str]:
     """Batches that superseded this batch of the service."""
     batches = await ledger.load_all(owner, "batch")
     return [id_ for id_, facts in batches.items() if upstream in facts.get("abandoned", [])]
 
 
 async def _load_shown_facts(
-    ledger: Ledger, owner: Tenant, object_ids: Iterable[str]
+    ledger: ObjectStateStore, owner: Tenant, object_ids: Iterable[str]
 ) -> dict[str, dict[str, Any]]:
     facts_by_object: dict[str, dict[str, Any]] = {}
     for id_ in object_ids:

@@ -15,7 +15,7 @@ from gateway.operator.in_doubt_writes import (
     find_in_doubt_write,
     resolve_first_id,
 )
-from gateway.storage import Ledger, Store
+from gateway.storage import ObjectStateStore, Store
 from gateway.storage.operations import (
     ABSENT,
     ANSWERED,
@@ -67,7 +67,7 @@ async def _try_close(store: Store, write_id: str) -> bool:
         raise WriteCommandRefused(
             f"{write_id} belongs to a request that is {record.state}; it does not need to be closed"
         )
-    ledger = Ledger(store)
+    ledger = ObjectStateStore(store)
     repository = OperationRepository(store, ledger)
     record_writes = (await repository.load_writes(record.id))[record.id]
     # Closing frees the batches. If an unknown write had started one, a retry would pay it again.
@@ -108,7 +108,7 @@ async def _build_unlock_records(
 ) -> list[CompareAndSet]:
     """Records that unlock the operation's batches, with the effect of its last write."""
     records: dict[str, CompareAndSet] = {}
-    last_write, ledger = final_writes[-1], Ledger(store)
+    last_write, ledger = final_writes[-1], ObjectStateStore(store)
     has_happened = last_write.state in (ANSWERED, CONFIRMED)
     # The format of the service's timestamps, which the batch record uses.
     time = f"{last_write.entered_at:%Y-%m-%dT%H:%M:%S.000Z}"

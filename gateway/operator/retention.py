@@ -18,9 +18,9 @@ import structlog
 from sqlalchemy import and_, delete, exists, func, or_, select, tuple_
 
 from gateway.config.settings import Retention
-from gateway.storage import Ledger, Store, Tenant
+from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
-from gateway.storage.id_rows import current_ids, load_legacy_ids
+from gateway.storage.id_rows import load_current_ids, load_legacy_ids
 from gateway.storage.operations import ANSWERED, SENT, UNDONE, OperationRepository
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.tables import (
@@ -177,7 +177,7 @@ async def _strip_old_payments(store: Store, before: datetime) -> int:
                 old_payments.order_by(table.updated_at).limit(MAX_ROWS_PER_TRANSACTION)
             )
         ).all()
-    ledger, stripped_count = Ledger(store), 0
+    ledger, stripped_count = ObjectStateStore(store), 0
     for row in rows:
         owner = Tenant(row.merchant, row.environment)
         with suppress(Conflict):  # changed concurrently, so it is not old any more
@@ -196,7 +196,7 @@ async def _strip_old_payments(store: Store, before: datetime) -> int:
     return stripped_count
 
 
-async def _is_at_rest(ledger: Ledger, owner: Tenant, batch: str) -> bool:
+async def _is_at_rest(ledger: ObjectStateStore, owner: Tenant, batch: str) -> bool:
     phase = (await ledger.load(owner, "batch", batch)).get("phase", "sent")
     return phase in SETTLED_PHASES
 
@@ -251,7 +251,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
 
     Ids stay, and whether the recipient is deleted or may not be paid.
     """
-    ledger = Ledger(store)
+    ledger = ObjectStateStore(store)
     recipient_ids = await _load_recipient_ids(store, owner, recipient)
     await _wait_for_operations(store, owner)
     answers = await _count_stored_answers(store, owner, recipient_ids)
@@ -292,7 +292,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
 
 async def _load_recipient_ids(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
     """All ids of a recipient: the given one, the service's and the legacy one."""
-    current_id = (await current_ids(store, owner, [recipient])).get(recipient, recipient)
+    current_id = (await load_current_ids(store, owner, [recipient])).get(recipient, recipient)
     legacy_ids_by_id = await load_legacy_ids(store, owner, [current_id])
     return frozenset({recipient, current_id, *legacy_ids_by_id.values()})
 
@@ -301,7 +301,7 @@ async def _wait_for_operations(store: Store, owner: Tenant) -> None:
     """Waits for the tenant's unfinished operations, because one could write erased data again, and
     its recipient may not be known yet. Raises RecipientInUse if they do not end in time.
     """
-    repository = OperationRepository(store, Ledger(store))
+    repository = OperationRepository(store, ObjectStateStore(store))
     waited_seconds, unfinished_ids = (
         0.0,
         {record.id for record in await repository.list_unfinished() if record.tenant == owner},
@@ -318,12 +318,12 @@ async def _wait_for_operations(store: Store, owner: Tenant) -> None:
 
 
 async def _count_stored_answers(store: Store, owner: Tenant, names: Iterable[str]) -> int:
-    records = await OperationRepository(store, Ledger(store)).list_by_object(owner, names)
+    records = await OperationRepository(store, ObjectStateStore(store)).list_by_object(owner, names)
     return sum(record.answer is not None for record in records)
 
 
 async def _strip_recipient_payments(
-    ledger: Ledger, owner: Tenant, batch: str, names: frozenset[str]
+    ledger: ObjectStateStore, owner: Tenant, batch: str, names: frozenset[str]
 ) -> None:
     entries: Sequence[Mapping[str, Any]]
     entries = (await ledger.load(owner, "payments", batch)).get("entries", [])
@@ -341,7 +341,7 @@ async def _strip_recipient_payments(
         raise RecipientInUse(f"batch {batch} is being changed right now; try again") from None
 
 
-async def _delete_personal_facts(ledger: Ledger, owner: Tenant, name: str) -> int:
+async def _delete_personal_facts(ledger: ObjectStateStore, owner: Tenant, name: str) -> int:
     facts = await ledger.load(owner, "recipient", name)
     removed_facts = {fact: None for fact in facts if fact not in IMPERSONAL_FACTS}
     if removed_facts:

@@ -14,10 +14,10 @@ from cachetools import TTLCache
 
 from gateway.reads.recipient_cache import CacheUnavailable, RecipientCaches
 from gateway.reads.recipient_cache.scan import (
-    Make,
+    CallService,
     Row,
-    load_all_rows,
-    load_single_page,
+    fetch_all_rows,
+    fetch_single_page,
     parse_page,
     select_page,
 )
@@ -46,7 +46,9 @@ class ListReader:
         # Whether the service lists rows that clients must not see, as far as its lists have shown.
         self._lists_hidden: TTLCache[tuple[Tenant, str], bool] = TTLCache(10_000, DAY_SECONDS)
 
-    async def query(self, question: ListQuery, call_service: Make, tenant: Tenant) -> ListPage:
+    async def query(
+        self, question: ListQuery, call_service: CallService, tenant: Tenant
+    ) -> ListPage:
         """Return the page of rows that a query asks for; raises the errors of a call."""
         cache_key = (tenant, question.path)
         if question.native_query is not None and not self._may_list_hidden(question, cache_key):
@@ -60,17 +62,21 @@ class ListReader:
                 return await self._query_cache(self._caches, question, call_service, tenant)
             except CacheUnavailable:
                 pass  # the list is scanned for this query, as without a cache
-        rows = await load_all_rows(question, call_service)
+        rows = await fetch_all_rows(question, call_service)
         self._record_hidden_rows(question, cache_key, rows)
         return select_page(await self._with_alias_order(tenant, question, rows), rows)
 
     async def _query_cache(
-        self, caches: RecipientCaches, question: ListQuery, call_service: Make, tenant: Tenant
+        self,
+        caches: RecipientCaches,
+        question: ListQuery,
+        call_service: CallService,
+        tenant: Tenant,
     ) -> ListPage:
         """Answer from the cache; raises CacheUnavailable if the recipients cannot be cached."""
         if (
             not caches.has_complete_cache(tenant)
-            and (rows := await load_single_page(question, call_service)) is not None
+            and (rows := await fetch_single_page(question, call_service)) is not None
         ):
             self._record_hidden_rows(question, (tenant, question.path), rows)
             return select_page(await self._with_alias_order(tenant, question, rows), rows)
@@ -108,7 +114,7 @@ class ListReader:
 
 
 async def _query_service(
-    question: ListQuery, native_query: Mapping[str, str], call_service: Make
+    question: ListQuery, native_query: Mapping[str, str], call_service: CallService
 ) -> ListPage | None:
     """Ask the service; return None if it refuses the query or does not return the totals."""
     try:

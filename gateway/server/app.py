@@ -73,8 +73,8 @@ from gateway.signed_api.routing import InterfaceRouter
 from gateway.signed_api.senders import SenderAuthenticator
 from gateway.signed_api.signers import SignerStore
 from gateway.signed_api.transitions import SignedWriteGuard
-from gateway.storage import Ledger, Store, StoreUnavailable, open_store
-from gateway.storage.alias_ids import Ids
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
+from gateway.storage.alias_ids import AliasIds
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.upstream.breaker import CircuitBreakers
 from gateway.upstream.capability_cache import RELOAD_SECONDS, CapabilityCache, load_capabilities
@@ -185,7 +185,7 @@ async def run_gateway(
         )
         # Requests without a valid key are counted by address, apart from the limits of keys.
         address_limits = InProcessRateLimiter(max_keys=MAX_ADDRESSES)
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         capabilities = await load_capabilities(ledger, settings.environments.select_configured())
         breakers = create_breakers(settings)
         upstream = await stack.enter_async_context(
@@ -200,7 +200,7 @@ async def run_gateway(
         )
         usage = await stack.enter_async_context(UsageCounter(store, current_time))
         journal = Journal(store, ledger, clock, lease_seconds)
-        ids = Ids(store, settings.legacy.stand_ins)
+        ids = AliasIds(store, settings.legacy.stand_ins)
         settler = OutcomePolicy(journal, clock, monotonic)
         load = LoadShedder(settings.load)
         player = FlowExecutor(

@@ -19,7 +19,7 @@ from gateway.simulator import (
     LegacyVocabulary,
     Service,
     Vocabulary,
-    start,
+    start_simulator,
 )
 from gateway.storage import open_store
 from mappings.vocabulary import map_legacy_words
@@ -47,7 +47,9 @@ DEMO_RECIPIENT = {
 async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
     """Start the simulator and yield demo settings; only the ports are taken from ``settings``."""
     words = build_simulator_words(settings.vocabulary)
-    simulator = await start(service=Service(vocabulary=words, wallet_balance=WALLET_FUNDS))
+    simulator = await start_simulator(
+        service=Service(vocabulary=words, wallet_balance=WALLET_FUNDS)
+    )
     try:
         with tempfile.TemporaryDirectory(prefix="payout-gateway-") as folder:
             state = State(

@@ -22,7 +22,7 @@ from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.http.request_paths import parse_path_parts
 from gateway.http.responses import LegacyResponse
-from gateway.storage import Ledger, StoreUnavailable, Tenant
+from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.send_attempt import Fence
 from gateway.writes.executor import MIN_POLL_SECONDS, Caller
@@ -85,7 +85,7 @@ class SignedWrite:
 class SignedWriteGuard:
     def __init__(
         self,
-        object_state: Ledger,
+        object_state: ObjectStateStore,
         operations: OperationRepository,
         idempotency_guard: IdempotencyGuard,
         now: Callable[[], datetime],

@@ -18,10 +18,10 @@ from gateway.simulator.options import (
     DEMO_CREDENTIALS,
     LegacyVocabulary,
     ServiceCredentials,
-    Switches,
+    ServiceOptions,
     Vocabulary,
 )
-from gateway.simulator.server import ListenError, Simulator, start
+from gateway.simulator.server import ListenError, Simulator, start_simulator
 from gateway.simulator.service import Service
 from gateway.simulator.state import WALLET_FUNDS, Account, Batch, Payment, Recipient, Tenant
 
@@ -40,9 +40,9 @@ __all__ = [
     "Recipient",
     "Service",
     "ServiceCredentials",
+    "ServiceOptions",
     "Simulator",
-    "Switches",
     "Tenant",
     "Vocabulary",
-    "start",
+    "start_simulator",
 ]

@@ -15,7 +15,7 @@ from gateway.simulator.countries import (
 from gateway.simulator.errors import Problems
 from gateway.simulator.iban import is_valid_iban
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.options import Switches
+from gateway.simulator.options import ServiceOptions
 from gateway.simulator.recipient_rules import is_country
 from gateway.simulator.values import is_blank
 
@@ -48,7 +48,7 @@ def parse_account_fields(
     account_type: str,
     body: Mapping[str, Any],
     previous_fields: JsonObject,
-    options: Switches,
+    options: ServiceOptions,
 ) -> JsonObject:
     """Merge a request into an account's previous fields and check them; ignores unknown fields."""
     field_names, check_fields = _ACCOUNT_TYPES.get(account_type, (("emailAddress",), _check_wallet))
@@ -82,7 +82,7 @@ def _require_fields(problems: Problems, fields: JsonObject, *names: str) -> None
             problems.add_empty_field(name)
 
 
-def _check_bank_account(problems: Problems, fields: JsonObject, options: Switches) -> None:
+def _check_bank_account(problems: Problems, fields: JsonObject, options: ServiceOptions) -> None:
     _require_fields(problems, fields, "currency", "country", "accountHolderName")
     bank_fields = {name: value for name, value in fields.items() if not is_blank(value)}
     for name in BANK_FIELDS:
@@ -103,7 +103,7 @@ def _check_bank_account(problems: Problems, fields: JsonObject, options: Switche
 
 
 def _check_account_numbers(
-    problems: Problems, bank_fields: JsonObject, country: str, options: Switches
+    problems: Problems, bank_fields: JsonObject, country: str, options: ServiceOptions
 ) -> None:
     if "accountNum" in bank_fields:
         if bank_fields["accountNum"] and (
@@ -145,21 +145,21 @@ def _check_bank_ids(problems: Problems, bank_fields: JsonObject, country: str) -
             problems.add_invalid_field(name)
 
 
-def _check_wallet(problems: Problems, fields: JsonObject, _: Switches) -> None:
+def _check_wallet(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
     _require_fields(problems, fields, "emailAddress")
     address = fields.get("emailAddress")
     if not is_blank(address) and (error := values.validate_email(address)):
         problems.add_invalid_field("emailAddress", error)
 
 
-def _check_mobile_wallet(problems: Problems, fields: JsonObject, _: Switches) -> None:
+def _check_mobile_wallet(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
     _require_fields(problems, fields, "phoneNumber")
     number = fields.get("phoneNumber")
     if not is_blank(number) and (error := values.validate_phone(number)):
         problems.add_invalid_field("phoneNumber", error)
 
 
-def _check_mailing_address(problems: Problems, fields: JsonObject, _: Switches) -> None:
+def _check_mailing_address(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
     address = fields.get("mailing")
     if is_blank(address):
         problems.add_empty_field("mailing")
@@ -184,7 +184,7 @@ def _check_postal_address(nested_problems: Problems, address: JsonObject) -> Non
 
 
 _ACCOUNT_TYPES: dict[
-    str, tuple[tuple[str, ...], Callable[[Problems, JsonObject, Switches], None]]
+    str, tuple[tuple[str, ...], Callable[[Problems, JsonObject, ServiceOptions], None]]
 ] = {
     BANK_TRANSFER: (BANK_FIELDS, _check_bank_account),
     CHECK: (("mailing",), _check_mailing_address),

@@ -9,7 +9,7 @@ from gateway.simulator import recipient_operations as recipient
 from gateway.simulator import subscriptions
 from gateway.simulator.accepted_request import Operation
 from gateway.simulator.errors import OperationNotFound
-from gateway.simulator.options import Switches, Vocabulary
+from gateway.simulator.options import ServiceOptions, Vocabulary
 
 RECIPIENTS_PATH = "/v1/recipients"
 RECIPIENT_PATH = "/v1/recipients/{id}"
@@ -89,7 +89,7 @@ PAYMENT_LIST_ROUTES = _compile_routes(("GET", "/v1/payments", batch.list_payment
 
 
 def require_operation(
-    method: str, path: str, vocabulary: Vocabulary, options: Switches
+    method: str, path: str, vocabulary: Vocabulary, options: ServiceOptions
 ) -> tuple[Operation, tuple[str, ...]]:
     """Return the operation and the ids in the path.
 

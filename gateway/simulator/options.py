@@ -47,7 +47,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Switches:
+class ServiceOptions:
     """Behaviour that the document leaves open or describes in two ways.
 
     The defaults follow the plainest reading of the document.

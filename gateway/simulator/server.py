@@ -69,7 +69,7 @@ class Simulator:
         await self._current.stop()
 
 
-async def start(
+async def start_simulator(
     *,
     service: Service | None = None,
     host: str = "127.0.0.1",

@@ -14,7 +14,12 @@ from gateway.simulator.exchange import InterfaceName, ReceivedRequest
 from gateway.simulator.faults import Fault, matches_path
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.merchants import Merchants
-from gateway.simulator.options import DEMO_CREDENTIALS, ServiceCredentials, Switches, Vocabulary
+from gateway.simulator.options import (
+    DEMO_CREDENTIALS,
+    ServiceCredentials,
+    ServiceOptions,
+    Vocabulary,
+)
 from gateway.simulator.state import Batch, Outcome, Payment, Recipient, Tenant
 
 MAX_KEPT_REQUESTS = 10_000
@@ -32,14 +37,14 @@ class Service:
         self,
         *,
         credentials: Iterable[ServiceCredentials] = (DEMO_CREDENTIALS,),
-        options: Switches | None = None,
+        options: ServiceOptions | None = None,
         vocabulary: Vocabulary | None = None,
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
         max_kept_requests: int = MAX_KEPT_REQUESTS,
         wallet_balance: tuple[str, Decimal] | None = None,
     ) -> None:
-        self.options = options or Switches()
+        self.options = options or ServiceOptions()
         self.vocabulary = vocabulary or Vocabulary()
         self.clock = clock
         self.credentials = {pair.access_key: pair for pair in credentials}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from gateway.simulator.errors import ApiError, Problem
-from gateway.simulator.options import ServiceCredentials, Switches, Vocabulary
+from gateway.simulator.options import ServiceCredentials, ServiceOptions, Vocabulary
 
 MAX_AGE_SECONDS = 30  # In either direction.
 
@@ -20,7 +20,7 @@ def compute_signature(
     return hmac.new(secret_key.encode(), signed_head + body + b"\n", hashlib.sha256).hexdigest()
 
 
-def select_signed_target(raw_target: str, options: Switches) -> str:
+def select_signed_target(raw_target: str, options: ServiceOptions) -> str:
     if options.signed_target == "path-and-query":
         return raw_target
     return raw_target.partition("?")[0]

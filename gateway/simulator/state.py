@@ -13,7 +13,7 @@ from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy_ids import build_legacy_id
 from gateway.simulator.merchants import Merchant, Merchants
 from gateway.simulator.money import ZERO, sum_amounts
-from gateway.simulator.options import Switches, Vocabulary
+from gateway.simulator.options import ServiceOptions, Vocabulary
 
 MAX_ACTIVITIES = 200
 FUNDED_CURRENCIES = ("USD", "EUR", "GBP", "CAD", "AUD")
@@ -159,7 +159,7 @@ class Tenant:
 
     merchant: str
     environment: str
-    options: Switches
+    options: ServiceOptions
     vocabulary: Vocabulary
     clock: Callable[[], float]
     generate_id: Callable[[str, int], str]

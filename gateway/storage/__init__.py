@@ -2,14 +2,14 @@
 
 from gateway.storage.encryption import EncryptionContext, EncryptionKeys
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.object_state import Ledger
+from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.store import Store, open_store
 from gateway.storage.tenants import Tenant
 
 __all__ = [
     "EncryptionContext",
     "EncryptionKeys",
-    "Ledger",
+    "ObjectStateStore",
     "Store",
     "StoreUnavailable",
     "Tenant",

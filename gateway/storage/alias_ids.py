@@ -16,8 +16,13 @@ from cachetools import LRUCache
 
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import Store
-from gateway.storage.id_rows import Collision, current_ids, keep, load_legacy_ids
-from gateway.storage.object_state import Ledger
+from gateway.storage.id_rows import (
+    IdCollisionError,
+    load_current_ids,
+    load_legacy_ids,
+    save_legacy_ids,
+)
+from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.tenants import Tenant
 from gateway.storage.ttl_cache import TtlCache
 from mappings.ids import derive_alias_id, has_alias_ids, needs_alias_id
@@ -29,12 +34,12 @@ _CACHE_SIZE = 200_000
 _CACHE_SECONDS = 60
 
 
-class Ids:
+class AliasIds:
     """The alias ids of all tenants, with a cache."""
 
     def __init__(self, store: Store, mode: Literal["all", "batches", "none"]) -> None:
         self._store = store
-        self._object_state = Ledger(store)
+        self._object_state = ObjectStateStore(store)
         self._mode = mode
         self._key = store.encryption.derive_lasting_key("stand-in ids")
         self._legacy_ids: TtlCache[tuple[Tenant, str], str] = TtlCache(_CACHE_SIZE, _CACHE_SECONDS)
@@ -61,7 +66,7 @@ class Ids:
             elif self._legacy_ids.get((tenant, id_)) != id_:
                 missing.add(id_)
         if missing:
-            found = await current_ids(self._store, tenant, missing)
+            found = await load_current_ids(self._store, tenant, missing)
             for legacy_id, current_id in found.items() if is_cached else ():
                 self._current_ids[tenant, legacy_id] = current_id
             known |= found
@@ -107,7 +112,7 @@ class Ids:
                 len(unnamed) > MAX_INLINE_ALIASES, self._derive_aliases, tenant, unnamed
             )
             if unsaved_aliases is None:
-                await keep(self._store, tenant, new_aliases)
+                await save_legacy_ids(self._store, tenant, new_aliases)
             else:
                 unsaved_aliases |= new_aliases
             known |= found | {id_: legacy_id for legacy_id, id_ in new_aliases.items()}
@@ -133,7 +138,7 @@ class Ids:
             if needs_alias_id(kind, id_, self._mode):
                 name = derive_alias_id(self._key, tenant.merchant, id_)
                 if new.setdefault(name, id_) != id_:
-                    raise Collision(name)
+                    raise IdCollisionError(name)
         return new
 
     async def resolve_mentioned_ids(

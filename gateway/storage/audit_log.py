@@ -63,7 +63,13 @@ async def record_audit_event(
 
 
 def build_event_row(store: Store, what: str, scope: Tenant, *, about: str | None) -> dict[str, Any]:
-    row = {"id": uuid4().hex, "at": store.clock(), "what": what, "by": operator(), "about": about}
+    row = {
+        "id": uuid4().hex,
+        "at": store.clock(),
+        "what": what,
+        "by": find_operator(),
+        "about": about,
+    }
     return row | scope._asdict()
 
 
@@ -107,7 +113,7 @@ def act_as(operator_name: str) -> Iterator[None]:
         _acting_operator.reset(token)
 
 
-def operator() -> str:
+def find_operator() -> str:
     """The operator's name: by default the user of this process, with the original user if it runs
     under sudo.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gateway.storage.tenants import Tenant
 
 
-class Collision(Exception):
+class IdCollisionError(Exception):
     """A legacy id that stands for another object already, and is never served for this one; or one
     of an object that has ``another`` by an import: which of the two answers gave would be chance.
     """
@@ -37,7 +37,9 @@ class Collision(Exception):
         self.legacy_id = legacy_id
 
 
-async def current_ids(store: Store, owner: Tenant, legacy_ids: Iterable[str]) -> dict[str, str]:
+async def load_current_ids(
+    store: Store, owner: Tenant, legacy_ids: Iterable[str]
+) -> dict[str, str]:
     """Legacy id to current id, for those that are known."""
     rows = await store.looked_up(_build_lookup(owner, _BY_LEGACY, legacy_ids))
     return dict(rows)
@@ -101,7 +103,7 @@ _COPY_OBJECTS = Statement(_build_object_copy)
 a write that was lost at the legacy service is minded by whoever names it so."""
 
 
-async def keep(
+async def save_legacy_ids(
     store: Store, owner: Tenant, names: Mapping[str, str], *, imported: bool = False
 ) -> None:
     """Keeps legacy id to current id; raises Collision, and then keeps none."""
@@ -126,12 +128,12 @@ def insert_legacy_ids(
         there = {row["legacy_id"] for row in some} - {name for (name,) in new}
         for name, current_id in (yield from _BY_LEGACY.rows(there, owner._asdict())):
             if current_id != names[name]:
-                raise Collision(name)
+                raise IdCollisionError(name)
         if imported:
             its = {row["current_id"]: row["legacy_id"] for row in some}
             for another, current_id in (yield from _IMPORTED.rows(its, owner._asdict())):
                 if another != its[current_id]:
-                    raise Collision(its[current_id], another)
+                    raise IdCollisionError(its[current_id], another)
             yield _COPY_OBJECTS.of(*some)
 
 

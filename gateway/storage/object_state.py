@@ -76,7 +76,7 @@ _FORGET = Statement(lambda _kind: delete(remembered).where(_THIS))
 _PUT = put(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
 
 
-class Ledger:
+class ObjectStateStore:
     """Facts of objects, by owner, kind and id; every method raises StoreUnavailable.
 
     Values are JSON; decimals come back as decimals, never as floats.

@@ -39,7 +39,7 @@ from gateway.storage.audit_log import build_event_row, record_audit_event
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import insert_legacy_ids
 from gateway.storage.object_state import (
-    Ledger,
+    ObjectStateStore,
     are_few_changes,
     are_long_changes,
     encode_long_changes,
@@ -209,7 +209,7 @@ class OperationRepository:
     def __init__(
         self,
         store: Store,
-        ledger: Ledger,
+        ledger: ObjectStateStore,
         may_be_sending: Callable[[str, str], bool] = lambda _undertaking, _instance: True,
     ) -> None:
         """``may_be_sending`` says of a running undertaking and its instance whether it may be."""

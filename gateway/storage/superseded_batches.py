@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select, text
 
-from gateway.storage.object_state import Ledger
+from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.tables import IS_ABANDONED, UNSEEN_BATCH_CONDITION, journal, remembered, writes
 from gateway.storage.tenants import Tenant
 
@@ -56,7 +56,7 @@ class SupersededBatch:
 
 async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
     """Lists the superseded batches of all tenants, oldest first; raises StoreUnavailable."""
-    object_state = Ledger(store)
+    object_state = ObjectStateStore(store)
     superseded: list[SupersededBatch] = []
     marks = await _load_marks(store)
     for tenant in sorted({tenant for tenant, _upstream in marks}):

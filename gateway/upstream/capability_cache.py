@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from gateway.storage import Ledger
+from gateway.storage import ObjectStateStore
 
 RELOAD_SECONDS = 1.0
 
@@ -14,7 +14,7 @@ RELOAD_SECONDS = 1.0
 class CapabilityCache:
     """Capabilities by environment and name, from ``load_capabilities``. Reads use memory only."""
 
-    def __init__(self, object_state: Ledger, environments: Iterable[str] = ()) -> None:
+    def __init__(self, object_state: ObjectStateStore, environments: Iterable[str] = ()) -> None:
         self._object_state = object_state
         self._environments = tuple(environments)
         self._values: dict[tuple[str, str], Any] = {}
@@ -44,7 +44,9 @@ class CapabilityCache:
                 self._found_at[environment, name] = found_at
 
 
-async def load_capabilities(object_state: Ledger, environments: Iterable[str]) -> CapabilityCache:
+async def load_capabilities(
+    object_state: ObjectStateStore, environments: Iterable[str]
+) -> CapabilityCache:
     capabilities = CapabilityCache(object_state, environments)
     await capabilities.reload()
     return capabilities

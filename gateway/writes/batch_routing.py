@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from gateway.storage import Ledger, Tenant
-from gateway.storage.alias_ids import Ids
+from gateway.storage import ObjectStateStore, Tenant
+from gateway.storage.alias_ids import AliasIds
 from mappings.batch_locks import build_batch_condition
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
@@ -38,7 +38,7 @@ class BatchRoutedElsewhereError(Exception):
 
 
 class BatchRouting:
-    def __init__(self, object_state: Ledger, alias_ids: Ids) -> None:
+    def __init__(self, object_state: ObjectStateStore, alias_ids: AliasIds) -> None:
         self._object_state = object_state
         self._alias_ids = alias_ids
 
@@ -145,7 +145,7 @@ class BatchRouting:
 
 
 async def revert_marks(
-    object_state: Ledger, tenant: Tenant, batch_ids: Iterable[str], operation_id: str
+    object_state: ObjectStateStore, tenant: Tenant, batch_ids: Iterable[str], operation_id: str
 ) -> None:
     """Deletes the marks that only this operation set, once it is known not to have been executed."""
     for batch_id in batch_ids:

@@ -27,7 +27,7 @@ from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.reads.listing import ListReader
 from gateway.reads.recent_reads import RecentReads
-from gateway.storage.object_state import Ledger
+from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operations import Write
 from gateway.storage.tenants import Tenant
 from gateway.upstream import instrumentation
@@ -156,7 +156,7 @@ class FlowExecutor:
     def __init__(
         self,
         upstream: UpstreamClient,
-        object_state: Ledger,
+        object_state: ObjectStateStore,
         vocabulary: Vocabulary,
         optional_endpoints: OptionalEndpoints,
         *,

@@ -22,7 +22,7 @@ from gateway.payloads import json_codec, stored_json
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
-from gateway.storage import Ledger, Store, StoreUnavailable
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.storage.object_state import has_expectation
 from gateway.storage.operations import (
@@ -96,7 +96,7 @@ class Journal:
     def __init__(
         self,
         store: Store,
-        object_state: Ledger,
+        object_state: ObjectStateStore,
         service_clock: ServiceClock,
         lease_ttl_seconds: float = LEASE_TTL_SECONDS,
         new_id: Callable[[], str] = _new_id,

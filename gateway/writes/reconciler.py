@@ -23,7 +23,7 @@ from gateway.auth.key_rows import load_credentials
 from gateway.auth.keys import ApiKey
 from gateway.observability import logs
 from gateway.payloads.worker_thread import run_in_thread_if
-from gateway.storage import Ledger, Store, StoreUnavailable
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operations import (
     ABSENT,
     DONE,
@@ -96,7 +96,7 @@ class WriteReconciler:
         heartbeats: Heartbeats,
     ) -> None:
         self._store = store
-        self._object_state = Ledger(store)
+        self._object_state = ObjectStateStore(store)
         self._journal = journal
         self._executor = executor
         self._policy = policy

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.bench import machine, nginx
 from tests.bench.workloads import ACCESS_KEY, API_KEY, SECRET_KEY
-from tests.processes import command, find_free_port, is_listening, serving
+from tests.processes import find_free_port, is_listening, run_installed_command, run_serve
 
 ROOM = Path(__file__).parent
 PROJECT = ROOM.parent.parent
@@ -106,7 +106,7 @@ async def start_gateway(
     name: str, folder: Path, service_port: int, state: str
 ) -> AsyncIterator[Contestant]:
     await prepare_gateway(folder, service_port, state)
-    async with serving(folder, seconds=START_SECONDS) as running:
+    async with run_serve(folder, seconds=START_SECONDS) as running:
         yield Contestant(name, running.port, running.process.pid)
 
 
@@ -118,7 +118,9 @@ def point_at_service(service_port: int, configuration: str) -> str:
 
 
 async def run_command(folder: Path, *words: str, stdin: str = "") -> None:
-    ended = await asyncio.to_thread(command, *words, folder=folder, stdin=stdin, seconds=60)
+    ended = await asyncio.to_thread(
+        run_installed_command, *words, folder=folder, stdin=stdin, seconds=60
+    )
     if ended.returncode:
         raise SystemExit(f"{' '.join(words)}: {ended.stderr}")
 

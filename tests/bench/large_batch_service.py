@@ -22,7 +22,7 @@ SECOND = 2
 """The measured batch; the first one is small."""
 
 
-class BigConnection(ServiceConnection):
+class LargeBatchConnection(ServiceConnection):
     counts: ClassVar[list[int]] = []
     """Payments per batch, in the order of creation."""
     memos: ClassVar[large_batch_bodies.Memos] = "alike"
@@ -52,10 +52,10 @@ class BigConnection(ServiceConnection):
 
 
 async def serve(port: int, count: int, memos: large_batch_bodies.Memos) -> None:
-    BigConnection.memos = memos
+    LargeBatchConnection.memos = memos
     large_batch_bodies.build_summary(count, SECOND, memos)  # build it before the first request
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(BigConnection, "127.0.0.1", port, backlog=512)
+    server = await loop.create_server(LargeBatchConnection, "127.0.0.1", port, backlog=512)
     await server.serve_forever()
 
 

@@ -24,7 +24,7 @@ from aiohttp import web
 
 from gateway.simulator import Service, views
 from gateway.simulator.json_codec import encode_json
-from tests.running_gateway import House, open_house
+from tests.running_gateway import GatewayUnderTest, open_gateway
 
 SIZES = (1_000, 10_000, 100_000)
 SEARCHED = "an"
@@ -137,13 +137,13 @@ class Growth:
 @asynccontextmanager
 async def _start_gateway(
     folder: Path, service: RecipientService, *, index: bool
-) -> AsyncIterator[House]:
+) -> AsyncIterator[GatewayUnderTest]:
     runner = web.ServerRunner(web.Server(service.handle, access_log=None))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        async with open_house(folder, url, lists={"index": index}) as gateway:
+        async with open_gateway(folder, url, lists={"index": index}) as gateway:
             yield gateway
     finally:
         await runner.cleanup()
@@ -152,7 +152,7 @@ async def _start_gateway(
 async def measure_size(n: int) -> Growth:
     its, growth = build_service(n), Growth(n)
 
-    async def measure_queries(gateway: House, what: str, times: int = 1) -> Any:
+    async def measure_queries(gateway: GatewayUnderTest, what: str, times: int = 1) -> Any:
         calls, began = its.calls, time.perf_counter()
         for _ in range(times):
             got = await gateway.request("GET", QUESTION)

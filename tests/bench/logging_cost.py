@@ -12,7 +12,7 @@ from statistics import median
 from tests.bench import contestant_processes, load, machine
 from tests.bench.figures import Goal
 from tests.bench.workloads import WORKLOADS
-from tests.processes import serving
+from tests.processes import run_serve
 
 READ = WORKLOADS[0]
 PAIRS, SECONDS = 10, 0.3
@@ -29,7 +29,7 @@ async def measure_share(folder: Path, service_port: int, rounds: int) -> Goal:
     await contestant_processes.prepare_gateway(folder, service_port, "sqlite:///gateway.db")
     found: list[float] = []
     with machine.pin_to_cores(machine.select_cores()[0]):
-        opening = serving(
+        opening = run_serve(
             folder,
             seconds=contestant_processes.START_SECONDS,
             command=[sys.executable, "-m", "tests.bench.unlogged_gateway"],

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 
 from tests.bench import contestant_processes, load, machine
 from tests.bench.workloads import WORKLOADS
-from tests.processes import serving
+from tests.processes import run_serve
 
 READ = WORKLOADS[0]
 CLIENTS = 32
@@ -59,7 +59,7 @@ def _is_redis_available(redis: str) -> bool:
 async def _start_gateway(folder: Path, made: str, workers: int) -> AsyncIterator[tuple[int, int]]:
     """Port and process of a gateway with some workers, on the database in another gateway's ``folder``."""
     (folder / "gateway.toml").write_text(made.replace("[server]", f"[server]\nworkers = {workers}"))
-    async with serving(folder, seconds=contestant_processes.START_SECONDS) as running:
+    async with run_serve(folder, seconds=contestant_processes.START_SECONDS) as running:
         yield running.port, running.process.pid
 
 

@@ -17,7 +17,7 @@ from gateway.auth.signing import (
 )
 from gateway.config.settings import CurrentWords
 from gateway.simulator.errors import ApiError
-from gateway.simulator.options import ServiceCredentials, Switches, Vocabulary
+from gateway.simulator.options import ServiceCredentials, ServiceOptions, Vocabulary
 from gateway.simulator.signature import authenticate_request, select_signed_target
 from gateway.storage.keyed_hmac import KeyedHmac
 from gateway.upstream.client import TARGET_PATTERN
@@ -61,7 +61,7 @@ def check(data: bytes) -> None:
 
 def _is_accepted(headers: dict[str, str], method: str, target: str, body: bytes, form: str) -> bool:
     part = select_signed_target(
-        target, Switches(signed_target="path" if form == "path" else "path-and-query")
+        target, ServiceOptions(signed_target="path" if form == "path" else "path-and-query")
     )
     try:
         authenticate_request(

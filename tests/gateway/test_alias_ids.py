@@ -11,168 +11,196 @@ import pytest
 from sqlalchemy import select
 
 from gateway.config.settings import State
-from gateway.simulator import Fault, Service, Switches
+from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.storage import Store, Tenant, open_store
 from gateway.storage import alias_ids as house_ids
-from gateway.storage.alias_ids import Ids
-from gateway.storage.id_rows import Collision, current_ids, keep
+from gateway.storage.alias_ids import AliasIds
+from gateway.storage.id_rows import IdCollisionError, load_current_ids, save_legacy_ids
 from gateway.storage.key_file import add_key
 from gateway.storage.tables import ids as rows
-from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
-from tests.running_gateway import House
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import GatewayUnderTest
 
 OWNER = Tenant("acme", "live")
-LONG, SECOND = "B-912Cx2pScHNSnXXO5P4ngG", "B-912Cx2pScHNSnXXO5P4ngH"
-STAND_IN = re.compile("[A-Z]-[A-Z0-9]{16}")
+FIRST_CURRENT_ID, SECOND_CURRENT_ID = "B-912Cx2pScHNSnXXO5P4ngG", "B-912Cx2pScHNSnXXO5P4ngH"
+ALIAS_ID = re.compile("[A-Z]-[A-Z0-9]{16}")
 
 
-def state_in(folder: Path, name: str = "gateway") -> State:
+def build_state(folder: Path, name: str = "gateway") -> State:
     return State(url=f"sqlite:///{folder}/{name}.db", encryption_key_file=folder / "gateway.key")
 
 
-async def recorded(store: Store) -> dict[str, str]:
+async def load_recorded_ids(store: Store) -> dict[str, str]:
     async with store.read() as connection:
         return {row.legacy_id: row.current_id for row in await connection.execute(select(rows))}
 
 
-async def test_two_instances_with_one_key_file_make_the_same_stand_in(tmp_path: Path) -> None:
+async def test_instances_with_one_key_file_derive_the_same_alias_id(tmp_path: Path) -> None:
     told = []
     for name in ("here", "there"):
-        async with open_store(state_in(tmp_path, name)) as store:
-            told.append(await Ids(store, "all").resolve_legacy_ids(OWNER, {("batch", LONG)}))
+        async with open_store(build_state(tmp_path, name)) as store:
+            told.append(
+                await AliasIds(store, "all").resolve_legacy_ids(
+                    OWNER, {("batch", FIRST_CURRENT_ID)}
+                )
+            )
     assert told[0] == told[1]
-    assert STAND_IN.fullmatch(told[0][LONG])
+    assert ALIAS_ID.fullmatch(told[0][FIRST_CURRENT_ID])
 
 
-async def test_a_key_that_is_added_changes_no_stand_in(tmp_path: Path) -> None:
-    async with open_store(state_in(tmp_path)) as store:
-        before = await Ids(store, "all").resolve_legacy_ids(OWNER, {("batch", LONG)})
+async def test_added_encryption_key_changes_no_alias_id(tmp_path: Path) -> None:
+    async with open_store(build_state(tmp_path)) as store:
+        before = await AliasIds(store, "all").resolve_legacy_ids(
+            OWNER, {("batch", FIRST_CURRENT_ID)}
+        )
     add_key(tmp_path / "gateway.key")
-    async with open_store(state_in(tmp_path, "another")) as store:
-        assert await Ids(store, "all").resolve_legacy_ids(OWNER, {("batch", LONG)}) == before
+    async with open_store(build_state(tmp_path, "another")) as store:
+        assert (
+            await AliasIds(store, "all").resolve_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)})
+            == before
+        )
 
 
-async def test_a_stand_in_is_recorded_when_it_is_told_and_stands_for_its_owner_s_object(
+async def test_alias_id_is_recorded_before_it_is_sent_and_resolves_for_its_tenant(
     tmp_path: Path,
 ) -> None:
-    async with open_store(state_in(tmp_path)) as store:
-        names = await Ids(store, "all").resolve_legacy_ids(
-            OWNER, {("batch", LONG), ("recipient", "R-1")}
+    async with open_store(build_state(tmp_path)) as store:
+        names = await AliasIds(store, "all").resolve_legacy_ids(
+            OWNER, {("batch", FIRST_CURRENT_ID), ("recipient", "R-1")}
         )
-        assert names.keys() == {LONG}
-        assert await recorded(store) == {names[LONG]: LONG}
-        fresh = Ids(store, "all")
-        assert await fresh.resolve_current_ids(OWNER, [names[LONG], "B-other"]) == {
-            names[LONG]: LONG
+        assert names.keys() == {FIRST_CURRENT_ID}
+        assert await load_recorded_ids(store) == {names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
+        fresh = AliasIds(store, "all")
+        assert await fresh.resolve_current_ids(OWNER, [names[FIRST_CURRENT_ID], "B-other"]) == {
+            names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID
         }
         for owner in (Tenant("bolt", "live"), Tenant("acme", "sandbox")):
-            assert await fresh.resolve_current_ids(owner, [names[LONG]]) == {}
+            assert await fresh.resolve_current_ids(owner, [names[FIRST_CURRENT_ID]]) == {}
 
 
-async def test_what_the_very_many_ids_of_a_request_stand_for_is_not_kept_in_memory(
+async def test_ids_of_large_request_are_not_cached(
     tmp_path: Path,
 ) -> None:
-    async with open_store(state_in(tmp_path)) as store:
-        names = await Ids(store, "all").resolve_legacy_ids(OWNER, {("batch", LONG)})
-        fresh = Ids(store, "all")
+    async with open_store(build_state(tmp_path)) as store:
+        names = await AliasIds(store, "all").resolve_legacy_ids(
+            OWNER, {("batch", FIRST_CURRENT_ID)}
+        )
+        fresh = AliasIds(store, "all")
         for keeps in (False, True):
             assert not fresh._current_ids
             assert await fresh.resolve_current_ids(OWNER, names.values(), is_cached=keeps) == {
-                names[LONG]: LONG
+                names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID
             }
         assert len(fresh._current_ids) == 1
 
 
-async def test_a_stand_in_that_stands_for_another_object_is_not_told(
+async def test_alias_id_of_another_object_is_not_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         house_ids, "derive_alias_id", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME"
     )
-    async with open_store(state_in(tmp_path)) as store:
-        known = Ids(store, "all")
-        await known.resolve_legacy_ids(OWNER, {("batch", LONG)})
+    async with open_store(build_state(tmp_path)) as store:
+        known = AliasIds(store, "all")
+        await known.resolve_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)})
         for _ in range(2):
-            with pytest.raises(Collision):
-                await known.resolve_legacy_ids(OWNER, {("batch", SECOND)})
-        assert await recorded(store) == {"B-SAMESAMESAMESAME": LONG}
+            with pytest.raises(IdCollisionError):
+                await known.resolve_legacy_ids(OWNER, {("batch", SECOND_CURRENT_ID)})
+        assert await load_recorded_ids(store) == {"B-SAMESAMESAMESAME": FIRST_CURRENT_ID}
 
 
-async def test_two_of_one_answer_that_would_have_the_same_stand_in_are_not_told(
+async def test_colliding_alias_ids_of_one_answer_are_not_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         house_ids, "derive_alias_id", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME"
     )
-    async with open_store(state_in(tmp_path)) as store:
-        with pytest.raises(Collision):
-            await Ids(store, "all").resolve_legacy_ids(OWNER, {("batch", LONG), ("batch", SECOND)})
+    async with open_store(build_state(tmp_path)) as store:
+        with pytest.raises(IdCollisionError):
+            await AliasIds(store, "all").resolve_legacy_ids(
+                OWNER, {("batch", FIRST_CURRENT_ID), ("batch", SECOND_CURRENT_ID)}
+            )
 
 
-async def test_an_imported_name_goes_before_a_stand_in_and_both_are_understood(
+async def test_imported_id_precedes_alias_id_and_both_resolve(
     tmp_path: Path,
 ) -> None:
-    async with open_store(state_in(tmp_path)) as store:
-        names = await Ids(store, "all").resolve_legacy_ids(OWNER, {("batch", LONG)})
-        await keep(store, OWNER, {"B-OLD": LONG}, imported=True)
-        fresh = Ids(store, "all")
-        assert await fresh.resolve_legacy_ids(OWNER, {("batch", LONG)}) == {LONG: "B-OLD"}
-        names_of_batch = {"B-OLD": LONG, names[LONG]: LONG}
+    async with open_store(build_state(tmp_path)) as store:
+        names = await AliasIds(store, "all").resolve_legacy_ids(
+            OWNER, {("batch", FIRST_CURRENT_ID)}
+        )
+        await save_legacy_ids(store, OWNER, {"B-OLD": FIRST_CURRENT_ID}, imported=True)
+        fresh = AliasIds(store, "all")
+        assert await fresh.resolve_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)}) == {
+            FIRST_CURRENT_ID: "B-OLD"
+        }
+        names_of_batch = {"B-OLD": FIRST_CURRENT_ID, names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
         assert await fresh.resolve_current_ids(OWNER, names_of_batch) == names_of_batch
 
 
-async def test_pairs_are_kept_all_or_none(tmp_path: Path) -> None:
-    async with open_store(state_in(tmp_path)) as store:
-        await keep(store, OWNER, {"B-1": LONG}, imported=True)
-        with pytest.raises(Collision):
-            await keep(store, OWNER, {"B-0": SECOND, "B-1": SECOND}, imported=True)
-        assert await current_ids(store, OWNER, ["B-0", "B-1"]) == {"B-1": LONG}
+async def test_id_pairs_are_saved_all_or_none(tmp_path: Path) -> None:
+    async with open_store(build_state(tmp_path)) as store:
+        await save_legacy_ids(store, OWNER, {"B-1": FIRST_CURRENT_ID}, imported=True)
+        with pytest.raises(IdCollisionError):
+            await save_legacy_ids(
+                store, OWNER, {"B-0": SECOND_CURRENT_ID, "B-1": SECOND_CURRENT_ID}, imported=True
+            )
+        assert await load_current_ids(store, OWNER, ["B-0", "B-1"]) == {"B-1": FIRST_CURRENT_ID}
 
 
 # Through the gateway
 
 
-def all_ids(text: str) -> set[str]:
+def find_ids(text: str) -> set[str]:
     return set(re.findall(r"\b[RBP]-[A-Za-z0-9]+", text))
 
 
-MODES: dict[str, Any] = {
+ID_LENGTHS_BY_MODE: dict[str, Any] = {
     "all": {"batch": 16, "payment": 16},
     "batches": {"batch": 16, "payment": 22},
     "none": {"batch": 22, "payment": 22},
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-async def test_the_setting_says_what_has_stand_ins(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ID_LENGTHS_BY_MODE)
+async def test_setting_selects_which_ids_have_aliases(mode: str, tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service, legacy={"stand_ins": mode}) as (gateway, _simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+    async with open_gateway_and_service(tmp_path, service, legacy={"stand_ins": mode}) as (
+        gateway,
+        _simulator,
+    ):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         lengths = {"batch": len(batch) - 2, "payment": len(payment) - 2}
-        assert lengths == MODES[mode]
-        shown = await done(gateway, "GET", f"/batches/{batch}/payments/{payment}")
+        assert lengths == ID_LENGTHS_BY_MODE[mode]
+        shown = await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{payment}")
         assert (shown["payment"]["id"], shown["payment"]["batch"]["id"]) == (payment, batch)
 
 
-async def test_ids_that_fit_are_never_changed(tmp_path: Path) -> None:
-    switches = Switches(batch_id_length=16, payment_id_length=10, recipient_id_length=6)
+async def test_short_ids_are_never_replaced(tmp_path: Path) -> None:
+    switches = ServiceOptions(batch_id_length=16, payment_id_length=10, recipient_id_length=6)
     service = Service(seed=1, options=switches)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
         assert recipient in service.find_or_create_tenant().recipients
         assert batch in service.find_or_create_tenant().batches
-        assert await payment_ids(gateway, batch) == list(service.require_batch(batch).payments)
+        assert await load_payment_ids(gateway, batch) == list(service.require_batch(batch).payments)
 
 
-async def test_long_ids_of_recipients_have_stand_ins_everywhere(tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(recipient_id_length=22))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        assert STAND_IN.fullmatch(recipient)
-        batch = await make_batch(gateway, recipient, "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+async def test_long_recipient_ids_have_aliases_everywhere(tmp_path: Path) -> None:
+    service = Service(seed=1, options=ServiceOptions(recipient_id_length=22))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        assert ALIAS_ID.fullmatch(recipient)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         known = {recipient, batch, payment}
         for path in (
             f"/recipients/{recipient}",
@@ -187,44 +215,48 @@ async def test_long_ids_of_recipients_have_stand_ins_everywhere(tmp_path: Path) 
             "/payments",
         ):
             text = (await gateway.request("GET", f"/v1{path}")).text
-            said = all_ids(re.sub('"avatarUrl":"[^"]*"', "", text))  # a URL of another host
+            said = find_ids(re.sub('"avatarUrl":"[^"]*"', "", text))  # a URL of another host
             assert said, path
             assert said <= known, path
 
 
-async def current_of(gateway: House, *legacy_ids: str) -> list[str]:
+async def resolve_current_ids(gateway: GatewayUnderTest, *legacy_ids: str) -> list[str]:
     async with open_store(gateway.settings.state) as store:
-        found = await recorded(store)
+        found = await load_recorded_ids(store)
     return [found[id_] for id_ in legacy_ids]
 
 
-async def test_current_ids_are_accepted_and_an_answer_spells_as_its_request_did(
+async def test_current_ids_are_accepted_and_echoed(
     tmp_path: Path,
 ) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        (payment,) = await payment_ids(gateway, batch)
-        current, current_payment = await current_of(gateway, batch, payment)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        current, current_payment = await resolve_current_ids(gateway, batch, payment)
         assert current in service.find_or_create_tenant().batches
-        whole = (await done(gateway, "GET", f"/batches/{current}"))["batch"]
+        whole = (await request_successfully(gateway, "GET", f"/batches/{current}"))["batch"]
         (one,) = whole["payments"]["payments"]
         assert (whole["id"], one["batch"]["id"], one["id"]) == (current, current, payment)
-        mixed = (await done(gateway, "GET", f"/batches/{batch}/payments/{current_payment}"))[
-            "payment"
-        ]
+        mixed = (
+            await request_successfully(
+                gateway, "GET", f"/batches/{batch}/payments/{current_payment}"
+            )
+        )["payment"]
         assert (mixed["id"], mixed["batch"]["id"]) == (current_payment, batch)
         body = {"update_payments": [{"id": current_payment, "memo": "changed"}]}
-        await done(gateway, "PATCH", f"/batches/{current}", body)
-        shown = (await done(gateway, "GET", f"/batches/{batch}/payments/{payment}"))["payment"]
+        await request_successfully(gateway, "PATCH", f"/batches/{current}", body)
+        shown = (
+            await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{payment}")
+        )["payment"]
         assert (shown["id"], shown["memo"]) == (payment, "changed")
 
 
-async def test_ids_in_error_messages_are_those_that_the_client_knows(tmp_path: Path) -> None:
+async def test_error_messages_use_client_ids(tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        (current,) = await current_of(gateway, batch)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (current,) = await resolve_current_ids(gateway, batch)
         problem = {"code": "invalid_status", "message": f"Batch {current} is B-unknown0123456789ab"}
         body = json.dumps({"ok": False, "errors": [problem]}).encode()
         for sent, shown in ((batch, batch), (current, current)):
@@ -237,15 +269,17 @@ async def test_ids_in_error_messages_are_those_that_the_client_knows(tmp_path: P
             assert message == f"Batch {shown} is B-unknown0123456789ab"
 
 
-async def test_a_message_about_what_was_made_of_a_draft_has_the_ids_that_the_client_knows(
+async def test_error_message_about_created_draft_uses_client_ids(
     tmp_path: Path,
 ) -> None:
-    service = Service(seed=1, options=Switches(inferred=False))
-    async with open_town(tmp_path, service) as (gateway, simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        (payment,) = await payment_ids(gateway, batch)
-        await done(gateway, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"})
-        await done(gateway, "GET", f"/batches/{batch}/summary")
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        await request_successfully(
+            gateway, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"}
+        )
+        await request_successfully(gateway, "GET", f"/batches/{batch}/summary")
         (anew,) = list(service.find_or_create_tenant().batches)[1:]
         (created,) = service.find_or_create_tenant().batches[anew].payments
         problem = {"code": "invalid_status", "message": f"{created} of {anew} is not ready"}
@@ -257,70 +291,82 @@ async def test_a_message_about_what_was_made_of_a_draft_has_the_ids_that_the_cli
         assert response.body["errors"][0]["message"] == f"{payment} of {batch} is not ready"
 
 
-async def test_urls_in_activity_logs_have_the_ids_that_the_client_knows(tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(recipient_id_length=22))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        (current,) = await current_of(gateway, recipient)
+async def test_urls_in_activity_logs_use_client_ids(tmp_path: Path) -> None:
+    service = Service(seed=1, options=ServiceOptions(recipient_id_length=22))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        (current,) = await resolve_current_ids(gateway, recipient)
         response = await gateway.request("GET", f"/v1/recipients/{recipient}/logs")
         assert current not in response.text
         assert f"/recipients/{recipient}" in response.text
 
 
 @pytest.mark.parametrize("inferred", [True, False])
-async def test_a_search_finds_batches_and_payments_by_the_ids_that_the_client_knows(
+async def test_search_finds_batches_and_payments_by_client_ids(
     *, inferred: bool, tmp_path: Path
 ) -> None:
-    service = Service(seed=1, options=Switches(inferred=inferred))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00", "6.00")
-        await make_batch(gateway, recipient, "5.00")
-        (found,) = (await done(gateway, "GET", f"/batches?search={batch[4:12].lower()}"))["batches"]
+    service = Service(seed=1, options=ServiceOptions(inferred=inferred))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00", "6.00")
+        await create_batch(gateway, recipient, "5.00")
+        (found,) = (
+            await request_successfully(gateway, "GET", f"/batches?search={batch[4:12].lower()}")
+        )["batches"]
         assert found["id"] == batch
 
 
-async def test_a_search_finds_payments_by_the_ids_that_the_client_knows(tmp_path: Path) -> None:
+async def test_payment_search_uses_client_ids(tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00", "6.00")
-        _first, second = await payment_ids(gateway, batch)
-        listed = await done(gateway, "GET", f"/batches/{batch}/payments?search={second}")
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00", "6.00")
+        _first, second = await load_payment_ids(gateway, batch)
+        listed = await request_successfully(
+            gateway, "GET", f"/batches/{batch}/payments?search={second}"
+        )
         assert [payment["id"] for payment in listed["payments"]] == [second]
 
 
-async def test_a_payment_that_was_added_to_a_draft_is_read_by_its_id(tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(inferred=False))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
-        (first,) = await payment_ids(gateway, batch)
-        await done(gateway, "PATCH", f"/batches/{batch}/payments/{first}", {"memo": "a draft now"})
+async def test_payment_added_to_draft_is_read_by_its_id(tmp_path: Path) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
+        (first,) = await load_payment_ids(gateway, batch)
+        await request_successfully(
+            gateway, "PATCH", f"/batches/{batch}/payments/{first}", {"memo": "a draft now"}
+        )
         body = {"recipient": {"id": recipient}, "sourceAmount": "1.00"}
-        added = (await done(gateway, "POST", f"/batches/{batch}/payments", body))["payment"]["id"]
-        await done(gateway, "POST", f"/batches/{batch}/start-processing")
-        assert (await done(gateway, "GET", f"/payments/{added}"))["payment"]["id"] == added
+        added = (await request_successfully(gateway, "POST", f"/batches/{batch}/payments", body))[
+            "payment"
+        ]["id"]
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
+        assert (await request_successfully(gateway, "GET", f"/payments/{added}"))["payment"][
+            "id"
+        ] == added
 
 
-async def test_a_payment_that_was_removed_from_a_draft_is_not_found(tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(inferred=False))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00", "6.00")
-        first, _second = await payment_ids(gateway, batch)
-        await done(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
+async def test_payment_removed_from_draft_is_not_found(tmp_path: Path) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00", "6.00")
+        first, _second = await load_payment_ids(gateway, batch)
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
         assert (await gateway.request("GET", f"/v1/batches/{batch}/payments/{first}")).status == 404
         assert (await gateway.request("GET", f"/v1/payments/{first}")).status == 404
 
 
-async def test_payments_keep_their_ids_when_the_summary_of_a_new_batch_cannot_be_read(
+async def test_payments_keep_ids_if_summary_of_new_batch_is_unreadable(
     tmp_path: Path,
 ) -> None:
-    service = Service(seed=1, options=Switches(inferred=False))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        (payment,) = await payment_ids(gateway, batch)
-        await done(gateway, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"})
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        await request_successfully(
+            gateway, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"}
+        )
         service.faults.append(Fault("GET", "/v1/batch/*/summary", status=500, times=1))
         await gateway.request("POST", f"/v1/batches/{batch}/generate-quote")
         service.faults.clear()
-        assert await payment_ids(gateway, batch) == [payment]
+        assert await load_payment_ids(gateway, batch) == [payment]

@@ -10,11 +10,11 @@ from typing import Any
 
 import aiohttp
 
-from gateway.simulator import Service, start
+from gateway.simulator import Service, start_simulator
 from gateway.storage.heartbeats import WATCH_SECONDS
 from tests import processes
-from tests.processes import command, configuration, serving
-from tests.running_gateway import KEY, import_lines, settings_for
+from tests.processes import build_configuration, run_installed_command, run_serve
+from tests.running_gateway import KEY, build_settings, import_api_keys
 
 RECIPIENT_BODY = {
     "type": "individual",
@@ -25,7 +25,7 @@ RECIPIENT_BODY = {
 
 
 async def run_command(folder: Path, *words: str) -> tuple[int, str, str]:
-    ended = await asyncio.to_thread(command, *words, folder=folder)
+    ended = await asyncio.to_thread(run_installed_command, *words, folder=folder)
     return ended.returncode, ended.stdout, ended.stderr
 
 
@@ -37,15 +37,15 @@ async def send_request(url: str, body: Any = None) -> tuple[int, Any]:
 
 
 async def test_state_is_restored_in_another_folder_and_serves(tmp_path: Path) -> None:
-    simulator = await start(service=Service(seed=1))
+    simulator = await start_simulator(service=Service(seed=1))
     here, there = tmp_path / "here", tmp_path / "there"
     try:
         for folder in (here, there):
             folder.mkdir()
-            (folder / "gateway.toml").write_text(configuration(simulator.url))
-        await import_lines(settings_for(here, simulator.url), [KEY])
+            (folder / "gateway.toml").write_text(build_configuration(simulator.url))
+        await import_api_keys(build_settings(here, simulator.url), [KEY])
         saved = tmp_path / "saved"
-        async with serving(here) as gateway:
+        async with run_serve(here) as gateway:
             assert (await send_request(f"{gateway.url}/v1/recipients", RECIPIENT_BODY))[0] == 200
             code, said, wrong = await run_command(here, "backup", str(saved), "--json")
             assert (code, wrong) == (0, "")
@@ -83,7 +83,7 @@ async def test_state_is_restored_in_another_folder_and_serves(tmp_path: Path) ->
         code, said, wrong = await run_command(there, "restore", str(saved))
         assert (code, wrong) == (0, "")
         assert "No batch is started until you run `payout-gateway reconcile`." in said
-        async with serving(there) as gateway:
+        async with run_serve(there) as gateway:
             listed = await send_request(f"{gateway.url}/v1/recipients")
             assert listed[1]["recipients"][0]["firstName"] == "Ada"
             (line,) = [
@@ -104,7 +104,7 @@ def test_process_lock_is_tried_for_longer_than_watch_interval() -> None:
 
 
 def test_missing_state_cannot_be_backed_up(tmp_path: Path) -> None:
-    ended = command("backup", "saved", folder=tmp_path)
+    ended = run_installed_command("backup", "saved", folder=tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "there is no database" in ended.stderr
     assert list(tmp_path.iterdir()) == []

@@ -12,9 +12,14 @@ from click.testing import CliRunner, Result
 from gateway.cli.ids import ids
 from gateway.simulator import Service
 from gateway.storage import Tenant, open_store
-from gateway.storage.id_rows import current_ids
-from tests.payouts import done, make_batch, make_recipient, open_town
-from tests.running_gateway import KEY, import_lines, settings_for
+from gateway.storage.id_rows import load_current_ids
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import KEY, build_settings, import_api_keys
 
 FIRST_CURRENT_ID, SECOND_CURRENT_ID = "B-912Cx2pScHNSnXXO5P4ngG", "B-912Cx2pScHNSnXXO5P4ngH"
 TENANT_OPTIONS = ("--merchant", "demo", "--environment", "sandbox")
@@ -23,7 +28,7 @@ CommandRunner = Callable[..., Result]
 
 @pytest.fixture
 async def run_import(tmp_path: Path) -> CommandRunner:
-    await import_lines(settings_for(tmp_path, "http://127.0.0.1:1"), [KEY])
+    await import_api_keys(build_settings(tmp_path, "http://127.0.0.1:1"), [KEY])
     return build_command_runner(tmp_path)
 
 
@@ -45,9 +50,9 @@ def build_command_runner(folder: Path) -> CommandRunner:
 
 
 async def load_imported_ids(folder: Path, *legacy_ids: str) -> dict[str, str]:
-    state = settings_for(folder, "http://127.0.0.1:1").state
+    state = build_settings(folder, "http://127.0.0.1:1").state
     async with open_store(state) as store:
-        return await current_ids(store, Tenant("demo", "sandbox"), legacy_ids)
+        return await load_current_ids(store, Tenant("demo", "sandbox"), legacy_ids)
 
 
 @pytest.mark.parametrize("head", ["", "legacy_id,current_id\n", "\ufefflegacy_id, current_id\r\n"])
@@ -117,7 +122,7 @@ async def test_tenant_is_required_if_there_are_several(
         "Imported 1 pair of ids: demo sandbox\n"
     )
     other = {**KEY, "merchant": "other", "api_key": "another-api-key", "access_key": "AKOTHER"}
-    await import_lines(settings_for(tmp_path, "http://127.0.0.1:1"), [other])
+    await import_api_keys(build_settings(tmp_path, "http://127.0.0.1:1"), [other])
     told = await asyncio.to_thread(lambda: imported(code=2).stderr)
     assert "--merchant and --environment: demo sandbox, other sandbox" in told
     told = await asyncio.to_thread(lambda: imported("--environment", "sandbox", code=2).stderr)
@@ -132,19 +137,19 @@ async def test_tenant_is_required_if_there_are_several(
 
 async def test_running_gateway_accepts_and_returns_imported_id(tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        batch = await make_batch(gateway, recipient, "5.00")
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00")
         (current,) = service.find_or_create_tenant().batches
         await asyncio.to_thread(
             build_command_runner(tmp_path), f"B-OLD1,{current}\nR-OLD1,{recipient}\n"
         )
         for id_ in ("B-OLD1", batch, current):
-            shown = (await done(gateway, "GET", f"/batches/{id_}"))["batch"]
+            shown = (await request_successfully(gateway, "GET", f"/batches/{id_}"))["batch"]
             (payment,) = shown["payments"]["payments"]
             assert (shown["id"], payment["batch"]["id"]) == (id_, id_)
         body = {
             "sourceCurrency": "USD",
             "payments": [{"recipient": {"id": "R-OLD1"}, "sourceAmount": "1.00"}],
         }
-        await done(gateway, "POST", "/batches", body)
+        await request_successfully(gateway, "POST", "/batches", body)

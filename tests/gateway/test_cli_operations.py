@@ -11,9 +11,15 @@ from click.testing import CliRunner
 
 from gateway.cli.batches import batches
 from gateway.cli.operations import operations
-from gateway.simulator import Service, Switches
+from gateway.simulator import Service, ServiceOptions
 from mappings import OPERATIONS, UNLISTED
-from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
 
 NAMES = {one.name for one in (*OPERATIONS, *UNLISTED)}
 """As the log, `report usage`, `brownout schedule` and `[recording]` call them."""
@@ -59,10 +65,10 @@ def test_table_is_shown_without_a_state(tmp_path: Path) -> None:
 
 
 async def test_probed_capabilities_of_each_service_are_shown(tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(inferred=False))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        await done(gateway, "DELETE", f"/batches/{batch}")
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}")
     words = write_configuration(tmp_path)
     result = await asyncio.to_thread(CliRunner().invoke, operations, ["--json", *words])
     found = json.loads(result.stdout)["inferred"]["sandbox"]
@@ -89,18 +95,18 @@ async def list_superseded_batches(folder: Path, *words: str) -> Any:
 
 
 async def test_superseded_batches_are_listed_with_both_ids_and_advice(tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(inferred=False))
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway)
-        changed = await make_batch(gateway, recipient, "5.00")
-        (payment,) = await payment_ids(gateway, changed)
+    service = Service(seed=1, options=ServiceOptions(inferred=False))
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway)
+        changed = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, changed)
         for amount in ("6.00", "7.00"):
             path = f"/batches/{changed}/payments/{payment}"
-            await done(gateway, "PATCH", path, {"sourceAmount": amount})
-            await done(gateway, "POST", f"/batches/{changed}/generate-quote")
-        deleted = await make_batch(gateway, recipient, "5.00")
-        await done(gateway, "DELETE", f"/batches/{deleted}")
-        await make_batch(gateway, recipient, "5.00")
+            await request_successfully(gateway, "PATCH", path, {"sourceAmount": amount})
+            await request_successfully(gateway, "POST", f"/batches/{changed}/generate-quote")
+        deleted = await create_batch(gateway, recipient, "5.00")
+        await request_successfully(gateway, "DELETE", f"/batches/{deleted}")
+        await create_batch(gateway, recipient, "5.00")
         first, second, _third, fourth, _fifth = service.find_or_create_tenant().batches
     batches_listed = await list_superseded_batches(tmp_path, "--json")
     shown = [(one["batch"], one["abandoned"], one["deleted"]) for one in batches_listed]
@@ -114,7 +120,7 @@ async def test_superseded_batches_are_listed_with_both_ids_and_advice(tmp_path: 
 
 
 async def test_empty_list_of_superseded_batches_says_so(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
-        await make_batch(gateway, await make_recipient(gateway), "5.00")
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
+        await create_batch(gateway, await create_recipient(gateway), "5.00")
     assert await list_superseded_batches(tmp_path, "--json") == []
     assert await list_superseded_batches(tmp_path) == "There are no superseded batches.\n"

@@ -21,7 +21,7 @@ import click
 import pytest
 
 from gateway.cli import COMMANDS, gateway, main
-from tests.processes import COMMAND, build_environment, command, configuration
+from tests.processes import COMMAND, build_configuration, build_environment, run_installed_command
 
 ROOT = Path(__file__).parents[2]
 KEY = {
@@ -44,15 +44,15 @@ REPORT_COMMANDS = [
 def configured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a configuration and a state; nothing listens at the service's address."""
     made = tmp_path_factory.mktemp("operator")
-    (made / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
-    imported = command("keys", "import", "-", folder=made, stdin=json.dumps(KEY))
+    (made / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
+    imported = run_installed_command("keys", "import", "-", folder=made, stdin=json.dumps(KEY))
     assert imported.returncode == 0, imported.stderr
     return made
 
 
 @pytest.mark.parametrize("words", REPORT_COMMANDS, ids=" ".join)
 def test_json_report_is_one_document(words: list[str], configured_folder: Path) -> None:
-    result = command(*words[:2], "--json", *words[2:], folder=configured_folder)
+    result = run_installed_command(*words[:2], "--json", *words[2:], folder=configured_folder)
     assert result.returncode == (1 if words == ["doctor"] else 0), result.stderr
     assert isinstance(json.loads(result.stdout), dict)
     assert result.stderr == ""
@@ -63,7 +63,9 @@ def test_json_report_is_one_document(words: list[str], configured_folder: Path) 
 def test_piped_output_has_no_colours_and_no_frames(
     words: list[str], configured_folder: Path
 ) -> None:
-    result = command(*words, folder=configured_folder, TERM="xterm-256color", COLORTERM="truecolor")
+    result = run_installed_command(
+        *words, folder=configured_folder, TERM="xterm-256color", COLORTERM="truecolor"
+    )
     assert result.stdout
     assert not re.search("[\x1b│┃━─]", result.stdout + result.stderr)
     assert not result.stdout.startswith("\n")
@@ -82,7 +84,7 @@ def test_check_reports_invalid_configuration_as_json(
 ) -> None:
     if text:
         (tmp_path / "gateway.toml").write_text(text)
-    result = command("check", "--json", folder=tmp_path)
+    result = run_installed_command("check", "--json", folder=tmp_path)
     assert result.returncode == (1 if text else 2)
     report = json.loads(result.stdout)
     assert (report["ok"], expected_text in report["problems"][0], result.stderr) == (
@@ -94,7 +96,7 @@ def test_check_reports_invalid_configuration_as_json(
 
 def test_doctor_reports_unrunnable_configuration_as_json(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text("[server]\nworkers = 2")
-    result = command("doctor", "--json", folder=tmp_path)
+    result = run_installed_command("doctor", "--json", folder=tmp_path)
     assert result.returncode == 1
     report = json.loads(result.stdout)["findings"]
     assert {"configuration", "state"} <= {
@@ -103,7 +105,7 @@ def test_doctor_reports_unrunnable_configuration_as_json(tmp_path: Path) -> None
 
 
 def test_missing_configuration_is_reported_with_folder(tmp_path: Path) -> None:
-    result = command("doctor", "--json", folder=tmp_path)
+    result = run_installed_command("doctor", "--json", folder=tmp_path)
     (wrong,) = (
         finding
         for finding in json.loads(result.stdout)["findings"]
@@ -117,14 +119,14 @@ def test_check_warns_of_key_file_that_nothing_creates(tmp_path: Path) -> None:
         "[environments.live]\nbase_url = 'http://127.0.0.1:9'\n[state]\nurl = 'postgresql:///x'\n"
     )
     (tmp_path / "gateway.toml").write_text(text)
-    result = command("check", folder=tmp_path)
+    result = run_installed_command("check", folder=tmp_path)
     assert result.returncode == 0
     assert (
         "Warning: gateway.toml:3: state.encryption_key_file: there is no key file" in result.stderr
     )
-    made = command("keys", "new-encryption-key", folder=tmp_path)
+    made = run_installed_command("keys", "new-encryption-key", folder=tmp_path)
     assert made.returncode == 0, made.stderr
-    assert command("check", folder=tmp_path).stderr == ""
+    assert run_installed_command("check", folder=tmp_path).stderr == ""
 
 
 # On a terminal
@@ -160,7 +162,7 @@ def test_brownout_asks_for_confirmation_on_terminal_only(
     assert done not in refused
     assert done in run_on_terminal(200, *words, folder=tmp_path, types=b"y\n")
     assert done in run_on_terminal(200, *words, "--yes", folder=tmp_path)
-    assert done in command(*words, folder=tmp_path).stdout
+    assert done in run_installed_command(*words, folder=tmp_path).stdout
 
 
 def test_freeze_asks_for_no_confirmation(configured_folder: Path, tmp_path: Path) -> None:
@@ -171,7 +173,7 @@ def test_freeze_asks_for_no_confirmation(configured_folder: Path, tmp_path: Path
 def test_missing_confirmation_is_reported_on_its_own_line(configured_folder: Path) -> None:
     words = ("modes", "set", "--key", "shop", "translate")
     for stdin, says in (("", "not confirmed"), ("n\n", "nothing was changed")):
-        result = command(*words, folder=configured_folder, stdin=stdin)
+        result = run_installed_command(*words, folder=configured_folder, stdin=stdin)
         assert result.returncode == 2
         assert result.stderr.splitlines()[-1].startswith(f"payout-gateway: {says}")
 
@@ -224,9 +226,11 @@ def test_slow_command_shows_progress_on_terminal(tmp_path: Path) -> None:
         silent.listen(8)
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         (tmp_path / "gateway.toml").write_text(
-            configuration(address, "[upstream]\ntimeout_seconds = 3")
+            build_configuration(address, "[upstream]\ntimeout_seconds = 3")
         )
-        imported = command("keys", "import", "-", folder=tmp_path, stdin=json.dumps(KEY))
+        imported = run_installed_command(
+            "keys", "import", "-", folder=tmp_path, stdin=json.dumps(KEY)
+        )
         assert imported.returncode == 0, imported.stderr
         assert "Checking" in run_on_terminal(100, "doctor", folder=tmp_path)
 
@@ -247,7 +251,7 @@ def test_slow_command_shows_progress_on_terminal(tmp_path: Path) -> None:
 def test_typo_is_answered_with_suggestion(
     words: list[str], expected_text: str, tmp_path: Path
 ) -> None:
-    result = command(*words, folder=tmp_path)
+    result = run_installed_command(*words, folder=tmp_path)
     assert result.returncode in (1, 2)
     assert expected_text in result.stderr
     assert result.stderr.count("\n") == 1
@@ -257,10 +261,10 @@ def test_typo_is_answered_with_suggestion(
 def test_invalid_database_file_is_reported_with_advice(
     configured_folder: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     (tmp_path / "gateway.key").write_bytes((configured_folder / "gateway.key").read_bytes())
     (tmp_path / "gateway.db").write_bytes(b"no database at all " * 500)
-    result = command("keys", "list", folder=tmp_path)
+    result = run_installed_command("keys", "list", folder=tmp_path)
     assert result.returncode == 2
     assert "gateway.db cannot be used (file is not a database)" in result.stderr
     assert "payout-gateway restore" in result.stderr

@@ -12,13 +12,19 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Fault, processing
-from gateway.storage import Ledger
-from tests.operator_commands import Post, eventually, lose_batch_create, post, read_log
-from tests.payouts import done, make_batch, make_recipient, payment_ids
+from gateway.storage import ObjectStateStore
+from tests.operator_commands import (
+    OperatedGateway,
+    lose_batch_create,
+    open_operated_gateway,
+    read_log,
+    wait_until_async,
+)
+from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
 from tests.state import TENANT
 
 
-def start_elsewhere(operated: Post, batch_id: str) -> None:
+def start_elsewhere(operated: OperatedGateway, batch_id: str) -> None:
     """Start a batch as a person would in the service's dashboard."""
     world = operated.service.find_or_create_tenant()
     processing.start_batch(world, world.batches[batch_id])
@@ -28,20 +34,20 @@ def list_finding_kinds(report: Any) -> list[str]:
     return [finding["kind"] for finding in report["findings"]]
 
 
-async def load_object_states(operated: Post, kind: str) -> dict[str, Any]:
+async def load_object_states(operated: OperatedGateway, kind: str) -> dict[str, Any]:
     async with operated.open_store() as store:
-        return await Ledger(store).load_all(TENANT, kind)
+        return await ObjectStateStore(store).load_all(TENANT, kind)
 
 
 async def test_consistent_objects_are_no_finding(tmp_path: Path) -> None:
-    async with post(tmp_path, processing_seconds=60) as operated:
-        recipient = await make_recipient(operated.gateway)
-        started = await make_batch(operated.gateway, recipient, "5.00")
-        await done(operated.gateway, "POST", f"/batches/{started}/start-processing")
-        await make_batch(operated.gateway, recipient, "6.00")
-        gone = await make_batch(operated.gateway, recipient, "7.00")
-        await done(operated.gateway, "DELETE", f"/batches/{gone}")
-        await done(operated.gateway, "DELETE", f"/recipients/{recipient}")
+    async with open_operated_gateway(tmp_path, processing_seconds=60) as operated:
+        recipient = await create_recipient(operated.gateway)
+        started = await create_batch(operated.gateway, recipient, "5.00")
+        await request_successfully(operated.gateway, "POST", f"/batches/{started}/start-processing")
+        await create_batch(operated.gateway, recipient, "6.00")
+        gone = await create_batch(operated.gateway, recipient, "7.00")
+        await request_successfully(operated.gateway, "DELETE", f"/batches/{gone}")
+        await request_successfully(operated.gateway, "DELETE", f"/recipients/{recipient}")
         report = await operated.run_json_command("reconcile")
         assert report == {
             "ok": True,
@@ -62,7 +68,7 @@ async def test_consistent_objects_are_no_finding(tmp_path: Path) -> None:
 
 
 async def test_empty_ledger_is_reported_as_nothing_to_compare(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
+    async with open_operated_gateway(tmp_path) as operated:
         output = (await operated.run_command("reconcile")).stdout
         assert output.splitlines()[-1] == (
             "There was no batch and no deleted recipient to compare."
@@ -70,21 +76,23 @@ async def test_empty_ledger_is_reported_as_nothing_to_compare(tmp_path: Path) ->
 
 
 async def test_reconcile_sends_only_reads(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as operated:
-        recipient = await make_recipient(operated.gateway)
-        batch = await make_batch(operated.gateway, recipient, "5.00")
-        await done(operated.gateway, "DELETE", f"/batches/{batch}")
-        await make_batch(operated.gateway, recipient, "5.00")
+    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+        recipient = await create_recipient(operated.gateway)
+        batch = await create_batch(operated.gateway, recipient, "5.00")
+        await request_successfully(operated.gateway, "DELETE", f"/batches/{batch}")
+        await create_batch(operated.gateway, recipient, "5.00")
         operated.service.requests.clear()
         await operated.run_command("reconcile")
         assert {seen.method for seen in operated.service.requests} == {"GET"}
 
 
 async def test_superseded_batch_started_elsewhere_is_an_alert(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
         (upstream,) = operated.service.find_or_create_tenant().batches
-        await done(operated.gateway, "DELETE", f"/batches/{batch}")
+        await request_successfully(operated.gateway, "DELETE", f"/batches/{batch}")
         assert (await operated.run_json_command("reconcile"))["findings"] == []
         start_elsewhere(operated, upstream)
         (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
@@ -100,24 +108,28 @@ async def test_superseded_batch_started_elsewhere_is_an_alert(tmp_path: Path) ->
 
 async def test_running_gateway_detects_superseded_batch_started_elsewhere(tmp_path: Path) -> None:
     often = {"upstream": {"abandoned_check_seconds": 0.2}}
-    async with post(tmp_path, inferred=False, sections=often) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path, inferred=False, sections=often) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
         (upstream,) = operated.service.find_or_create_tenant().batches
-        await done(operated.gateway, "DELETE", f"/batches/{batch}")
+        await request_successfully(operated.gateway, "DELETE", f"/batches/{batch}")
         assert "abandoned_batch_started" not in read_log(tmp_path)
         start_elsewhere(operated, upstream)
 
         async def is_logged() -> bool:
             return "abandoned_batch_started" in read_log(tmp_path)
 
-        await eventually(is_logged)
+        await wait_until_async(is_logged)
 
 
 async def test_superseded_batch_check_can_be_disabled(tmp_path: Path) -> None:
     never = {"upstream": {"abandoned_check_seconds": 0}}
-    async with post(tmp_path, inferred=False, sections=never) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
-        await done(operated.gateway, "DELETE", f"/batches/{batch}")
+    async with open_operated_gateway(tmp_path, inferred=False, sections=never) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
+        await request_successfully(operated.gateway, "DELETE", f"/batches/{batch}")
         operated.service.requests.clear()
         await asyncio.sleep(0.5)
         assert operated.service.list_requests("GET", "/v1/batch/*/summary") == []
@@ -126,8 +138,10 @@ async def test_superseded_batch_check_can_be_disabled(tmp_path: Path) -> None:
 async def test_batch_started_elsewhere_is_reported_once_and_recorded(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, processing_seconds=60) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path, processing_seconds=60) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
         (upstream,) = operated.service.find_or_create_tenant().batches
         start_elsewhere(operated, upstream)
         (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
@@ -137,16 +151,16 @@ async def test_batch_started_elsewhere_is_reported_once_and_recorded(
         assert (await operated.run_json_command("reconcile"))["findings"] == []
 
 
-def delete_batch_at_service(operated: Post, upstream: str) -> None:
+def delete_batch_at_service(operated: OperatedGateway, upstream: str) -> None:
     del operated.service.find_or_create_tenant().batches[upstream]
 
 
-def change_amount_at_service(operated: Post, upstream: str) -> None:
+def change_amount_at_service(operated: OperatedGateway, upstream: str) -> None:
     (payment,) = operated.service.find_or_create_tenant().batches[upstream].payments.values()
     payment.terms = replace(payment.terms, source=Decimal("99.00"))
 
 
-DIFFERENCES: dict[str, tuple[Callable[[Post, str], None], str, str]] = {
+DIFFERENCES: dict[str, tuple[Callable[[OperatedGateway, str], None], str, str]] = {
     "deleted there": (delete_batch_at_service, "missing", "the service does not have it"),
     "changed there": (
         change_amount_at_service,
@@ -158,11 +172,11 @@ DIFFERENCES: dict[str, tuple[Callable[[Post, str], None], str, str]] = {
 
 @pytest.mark.parametrize("case", DIFFERENCES.values(), ids=DIFFERENCES)
 async def test_difference_at_the_service_is_a_finding(
-    case: tuple[Callable[[Post, str], None], str, str], tmp_path: Path
+    case: tuple[Callable[[OperatedGateway, str], None], str, str], tmp_path: Path
 ) -> None:
     change, kind, says = case
-    async with post(tmp_path) as operated:
-        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path) as operated:
+        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
         (upstream,) = operated.service.find_or_create_tenant().batches
         change(operated, upstream)
         (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
@@ -172,11 +186,11 @@ async def test_difference_at_the_service_is_a_finding(
 
 
 async def test_start_unknown_to_the_service_is_a_finding(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path) as operated:
+        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
         (upstream,) = operated.service.find_or_create_tenant().batches
         async with operated.open_store() as store:
-            await Ledger(store).compare_and_set(
+            await ObjectStateStore(store).compare_and_set(
                 TENANT, "batch", upstream, {"started": "2026-01-01T00:00:00Z"}
             )
         assert list_finding_kinds(await operated.run_json_command("reconcile", code=1)) == [
@@ -185,17 +199,21 @@ async def test_start_unknown_to_the_service_is_a_finding(tmp_path: Path) -> None
 
 
 async def test_stuck_change_is_a_finding(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path) as operated:
+        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
         (upstream,) = operated.service.find_or_create_tenant().batches
         async with operated.open_store() as store:
-            await Ledger(store).compare_and_set(TENANT, "batch", upstream, {"phase": "editing"})
+            await ObjectStateStore(store).compare_and_set(
+                TENANT, "batch", upstream, {"phase": "editing"}
+            )
         assert list_finding_kinds(await operated.run_json_command("reconcile", code=1)) == ["stuck"]
 
 
 async def test_running_change_is_no_finding(tmp_path: Path) -> None:
-    async with post(tmp_path, seconds=30) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path, seconds=30) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
         operated.add_fault("POST", "/v1/batches/*/start-processing", delay=6)
         path = f"/v1/batches/{batch}/start-processing"
         starting = asyncio.ensure_future(operated.gateway.request("POST", path))
@@ -205,19 +223,19 @@ async def test_running_change_is_no_finding(tmp_path: Path) -> None:
                 one["phase"] for one in (await load_object_states(operated, "batch")).values()
             ] == ["starting"]
 
-        await eventually(is_starting)
+        await wait_until_async(is_starting)
         assert (await operated.run_json_command("reconcile"))["findings"] == []
         assert not starting.done()
         assert (await starting).status == 200
 
 
 async def test_batches_unknown_to_the_ledger_are_information(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        recipient = await make_recipient(operated.gateway)
-        await make_batch(operated.gateway, recipient, "5.00")
+    async with open_operated_gateway(tmp_path) as operated:
+        recipient = await create_recipient(operated.gateway)
+        await create_batch(operated.gateway, recipient, "5.00")
         (upstream,) = operated.service.find_or_create_tenant().batches
         async with operated.open_store() as store:
-            await Ledger(store).compare_and_set(
+            await ObjectStateStore(store).compare_and_set(
                 TENANT,
                 "batch",
                 upstream,
@@ -232,8 +250,8 @@ async def test_batches_unknown_to_the_ledger_are_information(tmp_path: Path) -> 
 
 
 async def test_service_without_batch_list_is_reported(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as operated:
-        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
         report = await operated.run_json_command("reconcile")
         assert report["not_listed"] == [{"merchant": "demo", "environment": "sandbox"}]
         output = (await operated.run_command("reconcile")).stdout
@@ -244,16 +262,16 @@ async def test_service_without_batch_list_is_reported(tmp_path: Path) -> None:
 async def test_deleted_recipient_that_is_active_again_is_a_finding(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path) as operated:
-        recipient = await make_recipient(operated.gateway)
-        await done(operated.gateway, "DELETE", f"/recipients/{recipient}")
+    async with open_operated_gateway(tmp_path) as operated:
+        recipient = await create_recipient(operated.gateway)
+        await request_successfully(operated.gateway, "DELETE", f"/recipients/{recipient}")
         operated.service.require_recipient(recipient).status = "active"
         (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
         assert (found["kind"], found["id"]) == ("active_again", recipient)
 
 
 async def test_writes_in_doubt_are_findings(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as operated:
+    async with open_operated_gateway(tmp_path, inferred=False) as operated:
         await lose_batch_create(operated)
         report = await operated.run_json_command("reconcile", code=1)
         assert (report["ok"], len(report["unsettled"])) == (False, 1)
@@ -261,13 +279,17 @@ async def test_writes_in_doubt_are_findings(tmp_path: Path) -> None:
 
 
 async def test_draft_is_not_compared(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
-        (payment,) = await payment_ids(operated.gateway, batch)
+    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
+        (payment,) = await load_payment_ids(operated.gateway, batch)
         change = {"sourceAmount": "6.00"}
-        await done(operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+        await request_successfully(
+            operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change
+        )
         assert (await operated.run_json_command("reconcile"))["findings"] == []
-        await done(operated.gateway, "GET", f"/batches/{batch}/summary")
+        await request_successfully(operated.gateway, "GET", f"/batches/{batch}/summary")
         assert (await operated.run_json_command("reconcile"))["findings"] == []
 
 
@@ -275,10 +297,10 @@ async def test_draft_is_not_compared(tmp_path: Path) -> None:
 
 
 async def test_unreadable_object_is_reported_and_rest_is_compared(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        recipient = await make_recipient(operated.gateway)
+    async with open_operated_gateway(tmp_path) as operated:
+        recipient = await create_recipient(operated.gateway)
         for amount in ("5.00", "6.00"):
-            await make_batch(operated.gateway, recipient, amount)
+            await create_batch(operated.gateway, recipient, amount)
         operated.add_fault("GET", "/v1/batch/*/summary", status=500)
         report = await operated.run_json_command("reconcile", code=2)
         assert (report["complete"], len(report["unreadable"])) == (False, 1)
@@ -289,8 +311,8 @@ async def test_unreadable_object_is_reported_and_rest_is_compared(tmp_path: Path
 async def test_refused_credentials_are_not_reported_as_unreachable_service(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path) as operated:
-        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path) as operated:
+        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
         operated.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=401, times=9))
         (one,) = (await operated.run_json_command("reconcile", code=2))["unreadable"]
         assert "(refused, status 401)" in one["says"]
@@ -298,8 +320,8 @@ async def test_refused_credentials_are_not_reported_as_unreachable_service(
 
 
 async def test_rate_limited_read_is_retried(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path) as operated:
+        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
         operated.service.faults.append(
             Fault("GET", "/v1/batch/*/summary", status=429, headers={"Retry-After": "1"})
         )
@@ -307,8 +329,8 @@ async def test_rate_limited_read_is_retried(tmp_path: Path) -> None:
 
 
 async def test_only_requested_tenant_is_compared(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path) as operated:
+        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
         report = await operated.run_json_command(
             "reconcile", "--merchant", "demo", "--environment", "sandbox"
         )

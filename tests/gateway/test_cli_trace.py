@@ -7,8 +7,20 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.operator_commands import Post, eventually, lose_batch_create, post, read_log
-from tests.payouts import WALLET, done, make_batch, make_recipient, payment_ids
+from tests.operator_commands import (
+    OperatedGateway,
+    lose_batch_create,
+    open_operated_gateway,
+    read_log,
+    wait_until_async,
+)
+from tests.payouts import (
+    WALLET,
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    request_successfully,
+)
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
@@ -20,7 +32,7 @@ def list_requests(report: Any) -> list[tuple[str, str]]:
     ]
 
 
-async def run_trace(operated: Post, id_: str) -> Any:
+async def run_trace(operated: OperatedGateway, id_: str) -> Any:
     """Trace an id once deliveries are recorded, which happens after the answers."""
     told: Any = None
 
@@ -29,15 +41,17 @@ async def run_trace(operated: Post, id_: str) -> Any:
         told = await operated.run_json_command("trace", id_)
         return {state for _operation, state in list_requests(told)} == {"answered"}
 
-    await eventually(answered)
+    await wait_until_async(answered)
     return told
 
 
 async def test_recipient_is_traced_through_every_call(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        recipient = await make_recipient(operated.gateway)
-        await done(operated.gateway, "PATCH", f"/recipients/{recipient}", {"firstName": "Augusta"})
-        await done(operated.gateway, "DELETE", f"/recipients/{recipient}")
+    async with open_operated_gateway(tmp_path) as operated:
+        recipient = await create_recipient(operated.gateway)
+        await request_successfully(
+            operated.gateway, "PATCH", f"/recipients/{recipient}", {"firstName": "Augusta"}
+        )
+        await request_successfully(operated.gateway, "DELETE", f"/recipients/{recipient}")
         told = await run_trace(operated, recipient)
         assert (told["merchant"], told["environment"]) == ("demo", "sandbox")
         assert [operation for operation, _state in list_requests(told)] == [
@@ -64,7 +78,7 @@ async def test_recipient_is_traced_through_every_call(tmp_path: Path) -> None:
 async def test_request_is_traced_by_request_id(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path) as operated:
+    async with open_operated_gateway(tmp_path) as operated:
         body = {"type": "business", "name": "Acme", "email": "a@shop.example.com"}
         answer = await operated.gateway.request("POST", "/v1/recipients", body)
         recipient, given = answer.body["recipient"]["id"], answer.headers["X-Request-Id"]
@@ -80,7 +94,7 @@ async def test_request_is_traced_by_request_id(
 
 
 async def test_log_of_a_retry_names_the_traceable_request(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
+    async with open_operated_gateway(tmp_path) as operated:
         body = {"type": "business", "name": "Acme", "email": "a@shop.example.com"}
         once = {"Idempotency-Key": "one"}
         first = await operated.gateway.request("POST", "/v1/recipients", body, headers=once)
@@ -97,8 +111,8 @@ async def test_log_of_a_retry_names_the_traceable_request(tmp_path: Path) -> Non
 
 
 async def test_operator_actions_name_their_scope(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        recipient = await make_recipient(operated.gateway)
+    async with open_operated_gateway(tmp_path) as operated:
+        recipient = await create_recipient(operated.gateway)
         await operated.run_command("freeze", "--merchant", "demo")
         await operated.run_command("freeze", "--all")
         whole = (await operated.run_command("trace", recipient)).stdout
@@ -110,12 +124,14 @@ async def test_operator_actions_name_their_scope(tmp_path: Path) -> None:
 
 
 async def test_account_is_traced_to_its_creation_and_changes(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        recipient = await make_recipient(operated.gateway)
+    async with open_operated_gateway(tmp_path) as operated:
+        recipient = await create_recipient(operated.gateway)
         (made,) = (held.id for held in operated.service.require_recipient(recipient).accounts)
         wallet = {"address": "other@wallet.example.com"}
         body = {**WALLET, "accounts": {"wallet": wallet}}
-        await done(operated.gateway, "PATCH", f"/recipients/{recipient}/payout-methods", body)
+        await request_successfully(
+            operated.gateway, "PATCH", f"/recipients/{recipient}/payout-methods", body
+        )
         trace = await operated.run_json_command("trace", made)
         assert [operation for operation, _state in list_requests(trace)] == [
             "create_recipient",
@@ -125,12 +141,16 @@ async def test_account_is_traced_to_its_creation_and_changes(tmp_path: Path) -> 
 
 
 async def test_every_id_of_a_batch_gives_the_same_trace(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
-        (payment,) = await payment_ids(operated.gateway, batch)
+    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
+        (payment,) = await load_payment_ids(operated.gateway, batch)
         change = {"sourceAmount": "6.00"}
-        await done(operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
-        await done(operated.gateway, "POST", f"/batches/{batch}/start-processing")
+        await request_successfully(
+            operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change
+        )
+        await request_successfully(operated.gateway, "POST", f"/batches/{batch}/start-processing")
         first, second = operated.service.find_or_create_tenant().batches
         (tmp_path / "ids.csv").write_text(f"B-OLD1,{first}\n")
         await operated.run_command(
@@ -171,12 +191,14 @@ async def test_every_id_of_a_batch_gives_the_same_trace(tmp_path: Path) -> None:
 async def test_draft_change_is_marked_as_not_sent_to_service(
     tmp_path: Path,
 ) -> None:
-    async with post(tmp_path, inferred=False) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
-        (payment,) = await payment_ids(operated.gateway, batch)
+    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
+        (payment,) = await load_payment_ids(operated.gateway, batch)
         path = f"/batches/{batch}/payments/{payment}"
-        await done(operated.gateway, "PATCH", path, {"sourceAmount": "6.00"})
-        await done(operated.gateway, "PATCH", path, {"sourceAmount": "7.00"})
+        await request_successfully(operated.gateway, "PATCH", path, {"sourceAmount": "6.00"})
+        await request_successfully(operated.gateway, "PATCH", path, {"sourceAmount": "7.00"})
         first, second = (await operated.run_json_command("trace", batch))["requests"][1:]
         assert [write["state"] for write in first["writes"]] == ["no path"]
         assert second["writes"] == []
@@ -188,25 +210,33 @@ async def test_draft_change_is_marked_as_not_sent_to_service(
 
 
 async def test_deletion_of_superseded_batch_is_explained(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
-        await done(operated.gateway, "DELETE", f"/batches/{batch}")
+    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
+        await request_successfully(operated.gateway, "DELETE", f"/batches/{batch}")
         output = (await operated.run_command("trace", batch)).stdout
         assert "nothing was changed at the service: its batch is superseded" in output
 
 
 async def test_change_sent_to_service_mentions_no_draft(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
-        (payment,) = await payment_ids(operated.gateway, batch)
+    async with open_operated_gateway(tmp_path) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
+        (payment,) = await load_payment_ids(operated.gateway, batch)
         change = {"sourceAmount": "6.00"}
-        await done(operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+        await request_successfully(
+            operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change
+        )
         assert "nothing was changed" not in (await operated.run_command("trace", batch)).stdout
 
 
 async def test_write_in_doubt_shows_its_reason(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "10.00")
+    async with open_operated_gateway(tmp_path) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "10.00"
+        )
         operated.add_fault("POST", "/v1/batches/*/start-processing", close="before")
         await operated.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
         last = (await operated.run_json_command("trace", batch))["requests"][-1]
@@ -216,8 +246,8 @@ async def test_write_in_doubt_shows_its_reason(tmp_path: Path) -> None:
 
 
 async def test_trace_contains_no_personal_data(tmp_path: Path) -> None:
-    async with post(tmp_path, inferred=False) as operated:
-        recipient = await make_recipient(operated.gateway, "lovelace")
+    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+        recipient = await create_recipient(operated.gateway, "lovelace")
         body = {
             "sourceCurrency": "USD",
             "description": "for Grace",
@@ -225,10 +255,14 @@ async def test_trace_contains_no_personal_data(tmp_path: Path) -> None:
                 {"recipient": {"id": recipient}, "sourceAmount": "5.00", "memo": "thank you"}
             ],
         }
-        batch = (await done(operated.gateway, "POST", "/batches", body))["batch"]["id"]
-        (payment,) = await payment_ids(operated.gateway, batch)
+        batch = (await request_successfully(operated.gateway, "POST", "/batches", body))["batch"][
+            "id"
+        ]
+        (payment,) = await load_payment_ids(operated.gateway, batch)
         change = {"sourceAmount": "6.00", "memo": "thank you too"}
-        await done(operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+        await request_successfully(
+            operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change
+        )
         await lose_batch_create(operated, recipient)
         for id_ in (recipient, batch, payment):
             for words in ([], ["--json"]):
@@ -247,11 +281,13 @@ async def test_trace_contains_no_personal_data(tmp_path: Path) -> None:
 
 
 async def test_request_names_objects_without_path_segments(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+    async with open_operated_gateway(tmp_path) as operated:
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
         (current,) = operated.service.find_or_create_tenant().batches
         for step in ("generate-quote", "start-processing"):
-            await done(operated.gateway, "POST", f"/batches/{batch}/{step}")
+            await request_successfully(operated.gateway, "POST", f"/batches/{batch}/{step}")
         for traced_request in (await run_trace(operated, batch))["requests"]:
             trace = await operated.run_json_command("trace", traced_request["request_id"])
             named = {name["id"] for name in trace["names"]} - {traced_request["request_id"]}
@@ -259,11 +295,13 @@ async def test_request_names_objects_without_path_segments(tmp_path: Path) -> No
 
 
 async def test_id_of_two_merchants_requires_merchant(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
+    async with open_operated_gateway(tmp_path) as operated:
         await operated.gateway.import_key(
             merchant="other", api_key="another-api-key", access_key="AK2"
         )
-        batch = await make_batch(operated.gateway, await make_recipient(operated.gateway), "5.00")
+        batch = await create_batch(
+            operated.gateway, await create_recipient(operated.gateway), "5.00"
+        )
         (current,) = operated.service.find_or_create_tenant().batches
         (tmp_path / "ids.csv").write_text(f"{batch},{current}\n")
         words = ("--merchant", "other", "--environment", "sandbox")
@@ -279,14 +317,14 @@ async def test_id_of_two_merchants_requires_merchant(tmp_path: Path) -> None:
 
 
 async def test_unknown_id_is_an_error(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
+    async with open_operated_gateway(tmp_path) as operated:
         refused = await operated.run_command("trace", "R-nobody", "--json", code=2)
         assert (refused.stdout, refused.stderr.count("\n")) == ("", 1)
         assert "nothing is known about this id" in refused.stderr
 
 
 async def test_json_output_is_one_document(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
-        recipient = await make_recipient(operated.gateway)
+    async with open_operated_gateway(tmp_path) as operated:
+        recipient = await create_recipient(operated.gateway)
         output = (await operated.run_command("trace", recipient, "--json")).stdout
         assert isinstance(json.loads(output), dict)

@@ -19,16 +19,23 @@ from aiohttp import web
 from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.config.settings import Settings
 from gateway.operator.doctor import Finding, run_doctor
-from gateway.simulator import Fault, Service, ServiceCredentials, Simulator, Switches, start
-from gateway.storage import Ledger, Tenant, open_store
+from gateway.simulator import (
+    Fault,
+    Service,
+    ServiceCredentials,
+    ServiceOptions,
+    Simulator,
+    start_simulator,
+)
+from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.key_file import create_key_file
 from gateway.storage.mode_rows import set_mode
 from mappings.current import ENDPOINTS
 from tests.certificates import Authority
 from tests.gateway.storage.conftest import create_temporary_database, run_statements
 from tests.operator_commands import run_command, write_configuration
-from tests.processes import command, configuration, find_free_port
-from tests.running_gateway import KEY, import_lines, settings_for
+from tests.processes import build_configuration, find_free_port, run_installed_command
+from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.test_database_faults import fill_disk
 
 LIVE_KEY = {
@@ -44,7 +51,7 @@ LIVE_CREDENTIALS = ServiceCredentials("LIVE", LIVE_KEY["secret_key"], environmen
 @asynccontextmanager
 async def open_simulator(**given: Any) -> AsyncIterator[Simulator]:
     legacy_port = given.pop("legacy_port", None)
-    simulator = await start(service=Service(seed=1, **given), legacy_port=legacy_port)
+    simulator = await start_simulator(service=Service(seed=1, **given), legacy_port=legacy_port)
     try:
         yield simulator
     finally:
@@ -71,8 +78,8 @@ async def open_other_server(answer: web.Response) -> AsyncIterator[str]:
 async def examine(
     folder: Path, base_url: str, *more: Mapping[str, Any], **sections: Mapping[str, Any]
 ) -> list[Finding]:
-    settings = settings_for(folder, base_url, **sections)
-    await import_lines(settings, [KEY, *more])
+    settings = build_settings(folder, base_url, **sections)
+    await import_api_keys(settings, [KEY, *more])
     return await run_doctor(settings)
 
 
@@ -186,7 +193,7 @@ async def test_base_url_with_wrong_path_is_reported(status: int, tmp_path: Path)
 async def test_unaccepted_signature_scope_is_reported(
     form: Any, configured_form: str, tmp_path: Path
 ) -> None:
-    async with open_simulator(options=Switches(signed_target=form)) as simulator:
+    async with open_simulator(options=ServiceOptions(signed_target=form)) as simulator:
         findings = await examine(
             tmp_path, simulator.url, upstream={"signed_target": configured_form}
         )
@@ -293,8 +300,8 @@ async def test_expiring_gateway_certificate_is_reported(tmp_path: Path) -> None:
 
 async def test_full_disk_is_reported(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
-        settings = settings_for(tmp_path, simulator.url)
-        await import_lines(settings, [KEY])
+        settings = build_settings(tmp_path, simulator.url)
+        await import_api_keys(settings, [KEY])
         async with fill_disk(tmp_path / "gateway.db"):
             finding = require_only_error(await run_doctor(settings))
     assert finding.looked_at == "state"
@@ -313,7 +320,7 @@ async def test_new_state_is_reported_as_unused(
 
 
 async def test_missing_state_is_reported(tmp_path: Path) -> None:
-    finding = require_only_error(await run_doctor(settings_for(tmp_path, "http://127.0.0.1:9")))
+    finding = require_only_error(await run_doctor(build_settings(tmp_path, "http://127.0.0.1:9")))
     assert finding.looked_at == "state"
     assert "--config" in finding.do
 
@@ -325,8 +332,8 @@ def read_only_state(tmp_path: Path) -> Iterator[dict[str, str]]:
         name = url.rpartition("/")[2]
         create_key_file(tmp_path / "gateway.key")
         key_file = str(tmp_path / "gateway.key")
-        settings = settings_for(tmp_path, "http://127.0.0.1:9", state={"url": url})
-        asyncio.run(import_lines(settings, [KEY]))
+        settings = build_settings(tmp_path, "http://127.0.0.1:9", state={"url": url})
+        asyncio.run(import_api_keys(settings, [KEY]))
         run_statements(
             url,
             f"CREATE ROLE {name} LOGIN PASSWORD 'made-up'",
@@ -341,7 +348,7 @@ def read_only_state(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 async def test_read_only_state_is_reported(read_only_state: dict[str, str], tmp_path: Path) -> None:
     finding = require_only_error(
-        await run_doctor(settings_for(tmp_path, "http://127.0.0.1:9", state=read_only_state))
+        await run_doctor(build_settings(tmp_path, "http://127.0.0.1:9", state=read_only_state))
     )
     assert finding.looked_at == "state"
     assert "permission denied" in finding.said
@@ -400,8 +407,8 @@ async def test_wrong_redis_password_is_reported(tmp_path: Path) -> None:
 
 
 def test_missing_c_extensions_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
-    result = command("doctor", "--json", folder=tmp_path, AIOHTTP_NO_EXTENSIONS="1")
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
+    result = run_installed_command("doctor", "--json", folder=tmp_path, AIOHTTP_NO_EXTENSIONS="1")
     assert result.returncode == 1, result.stderr
     report = next(
         finding for finding in json.loads(result.stdout)["findings"] if finding["state"] == "error"
@@ -438,7 +445,7 @@ async def test_untried_optional_endpoints_are_listed(tmp_path: Path) -> None:
 
 
 async def test_unsupported_batch_list_is_reported_as_ok(tmp_path: Path) -> None:
-    async with open_simulator(options=Switches(inferred=False)) as simulator:
+    async with open_simulator(options=ServiceOptions(inferred=False)) as simulator:
         findings = await examine(tmp_path, simulator.url)
     assert require_finding(findings, "GET /batches").said.startswith(
         "not available (status 404, just now)"
@@ -467,7 +474,7 @@ async def test_refused_list_is_not_absent_if_documented_reads_fail(
 @pytest.mark.parametrize("is_available", [True, False])
 async def test_enabled_optional_endpoints_are_probed(is_available: bool, tmp_path: Path) -> None:
     use = {"inferred_operations": "use"}
-    async with open_simulator(options=Switches(inferred=is_available)) as simulator:
+    async with open_simulator(options=ServiceOptions(inferred=is_available)) as simulator:
         findings = await examine(tmp_path, simulator.url, upstream=use)
     finding = require_finding(findings, "optional endpoints")
     if is_available:
@@ -495,11 +502,11 @@ async def test_remembered_capability_is_not_reported_as_just_tried(tmp_path: Pat
     async with open_simulator() as simulator:
         findings = await examine(tmp_path, simulator.url)
         assert require_finding(findings, "signature scope").said == "path: accepted just now"
-        async with open_store(settings_for(tmp_path, simulator.url).state) as store:
+        async with open_store(build_settings(tmp_path, simulator.url).state) as store:
             seen = {"present": True, "at": 1_790_000_000}
-            await Ledger(store).save_capability("sandbox", "inferred GET /batches", seen)
+            await ObjectStateStore(store).save_capability("sandbox", "inferred GET /batches", seen)
         url = simulator.url
-    gone = await run_doctor(settings_for(tmp_path, url))
+    gone = await run_doctor(build_settings(tmp_path, url))
     assert require_only_error(gone).looked_at == "reachable"
     form, clock, pair = (
         require_finding(gone, word) for word in ("signature scope", "clock", "credentials")
@@ -545,13 +552,13 @@ async def test_environment_without_key_lists_skipped_checks(tmp_path: Path) -> N
 
 async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
-        settings = settings_for(tmp_path, simulator.url)
-        await import_lines(settings, [LIVE_KEY])
+        settings = build_settings(tmp_path, simulator.url)
+        await import_api_keys(settings, [LIVE_KEY])
         finding = require_only_error(await run_doctor(settings))
         assert (finding.environment, finding.looked_at) == ("live", "keys")
         assert "[environments.live] is not configured" in finding.said
         assert "set environments.live.base_url" in finding.do
-        await import_lines(settings, [KEY])
+        await import_api_keys(settings, [KEY])
         findings = await run_doctor(settings)
     assert not [one for one in findings if one.state == "error"]
     assert require_finding(findings, "keys").state == "warning", "the other endpoints can be used"
@@ -562,8 +569,8 @@ async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> 
 
 async def examine_forwarded_key(folder: Path, base_url: str, legacy: str) -> list[Finding]:
     environments = {"sandbox": {"base_url": base_url, "legacy_base_url": legacy}}
-    settings: Settings = settings_for(folder, base_url, environments=environments)
-    await import_lines(settings, [KEY])
+    settings: Settings = build_settings(folder, base_url, environments=environments)
+    await import_api_keys(settings, [KEY])
     before = await run_doctor(settings)
     assert not [finding for finding in before if finding.looked_at == "legacy service"], (
         "no key uses it"
@@ -612,7 +619,7 @@ async def test_refused_connection_to_legacy_service_is_reported(tmp_path: Path) 
 async def test_doctor_command_prints_all_findings_and_exits_with_1(tmp_path: Path) -> None:
     async with open_simulator(clock=lambda: time.time() + 300) as simulator:
         write_configuration(tmp_path, simulator.url)
-        await import_lines(settings_for(tmp_path, simulator.url), [KEY])
+        await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
         report = json.loads((await run_command(tmp_path, "doctor", "--json", code=1)).stdout)
         assert report["ok"] is False
         assert [
@@ -630,8 +637,8 @@ async def test_active_freezes_and_brownouts_are_listed_and_no_error(
 ) -> None:
     async with open_simulator() as simulator:
         write_configuration(tmp_path, simulator.url)
-        settings = settings_for(tmp_path, simulator.url)
-        await import_lines(settings, [KEY])
+        settings = build_settings(tmp_path, simulator.url)
+        await import_api_keys(settings, [KEY])
         await run_command(tmp_path, "freeze", "--merchant", "demo", "--environment", "sandbox")
         await run_command(tmp_path, "freeze", "--all")
         for words in (("--key", "demo-sandbox"), ("--from", "2090-01-01T00:00:00Z")):

@@ -13,7 +13,7 @@ from gateway.auth.signing import Credentials, build_signature_headers
 from gateway.config.settings import CurrentWords, Settings, Words
 from gateway.docgen.explain import Explanation, explain_request
 from mappings.failures import Invalid
-from tests.processes import command
+from tests.processes import run_installed_command
 
 CASES = [
     path
@@ -184,7 +184,7 @@ def test_explain_command_describes_a_refusal(tmp_path: Path) -> None:
         "firstName": "the request is rejected",
         "lastName.x": f"rejected: {problem.message}",
     }
-    result = command(
+    result = run_installed_command(
         "explain", "-X", "POST", "/v1/recipients", "-d", json.dumps(asked), folder=tmp_path
     ).stdout
     assert (
@@ -238,13 +238,13 @@ def test_signed_text_equals_text_of_the_signer() -> None:
     ],
 )
 def test_explain_command_accepts_curl_syntax(words: list[str], tmp_path: Path) -> None:
-    result = command("explain", "--json", *words, folder=tmp_path)
+    result = run_installed_command("explain", "--json", *words, folder=tmp_path)
     assert result.returncode == 0, result.stderr
     explained = json.loads(result.stdout)
     assert explained["operation"] == "create_batch"
     assert explained["calls"][0]["body"] == {"currency": "USD", "payments": []}
     assert "never-shown" not in result.stdout
-    assert "create_batch" in command("explain", *words, folder=tmp_path).stdout
+    assert "create_batch" in run_installed_command("explain", *words, folder=tmp_path).stdout
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_explain_command_accepts_curl_syntax(words: list[str], tmp_path: Path) -
 def test_unexplainable_request_is_reported_in_one_line(
     words: list[str], expected_text: str, tmp_path: Path
 ) -> None:
-    result = command("explain", *words, folder=tmp_path)
+    result = run_installed_command("explain", *words, folder=tmp_path)
     assert result.returncode == 2
     assert expected_text in result.stderr
     assert result.stderr.count("\n") == 1

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.running_gateway import open_house
+from tests.running_gateway import open_gateway
 
 MEGABYTES = 40
 
@@ -45,5 +45,5 @@ def test_free_memory_below_live_objects_is_returned() -> None:
 
 
 async def test_running_gateway_trims_heap_periodically(tmp_path: Path) -> None:
-    async with open_house(tmp_path, "http://127.0.0.1:1"):
+    async with open_gateway(tmp_path, "http://127.0.0.1:1"):
         assert "heap_trim" in {task.get_name() for task in asyncio.all_tasks()}

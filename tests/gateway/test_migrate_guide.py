@@ -19,8 +19,8 @@ from gateway.storage import open_store
 from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage, load_usage
 from mappings import OPERATIONS, UNLISTED
 from tests.canaries import API_KEY, EMAIL, IBAN, PERSON, SECRET_KEY, SSN
-from tests.operator_commands import eventually, post, run_command
-from tests.running_gateway import KEY, import_lines, settings_for
+from tests.operator_commands import open_operated_gateway, run_command, wait_until_async
+from tests.running_gateway import KEY, build_settings, import_api_keys
 
 SIGNATURES = Path(__file__).parents[1] / "signatures"
 INTERPRETERS = {"python": ["python3", "-"], "js": ["node", "-"], "php": ["php"]}
@@ -31,8 +31,8 @@ TODAY = datetime.now(UTC)
 async def record_usage(folder: Path, *operations: str, more: str = "", **key: Any) -> None:
     """Write a configuration and a state in which a key used these operations."""
     line = {**KEY, "name": "payroll", **key}
-    settings = settings_for(folder, "http://127.0.0.1:1")
-    await import_lines(settings, [line])
+    settings = build_settings(folder, "http://127.0.0.1:1")
+    await import_api_keys(settings, [line])
     whose = (line["merchant"], line["environment"], line["name"])
     async with open_store(settings.state) as store:
         counts = {
@@ -62,7 +62,7 @@ def find_code_block(page: str, language: str) -> str:
 
 
 async def test_guide_lists_only_used_operations(tmp_path: Path) -> None:
-    async with post(tmp_path) as operated:
+    async with open_operated_gateway(tmp_path) as operated:
         await operated.gateway.import_key(
             api_key="another-key-for-tests", access_key="ANOTHER", merchant="another", name="theirs"
         )
@@ -78,7 +78,7 @@ async def test_guide_lists_only_used_operations(tmp_path: Path) -> None:
             async with operated.open_store() as store:
                 return sum(one.requests for one in await load_usage(store)) == 4
 
-        await eventually(counted)
+        await wait_until_async(counted)
         page = await print_guide(tmp_path)
     heads = re.findall(r'<a id="(.*)"></a>', page)
     assert sorted(heads) == ["create_recipient", "read_recipient"]

@@ -24,8 +24,14 @@ from gateway.docgen.openapi.examples import EXAMPLE_BODIES, EXAMPLE_IDS
 from gateway.simulator import Service
 from mappings import OPERATIONS, UNLISTED, errors, field_types, geography, legacy
 from mappings.effects import Vocabulary
-from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
-from tests.running_gateway import House
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
+from tests.running_gateway import GatewayUnderTest
 
 CUSTOM_VOCABULARY = Vocabulary("paypal", "acme", "AcmeTotal", "gravatarUrl")
 BUILDER = _DocumentBuilder(Vocabulary())
@@ -239,7 +245,7 @@ def test_example_of_every_field_type_is_valid(kind: Any, text: str) -> None:
 
 
 async def test_every_example_body_is_accepted(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
         for method, path, operation in iter_operations():
             if body := operation.get("requestBody"):
                 ids = await create_objects(gateway)
@@ -247,21 +253,21 @@ async def test_every_example_body_is_accepted(tmp_path: Path) -> None:
                 for collection, id_ in ids.items():
                     text = text.replace(EXAMPLE_IDS[collection], id_)
                 named = {"id": ids[path.split("/")[1]], "payment": ids["payments"]}
-                await done(gateway, method, path.format(**named), json.loads(text))
+                await request_successfully(gateway, method, path.format(**named), json.loads(text))
 
 
-async def create_objects(gateway: House) -> dict[str, str]:
-    listed = (await done(gateway, "GET", "/recipients"))["recipients"]
+async def create_objects(gateway: GatewayUnderTest) -> dict[str, str]:
+    listed = (await request_successfully(gateway, "GET", "/recipients"))["recipients"]
     for one in listed:
-        await done(gateway, "DELETE", f"/recipients/{one['id']}")
-    recipient = await make_recipient(gateway)
-    batch = await make_batch(gateway, recipient, "5.00")
-    (payment,) = await payment_ids(gateway, batch)
+        await request_successfully(gateway, "DELETE", f"/recipients/{one['id']}")
+    recipient = await create_recipient(gateway)
+    batch = await create_batch(gateway, recipient, "5.00")
+    (payment,) = await load_payment_ids(gateway, batch)
     return {"recipients": recipient, "batches": batch, "payments": payment}
 
 
 async def test_admin_port_serves_the_document(tmp_path: Path) -> None:
-    async with open_town(tmp_path, Service(seed=1)) as (gateway, _simulator):
+    async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
         async with gateway.session.get(f"{gateway.running.admin_url}/openapi.json") as answer:
             told = await answer.json()
         assert told == build_openapi_document(Vocabulary(), (gateway.running.url,))

@@ -133,10 +133,10 @@ async def _run(job: Job, tell: Connection, lifeline: int) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     from pathlib import Path
 
-    from tests.running_gateway import run_until_shutdown, settings_for
+    from tests.running_gateway import build_settings, run_until_shutdown
 
     asyncio.get_running_loop().add_reader(lifeline, os._exit, 0)
-    settings = settings_for(Path(job.folder), job.base_url, **job.sections)
+    settings = build_settings(Path(job.folder), job.base_url, **job.sections)
     await run_until_shutdown(settings, lambda running: tell.send((running.url, "")))
 
 

@@ -21,13 +21,13 @@ from gateway.compare.rules import Rules, build_rules
 from gateway.simulator import (
     Fault,
     Service,
+    ServiceOptions,
     Simulator,
-    Switches,
     Vocabulary,
     accounts,
     batches,
     processing,
-    start,
+    start_simulator,
 )
 from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.options import ServiceCredentials
@@ -35,7 +35,7 @@ from gateway.simulator.state import Account, Batch, Recipient
 from tests.proof.known_differences import KNOWN_DIFFERENCES, LOGGED, KnownDifference
 from tests.proof.openapi_check import list_shown_fields
 from tests.proof.sequences import AT_THE_SERVICE, WHOLE_OBJECT, ProofRequest
-from tests.running_gateway import KEY, import_lines, open_house, settings_for
+from tests.running_gateway import KEY, build_settings, import_api_keys, open_gateway
 
 TIMEOUT_SECONDS = 20
 """Generous, because a slow machine is no difference."""
@@ -496,11 +496,13 @@ async def open_services(
     words: Mapping[str, str], **switches: Any
 ) -> AsyncIterator[tuple[Simulator, Simulator]]:
     """One to be asked by its legacy face; and, with the words and switches, by its current one."""
-    old, new = Switches(**SEPARATE_EVENTS), Switches(**SEPARATE_EVENTS, **switches)
-    control = await start(service=Service(credentials=(), seed=1, options=old), legacy_port=0)
+    old, new = ServiceOptions(**SEPARATE_EVENTS), ServiceOptions(**SEPARATE_EVENTS, **switches)
+    control = await start_simulator(
+        service=Service(credentials=(), seed=1, options=old), legacy_port=0
+    )
     try:
         service = Service(credentials=(), seed=1, options=new, vocabulary=Vocabulary(**words))
-        candidate = await start(service=service)
+        candidate = await start_simulator(service=service)
         try:
             yield control, candidate
         finally:
@@ -537,7 +539,7 @@ async def open_compared_services(
     await import_keys(folder, keys)
     async with (
         open_services(words, **switches) as (old, new),
-        open_house(folder, new.url, **build_sections(words)) as gateway,
+        open_gateway(folder, new.url, **build_sections(words)) as gateway,
     ):
         assert old.legacy is not None
         services = (old.service, new.service)
@@ -547,8 +549,8 @@ async def open_compared_services(
 async def import_keys(folder: Path, keys: list[ServiceCredentials]) -> None:
     """Into the state of a gateway that has its folder here."""
     for start_ in range(0, len(keys), 500):
-        await import_lines(
-            settings_for(folder, "http://127.0.0.1:1"),
+        await import_api_keys(
+            build_settings(folder, "http://127.0.0.1:1"),
             [
                 {**KEY, "merchant": key.merchant, "api_key": key.api_key,
                  "access_key": key.access_key, "secret_key": key.secret_key}

@@ -21,7 +21,7 @@ from gateway.auth.signing import Credentials, build_signature_headers, format_si
 from gateway.http import responses
 from gateway.http.responses import LegacyResponse
 from gateway.reads.recent_reads import RecentReads
-from gateway.storage import Ledger, StoreUnavailable
+from gateway.storage import ObjectStateStore, StoreUnavailable
 from gateway.storage.operations import OperationRecord
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.client import Reply
@@ -228,7 +228,7 @@ class Gateway:
         store, process = self.state, self.process
         clock = ServiceClock(process.wall, process.monotonic)
         wire: Any = SimulatedUpstream(process, self.network, clock)
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         self._clock = clock
         self._ids = ids
         self._journal = Journal(

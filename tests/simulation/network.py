@@ -12,7 +12,7 @@ from email.utils import formatdate
 from typing import Any
 
 from gateway.config.settings import CurrentWords
-from gateway.simulator import Service, Switches
+from gateway.simulator import Service, ServiceOptions
 from gateway.simulator.http_handler import RequestHandler
 from tests.recording_service import CREATED_OBJECTS, HTML, ReceivedRequest, SentRequest
 from tests.simulation.process import EPOCH, Process
@@ -207,4 +207,4 @@ def build_service(dice: random.Random, **switches: Any) -> Service:
     def clock() -> float:
         return EPOCH + asyncio.get_running_loop().time()
 
-    return Service(options=Switches(**switches), clock=clock, seed=dice.randrange(1 << 30))
+    return Service(options=ServiceOptions(**switches), clock=clock, seed=dice.randrange(1 << 30))

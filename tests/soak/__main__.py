@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.processes import Process, command, serving
+from tests.processes import Process, run_installed_command, run_serve
 from tests.soak.clients import IdleConnections, LoadClients, Tally, read_response
 from tests.soak.service import Service
 from tests.soak.steady import run_steady
@@ -210,9 +210,9 @@ async def start_gateway(service: Service) -> AsyncIterator[Process]:
         ]
         stdin = "\n".join(map(json.dumps, lines))
         await asyncio.to_thread(
-            command, "keys", "import", "-", folder=folder, stdin=stdin, seconds=60
+            run_installed_command, "keys", "import", "-", folder=folder, stdin=stdin, seconds=60
         )
-        async with serving(folder, seconds=60) as gateway:
+        async with run_serve(folder, seconds=60) as gateway:
             yield gateway
 
 

@@ -22,7 +22,7 @@ from typing import Protocol, cast
 
 from tests.bench import contestant_processes
 from tests.bench.workloads import WORKLOADS, insert_number
-from tests.processes import Process, serving
+from tests.processes import Process, run_serve
 
 CLIENTS = 16
 TRIES = 3
@@ -197,7 +197,7 @@ async def _start_gateway(folder: Path) -> AsyncIterator[Process]:
     contestant_processes.INSTALLED.mkdir(exist_ok=True)
     async with contestant_processes.start_service() as port:
         await contestant_processes.prepare_gateway(folder, port, "sqlite:///gateway.db")
-        async with serving(folder, seconds=contestant_processes.START_SECONDS) as gateway:
+        async with run_serve(folder, seconds=contestant_processes.START_SECONDS) as gateway:
             yield gateway
 
 

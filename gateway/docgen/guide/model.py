@@ -13,7 +13,7 @@ from gateway.auth.signing import SignedTargetForm
 from gateway.config.settings import Settings
 from gateway.docgen.explain import Explanation, explain_request
 from gateway.docgen.request_examples import RequestExample, build_request_example
-from gateway.storage import Ledger, Store
+from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import count_ids
 from gateway.storage.usage_rows import UsageSummary, load_usage
 from gateway.upstream.capability_cache import load_capabilities
@@ -102,7 +102,7 @@ async def _load_signature_form(
     # Configured, else as detected at the service.
     if settings.upstream.signed_target != "auto":
         return settings.upstream.signed_target
-    stored_form = (await load_capabilities(Ledger(store), [environment])).get(
+    stored_form = (await load_capabilities(ObjectStateStore(store), [environment])).get(
         environment, CAPABILITY_NAME
     )
     return stored_form if stored_form in ("path", "path-and-query") else None

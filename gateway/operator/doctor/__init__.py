@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.config.settings import ConfigurationError, Settings
 from gateway.operator.doctor import legacy_checks, local_checks, service_checks
 from gateway.operator.doctor.findings import Finding
-from gateway.storage import Ledger, Store, StoreUnavailable, open_store
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream
 
@@ -34,7 +34,9 @@ async def run_doctor(settings: Settings) -> list[Finding]:
 
 
 async def _check_services(settings: Settings, store: Store) -> list[Finding]:
-    capabilities = await load_capabilities(Ledger(store), settings.environments.select_configured())
+    capabilities = await load_capabilities(
+        ObjectStateStore(store), settings.environments.select_configured()
+    )
     async with open_upstream(settings, capabilities=capabilities) as upstream:
         findings = await service_checks.check_service(settings, store, upstream, capabilities)
     return findings + await legacy_checks.check_legacy_services(settings, store)

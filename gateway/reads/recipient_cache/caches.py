@@ -20,7 +20,7 @@ from gateway.reads.recipient_cache.cache import (
 )
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
 from gateway.reads.recipient_cache.entry import RecipientEntry
-from gateway.reads.recipient_cache.scan import Make, select_page
+from gateway.reads.recipient_cache.scan import CallService, select_page
 from gateway.storage.audit_log import is_in_scope
 from gateway.storage.ttl_cache import TtlCache
 from mappings.effects import ListPage, ListQuery
@@ -102,7 +102,7 @@ class RecipientCaches:
     async def query(
         self,
         question: ListQuery,
-        call_service: Make,
+        call_service: CallService,
         tenant: Tenant,
         prepare_order: PrepareOrder = _keep_order,
     ) -> ListPage:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from gateway.payloads.worker_thread import run_in_thread
 from gateway.reads.recipient_cache.entry import RecipientEntry, format_stamp, parse_row_stamp
 from gateway.reads.recipient_cache.scan import (
+    MAX_PARALLEL_PAGES,
     PAGE_SIZE,
-    SIDE_BY_SIDE,
-    Make,
-    Part,
+    CallService,
     Row,
+    ScannedPage,
     gather_all,
     parse_page,
 )
@@ -46,7 +46,7 @@ class ServiceListReader:
     """
 
     question: ListQuery
-    call_service: Make
+    call_service: CallService
     monotonic: Callable[[], float] = time.monotonic
     page_size: int | None = PAGE_SIZE
     call_count: int = field(default=0, init=False)
@@ -62,7 +62,7 @@ class ServiceListReader:
 
     async def walk_all(self, records: int, store_entries: StoreEntries) -> None:
         """Walk along the whole list, in parallel if it is long enough."""
-        walk_count = min(SIDE_BY_SIDE, records // (PAGE_SIZE * MIN_PAGES_PER_WALK) or 1)
+        walk_count = min(MAX_PARALLEL_PAGES, records // (PAGE_SIZE * MIN_PAGES_PER_WALK) or 1)
         positions = [records * number // walk_count for number in range(1, walk_count)]
         boundaries = sorted(
             set(await gather_all([self._fetch_stamp_at(position) for position in positions]))
@@ -138,7 +138,7 @@ class ServiceListReader:
                 [id_ for id_ in remaining_ids if not await self._fetch_one(id_, store_entries)]
             )
 
-        await gather_all([fetch_remaining() for _ in range(SIDE_BY_SIDE)])
+        await gather_all([fetch_remaining() for _ in range(MAX_PARALLEL_PAGES)])
         return missing_ids
 
     async def _fetch_one(self, id_: str, store_entries: StoreEntries) -> bool:
@@ -167,7 +167,7 @@ class ServiceListReader:
         number: int = FIRST_PAGE,
         direction: str = "asc",
         status: str = "",
-    ) -> Part:
+    ) -> ScannedPage:
         """Fetch a page by update date; ``size`` overrides the normal page size."""
         self.call_count += 1
         requested_size = self.page_size if size is None else size
@@ -213,7 +213,7 @@ def _check_dates(entries: Sequence[RecipientEntry], since: int | None, until: in
         raise CacheUnavailable("the service's lists are not in the order of update dates")
 
 
-def _require_record_count(part: Part) -> int:
+def _require_record_count(part: ScannedPage) -> int:
     if part.record_count is None:
         raise CacheUnavailable("the service does not report the number of recipients")
     return part.record_count

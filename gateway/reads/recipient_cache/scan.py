@@ -19,19 +19,19 @@ from mappings.paging import FIRST_PAGE, Page, parse_count
 PAGE_SIZE = 250
 """Rows in a page; the document states no maximum. If the service refuses it, its default is used."""
 
-SIDE_BY_SIDE = 4
+MAX_PARALLEL_PAGES = 4
 """Pages of one scan that are requested at a time."""
 
-TRIES = 4
+MAX_SCANS = 4
 """Scans of a list that keeps changing, before the query fails."""
 
-Its = TypeVar("Its")
-Make = Callable[[Call], Awaitable[JSON]]
+Result = TypeVar("Result")
+CallService = Callable[[Call], Awaitable[JSON]]
 Row = Mapping[str, JSON]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScannedPage:
     """One page of the service's list; the counts are None if the service did not return them."""
 
     rows: list[Row]
@@ -50,15 +50,15 @@ def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
     return ListPage(rows, counts["pages"], counts["records"])
 
 
-async def load_single_page(question: ListQuery, call_service: Make) -> list[Row] | None:
+async def fetch_single_page(question: ListQuery, call_service: CallService) -> list[Row] | None:
     """Fetch the list if one page contains all rows; None if not, or if it cannot be determined."""
     try:
-        page = await _read(question, FIRST_PAGE, PAGE_SIZE, call_service)
+        page = await _fetch_page(question, FIRST_PAGE, PAGE_SIZE, call_service)
     except Refused as error:
         if error.status not in (400, 406):
             raise
         return (
-            await load_single_page(replace(question, prefilter={}), call_service)
+            await fetch_single_page(replace(question, prefilter={}), call_service)
             if question.prefilter
             else None
         )
@@ -66,19 +66,19 @@ async def load_single_page(question: ListQuery, call_service: Make) -> list[Row]
     return page.rows if is_all and page.record_count in (None, len(page.rows)) else None
 
 
-async def load_all_rows(question: ListQuery, call_service: Make) -> list[Row]:
+async def fetch_all_rows(question: ListQuery, call_service: CallService) -> list[Row]:
     """Fetch all rows, with the prefilter if the service supports it."""
     try:
-        return await _settled(question, call_service)
+        return await _fetch_stable_rows(question, call_service)
     except Refused as error:
         if error.status not in (400, 406) or not question.prefilter:
             raise
-    return await _settled(replace(question, prefilter={}), call_service)
+    return await _fetch_stable_rows(replace(question, prefilter={}), call_service)
 
 
-async def _settled(question: ListQuery, call_service: Make) -> list[Row]:
-    for _ in range(TRIES):
-        pages = await _all_parts(question, call_service)
+async def _fetch_stable_rows(question: ListQuery, call_service: CallService) -> list[Row]:
+    for _ in range(MAX_SCANS):
+        pages = await _fetch_all_pages(question, call_service)
         if pages is None:
             continue
         rows = {str(row["id"]): row for page in pages for row in page.rows}
@@ -88,7 +88,9 @@ async def _settled(question: ListQuery, call_service: Make) -> list[Row]:
     raise Unreachable("the list kept changing while it was read")
 
 
-async def _all_parts(question: ListQuery, call_service: Make) -> list[Part] | None:
+async def _fetch_all_pages(
+    question: ListQuery, call_service: CallService
+) -> list[ScannedPage] | None:
     """Fetch every page; None if rows moved between pages meanwhile.
 
     The last page is read before the others and again after them: any row that was removed or inserted
@@ -96,48 +98,48 @@ async def _all_parts(question: ListQuery, call_service: Make) -> list[Part] | No
     """
     size: int | None = PAGE_SIZE
     try:
-        first = await _read(question, FIRST_PAGE, size, call_service)
+        first = await _fetch_page(question, FIRST_PAGE, size, call_service)
     except Refused as error:
         if not error.has_problem("invalid_field", "pageSize"):
             raise
         size = None  # the service refuses this size; use its default
-        first = await _read(question, FIRST_PAGE, size, call_service)
+        first = await _fetch_page(question, FIRST_PAGE, size, call_service)
     if first.page_count is None:
-        return await _twice_alike(question, first, size, call_service)
+        return await _fetch_uncounted_twice(question, first, size, call_service)
     if first.page_count <= FIRST_PAGE:
         return [first]
-    last = await _read(question, first.page_count, size, call_service)
-    other_pages = await _side_by_side(question, first.page_count - 1, size, call_service)
+    last = await _fetch_page(question, first.page_count, size, call_service)
+    other_pages = await _fetch_pages_in_parallel(question, first.page_count - 1, size, call_service)
     if len(other_pages) < first.page_count - 1 and last.rows:
         return None
-    last_again = await _read(question, first.page_count, size, call_service)
-    return [*other_pages, last_again] if _ids([last]) == _ids([last_again]) else None
+    last_again = await _fetch_page(question, first.page_count, size, call_service)
+    return [*other_pages, last_again] if _list_ids([last]) == _list_ids([last_again]) else None
 
 
-async def _side_by_side(
-    question: ListQuery, max_pages: int, size: int | None, call_service: Make
-) -> list[Part]:
+async def _fetch_pages_in_parallel(
+    question: ListQuery, max_pages: int, size: int | None, call_service: CallService
+) -> list[ScannedPage]:
     """Fetch pages until one has no new rows: a service may report more pages than it has."""
     numbers = count(FIRST_PAGE)
-    pages_by_number = dict[int, Part]()
+    pages_by_number = dict[int, ScannedPage]()
     seen_ids = set[str]()
     last_number = max_pages
 
     async def fetch_pages() -> None:
         nonlocal last_number
         while (number := next(numbers)) <= last_number:
-            page = await _read(question, number, size, call_service)
-            if seen_ids.issuperset(_ids([page])):
+            page = await _fetch_page(question, number, size, call_service)
+            if seen_ids.issuperset(_list_ids([page])):
                 last_number = min(last_number, number)
                 continue
-            seen_ids.update(_ids([page]))
+            seen_ids.update(_list_ids([page]))
             pages_by_number[number] = page
 
-    await gather_all([fetch_pages() for _ in range(min(SIDE_BY_SIDE, max_pages))])
+    await gather_all([fetch_pages() for _ in range(min(MAX_PARALLEL_PAGES, max_pages))])
     return [pages_by_number[number] for number in sorted(pages_by_number)]
 
 
-async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Its]]) -> list[Its]:
+async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Return all results; if one fails, wait for the others and raise its error."""
     outcomes = await asyncio.gather(*coroutines, return_exceptions=True)
     for outcome in outcomes:
@@ -146,31 +148,31 @@ async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Its]]) -> list[Its
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
 
 
-def _ids(pages: list[Part]) -> list[str]:
+def _list_ids(pages: list[ScannedPage]) -> list[str]:
     return [str(row["id"]) for page in pages for row in page.rows]
 
 
-async def _twice_alike(
-    question: ListQuery, first: Part, size: int | None, call_service: Make
-) -> list[Part] | None:
+async def _fetch_uncounted_twice(
+    question: ListQuery, first: ScannedPage, size: int | None, call_service: CallService
+) -> list[ScannedPage] | None:
     """Fetch all pages twice, for a service without page counts; None if they differ."""
-    pages = await _until_empty(question, first, size, call_service)
+    pages = await _fetch_uncounted_pages(question, first, size, call_service)
     if len(pages) == FIRST_PAGE:
         return pages
-    pages_again = await _until_empty(
-        question, await _read(question, FIRST_PAGE, size, call_service), size, call_service
+    pages_again = await _fetch_uncounted_pages(
+        question, await _fetch_page(question, FIRST_PAGE, size, call_service), size, call_service
     )
-    return pages_again if _ids(pages) == _ids(pages_again) else None
+    return pages_again if _list_ids(pages) == _list_ids(pages_again) else None
 
 
-async def _until_empty(
-    question: ListQuery, first: Part, size: int | None, call_service: Make
-) -> list[Part]:
+async def _fetch_uncounted_pages(
+    question: ListQuery, first: ScannedPage, size: int | None, call_service: CallService
+) -> list[ScannedPage]:
     """Fetch pages until one is empty or has no new rows, for a service without page counts."""
     pages = [first]
     seen_ids = {row["id"] for row in first.rows}
     while pages[-1].rows:
-        page = await _read(question, len(pages) + 1, size, call_service)
+        page = await _fetch_page(question, len(pages) + 1, size, call_service)
         if all(row["id"] in seen_ids for row in page.rows):
             break
         seen_ids |= {row["id"] for row in page.rows}
@@ -178,23 +180,25 @@ async def _until_empty(
     return pages
 
 
-async def _read(question: ListQuery, number: int, size: int | None, call_service: Make) -> Part:
+async def _fetch_page(
+    question: ListQuery, number: int, size: int | None, call_service: CallService
+) -> ScannedPage:
     paging = {"page": str(number)} | ({"pageSize": str(size)} if size else {})
     query = {**paging, **question.prefilter, **question.scan_sort}
     return parse_page(await call_service(Call("GET", question.path, query=query)), question, number)
 
 
-def parse_page(body: JSON, question: ListQuery, number: int) -> Part:
+def parse_page(body: JSON, question: ListQuery, number: int) -> ScannedPage:
     meta_value: Any = body.get("meta")
     meta = meta_value if isinstance(meta_value, dict) else {}
-    return Part(
+    return ScannedPage(
         body.get(question.list_field) or [],
         parse_count(meta.get("page"), number),
-        _count(meta.get("pages")),
-        _count(meta.get("records")),
+        _parse_count_or_none(meta.get("pages")),
+        _parse_count_or_none(meta.get("records")),
     )
 
 
-def _count(value: JSON) -> int | None:
+def _parse_count_or_none(value: JSON) -> int | None:
     count = parse_count(value, -1)
     return None if count < 0 else count

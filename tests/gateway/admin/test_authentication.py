@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.settings import ConfigurationError
 from gateway.operator.preflight import check_runnable
-from tests.running_gateway import House, open_house, settings_for
+from tests.running_gateway import GatewayUnderTest, build_settings, open_gateway
 from tests.sockets import exchange
 
 UNREACHABLE_URL = "http://127.0.0.1:9"
@@ -19,15 +19,17 @@ PAGE = "/openapi.json"
 
 
 @asynccontextmanager
-async def open_token_protected_gateway(folder: Path, **server: str) -> AsyncIterator[House]:
+async def open_token_protected_gateway(
+    folder: Path, **server: str
+) -> AsyncIterator[GatewayUnderTest]:
     (folder / "token").write_text(f"{TOKEN}\n")
     (folder / "token").chmod(0o600)
     token = {"admin_token_file": str(folder / "token")} if server.pop("token", "") else {}
-    async with open_house(folder, UNREACHABLE_URL, server={**server, **token}) as gateway:
+    async with open_gateway(folder, UNREACHABLE_URL, server={**server, **token}) as gateway:
         yield gateway
 
 
-async def request_status(gateway: House, path: str, *headers: str) -> int:
+async def request_status(gateway: GatewayUnderTest, path: str, *headers: str) -> int:
     data = "\r\n".join([f"GET {path} HTTP/1.1", *headers, "", ""]).encode()
     answer = await exchange(gateway.running.admin_port, data)
     assert answer is not None
@@ -92,9 +94,9 @@ def test_public_admin_port_requires_token(tmp_path: Path, host: str) -> None:
         ConfigurationError,
         match=r"set server\.admin_token_file to a file with a token, or server\.admin_host",
     ):
-        check_runnable(settings_for(tmp_path, UNREACHABLE_URL, server={"admin_host": host}))
+        check_runnable(build_settings(tmp_path, UNREACHABLE_URL, server={"admin_host": host}))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_loopback_admin_port_requires_no_token(tmp_path: Path, host: str) -> None:
-    check_runnable(settings_for(tmp_path, UNREACHABLE_URL, server={"admin_host": host}))
+    check_runnable(build_settings(tmp_path, UNREACHABLE_URL, server={"admin_host": host}))

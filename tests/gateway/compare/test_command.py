@@ -26,7 +26,7 @@ from tests.gateway.compare.fake_services import (
     ReceivedRequest,
     open_fake_service,
 )
-from tests.processes import COMMAND, SECONDS, build_environment, command
+from tests.processes import COMMAND, SECONDS, build_environment, run_installed_command
 
 TIMEOUT_SECONDS = 3 * SECONDS
 
@@ -286,6 +286,6 @@ def read_until_closed(terminal: int) -> str:
 
 
 def test_help_describes_purpose_and_exit_codes(tmp_path: Path) -> None:
-    result = command("compare", "--help", folder=tmp_path).stdout
+    result = run_installed_command("compare", "--help", folder=tmp_path).stdout
     for word in ("CONTROL_API_KEY", "--allow-writes", "--html", "Exit code 0", "HAR"):
         assert word in result

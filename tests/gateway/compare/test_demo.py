@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault, Service, start
+from gateway.simulator import Fault, Service, start_simulator
 from tests.gateway.compare.fake_services import EXAMPLES, build_comparison_report
-from tests.running_gateway import KEY, open_house
+from tests.running_gateway import KEY, open_gateway
 
 
 @pytest.fixture
@@ -20,10 +20,10 @@ async def two_gateways(tmp_path: Path) -> AsyncIterator[tuple[list[str], list[Se
     async with AsyncExitStack() as stack:
         urls, services = [], []
         for name in ("control", "candidate"):
-            simulator = await start(service=Service())
+            simulator = await start_simulator(service=Service())
             stack.push_async_callback(simulator.stop)
             (tmp_path / name).mkdir()
-            gateway = await stack.enter_async_context(open_house(tmp_path / name, simulator.url))
+            gateway = await stack.enter_async_context(open_gateway(tmp_path / name, simulator.url))
             urls.append(gateway.running.url)
             services.append(simulator.service)
         yield urls, services

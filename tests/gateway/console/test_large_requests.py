@@ -14,11 +14,11 @@ import pytest
 
 from gateway.config.settings import State
 from tests.bench import large_batch_bodies
-from tests.bench.large_batch_service import BigConnection
+from tests.bench.large_batch_service import LargeBatchConnection
 from tests.console import ConsoleClient, open_console_client
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
-from tests.operator_commands import eventually
-from tests.running_gateway import KEY, House, open_house
+from tests.operator_commands import wait_until_async
+from tests.running_gateway import KEY, GatewayUnderTest, open_gateway
 
 PAYMENT_COUNT = 2000
 BATCH_BODY = large_batch_bodies.build_create_body(PAYMENT_COUNT, 1)
@@ -48,7 +48,7 @@ class HeldService:
 async def open_held_service() -> AsyncIterator[HeldService]:
     slow = HeldService()
 
-    class Here(BigConnection):
+    class Here(LargeBatchConnection):
         counts = []  # noqa: RUF012 - each service has its own
         creates = False
 
@@ -89,14 +89,14 @@ def progress_contains(visitor: ConsoleClient, *words: str) -> Callable[[], Any]:
     return contains_all
 
 
-def start_batch_create(gateway: House) -> asyncio.Future[Any]:
+def start_batch_create(gateway: GatewayUnderTest) -> asyncio.Future[Any]:
     return asyncio.ensure_future(gateway.request("POST", "/v1/batches", data=BATCH_BODY))
 
 
 async def test_large_request_is_listed_until_answered(tmp_path: Path) -> None:
     async with (
         open_held_service() as service,
-        open_house(tmp_path, service.url, upstream={"timeout_seconds": WAIT_SECONDS}) as gateway,
+        open_gateway(tmp_path, service.url, upstream={"timeout_seconds": WAIT_SECONDS}) as gateway,
         open_console_client(gateway.running.admin_url) as visitor,
     ):
         assert "None." in await read_progress_section(visitor)
@@ -109,7 +109,7 @@ async def test_large_request_is_listed_until_answered(tmp_path: Path) -> None:
         assert "None." not in page_text
         service.release()
         assert (await creating_batch).status == 200
-        await eventually(progress_contains(visitor, "None."), WAIT_SECONDS)
+        await wait_until_async(progress_contains(visitor, "None."), WAIT_SECONDS)
 
 
 async def test_request_is_listed_while_its_body_arrives_and_not_after_disconnect(
@@ -117,21 +117,21 @@ async def test_request_is_listed_while_its_body_arrives_and_not_after_disconnect
 ) -> None:
     async with (
         open_held_service() as service,
-        open_house(tmp_path, service.url) as gateway,
+        open_gateway(tmp_path, service.url) as gateway,
         open_console_client(gateway.running.admin_url) as visitor,
     ):
         _reader, writer = await asyncio.open_connection("127.0.0.1", gateway.running.port)
         head = f"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {gateway.api_key}\r\n"
         head += f"Content-Length: {len(BATCH_BODY)}\r\n\r\n"
         writer.write(head.encode() + BATCH_BODY[:200_000])
-        await eventually(
+        await wait_until_async(
             progress_contains(
                 visitor, "create_batch demo", f"receiving body: 0.2 MB of {BODY_SIZE_TEXT}"
             ),
             WAIT_SECONDS,
         )
         writer.transport.abort()
-        await eventually(progress_contains(visitor, "None."), WAIT_SECONDS)
+        await wait_until_async(progress_contains(visitor, "None."), WAIT_SECONDS)
 
 
 async def test_requests_of_another_process_are_marked(
@@ -142,14 +142,14 @@ async def test_requests_of_another_process_are_marked(
     more: Any = {"state": where, "upstream": {"timeout_seconds": WAIT_SECONDS}}
     async with (
         open_held_service() as service,
-        open_house(tmp_path, service.url, lease_seconds=2, **more) as gateway,
-        open_house(tmp_path, service.url, lease_seconds=2, **more) as other,
+        open_gateway(tmp_path, service.url, lease_seconds=2, **more) as gateway,
+        open_gateway(tmp_path, service.url, lease_seconds=2, **more) as other,
         open_console_client(other.running.admin_url) as visitor,
     ):
         creating_batch = start_batch_create(gateway)
         async with asyncio.timeout(WAIT_SECONDS):
             await service.was_requested.wait()
-        await eventually(
+        await wait_until_async(
             progress_contains(
                 visitor, "create_batch in another worker, some seconds ago demo sandbox"
             ),
@@ -157,14 +157,14 @@ async def test_requests_of_another_process_are_marked(
         )
         service.release()
         assert (await creating_batch).status == 200
-        await eventually(progress_contains(visitor, "None."), WAIT_SECONDS)
+        await wait_until_async(progress_contains(visitor, "None."), WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("size", [1, 200])
 async def test_small_requests_are_not_listed(tmp_path: Path, size: int) -> None:
     async with (
         open_held_service() as service,
-        open_house(tmp_path, service.url, upstream={"timeout_seconds": WAIT_SECONDS}) as gateway,
+        open_gateway(tmp_path, service.url, upstream={"timeout_seconds": WAIT_SECONDS}) as gateway,
         open_console_client(gateway.running.admin_url) as visitor,
     ):
         data = large_batch_bodies.build_create_body(size, 1)

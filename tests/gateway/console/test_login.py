@@ -25,7 +25,7 @@ from gateway.server.workers.admin_port import (
     create_metrics_aggregator,
     create_workers_admin_application,
 )
-from gateway.simulator import Service, ServiceCredentials, start
+from gateway.simulator import Service, ServiceCredentials, start_simulator
 from gateway.storage import open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.freezes import list_freezes
@@ -44,7 +44,13 @@ from tests.canaries import (
 )
 from tests.console import TOKEN, ConsoleClient, ConsoleUnderTest, open_console, open_console_client
 from tests.gateway.console.test_pages import PAGES
-from tests.running_gateway import KEY, House, import_lines, open_house, settings_for
+from tests.running_gateway import (
+    KEY,
+    GatewayUnderTest,
+    build_settings,
+    import_api_keys,
+    open_gateway,
+)
 from tests.sockets import exchange
 
 FREEZE_FORM = {"do": "freeze", "merchant": "demo", "environment": ""}
@@ -220,7 +226,7 @@ async def test_page_is_refused_to_a_rebound_host_name(tmp_path: Path) -> None:
                 assert answer.status == 403
 
 
-async def use_every_operation(gateway: House) -> None:
+async def use_every_operation(gateway: GatewayUnderTest) -> None:
     response = await gateway.request("POST", "/v1/recipients", PERSON | {"payout": PAYOUT})
     recipient = response.body["recipient"]["id"]
     batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient))).body["batch"][
@@ -238,9 +244,9 @@ async def test_pages_contain_no_secret_and_no_personal_data(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pair = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
-    simulator = await start(service=Service(credentials=[pair], seed=1))
+    simulator = await start_simulator(service=Service(credentials=[pair], seed=1))
     try:
-        async with open_house(tmp_path, simulator.url) as gateway:
+        async with open_gateway(tmp_path, simulator.url) as gateway:
             gateway.api_key = await gateway.import_key(
                 merchant="canary", api_key=API_KEY, access_key=ACCESS_KEY, secret_key=SECRET_KEY
             )
@@ -294,10 +300,10 @@ async def test_log_and_audit_log_name_operator_without_secrets(
 
 
 async def test_worker_behind_parent_accepts_login_and_sees_client_address(tmp_path: Path) -> None:
-    settings = settings_for(
+    settings = build_settings(
         tmp_path, "http://127.0.0.1:9", server={"port": 0, "admin_port": 0, "admin_token": TOKEN}
     )
-    await import_lines(settings, [KEY])
+    await import_api_keys(settings, [KEY])
     door = bind_sockets("127.0.0.1", 0, "SERVER__PORT")
     inherited = InheritedSockets(door, [0], tmp_path / "admin")
     async with run_gateway(settings, inherited):

@@ -37,8 +37,8 @@ from tests.console import (
     open_console_client,
     open_filled_console,
 )
-from tests.operator_commands import eventually
-from tests.running_gateway import settings_for
+from tests.operator_commands import wait_until_async
+from tests.running_gateway import build_settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -141,7 +141,7 @@ async def test_request_appears_in_traffic_within_one_second(
     async def counted() -> bool:
         return "read_country</a>" in (await console_client.get(path)).text
 
-    await eventually(counted)
+    await wait_until_async(counted)
 
 
 async def test_durations_are_percentiles_split_into_service_and_gateway(
@@ -158,7 +158,7 @@ async def test_durations_are_percentiles_split_into_service_and_gateway(
         async def counted() -> bool:
             return "read_balances</a>" in (await visitor.get("/traffic")).text
 
-        await eventually(counted)
+        await wait_until_async(counted)
         for when in ("last 24 h", "now"):
             row = re.search(
                 rf"{when} 1 " + r"([\d.]+) ms " * 7, await read_page_text(visitor, "/traffic")
@@ -300,7 +300,7 @@ async def test_page_without_state_says_so(
 async def test_traffic_expires_and_time_spans_add_up(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    settings = settings_for(tmp_path_factory.mktemp("spans"), "http://127.0.0.1:9")
+    settings = build_settings(tmp_path_factory.mktemp("spans"), "http://127.0.0.1:9")
     async with open_store(settings.state) as store:
         now = store.clock()
         new, old = find_span_start(now), find_span_start(now - RETENTION - timedelta(hours=1))
@@ -319,7 +319,7 @@ async def test_traffic_expires_and_time_spans_add_up(
 async def test_durations_of_several_flushes_add_up(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    settings = settings_for(tmp_path_factory.mktemp("durations"), "http://127.0.0.1:9")
+    settings = build_settings(tmp_path_factory.mktemp("durations"), "http://127.0.0.1:9")
     async with open_store(settings.state) as store:
         began_at = find_span_start(store.clock())
         for merchant, ms in (("a", 3.0), ("a", 3.0), ("b", 3.0), ("b", 9_000.0)):

@@ -10,8 +10,8 @@ from gateway.storage.brownout_rows import Brownout, list_brownouts
 from gateway.storage.freezes import list_freezes
 from gateway.storage.mode_rows import list_switches
 from tests.console import ConsoleClient, ConsoleUnderTest
-from tests.operator_commands import eventually
-from tests.payouts import make_recipient
+from tests.operator_commands import wait_until_async
+from tests.payouts import create_recipient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,7 +25,7 @@ async def read_confirmation_page(visitor: ConsoleClient, query: str) -> str:
 async def test_freeze_stops_writes_and_unfreeze_resumes_them(
     console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
-    await make_recipient(console.gateway)
+    await create_recipient(console.gateway)
     question = await read_confirmation_page(
         console_client, "do=freeze&merchant=demo&environment=sandbox"
     )
@@ -49,7 +49,7 @@ async def test_freeze_stops_writes_and_unfreeze_resumes_them(
     assert (await console_client.post("/switches", {**fields, "do": "unfreeze"})).status == 303
     async with open_store(console.gateway.settings.state) as store:
         assert await list_freezes(store) == []
-    await make_recipient(console.gateway, "bob")
+    await create_recipient(console.gateway, "bob")
 
 
 async def test_mode_is_switched_for_a_key_and_a_group(
@@ -94,7 +94,7 @@ async def test_brownout_is_started_and_cancelled(
     async def is_met() -> bool:
         return (await console.gateway.request("GET", "/v1/profile/balances")).status == 403
 
-    await eventually(is_met)
+    await wait_until_async(is_met)
     assert "under way" in await read_confirmation_page(
         console_client, f"do=brownout-off&id={one.id}"
     )

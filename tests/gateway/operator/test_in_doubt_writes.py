@@ -12,7 +12,7 @@ from gateway.operator.metrics_page import load_gauges
 from gateway.storage import Store, open_store
 from gateway.storage.operations import DONE, IN_DOUBT, RUNNING, SENT
 from gateway.storage.tables import journal, writes
-from tests.running_gateway import settings_for
+from tests.running_gateway import build_settings
 
 LONG_AGO = timedelta(minutes=10)
 
@@ -70,7 +70,7 @@ async def insert_operation(
 async def test_write_under_repeated_probing_is_still_in_doubt(
     state: str, why: str | None, write_states: list[str], number: int, tmp_path: Path
 ) -> None:
-    async with open_store(settings_for(tmp_path, "http://127.0.0.1:9").state) as store:
+    async with open_store(build_settings(tmp_path, "http://127.0.0.1:9").state) as store:
         await insert_operation(store, state, why, write_states)
         gauges = await load_gauges(store)
         listed = await load_in_doubt_writes(store, watch_seconds=0)

@@ -16,23 +16,29 @@ from sqlalchemy import delete, select
 
 from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
-from gateway.simulator import Fault, Service, Simulator, Switches, start
+from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import open_store
 from gateway.storage.restore_detection import HighWaterMark, load_restore_state, read_mark
 from gateway.storage.tables import journal
 from tests.operator_commands import (
-    LOST,
-    eventually,
+    RESPONSE_LOST,
     log_to_file,
     read_log,
     run_command,
+    wait_until_async,
     write_configuration,
 )
-from tests.payouts import done, make_batch, make_recipient, payment_ids
-from tests.processes import command, configuration, serving
-from tests.running_gateway import KEY, Got, House, import_lines, settings_for
+from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
+from tests.processes import build_configuration, run_installed_command, run_serve
+from tests.running_gateway import (
+    KEY,
+    GatewayResponse,
+    GatewayUnderTest,
+    build_settings,
+    import_api_keys,
+)
 from tests.signed_requests import SigningClient, extract_error, send_raw
-from tests.sockets import until
+from tests.sockets import wait_until
 
 
 class RestorableGateway:
@@ -41,17 +47,19 @@ class RestorableGateway:
     def __init__(self, folder: Path, service: Service, simulator: Simulator) -> None:
         self.folder = folder
         self.service = service
-        self.settings = settings_for(folder, simulator.url)
+        self.settings = build_settings(folder, simulator.url)
 
     @property
     def mark_file(self) -> Path:
         return self.settings.state.mark_path
 
     @asynccontextmanager
-    async def open_gateway(self, settings: Settings | None = None) -> AsyncIterator[House]:
+    async def open_gateway(
+        self, settings: Settings | None = None
+    ) -> AsyncIterator[GatewayUnderTest]:
         settings = settings or self.settings
         async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
-            yield House(running, settings, session)
+            yield GatewayUnderTest(running, settings, session)
 
     def save_database(self) -> None:
         shutil.copy(self.folder / "gateway.db", self.folder / "saved.db")
@@ -69,11 +77,11 @@ class RestorableGateway:
 async def open_restorable_gateway(
     folder: Path, **switches: Any
 ) -> AsyncIterator[RestorableGateway]:
-    service = Service(seed=1, options=Switches(**switches))
-    simulator = await start(service=service)
+    service = Service(seed=1, options=ServiceOptions(**switches))
+    simulator = await start_simulator(service=service)
     write_configuration(folder, simulator.url)
     restorable = RestorableGateway(folder, service, simulator)
-    await import_lines(restorable.settings, [KEY])
+    await import_api_keys(restorable.settings, [KEY])
     try:
         with log_to_file(folder):
             yield restorable
@@ -81,17 +89,17 @@ async def open_restorable_gateway(
         await simulator.stop()
 
 
-async def start_batch(gateway: House, batch: str) -> Got:
+async def start_batch(gateway: GatewayUnderTest, batch: str) -> GatewayResponse:
     return await gateway.request("POST", f"/v1/batches/{batch}/start-processing")
 
 
-async def edit_batch(gateway: House, batch: str) -> None:
-    (payment,) = await payment_ids(gateway, batch)
+async def edit_batch(gateway: GatewayUnderTest, batch: str) -> None:
+    (payment,) = await load_payment_ids(gateway, batch)
     change = {"sourceAmount": "6.00"}
-    await done(gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
+    await request_successfully(gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change)
 
 
-def is_refused_as_restored(response: Got) -> bool:
+def is_refused_as_restored(response: GatewayResponse) -> bool:
     (error,) = response.body["errors"]
     return (response.status, error["code"]) == (500, "internal_server_error") and (
         "records are being checked" in error["message"]
@@ -101,10 +109,10 @@ def is_refused_as_restored(response: Got) -> bool:
 async def restore_outdated_database(restorable: RestorableGateway) -> str:
     """Save a state with one batch, use it, restore the old copy; return the batch's id."""
     async with restorable.open_gateway() as gateway:
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
     restorable.save_database()
     async with restorable.open_gateway() as gateway:
-        await make_recipient(gateway, "later")
+        await create_recipient(gateway, "later")
     restorable.restore_database()
     return batch
 
@@ -112,9 +120,9 @@ async def restore_outdated_database(restorable: RestorableGateway) -> str:
 async def test_restore_mark_advances_with_writes_and_at_shutdown(tmp_path: Path) -> None:
     async with open_restorable_gateway(tmp_path) as restorable:
         async with restorable.open_gateway() as gateway:
-            await make_recipient(gateway)
-            await until(lambda: read_mark(restorable.mark_file).number == 1)
-            await make_recipient(gateway, "bob")
+            await create_recipient(gateway)
+            await wait_until(lambda: read_mark(restorable.mark_file).number == 1)
+            await create_recipient(gateway, "bob")
         assert read_mark(restorable.mark_file) == HighWaterMark(0, 2)
         assert restorable.mark_file == tmp_path / "gateway.key.mark"
 
@@ -129,7 +137,7 @@ async def test_restored_state_starts_no_batch_until_reconciled(
                 assert words in read_log(tmp_path)
             assert is_refused_as_restored(await start_batch(gateway, batch))
             assert restorable.service.batch_starts == []
-            await make_recipient(gateway, "other")  # everything else continues
+            await create_recipient(gateway, "other")  # everything else continues
             doctor = json.loads((await run_command(tmp_path, "doctor", "--json", code=1)).stdout)
             assert [
                 finding["state"]
@@ -142,7 +150,7 @@ async def test_restored_state_starts_no_batch_until_reconciled(
             assert (started.status, started.body["batch"]["status"]) == (200, "processing")
         assert read_mark(restorable.mark_file).generation == 1
         async with restorable.open_gateway() as gateway:
-            batch = await make_batch(gateway, await make_recipient(gateway, "third"), "5.00")
+            batch = await create_batch(gateway, await create_recipient(gateway, "third"), "5.00")
             assert (await start_batch(gateway, batch)).status == 200
 
 
@@ -153,7 +161,7 @@ async def test_restored_state_refuses_signed_start_of_superseded_batch(
         tmp_path, inferred=False, processing_seconds=60
     ) as restorable:
         async with restorable.open_gateway() as gateway:
-            batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+            batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         (upstream,) = restorable.service.find_or_create_tenant().batches
         restorable.save_database()
         async with (
@@ -179,13 +187,13 @@ async def test_restored_state_does_not_continue_start_begun_before_backup(
         tmp_path, inferred=False, processing_seconds=60
     ) as restorable:
         async with restorable.open_gateway() as gateway:
-            batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+            batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
             await edit_batch(gateway, batch)
-            restorable.service.faults.append(Fault("POST", "/v1/batches", **LOST))
+            restorable.service.faults.append(Fault("POST", "/v1/batches", **RESPONSE_LOST))
             assert (await start_batch(gateway, batch)).status == 500
         restorable.save_database()
         async with restorable.open_gateway() as gateway:
-            await make_recipient(gateway, "later")
+            await create_recipient(gateway, "later")
         restorable.restore_database()
         async with restorable.open_gateway() as gateway:
             listed = await run_command(tmp_path, "writes", "unsettled", "--json")
@@ -205,7 +213,7 @@ async def test_restored_state_stays_restored_after_more_writes(tmp_path: Path) -
         batch = await restore_outdated_database(restorable)
         async with restorable.open_gateway() as gateway:
             for name in ("a", "b", "c"):
-                await make_recipient(gateway, name)
+                await create_recipient(gateway, name)
         async with restorable.open_gateway() as gateway:
             assert is_refused_as_restored(await start_batch(gateway, batch))
 
@@ -240,7 +248,7 @@ async def test_merchant_without_active_key_does_not_block_others(
     async with open_restorable_gateway(tmp_path, processing_seconds=60) as restorable:
         pair = {"access_key": "GONE", "secret_key": "not theirs any more"}
         left = {**KEY, **pair, "merchant": "left", "api_key": "their-api-key", "name": "left"}
-        await import_lines(restorable.settings, [left])
+        await import_api_keys(restorable.settings, [left])
         batch = await restore_outdated_database(restorable)
         refused = await run_command(tmp_path, "reconcile", "--leave-out", "left", code=2)
         assert "a key of left sandbox is active" in refused.stderr
@@ -262,10 +270,10 @@ async def test_merchant_without_active_key_does_not_block_others(
 async def test_batches_lost_by_restore_are_findings(tmp_path: Path) -> None:
     async with open_restorable_gateway(tmp_path) as restorable:
         async with restorable.open_gateway() as gateway:
-            recipient = await make_recipient(gateway)
+            recipient = await create_recipient(gateway)
         restorable.save_database()
         async with restorable.open_gateway() as gateway:
-            batch = await make_batch(gateway, recipient, "5.00")
+            batch = await create_batch(gateway, recipient, "5.00")
             assert (await start_batch(gateway, batch)).status == 200
         restorable.restore_database()
         report = await restorable.run_reconcile(code=1)
@@ -280,7 +288,9 @@ async def test_batches_lost_by_restore_are_findings(tmp_path: Path) -> None:
         async with (
             restorable.open_gateway() as gateway
         ):  # a client that is told that there is none would create it again
-            assert (await done(gateway, "GET", f"/batches/{batch}"))["batch"]["amount"] == "5.00"
+            assert (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
+                "amount"
+            ] == "5.00"
             await run_command(tmp_path, "unfreeze", "--all")
             assert (await start_batch(gateway, batch)).status == 406
 
@@ -290,7 +300,7 @@ async def test_findings_of_restored_state_are_reviewed_before_any_start(tmp_path
         tmp_path, inferred=False, processing_seconds=60
     ) as restorable:
         async with restorable.open_gateway() as gateway:
-            batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
+            batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
             await edit_batch(gateway, batch)
         restorable.save_database()
         async with restorable.open_gateway() as gateway:
@@ -313,10 +323,10 @@ async def test_recipients_created_since_backup_resolve_by_client_ids(
     ) as restorable:
         async with restorable.open_gateway() as gateway:
             for number in range(15):
-                await make_recipient(gateway, f"early-{number}")
+                await create_recipient(gateway, f"early-{number}")
         restorable.save_database()
         async with restorable.open_gateway() as gateway:
-            recipient = await make_recipient(gateway, "late")
+            recipient = await create_recipient(gateway, "late")
             assert recipient not in restorable.service.find_or_create_tenant().recipients
         restorable.restore_database()
         report = await restorable.run_reconcile()
@@ -325,7 +335,9 @@ async def test_recipients_created_since_backup_resolve_by_client_ids(
         assert len(restorable.service.list_requests("GET", "/v1/recipients")) == 2
         async with restorable.open_gateway() as gateway:
             path = f"/recipients/{recipient}"
-            assert (await done(gateway, "GET", path))["recipient"]["id"] == recipient
+            assert (await request_successfully(gateway, "GET", path))["recipient"][
+                "id"
+            ] == recipient
 
 
 async def test_reconcile_ends_with_whether_starts_are_allowed_and_next_step(
@@ -378,18 +390,18 @@ async def test_unwritable_mark_is_reported_and_stops_nothing(tmp_path: Path) -> 
         async with restorable.open_gateway(
             restorable.settings.model_copy(update={"state": nowhere})
         ) as gateway:
-            await make_recipient(gateway)
+            await create_recipient(gateway)
             await asyncio.sleep(1.5)
-            await make_recipient(gateway, "bob")
+            await create_recipient(gateway, "bob")
             await asyncio.sleep(1.5)
         assert read_log(tmp_path).count("restore_mark_not_written") == 1
 
 
 async def test_invalid_mark_is_reported_at_start(tmp_path: Path) -> None:
-    (tmp_path / "gateway.toml").write_text(configuration("http://127.0.0.1:9"))
-    await import_lines(settings_for(tmp_path, "http://127.0.0.1:9"), [KEY])
+    (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
+    await import_api_keys(build_settings(tmp_path, "http://127.0.0.1:9"), [KEY])
     (tmp_path / "gateway.key.mark").write_text("{}")
-    ended = command("serve", folder=tmp_path)
+    ended = run_installed_command("serve", folder=tmp_path)
     assert ended.returncode == 2
     assert "gateway.key.mark cannot be read" in ended.stderr
     assert ended.stderr.count("\n") == 1
@@ -400,8 +412,8 @@ async def test_restore_under_running_gateway_is_detected(tmp_path: Path) -> None
         open_restorable_gateway(tmp_path) as restorable,
         restorable.open_gateway() as gateway,
     ):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        await until(lambda: read_mark(restorable.mark_file).number == 2)
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        await wait_until(lambda: read_mark(restorable.mark_file).number == 2)
         # As a database server restores: without notice to the gateway.
         async with open_store(restorable.settings.state) as store, store.write() as connection:
             last = await connection.scalar(select(journal.c.id).where(journal.c.number == 2))
@@ -411,7 +423,7 @@ async def test_restore_under_running_gateway_is_detected(tmp_path: Path) -> None
             async with open_store(restorable.settings.state) as store:
                 return (await load_restore_state(store)).is_restored
 
-        await eventually(is_noticed)
+        await wait_until_async(is_noticed)
         assert is_refused_as_restored(await start_batch(gateway, batch))
 
 
@@ -419,9 +431,12 @@ async def test_installed_commands_report_restored_state(tmp_path: Path) -> None:
     async with open_restorable_gateway(tmp_path) as restorable:
         batch = await restore_outdated_database(restorable)
         base_url = restorable.settings.environments.select_configured()["sandbox"].base_url
-        (tmp_path / "gateway.toml").write_text(configuration(base_url))
+        (tmp_path / "gateway.toml").write_text(build_configuration(base_url))
         headers = {"X-API-Key": KEY["api_key"]}
-        async with serving(tmp_path) as gateway, aiohttp.ClientSession(headers=headers) as session:
+        async with (
+            run_serve(tmp_path) as gateway,
+            aiohttp.ClientSession(headers=headers) as session,
+        ):
 
             async def asked() -> int:
                 url = f"{gateway.url}/v1/batches/{batch}/start-processing"
@@ -436,7 +451,7 @@ async def test_installed_commands_report_restored_state(tmp_path: Path) -> None:
             ]
             assert {"reason", "hint"} <= line.keys()
             assert line["level"] == "error"
-            ended = await asyncio.to_thread(command, "reconcile", folder=tmp_path)
+            ended = await asyncio.to_thread(run_installed_command, "reconcile", folder=tmp_path)
             assert (ended.returncode, ended.stderr) == (0, "")
             assert "The state was restored: batches are started again." in ended.stdout
             assert await asked() == 200

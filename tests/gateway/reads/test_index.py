@@ -33,7 +33,7 @@ from gateway.reads.recipient_cache import (
 from gateway.reads.recipient_cache.cache import CHANGE_DELAY_SECONDS
 from gateway.reads.recipient_cache.caches import EVICTABLE_AFTER_SECONDS
 from gateway.reads.recipient_cache.entry import RecipientEntry
-from gateway.simulator import Service, Switches, views
+from gateway.simulator import Service, ServiceOptions, views
 from gateway.simulator.listing import list_recipients as service_list
 from gateway.simulator.state import Recipient
 from gateway.storage import open_store
@@ -78,7 +78,7 @@ class IndexedService:
     clock: FakeClock = field(default_factory=FakeClock)
 
     def __post_init__(self) -> None:
-        switches = Switches(
+        switches = ServiceOptions(
             max_page_size=self.page,
             lists_archived=self.lists_archived,
             filters_archived=self.filters_archived,

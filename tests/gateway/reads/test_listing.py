@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.reads.listing import ListReader
-from gateway.reads.recipient_cache.scan import PAGE_SIZE, SIDE_BY_SIDE, TRIES
+from gateway.reads.recipient_cache.scan import MAX_PARALLEL_PAGES, MAX_SCANS, PAGE_SIZE
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call, ListPage, ListQuery
 from mappings.failures import Problem, Refused, Unreachable
@@ -171,7 +171,7 @@ async def test_scan_follows_page_size_of_service() -> None:
 async def test_pages_are_read_concurrently_up_to_limit() -> None:
     memory = InMemoryList(build_rows(300), most=10)
     await memory.find(build_query())
-    assert memory.max_concurrent_calls == SIDE_BY_SIDE
+    assert memory.max_concurrent_calls == MAX_PARALLEL_PAGES
 
 
 async def test_counts_may_be_strings() -> None:
@@ -335,7 +335,7 @@ async def test_list_that_keeps_changing_fails_after_bounded_scans() -> None:
     memory.before = lambda _query: memory.rows.pop(0) and None
     with pytest.raises(Unreachable):
         await memory.find(build_query())
-    assert len(memory.calls) <= TRIES * 40
+    assert len(memory.calls) <= MAX_SCANS * 40
 
 
 @pytest.mark.parametrize("reported_pages", [4, 1_000_000, 10**30])
@@ -344,7 +344,7 @@ async def test_nonexistent_pages_are_not_read(reported_pages: int) -> None:
         build_rows(25), most=10, meta=lambda counts: {**counts, "pages": reported_pages}
     )
     assert list_numbers(await memory.find(build_query())) == list(range(25))
-    assert len(memory.calls) <= 3 + 3 + SIDE_BY_SIDE
+    assert len(memory.calls) <= 3 + 3 + MAX_PARALLEL_PAGES
 
 
 async def test_service_that_repeats_one_page_is_not_read_forever() -> None:
@@ -354,7 +354,7 @@ async def test_service_that_repeats_one_page_is_not_read_forever() -> None:
     memory.before = lambda query: query.update(page="1")
     with pytest.raises(Unreachable):
         await memory.find(build_query())
-    assert len(memory.calls) <= TRIES * (3 + SIDE_BY_SIDE)
+    assert len(memory.calls) <= MAX_SCANS * (3 + MAX_PARALLEL_PAGES)
 
 
 async def test_row_on_two_pages_is_returned_once() -> None:

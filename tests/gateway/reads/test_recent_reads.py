@@ -13,10 +13,10 @@ from gateway.reads.recent_reads import TTL_SECONDS, RecentReads
 from gateway.simulator import Service
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call
-from tests.operator_commands import eventually
-from tests.payouts import done, make_recipient, open_town
+from tests.operator_commands import wait_until_async
+from tests.payouts import create_recipient, open_gateway_and_service, request_successfully
 from tests.recording_service import open_recording_service
-from tests.running_gateway import House, open_house
+from tests.running_gateway import GatewayUnderTest, open_gateway
 
 OWNER, OTHER = Tenant("acme", "live"), Tenant("bolt", "live")
 CALL = Call("GET", "/recipients", query={"email": "ada@example.com"}, cache_seconds=TTL_SECONDS)
@@ -88,18 +88,18 @@ def build_batch_body(addresses: int, payments: int, amount: str = "10.00") -> di
     }
 
 
-async def create_recipients(gateway: House, count: int) -> None:
+async def create_recipients(gateway: GatewayUnderTest, count: int) -> None:
     for number in range(count):
-        await make_recipient(gateway, f"p{number}")
+        await create_recipient(gateway, f"p{number}")
 
 
 async def test_thousand_payments_to_two_hundred_addresses_make_two_hundred_lookups(
     tmp_path: Path,
 ) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         await create_recipients(gateway, 200)
-        made = await done(gateway, "POST", "/batches", build_batch_body(200, 1000))
+        made = await request_successfully(gateway, "POST", "/batches", build_batch_body(200, 1000))
         assert made["batch"]["totalPayments"] == 1000
         assert made["batch"]["amount"] == "10000.00"
         assert count_lookups(service) == 200
@@ -109,7 +109,7 @@ async def test_lookups_are_not_repeated_until_next_write(
     tmp_path: Path,
 ) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         await create_recipients(gateway, 3)
         body = build_batch_body(3, 6)
         body["payments"].append({"recipient": {"email": "n@example.com"}, "sourceAmount": "10.00"})
@@ -125,27 +125,29 @@ async def test_recipient_that_received_an_address_elsewhere_can_be_paid_immediat
 ) -> None:
     """For example by the Widget, after a batch was refused because the recipient was missing."""
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        await make_recipient(gateway, "p0")
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        await create_recipient(gateway, "p0")
         (recipient,) = service.find_or_create_tenant().recipients.values()
         had = recipient.fields["email"]
         recipient.fields["email"] = "other@example.com"
         assert (await gateway.request("POST", "/v1/batches", build_batch_body(1, 1))).status == 406
         recipient.fields["email"] = had
-        await done(gateway, "POST", "/batches", build_batch_body(1, 1))
+        await request_successfully(gateway, "POST", "/batches", build_batch_body(1, 1))
 
 
 async def test_recipient_change_is_visible_to_next_batch(tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
-        recipient = await make_recipient(gateway, "p0")
-        await done(gateway, "POST", "/batches", build_batch_body(1, 1))
-        await done(gateway, "PATCH", f"/recipients/{recipient}", {"email": "new@example.com"})
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
+        recipient = await create_recipient(gateway, "p0")
+        await request_successfully(gateway, "POST", "/batches", build_batch_body(1, 1))
+        await request_successfully(
+            gateway, "PATCH", f"/recipients/{recipient}", {"email": "new@example.com"}
+        )
         response = await gateway.request("POST", "/v1/batches", build_batch_body(1, 1))
         assert response.status == 406
         assert response.body["errors"][0]["field"] == "payments[0].recipient.email"
-        await make_recipient(gateway, "p0")
-        await done(gateway, "POST", "/batches", build_batch_body(1, 1))
+        await create_recipient(gateway, "p0")
+        await request_successfully(gateway, "POST", "/batches", build_batch_body(1, 1))
 
 
 async def test_delayed_recipient_change_is_visible_to_next_batch(tmp_path: Path) -> None:
@@ -153,18 +155,21 @@ async def test_delayed_recipient_change_is_visible_to_next_batch(tmp_path: Path)
     due = asyncio.Event()
     async with (
         open_recording_service(Service(seed=1)) as judge,
-        open_house(tmp_path, judge.url, upstream={"timeout_seconds": 1}) as gateway,
+        open_gateway(tmp_path, judge.url, upstream={"timeout_seconds": 1}) as gateway,
     ):
-        change = f"/v1/recipients/{await make_recipient(gateway, 'p0')}", {"email": "n@example.com"}
+        change = (
+            f"/v1/recipients/{await create_recipient(gateway, 'p0')}",
+            {"email": "n@example.com"},
+        )
         judge.add_fault("late", "PATCH", due=due)
         assert (await gateway.request("PATCH", *change)).status == 500
-        await done(gateway, "POST", "/batches", build_batch_body(1, 1))
+        await request_successfully(gateway, "POST", "/batches", build_batch_body(1, 1))
         due.set()
 
         async def is_settled() -> bool:
             return (await gateway.request("PATCH", *change)).status == 200
 
-        await eventually(is_settled)
+        await wait_until_async(is_settled)
         assert len(judge.list_writes("PATCH")) == 1, "its outcome was determined"
         response = await gateway.request("POST", "/v1/batches", build_batch_body(1, 1))
         assert response.status == 406, response.text
@@ -172,8 +177,8 @@ async def test_delayed_recipient_change_is_visible_to_next_batch(tmp_path: Path)
 
 async def test_next_batch_to_same_addresses_makes_no_lookup(tmp_path: Path) -> None:
     service = Service(seed=1)
-    async with open_town(tmp_path, service) as (gateway, _simulator):
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         await create_recipients(gateway, 3)
         for _ in range(2):
-            await done(gateway, "POST", "/batches", build_batch_body(3, 6))
+            await request_successfully(gateway, "POST", "/batches", build_batch_body(3, 6))
         assert count_lookups(service) == 3

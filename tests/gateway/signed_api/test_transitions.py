@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from gateway.auth.signing import Credentials
 from gateway.signed_api.transitions import SignedWrite, SignedWriteGuard, WrongBatchStatus
-from gateway.storage import Ledger, Store, StoreUnavailable, Tenant
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.freezes import freeze_writes
 from gateway.storage.restore_detection import HighWaterMark, flag_restored
 from gateway.upstream.send_attempt import Fence
@@ -24,7 +24,7 @@ from mappings.effects import CompareAndSet
 from mappings.failures import Halted, Unknown, Unreachable
 from tests.assembly import open_gateway_parts
 from tests.processes import find_free_port
-from tests.running_gateway import settings_for
+from tests.running_gateway import build_settings
 
 ACME, BOLT = Tenant("acme", "sandbox"), Tenant("bolt", "sandbox")
 CREDENTIALS = Credentials("ACCESS", "a secret")
@@ -42,7 +42,7 @@ class PassedResponse:
 class FakeUpstream:
     """A fake upstream that counts calls and answers with the given statuses."""
 
-    ledger: Ledger
+    ledger: ObjectStateStore
     answers: list[int | Exception] = field(default_factory=list)
     sent_count: int = 0
     batch_state_when_sent: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class TransitionsHarness:
     """Transitions over their own state."""
 
     store: Store
-    ledger: Ledger
+    ledger: ObjectStateStore
     transitions: SignedWriteGuard
     service: FakeUpstream
     clock_offset: timedelta = timedelta()
@@ -77,7 +77,7 @@ class TransitionsHarness:
 async def harness(tmp_path: Path) -> AsyncIterator[TransitionsHarness]:
     # Nothing listens there, so the journal's own reads fail.
     upstream = {"timeout_seconds": 1}
-    settings = settings_for(tmp_path, f"http://127.0.0.1:{find_free_port()}", upstream=upstream)
+    settings = build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}", upstream=upstream)
     async with open_gateway_parts(settings) as parts:
         rows = parts.journal.operations
         transitions = SignedWriteGuard(
@@ -90,7 +90,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[TransitionsHarness]:
 
 
 @pytest.fixture
-def ledger(harness: TransitionsHarness) -> Ledger:
+def ledger(harness: TransitionsHarness) -> ObjectStateStore:
     return harness.ledger
 
 
@@ -100,7 +100,7 @@ def build_write(target: str = START_PATH, owner: Tenant | None = ACME) -> Signed
 
 
 async def load_batch_state(
-    ledger: Ledger, batch: str = "B-1", owner: Tenant = ACME
+    ledger: ObjectStateStore, batch: str = "B-1", owner: Tenant = ACME
 ) -> dict[str, Any]:
     return await ledger.load(owner, "batch", batch)
 
@@ -124,7 +124,7 @@ WRITE_TARGETS = [
 
 @pytest.mark.parametrize("target", WRITE_TARGETS)
 async def test_superseded_batch_is_not_written_by_any_id(
-    harness: TransitionsHarness, ledger: Ledger, target: str
+    harness: TransitionsHarness, ledger: ObjectStateStore, target: str
 ) -> None:
     await ledger.compare_and_set(ACME, "alias", "B-1", {"abandoned": True})
     with pytest.raises(WrongBatchStatus):
@@ -134,7 +134,7 @@ async def test_superseded_batch_is_not_written_by_any_id(
     assert await harness.send_write(build_write(target)) == 200
 
 
-async def supersede_batch(ledger: Ledger) -> None:
+async def supersede_batch(ledger: ObjectStateStore) -> None:
     """Record an edit of a batch at a service that has no edit operation."""
     left = CompareAndSet("alias", "B-1", {"abandoned": True})
     draft = {"phase": "draft", "upstream": None, "version": 4, "abandoned": ["B-1"]}
@@ -143,12 +143,15 @@ async def supersede_batch(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("action", ["start-processing", "generate-quote", "payments", ""])
 async def test_batch_superseded_between_read_and_record_is_not_written(
-    harness: TransitionsHarness, ledger: Ledger, action: str, monkeypatch: pytest.MonkeyPatch
+    harness: TransitionsHarness,
+    ledger: ObjectStateStore,
+    action: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = Ledger.load
+    plain = ObjectStateStore.load
     number = reads = 0
 
-    async def recall(self: Ledger, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002
+    async def recall(self: ObjectStateStore, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002
         nonlocal reads
         facts = await plain(self, owner, kind, id)
         reads += 1
@@ -156,7 +159,7 @@ async def test_batch_superseded_between_read_and_record_is_not_written(
             await supersede_batch(ledger)
         return facts
 
-    monkeypatch.setattr(Ledger, "load", recall)
+    monkeypatch.setattr(ObjectStateStore, "load", recall)
     while number <= reads:  # the last read is that of the fake upstream
         await ledger.compare_and_set(ACME, "batch", "B-1", {**SENT_BATCH, "abandoned": None})
         await ledger.compare_and_set(ACME, "alias", "B-1", {"abandoned": None})
@@ -170,7 +173,7 @@ async def test_batch_superseded_between_read_and_record_is_not_written(
 
 
 async def test_superseded_replacement_batch_is_refused(
-    harness: TransitionsHarness, ledger: Ledger
+    harness: TransitionsHarness, ledger: ObjectStateStore
 ) -> None:
     await ledger.compare_and_set(ACME, "batch", "B-0", {**SENT_BATCH, "upstream": "B-2"})
     await ledger.compare_and_set(ACME, "alias", "B-1", {"id": "B-0", "abandoned": True})
@@ -180,7 +183,7 @@ async def test_superseded_replacement_batch_is_refused(
 
 
 async def test_ledger_of_another_tenant_has_no_effect(
-    harness: TransitionsHarness, ledger: Ledger
+    harness: TransitionsHarness, ledger: ObjectStateStore
 ) -> None:
     await ledger.compare_and_set(BOLT, "alias", "B-1", {"abandoned": True})
     await ledger.compare_and_set(BOLT, "batch", "B-1", {**SENT_BATCH, "phase": "draft"})
@@ -191,7 +194,7 @@ async def test_ledger_of_another_tenant_has_no_effect(
     ("owner", "is_refused"), [(ACME, True), (BOLT, True), (Tenant("acme", "live"), False)]
 )
 async def test_unknown_key_is_refused_any_superseded_batch_of_its_environment(
-    harness: TransitionsHarness, ledger: Ledger, owner: Tenant, *, is_refused: bool
+    harness: TransitionsHarness, ledger: ObjectStateStore, owner: Tenant, *, is_refused: bool
 ) -> None:
     await ledger.compare_and_set(owner, "alias", "B-1", {"abandoned": True})
     await ledger.compare_and_set(owner, "alias", "B-2", {"id": "B-0"})
@@ -206,7 +209,7 @@ async def test_unknown_key_is_refused_any_superseded_batch_of_its_environment(
 
 
 async def test_start_with_unknown_key_records_nothing(
-    harness: TransitionsHarness, ledger: Ledger
+    harness: TransitionsHarness, ledger: ObjectStateStore
 ) -> None:
     await ledger.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write(owner=None)) == 200
@@ -225,7 +228,7 @@ OTHER_WRITE_TARGETS = [
 
 @pytest.mark.parametrize("target", OTHER_WRITE_TARGETS)
 async def test_other_writes_record_nothing(
-    harness: TransitionsHarness, ledger: Ledger, target: str
+    harness: TransitionsHarness, ledger: ObjectStateStore, target: str
 ) -> None:
     await ledger.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write(target), 500) == 500
@@ -314,7 +317,7 @@ async def test_change_that_ends_after_its_deadline_ends_no_other_change(
     assert await load_signed_changes(harness) == (0, False)
 
 
-class SlowCountingLedger(Ledger):
+class SlowCountingLedger(ObjectStateStore):
     """A ledger whose reads are outdated when they return."""
 
     record_count = 0
@@ -331,7 +334,7 @@ class SlowCountingLedger(Ledger):
 
 async def test_concurrent_changes_do_not_exclude_each_other(tmp_path: Path) -> None:
     async with open_gateway_parts(
-        settings_for(tmp_path, f"http://127.0.0.1:{find_free_port()}")
+        build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
     ) as parts:
         ledger, rows = SlowCountingLedger(parts.store), parts.journal.operations
         transitions, service = (
@@ -345,7 +348,7 @@ async def test_concurrent_changes_do_not_exclude_each_other(tmp_path: Path) -> N
         )
 
 
-class HangingLedger(Ledger):
+class HangingLedger(ObjectStateStore):
     """A ledger whose state stops answering when ``hangs`` is set."""
 
     is_hanging = False
@@ -359,7 +362,7 @@ class HangingLedger(Ledger):
 async def test_answer_does_not_wait_for_hanging_storage(tmp_path: Path) -> None:
     """The client would give up, and add the payment again."""
     async with open_gateway_parts(
-        settings_for(tmp_path, f"http://127.0.0.1:{find_free_port()}")
+        build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
     ) as parts:
         ledger, rows = HangingLedger(parts.store), parts.journal.operations
         transitions = SignedWriteGuard(ledger, rows, parts.guard, lambda: NOW, 1.0)
@@ -413,7 +416,7 @@ async def test_write_with_unknown_key_starts_nothing_on_restored_state(
 
 
 async def test_start_reserves_batch_and_is_recorded_when_answered(
-    harness: TransitionsHarness, ledger: Ledger
+    harness: TransitionsHarness, ledger: ObjectStateStore
 ) -> None:
     await ledger.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write()) == 200
@@ -431,7 +434,7 @@ async def test_start_reserves_batch_and_is_recorded_when_answered(
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 406, 429])
 async def test_refused_start_restores_batch_state(
-    harness: TransitionsHarness, ledger: Ledger, status: int
+    harness: TransitionsHarness, ledger: ObjectStateStore, status: int
 ) -> None:
     await ledger.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write(), status) == status
@@ -443,7 +446,7 @@ async def test_refused_start_restores_batch_state(
 
 @pytest.mark.parametrize("status", [302, 500, 502, 504, 524])
 async def test_start_of_unknown_outcome_keeps_batch_reserved(
-    harness: TransitionsHarness, ledger: Ledger, status: int
+    harness: TransitionsHarness, ledger: ObjectStateStore, status: int
 ) -> None:
     await ledger.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
     assert await harness.send_write(build_write(), status) == status
@@ -455,7 +458,7 @@ async def test_start_of_unknown_outcome_keeps_batch_reserved(
 
 @pytest.mark.parametrize("phase", ["draft", "deleted", "starting"])
 async def test_batch_in_other_phase_is_not_started(
-    harness: TransitionsHarness, ledger: Ledger, phase: str
+    harness: TransitionsHarness, ledger: ObjectStateStore, phase: str
 ) -> None:
     since = None if phase in ("draft", "deleted") else NOW.isoformat()
     await ledger.compare_and_set(
@@ -469,7 +472,7 @@ async def test_batch_in_other_phase_is_not_started(
 
 @pytest.mark.parametrize("phase", ["editing", "quoting", "making", "deleting"])
 async def test_start_waits_for_running_edit_and_outlasts_a_slow_one(
-    harness: TransitionsHarness, ledger: Ledger, phase: str
+    harness: TransitionsHarness, ledger: ObjectStateStore, phase: str
 ) -> None:
     held = {**SENT_BATCH, "phase": phase, "since": NOW.isoformat()}
     await ledger.compare_and_set(ACME, "batch", "B-1", held)
@@ -485,7 +488,7 @@ async def test_start_waits_for_running_edit_and_outlasts_a_slow_one(
 
 
 async def test_replacement_batch_is_reserved_by_its_original_id(
-    harness: TransitionsHarness, ledger: Ledger
+    harness: TransitionsHarness, ledger: ObjectStateStore
 ) -> None:
     await ledger.compare_and_set(ACME, "batch", "B-0", SENT_BATCH)
     await ledger.compare_and_set(ACME, "alias", "B-1", {"id": "B-0"})
@@ -494,7 +497,9 @@ async def test_replacement_batch_is_reserved_by_its_original_id(
     assert await load_batch_state(ledger, "B-1") == {}
 
 
-async def test_replaced_batch_is_not_started(harness: TransitionsHarness, ledger: Ledger) -> None:
+async def test_replaced_batch_is_not_started(
+    harness: TransitionsHarness, ledger: ObjectStateStore
+) -> None:
     await ledger.compare_and_set(ACME, "batch", "B-1", {**SENT_BATCH, "upstream": "B-2"})
     with pytest.raises(WrongBatchStatus):
         await harness.send_write(build_write())
@@ -502,7 +507,7 @@ async def test_replaced_batch_is_not_started(harness: TransitionsHarness, ledger
 
 
 async def test_foreign_batch_is_recorded_once_started_and_dropped_if_refused(
-    harness: TransitionsHarness, ledger: Ledger
+    harness: TransitionsHarness, ledger: ObjectStateStore
 ) -> None:
     assert await harness.send_write(build_write(), 400) == 400
     assert harness.service.batch_state_when_sent["phase"] == "starting"
@@ -529,7 +534,7 @@ async def test_no_write_is_sent_without_ledger(harness: TransitionsHarness, tmp_
 
 
 async def test_answer_is_returned_if_ledger_update_fails(
-    harness: TransitionsHarness, ledger: Ledger, tmp_path: Path
+    harness: TransitionsHarness, ledger: ObjectStateStore, tmp_path: Path
 ) -> None:
     await ledger.compare_and_set(ACME, "batch", "B-1", SENT_BATCH)
 

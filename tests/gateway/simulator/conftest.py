@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from gateway.simulator import Service, start
+from gateway.simulator import Service, start_simulator
 
 NOW = 1_760_000_000.0
 
@@ -140,7 +140,7 @@ async def connect(clock):
 
         async def connect(**settings):
             service = Service(**{"clock": clock, "seed": 1, **settings})
-            simulator = await start(service=service, legacy_port=0)
+            simulator = await start_simulator(service=service, legacy_port=0)
             stack.push_async_callback(simulator.stop)
             session = await stack.enter_async_context(aiohttp.ClientSession())
             return SignedClient(session, simulator)

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from gateway.simulator import Switches
+from gateway.simulator import ServiceOptions
 
 BANK_FIELDS = {
     "recipientAccountId", "primary", "currency", "type", "country", "accountHolderName",
@@ -287,7 +287,7 @@ async def test_bank_account_with_fields_of_its_country_is_accepted(
 
 
 async def test_account_number_can_be_required_with_iban(connect, german_bank):
-    client = await connect(options=Switches(account_number_with_iban="required"))
+    client = await connect(options=ServiceOptions(account_number_with_iban="required"))
     made = await client.create_recipient()
     path = f"/v1/recipients/{made['id']}/accounts"
     answer = await client.call("POST", path, german_bank)
@@ -312,7 +312,7 @@ async def test_some_countries_require_government_id_first(client, us_bank):
 
 
 async def test_recipient_without_government_id_can_stay_incomplete(connect, us_bank):
-    client = await connect(options=Switches(missing_government_id="incomplete"))
+    client = await connect(options=ServiceOptions(missing_government_id="incomplete"))
     made = await client.create_recipient(
         address={"country": "CO", "street1": "1", "city": "B", "phone": "555123"}
     )

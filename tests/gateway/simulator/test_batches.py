@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gateway.simulator import ServiceCredentials, Switches, Vocabulary
+from gateway.simulator import ServiceCredentials, ServiceOptions, Vocabulary
 
 BATCH_FIELDS = {
     "id", "status", "amount", "totalPayments", "currency", "description", "sentAt", "completedAt",
@@ -184,7 +184,7 @@ async def test_errors_of_an_added_payment_are_listed(client, payee):
 
 
 async def test_validation_status_can_be_406(connect):
-    client = await connect(options=Switches(validation_status=406))
+    client = await connect(options=ServiceOptions(validation_status=406))
     assert (await client.call("POST", "/v1/batches", {})).status == 406
     batch = await client.create_batch()
     assert (await client.start_batch(batch)).status == 400
@@ -205,7 +205,7 @@ async def test_unknown_recipient_is_not_found_if_fields_are_valid(client, payee)
 
 
 async def test_unknown_recipient_can_be_an_invalid_field(connect):
-    client = await connect(options=Switches(unknown_recipient=400))
+    client = await connect(options=ServiceOptions(unknown_recipient=400))
     body = {
         "currency": "USD",
         "payments": [UNKNOWN_PAYEE_PAYMENT, {**UNKNOWN_PAYEE_PAYMENT, "amount": ""}],
@@ -238,7 +238,7 @@ async def test_suspended_and_archived_recipients_are_refused(client, payee, germ
 
 
 async def test_archived_recipient_can_be_unknown(connect):
-    client = await connect(options=Switches(reads_archived=False))
+    client = await connect(options=ServiceOptions(reads_archived=False))
     archived = await client.create_recipient()
     await client.call("DELETE", f"/v1/recipients/{archived['id']}")
     body = {"currency": "USD", "payments": [client.build_payment(archived)]}
@@ -285,7 +285,7 @@ async def test_batch_is_invisible_to_another_merchant(client, payee):
 
 
 async def test_writes_can_answer_with_id_only(connect, us_bank, us_address):
-    client = await connect(options=Switches(answers="bare"))
+    client = await connect(options=ServiceOptions(answers="bare"))
     payee = await client.create_recipient(address=us_address, account=us_bank)
     batch = await client.create_batch(client.build_payment(payee))
     assert set(batch) == {"id"}
@@ -315,7 +315,7 @@ async def test_vocabulary_and_id_lengths_are_configurable(connect, us_bank, us_a
             summary_path="/v1/batches/{id}/summary",
             summary="digest",
         ),
-        options=Switches(batch_id_length=16, payment_id_length=20),
+        options=ServiceOptions(batch_id_length=16, payment_id_length=20),
     )
     answer = await client.call("POST", "/v1/batches", {"currency": "USD"})
     assert answer.errors == [("empty_field", "sourceCurrency")]

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from gateway.simulator import Switches
+from gateway.simulator import ServiceOptions
 
 
 async def list_recipients(client, query=""):
@@ -229,7 +229,7 @@ async def test_default_page_size_is_ten(client):
 
 
 async def test_page_size_is_limited(connect):
-    client = await connect(options=Switches(max_page_size=2))
+    client = await connect(options=ServiceOptions(max_page_size=2))
     for _ in range(3):
         await client.create_recipient()
     answer = await list_recipients(client, "?pageSize=1000")

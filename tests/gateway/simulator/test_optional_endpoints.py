@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.simulator import Switches
+from gateway.simulator import ServiceOptions
 
 OPTIONAL_REQUESTS = [
     ("GET", "/v1/batches"),
@@ -37,7 +37,7 @@ async def payments(client, batch):
 @pytest.mark.parametrize("status", [404, 405, 501])
 async def test_optional_endpoints_can_be_disabled(connect, us_bank, us_address, status):
     client = await connect(
-        options=Switches(inferred=False, lists_payments=False, inferred_status=status)
+        options=ServiceOptions(inferred=False, lists_payments=False, inferred_status=status)
     )
     payee = await client.create_recipient(address=us_address, account=us_bank)
     batch = await client.create_batch(client.build_payment(payee))

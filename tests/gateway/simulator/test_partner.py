@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.simulator import Switches
+from gateway.simulator import ServiceOptions
 
 MERCHANT = {
     "name": "Atelier Ünlü",
@@ -131,7 +131,7 @@ async def test_submerchant_cannot_create_submerchants(client, submerchant, path)
 
 
 async def test_partner_feature_can_be_disabled(connect):
-    client = await connect(options=Switches(partner=False))
+    client = await connect(options=ServiceOptions(partner=False))
     answer = await client.call("POST", "/v1/profile/submerchant", {"merchant": MERCHANT})
     assert (answer.status, answer.errors) == (403, [("not_authorized", None)])
 

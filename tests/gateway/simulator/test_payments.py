@@ -1,6 +1,6 @@
 """Lists of payments, and balances."""
 
-from gateway.simulator import Switches, Vocabulary
+from gateway.simulator import ServiceOptions, Vocabulary
 
 
 async def test_all_payments_are_listed_newest_first(client, clock, payee, german_payee):
@@ -85,7 +85,7 @@ async def test_wallet_balance_appears_once_set(client):
 
 async def test_balances_can_be_a_list_with_other_path_and_names(connect):
     client = await connect(
-        options=Switches(balance_shape="list"),
+        options=ServiceOptions(balance_shape="list"),
         words=Vocabulary(balance_path="/v1/profile/balances", service="house", wallet="purse"),
     )
     client.service.set_balance("demo", "JPY", "1")

@@ -6,7 +6,7 @@ from decimal import Decimal
 import aiohttp
 import pytest
 
-from gateway.simulator import BatchStart, Fault, ServiceCredentials, Switches
+from gateway.simulator import BatchStart, Fault, ServiceCredentials, ServiceOptions
 
 
 async def start_refused(client, batch):
@@ -52,7 +52,7 @@ async def test_single_payment_read_is_processed_after_delay(client, clock, payee
 
 
 async def test_processing_time_and_final_status_are_configurable(connect, us_bank, us_address):
-    client = await connect(options=Switches(processing_seconds=0, processed_word="complete"))
+    client = await connect(options=ServiceOptions(processing_seconds=0, processed_word="complete"))
     payee = await client.create_recipient(address=us_address, account=us_bank)
     batch = await client.create_batch(client.build_payment(payee))
     assert (await client.start_batch(batch)).json["batch"]["status"] == "processing"

@@ -2,7 +2,7 @@
 
 from decimal import ROUND_HALF_UP, Decimal
 
-from gateway.simulator import Switches
+from gateway.simulator import ServiceOptions
 
 CENT = Decimal("0.01")
 
@@ -129,7 +129,7 @@ async def test_quote_reads_account_again(client, payee, german_bank):
 async def test_expired_quote_cannot_be_started_and_can_be_renewed(
     connect, clock, us_bank, us_address
 ):
-    client = await connect(options=Switches(quote_seconds=60))
+    client = await connect(options=ServiceOptions(quote_seconds=60))
     payee = await client.create_recipient(address=us_address, account=us_bank)
     batch = await client.create_batch(client.build_payment(payee))
     await client.generate_quote(batch)

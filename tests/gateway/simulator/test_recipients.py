@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from gateway.simulator import Switches
+from gateway.simulator import ServiceOptions
 
 RECIPIENT_FIELDS = {
     "id", "referenceId", "type", "email", "name", "firstName", "lastName", "status",
@@ -212,7 +212,7 @@ async def test_archived_recipient_accepts_status_changes_only(client, wallet):
 
 @pytest.mark.parametrize("filters_archived", [True, False])
 async def test_archived_recipients_are_listed_only_by_status_filter(connect, filters_archived):
-    client = await connect(options=Switches(filters_archived=filters_archived))
+    client = await connect(options=ServiceOptions(filters_archived=filters_archived))
     archived, recipient = [await client.create_recipient() for _ in range(2)]
     await client.call("DELETE", f"/v1/recipients/{archived['id']}")
     for query, ids in (
@@ -226,7 +226,7 @@ async def test_archived_recipients_are_listed_only_by_status_filter(connect, fil
 
 
 async def test_archived_recipient_can_be_listed_but_unreadable(connect):
-    client = await connect(options=Switches(lists_archived=True, reads_archived=False))
+    client = await connect(options=ServiceOptions(lists_archived=True, reads_archived=False))
     recipient = await client.create_recipient()
     path = f"/v1/recipients/{recipient['id']}"
     await client.call("DELETE", path)
@@ -320,7 +320,7 @@ async def test_fields_of_answer_can_be_overridden(client):
 
 
 async def test_id_length_is_configurable_and_ids_follow_seed(connect):
-    switches = Switches(recipient_id_length=22)
+    switches = ServiceOptions(recipient_id_length=22)
     first = await (await connect(seed=5, options=switches)).create_recipient()
     again = await (await connect(seed=5, options=switches)).create_recipient()
     other = await (await connect(seed=6, options=switches)).create_recipient()

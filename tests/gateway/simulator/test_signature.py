@@ -2,7 +2,7 @@ import email.utils
 
 import pytest
 
-from gateway.simulator import ServiceCredentials, Switches, Vocabulary
+from gateway.simulator import ServiceCredentials, ServiceOptions, Vocabulary
 
 INVALID_KEY_ERRORS = [("invalid_api_key", None)]
 
@@ -99,7 +99,7 @@ async def test_signed_path_excludes_query_by_default(client):
 
 
 async def test_signed_path_can_include_query(connect):
-    client = await connect(options=Switches(signed_target="path-and-query"))
+    client = await connect(options=ServiceOptions(signed_target="path-and-query"))
     assert (await client.call("GET", "/v1/recipients?page=1")).status == 401
     client.signs_query = True
     assert (await client.call("GET", "/v1/recipients?search=%E2%82%AC&page=1")).status == 200

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.simulator import Switches
+from gateway.simulator import ServiceOptions
 
 RECIPIENT_BODY = {"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com"}
 
@@ -155,7 +155,7 @@ async def test_content_type_must_be_json(client):
 
 
 async def test_validation_status_can_be_406(connect):
-    client = await connect(options=Switches(validation_status=406))
+    client = await connect(options=ServiceOptions(validation_status=406))
     recipient = await client.create_recipient()
     path = f"/v1/recipients/{recipient['id']}"
     assert (await client.call("POST", "/v1/recipients", {})).status == 406

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from gateway.config.settings import State
-from gateway.storage import Ledger, StoreUnavailable, Tenant, open_store
+from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.backups import restore_backup, save_backup
 from gateway.storage.key_file import add_key, create_key_file
@@ -32,13 +32,13 @@ def sqlite(tmp_path: Path) -> State:
 async def fill_state(state: State) -> State:
     """With something sealed in it."""
     async with open_store(state) as store:
-        await Ledger(store).compare_and_set(ACME, "batch", "B-1", FACTS)
+        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", FACTS)
     return state
 
 
 async def load_stored_facts(state: State) -> dict[str, object]:
     async with open_store(state) as store:
-        return await Ledger(store).load(ACME, "batch", "B-1")
+        return await ObjectStateStore(store).load(ACME, "batch", "B-1")
 
 
 def build_empty_state(state: State, folder: Path) -> State:
@@ -88,7 +88,7 @@ async def test_existing_state_is_replaced_only_with_force_and_kept(
     path = tmp_path / "backup"
     await save_backup(await fill_state(sqlite), path)
     async with open_store(sqlite) as store:
-        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 2})
+        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 2})
     assert "exists already" in await restore_refused(sqlite, path)
     assert (await load_stored_facts(sqlite))["n"] == 2
     _manifest, aside = await restore_backup(sqlite, path, force=True)
@@ -118,7 +118,7 @@ async def test_existing_database_is_replaced_only_on_request(
     path = tmp_path / "backup"
     await save_backup(await fill_state(postgres), path)
     async with open_store(postgres) as store:
-        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 2})
+        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 2})
     refused = await restore_refused(postgres, path)
     assert "exists already" in refused
     assert "keeps no copy of the database" in refused
@@ -160,7 +160,7 @@ async def test_different_key_file_is_renamed(sqlite: State, tmp_path: Path) -> N
 async def test_backup_is_consistent_during_writes(sqlite: State, tmp_path: Path) -> None:
     await fill_state(sqlite)
     async with open_store(sqlite) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
 
         async def write() -> None:
             for number in range(200):

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from gateway.config.settings import State
-from gateway.storage import Ledger, Tenant, open_store
-from gateway.storage.alias_ids import Ids
-from gateway.storage.id_rows import keep
+from gateway.storage import ObjectStateStore, Tenant, open_store
+from gateway.storage.alias_ids import AliasIds
+from gateway.storage.id_rows import save_legacy_ids
 from gateway.writes.batch_routing import (
     BACKEND_KIND,
     LEGACY_MARK,
@@ -26,9 +26,9 @@ async def test_batch_started_at_legacy_service_stays_there_by_either_id(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
-        routing = BatchRouting(ledger, Ids(store, "all"))
-        await keep(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
+        ledger = ObjectStateStore(store)
+        routing = BatchRouting(ledger, AliasIds(store, "all"))
+        await save_legacy_ids(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
         facts = {"phase": "sent", "version": 1, "imported": 1}
         await ledger.compare_and_set(ACME, "batch", "B-REAL", facts)
         assert [await routing.find_backend(ACME, word) for word in ("B-KNOWN", "B-REAL")] == [
@@ -46,9 +46,9 @@ async def test_batch_started_at_legacy_service_stays_there_by_either_id(
 @pytest.mark.parametrize("name", ["B-KNOWN", "B-REAL"])
 async def test_second_service_to_change_a_batch_is_refused(name: str, state: State) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
-        routing = BatchRouting(ledger, Ids(store, "all"))
-        await keep(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
+        ledger = ObjectStateStore(store)
+        routing = BatchRouting(ledger, AliasIds(store, "all"))
+        await save_legacy_ids(store, ACME, {"B-KNOWN": "B-REAL"}, imported=True)
         facts = {"phase": "sent", "version": 1, "imported": 1}
         await ledger.compare_and_set(ACME, "batch", "B-REAL", facts)
         untouched = await routing.build_unmarked_checks(ACME, ["B-REAL"])
@@ -68,8 +68,8 @@ async def test_batch_changed_here_first_is_not_marked(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
-        routing = BatchRouting(ledger, Ids(store, "all"))
+        ledger = ObjectStateStore(store)
+        routing = BatchRouting(ledger, AliasIds(store, "all"))
         marks = await routing.build_marks(ACME, ["B-1"], "one")
         await ledger.compare_and_set(ACME, "batch", "B-1", {"phase": "editing", "version": 0})
         with pytest.raises(Conflict):
@@ -79,8 +79,8 @@ async def test_batch_changed_here_first_is_not_marked(
 
 async def test_mark_is_withdrawn_unless_another_write_followed(state: State) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
-        routing = BatchRouting(ledger, Ids(store, "all"))
+        ledger = ObjectStateStore(store)
+        routing = BatchRouting(ledger, AliasIds(store, "all"))
 
         async def begins(by: str) -> None:
             await ledger.compare_and_set_all(ACME, await routing.build_marks(ACME, ["B-1"], by))
@@ -110,20 +110,20 @@ async def test_mark_is_withdrawn_unless_another_write_followed(state: State) -> 
 async def test_one_of_two_instances_changes_a_batch(state: State) -> None:
     async with open_store(state) as first_store, open_store(state) as second_store:
         ledger, routing = (
-            Ledger(first_store),
-            BatchRouting(Ledger(second_store), Ids(second_store, "all")),
+            ObjectStateStore(first_store),
+            BatchRouting(ObjectStateStore(second_store), AliasIds(second_store, "all")),
         )
 
         async def change(batch: str, seconds: float) -> None:
-            untouched = await BatchRouting(ledger, Ids(first_store, "all")).build_unmarked_checks(
-                ACME, [batch]
-            )
+            untouched = await BatchRouting(
+                ledger, AliasIds(first_store, "all")
+            ).build_unmarked_checks(ACME, [batch])
             await asyncio.sleep(seconds)
             editing = CompareAndSet("batch", batch, {"phase": "editing"}, expected={"phase": None})
             await ledger.compare_and_set_all(ACME, [*untouched, editing])
 
         async def begin(batch: str) -> None:
-            await Ledger(second_store).compare_and_set_all(
+            await ObjectStateStore(second_store).compare_and_set_all(
                 ACME, await routing.build_marks(ACME, [batch], "one")
             )
 

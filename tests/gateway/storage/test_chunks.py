@@ -12,7 +12,7 @@ from sqlalchemy import and_, delete, func, insert, select, update
 from gateway.config.settings import State
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import COMPRESSED_PART_BYTES
-from gateway.storage import EncryptionContext, Ledger, Store, StoreUnavailable, open_store
+from gateway.storage import EncryptionContext, ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.storage.tables import pieces, remembered
 from gateway.storage.tenants import Tenant
 from mappings.failures import Conflict
@@ -28,7 +28,7 @@ ENTRIES = [
 async def test_many_entries_round_trip(state: State) -> None:
     assert len(json_codec.dumps(ENTRIES)) > json_codec.LARGE_BYTES
     async with open_store(state) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         await ledger.compare_and_set(
             OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
         )
@@ -45,7 +45,7 @@ async def test_many_entries_are_updated_only_if_unchanged(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         await ledger.compare_and_set(
             OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
         )
@@ -64,7 +64,7 @@ async def test_many_entries_are_updated_only_if_unchanged(
 
 async def test_many_entries_stored_as_plain_json_are_loaded(state: State) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         await ledger.compare_and_set(OWNER, "payments", "B-1", {"entries": ENTRIES})
         assert (await ledger.load(OWNER, "payments", "B-1"))["entries"] == ENTRIES
 
@@ -80,7 +80,7 @@ async def test_replacing_many_entries_deletes_their_old_chunks(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         await ledger.compare_and_set(
             OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES * 2)}
         )
@@ -105,7 +105,7 @@ async def test_chunks_are_bounded_and_encrypted(
 ) -> None:
     odd = [{"memo": os.urandom(100).hex()} for _ in range(30_000)]
     async with open_store(state) as store:
-        await Ledger(store).compare_and_set(
+        await ObjectStateStore(store).compare_and_set(
             OWNER, "payments", "B-1", {"entries": CompressedSequence(odd)}
         )
         async with store.read() as connection:
@@ -114,13 +114,13 @@ async def test_chunks_are_bounded_and_encrypted(
         assert max(map(len, sealed)) < 2 * COMPRESSED_PART_BYTES
         with pytest.raises(zlib.error):
             zlib.decompress(sealed[0])
-        assert (await Ledger(store).load(OWNER, "payments", "B-1"))["entries"] == odd
+        assert (await ObjectStateStore(store).load(OWNER, "payments", "B-1"))["entries"] == odd
 
 
 @pytest.mark.parametrize("harm", ["one is gone", "two change places", "one is another batch's"])
 async def test_tampered_or_moved_chunks_are_rejected(state: State, harm: str) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         for id_ in ("B-1", "B-2"):
             await ledger.compare_and_set(
                 OWNER, "payments", id_, {"entries": CompressedSequence(ENTRIES)}
@@ -151,7 +151,7 @@ async def test_many_entries_stored_in_one_value_are_loaded_and_replaced(
         async with store.write() as connection:
             sealed = store.encryption.encrypt(text, place)
             await connection.execute(insert(remembered).values(**row, facts=sealed))
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         stored = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
         assert stored == ENTRIES
         bare = map_rows(lambda one: {"recipient": one["recipient"]}, stored)

@@ -17,7 +17,7 @@ import gateway
 from gateway.config.settings import Retention, State
 from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.operator.retention import delete_expired
-from gateway.storage import Ledger, Store, Tenant, open_store, operation_statements
+from gateway.storage import ObjectStateStore, Store, Tenant, open_store, operation_statements
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.engine import sqlite_connection
 from gateway.storage.freezes import freeze_writes, list_freezes, unfreeze_writes
@@ -70,7 +70,7 @@ def build_write(path: str = "/recipients") -> Write:
 
 
 async def begin_operations(store: Store, *ids: str) -> OperationRepository:
-    rows = OperationRepository(store, Ledger(store))
+    rows = OperationRepository(store, ObjectStateStore(store))
     for id_ in ids:
         await rows.save_checkpoint(
             build_operation(id_), Checkpoint(is_first=True, new_write=build_write())
@@ -142,7 +142,7 @@ async def test_reconciliation_without_mark_continues_from_detected_number(
 
 async def test_restored_state_refuses_only_starts(state: State) -> None:
     async with open_store(state) as store:
-        rows = OperationRepository(store, Ledger(store))
+        rows = OperationRepository(store, ObjectStateStore(store))
         await flag_restored(store, HighWaterMark(0, 1))
         with pytest.raises(RestoreUncheckedError):
             await rows.save_checkpoint(
@@ -173,7 +173,7 @@ def test_mark_is_never_replaced_by_a_smaller_one(tmp_path: Path) -> None:
 
 async def test_frozen_tenant_begins_nothing(state: State) -> None:
     async with open_store(state) as store:
-        rows = OperationRepository(store, Ledger(store))
+        rows = OperationRepository(store, ObjectStateStore(store))
         assert await freeze_writes(store, Tenant("acme", "")) is True
         assert await freeze_writes(store, Tenant("acme", "")) is False
         with pytest.raises(WritesFrozenError):
@@ -244,7 +244,7 @@ async def test_audit_log_outlives_retention_of_operations(state: State) -> None:
 async def test_encrypted_request_is_deleted_after_delivery(state: State) -> None:
     """Also of one that was finished without its client, and so is kept whole until then."""
     async with open_store(state) as store:
-        rows = OperationRepository(store, Ledger(store))
+        rows = OperationRepository(store, ObjectStateStore(store))
         steps = Checkpoint(is_first=True, step_results=(0, "[]"), new_write=build_write())
         for id_ in ("whole", "told", "left"):
             await rows.save_checkpoint(replace(build_operation(id_), asked="{}"), steps)
@@ -300,7 +300,7 @@ async def test_open_operations_are_found_by_index(
     monkeypatch.setattr("gateway.storage.engine.sqlite_connection", noted)
     async with open_store(sqlite) as store:
         await begin_operations(store, "a")
-        rows = OperationRepository(store, Ledger(store), lambda *_: False)
+        rows = OperationRepository(store, ObjectStateStore(store), lambda *_: False)
         await rows.list_related_open(
             replace(build_operation("b"), idempotency="i", object_ids=("R-1",))
         )
@@ -341,7 +341,7 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
 
     async with open_store(sqlite) as store:
         await begin_operations(store, "b")
-        rows = OperationRepository(store, Ledger(store))
+        rows = OperationRepository(store, ObjectStateStore(store))
         event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
         assert len(await rows.list_rivals(build_operation("a"), build_write())) == 1
         await rows.find_operation("b")

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import bindparam, func, select
 
 from gateway.config.settings import State
-from gateway.storage import Ledger, Store, StoreUnavailable, Tenant, open_store
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.engine import parsed, sqlite_file
 from gateway.storage.statements import Rows, Statement, Steps, Transaction, put, rows_of
 from gateway.storage.tables import learned
@@ -147,13 +147,16 @@ async def test_one_of_several_concurrent_compare_and_sets_succeeds(state: State)
     async with open_store(state) as store, open_store(state) as other:
         first = CompareAndSet("batch", "B-1", {"phase": "started"}, {"phase": None})
         outcomes = await asyncio.gather(
-            *(Ledger(one).compare_and_set_all(ACME, [first]) for one in (store, other) * 4),
+            *(
+                ObjectStateStore(one).compare_and_set_all(ACME, [first])
+                for one in (store, other) * 4
+            ),
             return_exceptions=True,
         )
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Conflict"] * 7 + [
             "NoneType"
         ]
-        assert await Ledger(store).load(ACME, "batch", "B-1") == {"phase": "started"}
+        assert await ObjectStateStore(store).load(ACME, "batch", "B-1") == {"phase": "started"}
 
 
 async def test_transaction_of_cancelled_caller_is_committed(state: State) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 from gateway.config.settings import State
-from gateway.storage import Ledger, Store, Tenant, open_store
+from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.tables import remembered
 
 ACME = Tenant("acme", "live")
@@ -23,17 +23,17 @@ async def store(state: State) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def ledger(store: Store) -> Ledger:
-    return Ledger(store)
+def ledger(store: Store) -> ObjectStateStore:
+    return ObjectStateStore(store)
 
 
-async def test_unknown_object_has_no_facts(ledger: Ledger) -> None:
+async def test_unknown_object_has_no_facts(ledger: ObjectStateStore) -> None:
     assert await ledger.load(ACME, "recipient", "R-1") == {}
     assert await ledger.load_all(ACME, "recipient") == {}
     assert await ledger.load_capabilities("live") == {}
 
 
-async def test_facts_are_merged(ledger: Ledger) -> None:
+async def test_facts_are_merged(ledger: ObjectStateStore) -> None:
     await ledger.compare_and_set(
         ACME, "recipient", "R-1", {"word": "inactive", "holdup": {"limit": 5}}
     )
@@ -44,7 +44,9 @@ async def test_facts_are_merged(ledger: Ledger) -> None:
     }
 
 
-async def test_null_fact_is_deleted_and_last_one_deletes_row(ledger: Ledger, store: Store) -> None:
+async def test_null_fact_is_deleted_and_last_one_deletes_row(
+    ledger: ObjectStateStore, store: Store
+) -> None:
     await ledger.compare_and_set(ACME, "recipient", "R-1", {"a": 1, "b": 2})
     await ledger.compare_and_set(ACME, "recipient", "R-1", {"a": None})
     assert await ledger.load(ACME, "recipient", "R-1") == {"b": 2}
@@ -53,13 +55,13 @@ async def test_null_fact_is_deleted_and_last_one_deletes_row(ledger: Ledger, sto
         assert await connection.scalar(select(func.count()).select_from(remembered)) == 0
 
 
-async def test_false_zero_and_empty_are_facts(ledger: Ledger) -> None:
+async def test_false_zero_and_empty_are_facts(ledger: ObjectStateStore) -> None:
     facts = {"false": False, "zero": 0, "text": "", "list": [], "object": {}}
     await ledger.compare_and_set(ACME, "recipient", "R-1", facts)
     assert await ledger.load(ACME, "recipient", "R-1") == facts
 
 
-async def test_decimals_and_texts_round_trip(ledger: Ledger) -> None:
+async def test_decimals_and_texts_round_trip(ledger: ObjectStateStore) -> None:
     facts = {
         "amount": Decimal("1000000000000000.10"),
         "name": "Zoë \u0000 \U0001f600",
@@ -72,14 +74,14 @@ async def test_decimals_and_texts_round_trip(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("other", [Tenant("acme", "sandbox"), Tenant("bolt", "live")])
-async def test_facts_are_isolated_between_tenants(ledger: Ledger, other: Tenant) -> None:
+async def test_facts_are_isolated_between_tenants(ledger: ObjectStateStore, other: Tenant) -> None:
     await ledger.compare_and_set(ACME, "recipient", "R-1", {"mine": 1})
     await ledger.compare_and_set(other, "recipient", "R-1", {"theirs": 1})
     assert await ledger.load(ACME, "recipient", "R-1") == {"mine": 1}
     assert await ledger.load_all(other, "recipient") == {"R-1": {"theirs": 1}}
 
 
-async def test_objects_of_a_kind_are_loaded_by_id(ledger: Ledger) -> None:
+async def test_objects_of_a_kind_are_loaded_by_id(ledger: ObjectStateStore) -> None:
     for number in (1, 2):
         await ledger.compare_and_set(ACME, "recipient", f"R-{number}", {"n": number})
     await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 3})
@@ -87,7 +89,7 @@ async def test_objects_of_a_kind_are_loaded_by_id(ledger: Ledger) -> None:
 
 
 async def test_aliases_of_superseded_batches_are_loaded_separately(
-    ledger: Ledger,
+    ledger: ObjectStateStore,
 ) -> None:
     other = Tenant("acme", "sandbox")
     await ledger.compare_and_set(ACME, "alias", "B-1", {"abandoned": True})
@@ -103,9 +105,9 @@ async def test_aliases_of_superseded_batches_are_loaded_separately(
     assert [*await ledger.load_superseded(ACME)] == ["B-2"]
 
 
-async def test_concurrent_records_lose_nothing(ledger: Ledger, state: State) -> None:
+async def test_concurrent_records_lose_nothing(ledger: ObjectStateStore, state: State) -> None:
     async with open_store(state) as second:
-        ledgers = [ledger, Ledger(second)]
+        ledgers = [ledger, ObjectStateStore(second)]
         await asyncio.gather(
             *(
                 ledgers[number % 2].compare_and_set(
@@ -117,9 +119,11 @@ async def test_concurrent_records_lose_nothing(ledger: Ledger, state: State) -> 
     assert len(await ledger.load(ACME, "batch", "B-1")) == 40
 
 
-async def test_concurrent_delete_and_record_end_consistently(ledger: Ledger, state: State) -> None:
+async def test_concurrent_delete_and_record_end_consistently(
+    ledger: ObjectStateStore, state: State
+) -> None:
     async with open_store(state) as second:
-        other = Ledger(second)
+        other = ObjectStateStore(second)
         for number in range(15):
             await ledger.compare_and_set(ACME, "batch", "B-1", {"old": number})
             await asyncio.gather(
@@ -129,7 +133,9 @@ async def test_concurrent_delete_and_record_end_consistently(ledger: Ledger, sta
             assert await ledger.load(ACME, "batch", "B-1") == {"new": number}
 
 
-async def test_learned_capability_is_stored_with_time_and_replaced(ledger: Ledger) -> None:
+async def test_learned_capability_is_stored_with_time_and_replaced(
+    ledger: ObjectStateStore,
+) -> None:
     await ledger.save_capability("live", "signed_target", "path")
     await ledger.save_capability("live", "signed_target", "path-and-query")
     await ledger.save_capability("sandbox", "signed_target", None)

@@ -9,10 +9,15 @@ import pytest
 from sqlalchemy import text
 
 from gateway.config.settings import State
-from gateway.storage import Ledger, StoreUnavailable, Tenant, open_store
+from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant, open_store
 from gateway.storage import engine as engines
 from gateway.storage.engine import parsed, sqlite_file
-from gateway.storage.id_rows import Collision, current_ids, keep, load_legacy_ids
+from gateway.storage.id_rows import (
+    IdCollisionError,
+    load_current_ids,
+    load_legacy_ids,
+    save_legacy_ids,
+)
 
 ACME, OTHER = Tenant("acme", "live"), Tenant("other", "live")
 
@@ -21,22 +26,24 @@ ACME, OTHER = Tenant("acme", "live"), Tenant("other", "live")
 async def test_any_number_of_ids_is_resolved(state: State, count: int) -> None:
     names = {f"R-{number:016}": f"R-{number:022}" for number in range(count)}
     async with open_store(state) as store:
-        await keep(store, ACME, names)
-        assert await current_ids(store, ACME, [*names, "R-UNKNOWN"]) == names
+        await save_legacy_ids(store, ACME, names)
+        assert await load_current_ids(store, ACME, [*names, "R-UNKNOWN"]) == names
         spelled = {current: legacy for legacy, current in names.items()}
         assert await load_legacy_ids(store, ACME, [*spelled, "R-UNKNOWN"]) == spelled
-        assert await current_ids(store, OTHER, names) == {}
-        assert await current_ids(store, ACME, []) == {}
+        assert await load_current_ids(store, OTHER, names) == {}
+        assert await load_current_ids(store, ACME, []) == {}
 
 
 async def test_object_has_one_imported_id_and_at_most_one_alias(state: State) -> None:
     async with open_store(state) as store:
-        await keep(store, ACME, {"R-STANDIN": "R-REAL"})
+        await save_legacy_ids(store, ACME, {"R-STANDIN": "R-REAL"})
         for _ in range(2):
-            await keep(store, ACME, {"R-FIRST": "R-REAL"}, imported=True)
-        with pytest.raises(Collision, match="R-SECOND is of what was imported as R-FIRST already"):
-            await keep(store, ACME, {"R-SECOND": "R-REAL"}, imported=True)
-        await keep(store, OTHER, {"R-SECOND": "R-REAL"}, imported=True)
+            await save_legacy_ids(store, ACME, {"R-FIRST": "R-REAL"}, imported=True)
+        with pytest.raises(
+            IdCollisionError, match="R-SECOND is of what was imported as R-FIRST already"
+        ):
+            await save_legacy_ids(store, ACME, {"R-SECOND": "R-REAL"}, imported=True)
+        await save_legacy_ids(store, OTHER, {"R-SECOND": "R-REAL"}, imported=True)
         assert await load_legacy_ids(store, ACME, ["R-REAL"]) == {"R-REAL": "R-FIRST"}
         assert await load_legacy_ids(store, OTHER, ["R-REAL"]) == {"R-REAL": "R-SECOND"}
 
@@ -45,7 +52,7 @@ async def test_lookup_in_unusable_database_raises_store_unavailable(sqlite: Stat
     file = sqlite_file(parsed(sqlite.url))
     assert file is not None
     async with open_store(sqlite) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         assert await ledger.load(ACME, "recipient", "R-1") == {}
         file.write_bytes(b"no database " * 4096)
         with pytest.raises(StoreUnavailable, match="file is not a database"):
@@ -65,10 +72,10 @@ async def test_close_lookups_share_a_transaction(
 
     monkeypatch.setattr(engines, "sqlite_connection", traced)
     async with open_store(sqlite) as store:
-        await keep(store, ACME, {"R-1": "R-2"})
+        await save_legacy_ids(store, ACME, {"R-1": "R-2"})
         queries.clear()
         for _ in range(3):
-            assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+            assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
         assert [statement.split()[0] for statement in queries] == [
             "BEGIN",
             "SELECT",
@@ -88,12 +95,12 @@ async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
         connection.close()
 
     async with open_store(sqlite) as store:
-        await keep(store, ACME, {"R-1": "R-2"})
-        assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+        await save_legacy_ids(store, ACME, {"R-1": "R-2"})
+        assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
         await asyncio.to_thread(elsewhere)
-        assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-ELSEWHERE"}
-        await keep(store, ACME, {"R-3": "R-4"})
-        assert await current_ids(store, ACME, ["R-3"]) == {"R-3": "R-4"}
+        assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-ELSEWHERE"}
+        await save_legacy_ids(store, ACME, {"R-3": "R-4"})
+        assert await load_current_ids(store, ACME, ["R-3"]) == {"R-3": "R-4"}
 
 
 async def test_first_lookup_waits_for_another_process(sqlite: State) -> None:
@@ -101,11 +108,11 @@ async def test_first_lookup_waits_for_another_process(sqlite: State) -> None:
     file = sqlite_file(parsed(sqlite.url))
     assert file is not None
     async with open_store(sqlite) as store:
-        await keep(store, ACME, {"R-1": "R-2"})
-        assert await current_ids(store, ACME, []) == {}
+        await save_legacy_ids(store, ACME, {"R-1": "R-2"})
+        assert await load_current_ids(store, ACME, []) == {}
         with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
-            looking = asyncio.ensure_future(current_ids(store, ACME, ["R-1"]))
+            looking = asyncio.ensure_future(load_current_ids(store, ACME, ["R-1"]))
             await asyncio.sleep(0.1)
             other.execute("COMMIT")
         assert await looking == {"R-1": "R-2"}
@@ -114,9 +121,9 @@ async def test_first_lookup_waits_for_another_process(sqlite: State) -> None:
 async def test_prepared_statement_survives_table_change(postgres: State) -> None:
     """Another process may bring the tables up to date while this one runs."""
     async with open_store(postgres) as store:
-        await keep(store, ACME, {"R-1": "R-2"})
+        await save_legacy_ids(store, ACME, {"R-1": "R-2"})
         for kind in ("varchar(99)", "text"):
-            assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+            assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
             async with store.write() as connection:
                 await connection.execute(text(f"ALTER TABLE ids ALTER current_id TYPE {kind}"))
-        assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
+        assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}

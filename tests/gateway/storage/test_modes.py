@@ -6,13 +6,13 @@ import asyncio
 
 from gateway.config.settings import State
 from gateway.migration.modes import Modes, find_mode_group
-from gateway.storage import Ledger, Tenant, open_store
-from gateway.storage.alias_ids import Ids
+from gateway.storage import ObjectStateStore, Tenant, open_store
+from gateway.storage.alias_ids import AliasIds
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.mode_rows import GROUPS, list_switches, load_switch_count, set_mode
 from gateway.writes.batch_routing import BACKEND_KIND, LEGACY_MARK, BatchRouting
 from mappings import OPERATIONS, UNLISTED
-from tests.operator_commands import eventually
+from tests.operator_commands import wait_until_async
 
 ACME = Tenant("acme", "live")
 
@@ -51,7 +51,7 @@ async def test_gateway_sees_switches_of_another_process(state: State) -> None:
         async def heard() -> bool:
             return modes.has_switches(ACME)
 
-        await eventually(heard)
+        await wait_until_async(heard)
 
 
 def test_every_operation_is_in_a_group() -> None:
@@ -66,8 +66,8 @@ def test_every_operation_is_in_a_group() -> None:
 
 async def test_batch_routing_finds_service_of_a_batch(state: State) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
-        routing = BatchRouting(ledger, Ids(store, "all"))
+        ledger = ObjectStateStore(store)
+        routing = BatchRouting(ledger, AliasIds(store, "all"))
         assert await routing.find_backend(ACME, "B-1") is None
         facts = {"phase": "sent", "version": 1, "imported": 1}
         await ledger.compare_and_set(ACME, "batch", "B-1", facts)

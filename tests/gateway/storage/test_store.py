@@ -21,7 +21,7 @@ from sqlalchemy import Connection, delete, insert, make_url, select, text, updat
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from gateway.config.settings import State
-from gateway.storage import Ledger, Store, StoreUnavailable, Tenant, open_store
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.encryption import build_key_line
 from gateway.storage.key_file import add_key, create_key_file
 from gateway.storage.migrations import find_newest_revision
@@ -79,9 +79,9 @@ def test_latest_migration_is_found_by_file_name() -> None:
 
 async def test_reopening_changes_nothing(state: State) -> None:
     async with open_store(state) as store:
-        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
+        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
     async with open_store(state) as store:
-        assert await Ledger(store).load(ACME, "batch", "B-1") == {"n": 1}
+        assert await ObjectStateStore(store).load(ACME, "batch", "B-1") == {"n": 1}
 
 
 async def test_instances_started_together_create_tables_once(postgres: State) -> None:
@@ -119,17 +119,17 @@ async def test_migration_drops_unnamed_counts_of_signed_changes(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        await Ledger(store).compare_and_set(
+        await ObjectStateStore(store).compare_and_set(
             ACME, "signed", "B-1", {"count": 1, "at": "2026-11-01T00:00:00Z"}
         )
-        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
+        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
         async with store.write() as connection:
             for index in ("ix_journal_answered", "ix_writes_may_exist"):
                 await connection.execute(text(f"DROP INDEX {index}"))
             await connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
     async with open_store(state) as store:
-        assert await Ledger(store).load(ACME, "signed", "B-1") == {}
-        assert await Ledger(store).load(ACME, "batch", "B-1") == {"n": 1}
+        assert await ObjectStateStore(store).load(ACME, "signed", "B-1") == {}
+        assert await ObjectStateStore(store).load(ACME, "batch", "B-1") == {"n": 1}
 
 
 async def test_foreign_tables_are_refused_and_nothing_is_created(
@@ -158,7 +158,7 @@ async def test_sqlite_journal_exists_only_while_database_is_open(
 ) -> None:
     journal = Path(f"{sqlite_path_of(sqlite)}-journal")
     async with open_store(sqlite) as store:
-        await Ledger(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
+        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
         assert journal.exists()
     assert not journal.exists()
 
@@ -215,7 +215,7 @@ async def test_cancelled_write_leaves_store_usable(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         for number in range(30):
             writing = [
                 asyncio.create_task(ledger.compare_and_set(ACME, "batch", "B-1", {f"fact {n}": n}))
@@ -380,7 +380,7 @@ async def test_missing_database_is_reported(postgres: State) -> None:
 
 async def test_lost_database_is_unavailable_and_recovers(postgres: State, database: str) -> None:
     async with open_store(postgres) as store:
-        ledger = Ledger(store)
+        ledger = ObjectStateStore(store)
         await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 1})
         with pytest.raises(StoreUnavailable):
             async with store.write() as connection:
@@ -403,7 +403,7 @@ async def test_terminated_server_session_is_unavailable_and_recovers(
     async with open_tcp_proxy(where.host or "127.0.0.1", where.port or 5432) as between:
         url = where.set(host="127.0.0.1", port=between.port).render_as_string(hide_password=False)
         async with open_store(postgres.model_copy(update={"url": url})) as store:
-            ledger = Ledger(store)
+            ledger = ObjectStateStore(store)
 
             async def reads() -> None:
                 assert await ledger.load(ACME, "batch", "B-1") == {"n": 1}
@@ -441,10 +441,10 @@ async def test_file_locked_by_another_process_is_unavailable(sqlite: State) -> N
         try:
             other.execute("BEGIN EXCLUSIVE")
             with pytest.raises(StoreUnavailable, match="locked"):
-                await Ledger(store).save_capability("live", "x", 1)
+                await ObjectStateStore(store).save_capability("live", "x", 1)
         finally:
             other.close()
-        await Ledger(store).save_capability("live", "x", 1)
+        await ObjectStateStore(store).save_capability("live", "x", 1)
 
 
 async def test_second_gateway_on_one_sqlite_file_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from gateway.simulator import Fault, Service, Switches
+from gateway.simulator import Fault, Service, ServiceOptions
 from gateway.upstream.capability_cache import CapabilityCache
 from gateway.upstream.optional_endpoints import (
     MAX_MISSING_SECONDS,
@@ -20,8 +20,14 @@ from mappings.effects import Call
 from mappings.errors import NOT_FOUND
 from mappings.failures import NoSuchOperation, Refused, Unknown, Unreachable
 from mappings.outcome_rules import build_edited_batch_rule
-from tests.operator_commands import post
-from tests.payouts import done, make_batch, make_recipient, open_town, payment_ids
+from tests.operator_commands import open_operated_gateway
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
 
 BATCH, PAYMENT = "B-1", "P-1"
 EDIT_CALL = Call(
@@ -214,10 +220,10 @@ async def test_known_list_is_replaced_only_after_operator_finds_it_absent() -> N
 async def test_invisible_payment_is_not_reported_as_deleted(
     tmp_path: Path,
 ) -> None:
-    service = Service(options=Switches(inferred=False), seed=1)
-    async with open_town(tmp_path, service) as (gateway, _):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00", "6.00")
-        first, second = await payment_ids(gateway, batch)
+    service = Service(options=ServiceOptions(inferred=False), seed=1)
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00", "6.00")
+        first, second = await load_payment_ids(gateway, batch)
         summary = ("GET", "/v1/batch/*/summary")
         service.faults += [Fault(*summary), Fault(*summary, status=503)]
         response = await gateway.request("DELETE", f"/v1/batches/{batch}/payments/{first}")
@@ -225,9 +231,9 @@ async def test_invisible_payment_is_not_reported_as_deleted(
             500,
             "internal_server_error",
         )
-        assert await payment_ids(gateway, batch) == [first, second]
-        await done(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
-        assert await payment_ids(gateway, batch) == [second]
+        assert await load_payment_ids(gateway, batch) == [first, second]
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
+        assert await load_payment_ids(gateway, batch) == [second]
 
 
 async def test_successful_second_attempt_is_the_answer() -> None:
@@ -316,10 +322,10 @@ BRIEF_FAULTS = {
 async def test_brief_service_trouble_does_not_replace_the_batch(
     faults: list[Fault], tmp_path: Path
 ) -> None:
-    async with post(tmp_path) as operated:
+    async with open_operated_gateway(tmp_path) as operated:
         gateway, service = operated.gateway, operated.service
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        (payment,) = await payment_ids(gateway, batch)
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
         path, body = f"/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
         service.faults += [
             Fault(fault.method, fault.path, fault.status, times=fault.times) for fault in faults
@@ -330,19 +336,24 @@ async def test_brief_service_trouble_does_not_replace_the_batch(
         assert is_in_doubt == any(fault.status == 500 for fault in faults), "a 5xx proves nothing"
         if is_in_doubt:
             await operated.age_sent_writes()
-        await done(gateway, "PATCH", path, body)
-        await done(gateway, "POST", f"/batches/{batch}/start-processing")
+        await request_successfully(gateway, "PATCH", path, body)
+        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert service.created_counts["batch"] == 1, "it was not created a second time"
 
 
 @pytest.mark.parametrize("mode", ["use", "avoid"])
 async def test_setting_selects_the_call(mode: str, tmp_path: Path) -> None:
-    service = Service(seed=1, options=Switches(inferred=mode == "use"))
+    service = Service(seed=1, options=ServiceOptions(inferred=mode == "use"))
     upstream = {"inferred_operations": mode}
-    async with open_town(tmp_path, service, upstream=upstream) as (gateway, _simulator):
-        batch = await make_batch(gateway, await make_recipient(gateway), "5.00")
-        (payment,) = await payment_ids(gateway, batch)
-        await done(gateway, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"})
+    async with open_gateway_and_service(tmp_path, service, upstream=upstream) as (
+        gateway,
+        _simulator,
+    ):
+        batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
+        (payment,) = await load_payment_ids(gateway, batch)
+        await request_successfully(
+            gateway, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"}
+        )
         assert len(service.list_requests("PATCH", "/v1/batches/*/payments/*")) == (mode == "use")
-        shown = await done(gateway, "GET", f"/batches/{batch}/payments/{payment}")
+        shown = await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{payment}")
         assert shown["payment"]["memo"] == "changed"

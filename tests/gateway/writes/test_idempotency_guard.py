@@ -12,8 +12,8 @@ import pytest
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
 from gateway.http.responses import LegacyResponse
-from gateway.simulator import Service, start
-from gateway.storage import Ledger, Store
+from gateway.simulator import Service, start_simulator
+from gateway.storage import ObjectStateStore, Store
 from gateway.storage.operations import ANSWERED, DONE, OperationRecord, OperationRepository
 from gateway.writes.executor import Caller
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
@@ -22,7 +22,7 @@ from mappings import OPERATIONS
 from mappings.effects import Answer, Request
 from mappings.failures import Failure, Unknown
 from tests.assembly import open_gateway_parts
-from tests.running_gateway import ENVIRONMENT, KEY, settings_for
+from tests.running_gateway import ENVIRONMENT, KEY, build_settings
 
 CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
 RECIPIENT_BODY = {
@@ -36,7 +36,7 @@ RECIPIENT_BODY = {
 class DelayedOperationRepository(OperationRepository):
     """Returns stale rows: it reads first, and returns only after deliveries are recorded."""
 
-    def __init__(self, store: Store, ledger: Ledger, journal: Journal) -> None:
+    def __init__(self, store: Store, ledger: ObjectStateStore, journal: Journal) -> None:
         super().__init__(store, ledger)
         self._journal = journal
         self.before_answer: Callable[[], Awaitable[None]] | None = None
@@ -88,9 +88,9 @@ async def raise_failure(failure: Failure) -> LegacyResponse:
 @pytest.fixture
 async def harness(tmp_path: Path) -> AsyncIterator[IdempotencyHarness]:
     service = Service(seed=1)
-    simulator = await start(service=service)
+    simulator = await start_simulator(service=service)
     async with open_gateway_parts(
-        settings_for(tmp_path, simulator.url), DelayedOperationRepository
+        build_settings(tmp_path, simulator.url), DelayedOperationRepository
     ) as parts:
         assert isinstance(parts.journal.operations, DelayedOperationRepository)
         yield IdempotencyHarness(parts.guard, service, parts.journal.operations, parts.journal)

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from gateway.http.request_ids import generate_id
-from gateway.storage import Ledger, Store, StoreUnavailable, open_store
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.storage.operations import CONFIRMED, SENT, OwnershipLostError
 from gateway.upstream.clock import ServiceClock
 from gateway.writes.journal import Journal, OperationExecution
 from mappings import OPERATIONS
 from mappings.effects import Call, CompareAndSet, Confirmed, Request
 from mappings.failures import Conflict, Unknown
-from tests.running_gateway import settings_for
+from tests.running_gateway import build_settings
 from tests.simulation.assembly import API_KEY
 from tests.state import create_database
 from tests.test_database_faults import move_database
@@ -32,18 +32,18 @@ CONFIRMED_CREATE = Confirmed({"recipient": {"id": "R-1"}}, object_id="R-1")
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    settings = settings_for(tmp_path, "http://127.0.0.1:1")
+    settings = build_settings(tmp_path, "http://127.0.0.1:1")
     async with open_store(create_database(settings.state)) as store:
         yield store
 
 
 @pytest.fixture
-def ledger(store: Store) -> Ledger:
-    return Ledger(store)
+def ledger(store: Store) -> ObjectStateStore:
+    return ObjectStateStore(store)
 
 
 @pytest.fixture
-def journal(store: Store, ledger: Ledger) -> Journal:
+def journal(store: Store, ledger: ObjectStateStore) -> Journal:
     return Journal(store, ledger, ServiceClock())
 
 
@@ -100,7 +100,7 @@ STATUS_RECORD = CompareAndSet("recipient", "R-1", {"status": "inactive"})
 
 
 async def test_object_state_of_a_write_is_committed_with_next_step(
-    journal: Journal, ledger: Ledger
+    journal: Journal, ledger: ObjectStateStore
 ) -> None:
     course = await send_create(journal)
     course.record_response(CALL, CONFIRMED_CREATE.body)
@@ -129,7 +129,7 @@ class MachineClocks:
     ],
 )
 async def test_paused_instance_must_renew_its_fence(
-    store: Store, ledger: Ledger, wall: float, monotonic: float
+    store: Store, ledger: ObjectStateStore, wall: float, monotonic: float
 ) -> None:
     hands = MachineClocks()
     clock = ServiceClock(lambda: hands.wall, lambda: hands.monotonic)
@@ -147,7 +147,7 @@ async def test_paused_instance_must_renew_its_fence(
 
 
 async def test_guarding_record_is_committed_before_the_write(
-    journal: Journal, ledger: Ledger
+    journal: Journal, ledger: ObjectStateStore
 ) -> None:
     course = await send_create(journal)
     course.record_response(CALL, CONFIRMED_CREATE.body)
@@ -165,7 +165,7 @@ async def test_guarding_record_is_committed_before_the_write(
 
 
 async def test_object_state_is_recorded_on_replay(
-    journal: Journal, ledger: Ledger, tmp_path: Path
+    journal: Journal, ledger: ObjectStateStore, tmp_path: Path
 ) -> None:
     """The write was answered, but the answer and the object state could not be stored."""
     course = await send_create(journal)

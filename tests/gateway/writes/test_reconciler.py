@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage import Ledger, Store, StoreUnavailable
+from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operations import OperationRecord, OperationRepository
 from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.reconciler import WriteReconciler
@@ -17,9 +17,9 @@ from mappings import OPERATIONS
 from mappings.effects import Call, Request
 from tests.assembly import open_gateway_parts
 from tests.processes import find_free_port
-from tests.running_gateway import settings_for
+from tests.running_gateway import build_settings
 from tests.simulation.assembly import API_KEY
-from tests.sockets import until
+from tests.sockets import wait_until
 
 CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
 CALL = Call(
@@ -30,7 +30,7 @@ CALL = Call(
 class DelayedOperationRepository(OperationRepository):
     """Lists open operations only when the test allows it."""
 
-    def __init__(self, store: Store, ledger: Ledger, _journal: Journal) -> None:
+    def __init__(self, store: Store, ledger: ObjectStateStore, _journal: Journal) -> None:
         super().__init__(store, ledger)
         self.was_requested, self.may_continue = asyncio.Event(), asyncio.Event()
 
@@ -52,7 +52,7 @@ async def test_sweep_running_at_shutdown_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would continue on a state that is being closed."""
-    settings = settings_for(tmp_path, f"http://127.0.0.1:{find_free_port()}")
+    settings = build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
     async with open_gateway_parts(settings, DelayedOperationRepository) as parts:
         course = build_execution(parts.journal)
         await course.save_write(CALL)
@@ -72,7 +72,7 @@ async def test_write_that_failed_to_record_during_sweep_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweep has not read this operation, because it began later."""
-    settings = settings_for(tmp_path, f"http://127.0.0.1:{find_free_port()}")
+    settings = build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
     async with open_gateway_parts(settings, DelayedOperationRepository) as parts:
         course = build_execution(parts.journal)
         await course.save_write(CALL)
@@ -93,7 +93,7 @@ async def test_write_that_failed_to_record_during_sweep_is_kept(
 class FailingOperationRepository(OperationRepository):
     """Fails once to record a delivered answer, and succeeds after that."""
 
-    def __init__(self, store: Store, ledger: Ledger, _journal: Journal) -> None:
+    def __init__(self, store: Store, ledger: ObjectStateStore, _journal: Journal) -> None:
         super().__init__(store, ledger)
         self.next_error: Exception | None = None
 
@@ -114,7 +114,7 @@ async def test_delivery_that_failed_to_record_is_retried(
 ) -> None:
     """Until then another process takes the next identical request for a retry."""
     monkeypatch.setattr("gateway.writes.reconciler.SWEEP_SECONDS", 0.01)
-    settings = settings_for(tmp_path, f"http://127.0.0.1:{find_free_port()}")
+    settings = build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
     async with open_gateway_parts(settings, FailingOperationRepository) as parts:
         course = build_execution(parts.journal)
         await course.save_start()
@@ -125,7 +125,7 @@ async def test_delivery_that_failed_to_record_is_retried(
         async with parts.settling:
             rows.next_error = error
             parts.journal.record_delivery(course.operation_record)
-            await until(lambda: not parts.journal.delivered_ids)
+            await wait_until(lambda: not parts.journal.delivered_ids)
         assert rows.next_error is None
 
 

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from gateway.admission.limits.in_redis import RedisRateLimiter
 from gateway.admission.limits.redis_connection import MAX_POLLS, POLL_SECONDS
-from tests.running_gateway import open_house
-from tests.sockets import until
+from tests.running_gateway import open_gateway
+from tests.sockets import wait_until
 from tests.tcp_proxy import TcpProxy
 
 LimiterFactory = Callable[..., RedisRateLimiter]
@@ -32,7 +32,7 @@ async def count_admitted(
 
 
 async def wait_for_reconnect(limits: RedisRateLimiter) -> None:
-    await until(lambda: limits._connection is not None)
+    await wait_until(lambda: limits._connection is not None)
 
 
 async def test_each_process_admits_its_share_during_outage(
@@ -172,7 +172,7 @@ async def test_running_gateway_serves_requests_without_redis_and_is_not_ready(
     redis_proxy: TcpProxy,
     tmp_path: Path,
 ) -> None:
-    async with open_house(
+    async with open_gateway(
         tmp_path, "http://127.0.0.1:9", limits={"url": proxied_redis_url}
     ) as gateway:
 

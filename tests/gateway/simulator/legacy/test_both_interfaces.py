@@ -2,7 +2,7 @@
 
 import re
 
-from gateway.simulator import Switches
+from gateway.simulator import ServiceOptions
 
 
 async def test_recipient_created_by_current_interface_is_visible_to_legacy(
@@ -78,7 +78,7 @@ async def test_answer_uses_the_id_of_the_request(legacy, payee):
 
 
 async def test_short_ids_are_equal_on_both_interfaces(connect_legacy, wallet_payout):
-    legacy = await connect_legacy(options=Switches(batch_id_length=16, payment_id_length=9))
+    legacy = await connect_legacy(options=ServiceOptions(batch_id_length=16, payment_id_length=9))
     payee = await legacy.create_recipient(payout=wallet_payout)
     batch = await legacy.create_batch(legacy.build_payment(payee))
     summary = await legacy.client.read_summary(batch)
@@ -88,7 +88,7 @@ async def test_short_ids_are_equal_on_both_interfaces(connect_legacy, wallet_pay
 
 
 async def test_long_recipient_ids_are_shortened_everywhere(connect_legacy, wallet_payout):
-    legacy = await connect_legacy(options=Switches(recipient_id_length=22))
+    legacy = await connect_legacy(options=ServiceOptions(recipient_id_length=22))
     legacy.service.seed_recipients(1, 5)
     payee = await legacy.create_recipient(payout=wallet_payout)
     assert re.fullmatch(r"R-[A-Z0-9]{16}", payee["id"])

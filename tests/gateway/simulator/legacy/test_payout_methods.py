@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.simulator import Switches
+from gateway.simulator import ServiceOptions
 
 USD = {"code": "USD", "name": "US Dollar"}
 EUR = {"code": "EUR", "name": "Euro"}
@@ -351,7 +351,7 @@ async def test_primary_or_last_of_several_accounts_is_shown(legacy, payee, us_ba
 
 
 async def test_iban_suffices_if_current_interface_requires_more(connect_legacy, german_payout):
-    legacy = await connect_legacy(options=Switches(account_number_with_iban="required"))
+    legacy = await connect_legacy(options=ServiceOptions(account_number_with_iban="required"))
     german_payout["accounts"]["bank"]["iban"] = "DE89 3704 0044 0532 0130 47"[:-2] + "00"
     recipient = await legacy.create_recipient(payout=german_payout)
     account = recipient["payout"]["accounts"]["bank"]
