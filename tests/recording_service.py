@@ -71,7 +71,7 @@ class ReceivedRequest:
 class PlannedFault:
     """What is done to the next ``times`` requests of a method and path that hold a text.
 
-    ``how`` is a name of HOW, or ``late``: it lies about for ``seconds``, or until it is ``due``, and
+    ``behaviour`` is a name of HOW, or ``late``: it lies about for ``seconds``, or until it is ``due``, and
     is executed then. A ``parked`` one is executed at once, and answered when it is ``due``.
     """
 
@@ -83,7 +83,7 @@ class PlannedFault:
     seconds: float = 0
     times: int = 1
     skips: int = 0
-    remaining: asyncio.Event | None = None
+    due: asyncio.Event | None = None
 
     def matches(self, request: ReceivedRequest) -> bool:
         return (
@@ -278,10 +278,10 @@ class RecordingService:
         await BEHAVIOURS[misdeed.behaviour](answer, misdeed, writer)
 
     async def _execute_late(self, request: ReceivedRequest, misdeed: PlannedFault) -> None:
-        if misdeed.remaining is None:
+        if misdeed.due is None:
             await asyncio.sleep(misdeed.seconds)
         else:
-            await misdeed.remaining.wait()
+            await misdeed.due.wait()
         await self._execute(request)
 
     async def _execute(self, request: ReceivedRequest) -> ServiceResponse:
@@ -337,8 +337,8 @@ async def _respond_slowly(
 async def _respond_late(
     answer: ServiceResponse, misdeed: PlannedFault, writer: asyncio.StreamWriter
 ) -> None:
-    assert misdeed.remaining is not None
-    await misdeed.remaining.wait()
+    assert misdeed.due is not None
+    await misdeed.due.wait()
     writer.write(answer.encode())
 
 

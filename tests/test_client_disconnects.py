@@ -63,7 +63,7 @@ async def test_batch_is_not_started_if_the_client_disconnects_during_key_lookup(
 async def test_write_is_not_forwarded_if_the_client_disconnects_first(
     tmp_path: Path, waits: str
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         recipient = await create_recipient(setup.gateway)
         asked = build_request(

@@ -69,7 +69,7 @@ class ImportedBatch:
 
 @asynccontextmanager
 async def open_imported_batch(folder: Path) -> AsyncIterator[ImportedBatch]:
-    async with open_gateway_between(folder, apart=False) as setup:
+    async with open_gateway_between(folder, has_two_services=False) as setup:
         other = ServiceCredentials("SECONDACCESSKEY", "second-secret-key", api_key=KEY["api_key"])
         setup.legacy.merchants.credentials[other.access_key] = other
         made = await populate_legacy_service(setup)

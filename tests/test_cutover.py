@@ -241,7 +241,7 @@ async def test_dry_run_reports_the_same_counts_as_the_import(tmp_path: Path) -> 
 
 
 async def test_import_keeps_changes_made_through_the_gateway(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=False, inferred=False) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=False, inferred=False) as setup:
         made = await populate_legacy_service(setup)
         await run_import(setup, code=1)
         await request_successfully(
@@ -436,7 +436,7 @@ async def test_legacy_batch_stays_at_legacy_by_its_current_id(tmp_path: Path) ->
 async def test_deleted_legacy_batch_is_no_longer_bound(
     tmp_path: Path,
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         payee = await create_recipient(setup.gateway)
         one, two, three, four = [await create_batch(setup.gateway, payee, "1.00") for _ in range(4)]
@@ -455,7 +455,7 @@ async def test_deleted_legacy_batch_is_no_longer_bound(
 async def test_batch_unknown_to_the_legacy_service_is_not_bound(
     tmp_path: Path,
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await create_recipient(setup.gateway)
         (payee,) = setup.current.find_or_create_tenant().recipients
         payment = {"recipient": {"id": payee}, "amount": "1.00", "currency": "USD"}

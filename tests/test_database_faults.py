@@ -137,7 +137,7 @@ async def test_write_executed_during_a_database_fault_is_not_sent_again(
 async def test_full_disk_is_reported_by_readiness_without_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
+    monkeypatch.setattr("gateway.operator.metrics_page.MAX_AGE_SECONDS", 0)
     simulator = await start_simulator(service=Service(seed=1))
     async with open_gateway(tmp_path, simulator.url, lease_seconds=0.8) as gateway:
 
@@ -206,7 +206,7 @@ async def _create_batch_at_legacy(
 async def test_legacy_batch_created_during_a_database_fault_stays_at_legacy(
     tmp_path: Path,
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True, seconds=20) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True, seconds=20) as setup:
         body, asking = await _create_batch_at_legacy(setup)
         async with lock_database(tmp_path / "gateway.db"):
             made = await asking
@@ -231,7 +231,7 @@ async def test_legacy_batch_created_during_a_database_fault_stays_at_legacy(
 async def test_legacy_write_in_doubt_during_a_database_fault_is_listed(
     tmp_path: Path,
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True, seconds=20) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True, seconds=20) as setup:
         _, asking = await _create_batch_at_legacy(setup, status=502, executes=True)
         async with lock_database(tmp_path / "gateway.db"):
             assert (await asking).status == 500

@@ -68,7 +68,7 @@ KNOWN_LABEL_VALUES = {
 @pytest.fixture(autouse=True)
 def read_gauges_for_every_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes every scrape read the gauges from the database."""
-    monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
+    monkeypatch.setattr("gateway.operator.metrics_page.MAX_AGE_SECONDS", 0)
 
 
 async def scrape_gateway(gateway: GatewayUnderTest) -> Scrape:
@@ -128,7 +128,7 @@ async def test_locally_answered_request_counts_no_upstream_call(setup: OperatedG
 
 
 async def test_legacy_service_calls_are_counted_separately(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True, seconds=0.5) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True, seconds=0.5) as setup:
         await setup.set_mode("forward")
         before = await scrape_gateway(setup.gateway)
         of_it = {"environment": "sandbox", "operation": "read_recipient"}

@@ -51,7 +51,7 @@ def read_log_lines(folder: Path, operation: str) -> list[str]:
 
 
 async def test_requests_are_translated_by_default(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await create_recipient(setup.gateway)
         assert setup.count_legacy_calls() == 0
         report = await setup.run_json_command("modes", "list")
@@ -59,7 +59,7 @@ async def test_requests_are_translated_by_default(tmp_path: Path) -> None:
 
 
 async def test_key_is_switched_and_back_while_the_gateway_runs(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         translated = await create_recipient(setup.gateway)
         await setup.set_mode("forward")
         assert (await setup.gateway.request("GET", f"/v1/recipients/{translated}")).status == 404
@@ -71,7 +71,7 @@ async def test_key_is_switched_and_back_while_the_gateway_runs(tmp_path: Path) -
 
 
 async def test_switching_a_group_leaves_the_others(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward", "balances")
         before, current = setup.count_legacy_calls(), setup.count_current_calls()
         await request_successfully(setup.gateway, "GET", "/recipients")
@@ -83,7 +83,7 @@ async def test_switching_a_group_leaves_the_others(tmp_path: Path) -> None:
 
 
 async def test_switching_a_key_leaves_the_others(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         before = setup.count_legacy_calls()
         await request_successfully(
@@ -95,7 +95,7 @@ async def test_switching_a_key_leaves_the_others(tmp_path: Path) -> None:
 async def test_renamed_key_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The gateway must see the new name before it loads the modes again.
     monkeypatch.setattr("gateway.migration.modes.EVERY_SECONDS", 4)
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         await setup.gateway.import_key(api_key=API_KEY, name="store")
         last = setup.count_legacy_calls()
@@ -113,7 +113,7 @@ async def test_renamed_key_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_switching_a_merchant_switches_all_its_keys(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward", "balances")
         output = await setup.run_command("modes", "set", "--merchant", "demo", "translate", "--yes")
         assert f"replaces the mode of these keys: {KEY_NAME}" in output
@@ -133,7 +133,7 @@ async def test_switching_a_merchant_switches_all_its_keys(tmp_path: Path) -> Non
 async def test_geography_is_forwarded_with_a_switched_key_only(
     tmp_path: Path,
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward", "balances")
         await setup.run_command(
             "modes", "set", "--key", KEY_NAME, "--group", "geography", "forward", "--yes"
@@ -253,7 +253,7 @@ async def test_unexpectedly_compressed_answer_is_read(tmp_path: Path) -> None:
 
 
 async def test_forwarded_request_is_counted_and_logged(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         await create_recipient(setup.gateway)
         (line,) = read_log_lines(tmp_path, "create_recipient")
@@ -274,7 +274,7 @@ async def test_forwarded_request_is_counted_and_logged(tmp_path: Path) -> None:
 
 async def test_rate_limit_applies_to_forwarded_requests(tmp_path: Path) -> None:
     sections = {"limits": {"requests_per_hour": 5}}
-    async with open_gateway_between(tmp_path, apart=True, sections=sections) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True, sections=sections) as setup:
         await setup.run_command("modes", "set", "--key", KEY_NAME, "forward", "--yes")
         statuses = [(await setup.gateway.request("GET", "/v1/recipients")).status for _ in range(7)]
         assert statuses == [200] * 5 + [429] * 2
@@ -327,7 +327,7 @@ async def create_legacy_batch(setup: GatewayBetween) -> str:
 
 
 async def test_forwarded_batch_stays_at_the_legacy_service(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         batch = await create_legacy_batch(setup)
         await setup.set_mode("translate")
@@ -360,7 +360,7 @@ async def test_recipient_write_does_not_bind_a_batch(tmp_path: Path) -> None:
 
 
 async def test_translated_batch_stays_at_the_current_service(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         recipient = await create_recipient(setup.gateway)
         batch = await create_batch(setup.gateway, recipient, "10.00")
         await setup.set_mode("forward")
@@ -378,7 +378,7 @@ async def test_translated_batch_stays_at_the_current_service(tmp_path: Path) -> 
 
 async def test_unknown_batch_follows_its_key_until_its_first_write(tmp_path: Path) -> None:
     """From its first write on, the batch stays at that service."""
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         recipient = await create_at_legacy(setup, "/v1/recipients", {**RECIPIENT_BODY})
         body = build_batch_body(recipient, "1.00")
         made = (await setup.request_legacy("POST", "/v1/batches", body)).body["batch"]["id"]
@@ -399,7 +399,7 @@ async def create_at_legacy(setup: GatewayBetween, path: str, body: Any) -> str:
 
 
 async def test_batches_of_both_services_are_not_deleted_together(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         recipient = await create_recipient(setup.gateway)
         current_batch = await create_batch(setup.gateway, recipient, "10.00")
         await setup.set_mode("forward")
@@ -414,7 +414,7 @@ async def test_batches_of_both_services_are_not_deleted_together(tmp_path: Path)
 
 
 async def test_payment_is_found_at_either_service(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         payments = []
         for mode in ("translate", "forward"):
             await setup.set_mode(mode)
@@ -435,7 +435,7 @@ async def test_payment_is_found_at_either_service(tmp_path: Path) -> None:
 
 
 async def test_forwarded_write_in_doubt_is_never_sent_again(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         recipient = await create_recipient(setup.gateway)
         body = build_batch_body(recipient, "10.00")
@@ -455,7 +455,7 @@ async def test_forwarded_write_in_doubt_is_never_sent_again(tmp_path: Path) -> N
 async def test_forwarded_write_after_one_in_doubt_is_refused(
     tmp_path: Path,
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         batch = await create_batch(setup.gateway, await create_recipient(setup.gateway), "10.00")
         setup.add_legacy_fault("POST", "/v1/batches/*/start-processing", close="after")
@@ -468,7 +468,7 @@ async def test_forwarded_write_after_one_in_doubt_is_refused(
 
 
 async def test_operator_settles_a_forwarded_write(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         recipient = await create_recipient(setup.gateway)
         body = build_batch_body(recipient, "10.00")
@@ -494,7 +494,7 @@ async def test_operator_settles_a_forwarded_write(tmp_path: Path) -> None:
 
 
 async def test_write_settled_as_not_happened_may_be_sent_again(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         recipient = await create_recipient(setup.gateway)
         path = f"/v1/recipients/{recipient}/payout-methods"
@@ -525,7 +525,7 @@ async def test_write_settled_as_not_happened_may_be_sent_again(tmp_path: Path) -
 
 
 async def test_write_settled_as_not_happened_does_not_bind_the_batch(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         path = "/v1/batches/B-1234567890123456/start-processing"
         setup.add_legacy_fault("POST", path, close="before")
@@ -547,7 +547,7 @@ async def age_sent_writes(setup: GatewayBetween) -> None:
 
 
 async def test_retry_of_a_translated_write_is_not_forwarded(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         recipient = await create_recipient(setup.gateway)
         body = build_batch_body(recipient, "10.00")
         setup.current.faults.append(Fault("POST", "/v1/batches", close="after"))
@@ -584,7 +584,7 @@ async def test_unsent_forwarded_write_may_be_sent_again(
 
 
 async def test_freeze_applies_to_forwarded_writes(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         await setup.run_command("freeze", "--all")
         response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
@@ -602,7 +602,7 @@ async def test_freeze_applies_to_forwarded_writes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [502, 524])
 async def test_proxy_error_leaves_a_write_in_doubt(status: int, tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         setup.add_legacy_fault("POST", "/v1/recipients", status=status, body=b"<html>")
         response = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)
@@ -627,7 +627,7 @@ async def test_proxy_error_leaves_a_write_in_doubt(status: int, tmp_path: Path) 
 async def test_legacy_response_to_a_write_is_passed_on(
     status: int, body: bytes, tmp_path: Path
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         setup.add_legacy_fault("POST", "/v1/batches", status=status, body=body)
         async with setup.gateway.session.post(
@@ -645,7 +645,7 @@ async def test_legacy_response_to_a_write_is_passed_on(
 async def test_delete_may_be_answered_without_content(
     status: int, body: bytes, tmp_path: Path
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         path = f"/v1/recipients/{await create_recipient(setup.gateway)}"
         setup.add_legacy_fault("DELETE", path, status=status, body=body, executes=True)
@@ -657,7 +657,7 @@ async def test_delete_may_be_answered_without_content(
 
 
 async def test_disconnected_client_gets_the_first_answer_on_retry(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         recipient = await create_recipient(setup.gateway)
         body = build_batch_body(recipient, "10.00")
@@ -683,7 +683,7 @@ async def test_disconnected_client_gets_the_first_answer_on_retry(tmp_path: Path
 
 
 async def test_idempotency_key_holds_at_both_services(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         named = {"Idempotency-Key": "payday"}
         first = await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=named)
@@ -708,7 +708,7 @@ async def test_idempotency_key_holds_at_both_services(tmp_path: Path) -> None:
 async def test_idempotency_key_is_released_after_a_retryable_refusal(
     status: int, tmp_path: Path
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         refusal = b'{"ok":false,"errors":[{"code":"rate_limit_exceeded","message":"Slow down."}]}'
         setup.add_legacy_fault("POST", "/v1/recipients", status=status, body=refusal)
@@ -726,7 +726,7 @@ async def test_idempotency_key_is_released_after_a_retryable_refusal(
 
 
 async def test_forwarded_content_is_not_logged_or_stored_in_plain_text(tmp_path: Path) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         assert (await setup.gateway.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
         setup.add_legacy_fault("POST", "/v1/recipients", close="after")
@@ -744,7 +744,7 @@ async def test_legacy_service_has_its_own_circuit_breaker(
     tmp_path: Path,
 ) -> None:
     sections = {"upstream": {"timeout_seconds": 10, "breaker_failures": 1}}
-    async with open_gateway_between(tmp_path, apart=True, sections=sections) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True, sections=sections) as setup:
         await setup.set_mode("forward")
         setup.add_legacy_fault("GET", "/v1/profile/balances", close="after")
         assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 500
@@ -762,7 +762,7 @@ async def test_write_abandoned_while_waiting_for_a_connection_is_not_sent(
 ) -> None:
     """After a long pause of its process, an operator may have settled the write as not sent."""
     sections = {"upstream": {"connections": 1, "timeout_seconds": 5}, "lease_seconds": 0.4}
-    async with open_gateway_between(tmp_path, apart=True, sections=sections) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True, sections=sections) as setup:
         await setup.set_mode("forward")
         recipient = await create_recipient(setup.gateway)
         setup.add_legacy_fault("POST", "/v1/batches", answer_delay=2)

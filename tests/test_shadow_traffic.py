@@ -93,7 +93,7 @@ async def test_current_service_answers_and_legacy_service_is_compared(
 
 async def test_legacy_service_answers_if_configured(tmp_path: Path) -> None:
     sections = {"comparing": {"answers": "legacy"}}
-    async with open_comparing_gateway(tmp_path, apart=True, sections=sections) as setup:
+    async with open_comparing_gateway(tmp_path, has_two_services=True, sections=sections) as setup:
         assert Comparing().answers == "legacy"
         await start_comparing(setup)
         created = await create_recipient(setup.house)
@@ -228,7 +228,7 @@ async def test_failure_of_the_compared_service_is_no_difference(tmp_path: Path) 
 
 
 async def test_writes_and_batches_of_one_service_are_not_compared(tmp_path: Path) -> None:
-    async with open_comparing_gateway(tmp_path, apart=True) as setup:
+    async with open_comparing_gateway(tmp_path, has_two_services=True) as setup:
         await start_comparing(setup)
         recipient = await create_recipient(setup.house)
         batch = await create_batch(setup.house, recipient, "10.00")

@@ -316,7 +316,7 @@ async def test_change_during_an_upstream_call_of_another_request(
 async def _run_concurrently(pair: GatewayPair, first: str, second: str, number: int) -> bool:
     """Returns False if the first process makes no more than ``number`` calls."""
     draft = await prepare_batch(pair, first)
-    parked = PlannedFault("parked", skips=number, remaining=asyncio.Event())
+    parked = PlannedFault("parked", skips=number, due=asyncio.Event())
     pair.judge.faults.append(parked)
     one = asyncio.ensure_future(FIRST_REQUESTS[first].send(pair.first, draft))
     await wait_until(lambda: one.done() or parked not in pair.judge.faults)
@@ -326,8 +326,8 @@ async def _run_concurrently(pair: GatewayPair, first: str, second: str, number: 
     await asyncio.wait([other], timeout=0.4)
     if other.done():
         await draft.note_superseded()
-    assert parked.remaining is not None
-    parked.remaining.set()
+    assert parked.due is not None
+    parked.due.set()
     for change, response in (
         (FIRST_REQUESTS[first], await one),
         (SECOND_REQUESTS[second], await other),

@@ -109,7 +109,7 @@ async def test_client_trace_is_continued_to_the_service(
 async def test_forwarded_request_and_its_legacy_call_are_one_trace(
     tmp_path: Path, exporter: InMemorySpanExporter
 ) -> None:
-    async with open_gateway_between(tmp_path, apart=True) as setup:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
         await setup.set_mode("forward")
         exporter.clear()
         path = "/v1/recipients/R-1234567890123456"

@@ -212,7 +212,7 @@ def test_errors_are_coloured_unless_no_color_is_set(
     configured_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = run_on_terminal(100, "doctor", folder=configured_folder)
-    assert re.search(r"\x1b\[1;31mwrong", output)
+    assert re.search(r"\x1b\[1;31merror", output)
     monkeypatch.setenv("NO_COLOR", "1")
     assert not re.search(
         r"\x1b\[[\d;]*3\dm", run_on_terminal(100, "doctor", folder=configured_folder)

@@ -157,7 +157,7 @@ def delete_batch_at_service(operated: OperatedGateway, upstream: str) -> None:
 
 def change_amount_at_service(operated: OperatedGateway, upstream: str) -> None:
     (payment,) = operated.service.find_or_create_tenant().batches[upstream].payments.values()
-    payment.terms = replace(payment.terms, source=Decimal("99.00"))
+    payment.terms = replace(payment.terms, source_amount=Decimal("99.00"))
 
 
 DIFFERENCES: dict[str, tuple[Callable[[OperatedGateway, str], None], str, str]] = {

@@ -14,13 +14,13 @@ MEGABYTES = 40
 
 FRAGMENTING_SCRIPT = f"""
 import resource
-from gateway.server.memory_tuning import trim_malloc, tune_gc
+from gateway.server.memory_tuning import trim_malloc, tune_memory
 
 def resident():
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()
 
-tune_gc()
+tune_memory()
 crowd = [bytes(4000) for _ in range({MEGABYTES * 250})]
 above = bytes(4000)
 del crowd

@@ -350,11 +350,11 @@ def test_variable_suffices_without_file(monkeypatch: pytest.MonkeyPatch) -> None
         ("UPSTREAM__TIMEOUT_SECONDS", "2.5", lambda all_: all_.upstream.timeout_seconds == 2.5),
         ("LIMITS__REQUESTS_PER_HOUR", "5", lambda all_: all_.limits.requests_per_hour == 5),
         ("LEGACY__HOLDUP", "refuse", lambda all_: all_.legacy.holdup == "refuse"),
-        ("STATE__MARK_FILE", "/var/m", lambda all_: all_.state.mark == Path("/var/m")),
+        ("STATE__MARK_FILE", "/var/m", lambda all_: all_.state.mark_path == Path("/var/m")),
         ("UPSTREAM__ABANDONED_CHECK_SECONDS", "60", lambda all_: all_.upstream.abandoned_check_seconds == 60),
         ("STATE__ENCRYPTION_KEY_FILE", "/run/k", lambda all_: all_.state.encryption_key_file == Path("/run/k")),
         ("VOCABULARY__CURRENT__SCHEME", "own", lambda all_: all_.vocabulary.current.scheme == "own"),
-        ("VOCABULARY__LEGACY__WALLET", "own", lambda all_: all_.vocabulary.for_mappings().legacy_wallet == "own"),
+        ("VOCABULARY__LEGACY__WALLET", "own", lambda all_: all_.vocabulary.build_vocabulary().legacy_wallet == "own"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )  # fmt: skip

@@ -205,4 +205,4 @@ def _has_hidden(question: ListQuery, entries: Sequence[RecipientEntry]) -> bool:
 
 def _select_page(question: ListQuery, entries: Sequence[RecipientEntry]) -> ListPage:
     result = select_page(question, entries)
-    return ListPage([row.whole() for row in result.rows], result.pages, result.records)
+    return ListPage([row.unpack_row() for row in result.rows], result.pages, result.records)

@@ -310,7 +310,7 @@ async def test_writes_can_answer_with_id_only(connect, us_bank, us_address):
 
 async def test_vocabulary_and_id_lengths_are_configurable(connect, us_bank, us_address):
     client = await connect(
-        words=Vocabulary(
+        vocabulary=Vocabulary(
             batch_currency="sourceCurrency",
             summary_path="/v1/batches/{id}/summary",
             summary="digest",

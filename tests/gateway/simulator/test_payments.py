@@ -86,7 +86,7 @@ async def test_wallet_balance_appears_once_set(client):
 async def test_balances_can_be_a_list_with_other_path_and_names(connect):
     client = await connect(
         options=ServiceOptions(balance_shape="list"),
-        words=Vocabulary(balance_path="/v1/profile/balances", service="house", wallet="purse"),
+        vocabulary=Vocabulary(balance_path="/v1/profile/balances", service="house", wallet="purse"),
     )
     client.service.set_balance("demo", "JPY", "1")
     client.service.set_wallet_balance("demo", "USD", "7.00")

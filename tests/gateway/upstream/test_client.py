@@ -538,7 +538,7 @@ UNREADABLE_RESPONSES = {
 
 @pytest.fixture(autouse=True)
 def limit_answer_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.upstream.client.ANSWER_BYTES", 1024)
+    monkeypatch.setattr("gateway.upstream.client.MAX_ANSWER_BYTES", 1024)
 
 
 @pytest.mark.parametrize("case", UNREADABLE_RESPONSES)

@@ -9,10 +9,10 @@ import pytest
 
 LIMIT_SCRIPT = """
 import resource, sys
-from gateway.admission.load.file_descriptors import room_for
+from gateway.admission.load.file_descriptors import reserve_descriptors
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-print(room_for(500, 100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+print(reserve_descriptors(500, 100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 
 
