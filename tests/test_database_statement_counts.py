@@ -84,7 +84,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> StatementRecorder:
     made = StatementRecorder()
     monkeypatch.setattr(engines, "sqlite_connection", made.open_traced)
     # Whatever goes round by itself looks there too.
-    for where in ("writes.reconciler.SWEEP_SECONDS", "operator.restore_check.CHECK_INTERVAL_SECONDS"):
+    for where in (
+        "writes.reconciler.SWEEP_SECONDS",
+        "operator.restore_check.CHECK_INTERVAL_SECONDS",
+    ):
         monkeypatch.setattr(f"gateway.{where}", 3600.0)
     # What comes soon after another would be in its transaction, and how soon is the machine's.
     monkeypatch.setattr("gateway.storage.on_sqlite.LOOKING_SECONDS", 0.0)

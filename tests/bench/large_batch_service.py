@@ -38,7 +38,7 @@ class LargeBatchConnection(ServiceConnection):
             return large_batch_bodies.build_summary(self.counts[number - 1], number, self.memos)
         return build_response(head, body)
 
-    def _say(self, answered: bytes) -> None:
+    def _send(self, answered: bytes) -> None:
         is_missing = answered.endswith(_MISSING)
         super()._send(answered.replace(b"200 OK", b"404 No", 1) if is_missing else answered)
 

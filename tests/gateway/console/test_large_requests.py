@@ -56,8 +56,8 @@ async def open_held_service() -> AsyncIterator[HeldService]:
             self.creates = head.startswith(b"POST /v1/batches ")
             return super().answer(head, body)
 
-        def _say(self, answered: bytes) -> None:
-            say = partial(super()._say, answered)
+        def _send(self, answered: bytes) -> None:
+            say = partial(super()._send, answered)
             slow.hold(say) if self.creates else say()
 
     server = await asyncio.get_running_loop().create_server(Here, "127.0.0.1", 0)
