@@ -400,7 +400,10 @@ async def test_legacy_write_in_doubt_blocks_the_current_id(
             (f"/v1/batches/{current}/start-processing", None),
         ):
             response = await setup.gateway.request("POST", path, body)
-            assert (response.status, "unknown" in response.text) == (500, True)
+            assert (response.status, "nothing of this request was done" in response.text) == (
+                500,
+                True,
+            )
         assert len(setup.current.list_requests("POST", "*", interface="current")) == 0
         assert setup.current.batch_starts == []
 
@@ -594,7 +597,7 @@ async def test_list_that_shrinks_while_read_is_read_again() -> None:
     requested_pages: list[int] = []
 
     class ShrinkingList(LegacyReader):
-        async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        async def fetch_object(self, path: str, query: Mapping[str, str] | None = None) -> Any:
             number = int((query or {})["page"])
             requested_pages.append(number)
             if len(requested_pages) == 2:
@@ -612,7 +615,7 @@ async def test_list_without_meta_is_read_until_nothing_is_new() -> None:
     requested_paths: list[str] = []
 
     class UnpagedList(LegacyReader):
-        async def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        async def fetch_object(self, path: str, query: Mapping[str, str] | None = None) -> Any:
             requested_paths.append(path)
             return {"recipients": [{"id": "R-1"}], "meta": "none"}
 

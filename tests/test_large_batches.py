@@ -367,7 +367,7 @@ def record_unpack_threads(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         threads.add(threading.get_ident())
         return unpack(self, number)
 
-    monkeypatch.setattr(CompressedSequence, "slice_at", record_thread)
+    monkeypatch.setattr(CompressedSequence, "read_slice", record_thread)
     return threads
 
 
@@ -416,7 +416,7 @@ async def test_large_change_is_computed_outside_of_transactions(
         open_gateway(tmp_path, url, state=where) as gateway,
     ):
         path, ids = await create_and_read(gateway)
-        monkeypatch.setattr(CompressedSequence, "slice_at", record_unpack)
+        monkeypatch.setattr(CompressedSequence, "read_slice", record_unpack)
         monkeypatch.setattr(ObjectStateStore, "prepare_changes", record_merge)
         response = await gateway.request(
             "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")
@@ -479,8 +479,8 @@ async def test_progress_of_a_large_request_is_logged(
 
 
 async def lose_create(setup: Any, data: bytes) -> GatewayResponse:
-    setup.breaks("POST", "/v1/batches", close="after")
-    first: GatewayResponse = await setup.house.ask("POST", "/v1/batches", data=data)
+    setup.add_fault("POST", "/v1/batches", close="after")
+    first: GatewayResponse = await setup.house.request("POST", "/v1/batches", data=data)
     assert first.status == 500
     assert "unknown" in first.body["errors"][0]["message"]
     return first

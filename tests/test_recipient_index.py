@@ -324,7 +324,7 @@ async def test_index_drop_command_drops_the_index_of_a_running_gateway(tmp_path:
         output = await setup.run_command("index", "drop", "--environment", "sandbox")
         assert "every merchant, sandbox" in output.output
         output = await setup.run_command("index", "drop", "--merchant", "nobody", code=2)
-        assert "no merchant of this name" in output.output
+        assert "no merchant has this name" in output.output
 
 
 async def test_disabled_index_reads_the_list_for_each_query(tmp_path: Path) -> None:

@@ -333,7 +333,7 @@ async def test_usage_and_audit_log_have_their_own_retention(
 async def test_running_gateway_deletes_expired_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operator.retention.EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("gateway.operator.retention.SWEEP_INTERVAL_SECONDS", 0.05)
     async with open_operated_gateway(tmp_path) as setup, setup.open_store() as store:
         stored = GatewayWithStore(setup.gateway, store)
         await create_recipient(setup.gateway)

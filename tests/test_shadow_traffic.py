@@ -77,10 +77,10 @@ async def test_current_service_answers_and_legacy_service_is_compared(
     tmp_path: Path,
 ) -> None:
     async with open_comparing_gateway(tmp_path) as setup:
-        recipient = await create_recipient(setup.house)
+        recipient = await create_recipient(setup.gateway)
         await start_comparing(setup)
         for _ in range(3):
-            await request_successfully(setup.house, "GET", f"/recipients/{recipient}")
+            await request_successfully(setup.gateway, "GET", f"/recipients/{recipient}")
         report = await wait_for_count(setup, "read_recipient", 3)
         assert [
             difference
@@ -96,10 +96,10 @@ async def test_legacy_service_answers_if_configured(tmp_path: Path) -> None:
     async with open_comparing_gateway(tmp_path, has_two_services=True, sections=sections) as setup:
         assert Comparing().answers == "legacy"
         await start_comparing(setup)
-        created = await create_recipient(setup.house)
+        created = await create_recipient(setup.gateway)
         assert created in setup.legacy.find_or_create_tenant().recipients
         assert created not in setup.current.find_or_create_tenant().recipients
-        assert (await setup.house.ask("GET", f"/v1/recipients/{created}")).status == 200
+        assert (await setup.gateway.request("GET", f"/v1/recipients/{created}")).status == 200
         report = await wait_for_count(setup, "read_recipient", 1)
         assert report["ready"] is False
         assert [
@@ -115,10 +115,10 @@ async def test_legacy_service_answers_if_configured(tmp_path: Path) -> None:
 
 async def test_differences_are_counted_by_field_without_values(tmp_path: Path) -> None:
     async with open_comparing_gateway(tmp_path) as setup:
-        recipient = await create_recipient(setup.house)
-        await setup.directly("PATCH", f"/v1/recipients/{recipient}", {"status": "disabled"})
+        recipient = await create_recipient(setup.gateway)
+        await setup.request_legacy("PATCH", f"/v1/recipients/{recipient}", {"status": "disabled"})
         await start_comparing(setup)
-        await request_successfully(setup.house, "GET", f"/recipients/{recipient}")
+        await request_successfully(setup.gateway, "GET", f"/recipients/{recipient}")
         told = await wait_for_count(setup, "read_recipient", 1)
         (found,) = [
             difference
@@ -144,10 +144,12 @@ async def test_differences_are_counted_by_field_without_values(tmp_path: Path) -
         )
         below = await load_report(setup, "--rules", str(tmp_path / "rules.toml"))
         assert below["unexplained"] == explained["unexplained"]
-        forgot = await setup.says("compare", "report", "--forget", "--key", KEY_NAME, "--yes")
+        forgot = await setup.run_command(
+            "compare", "report", "--forget", "--key", KEY_NAME, "--yes"
+        )
         assert forgot.startswith(f"Reset the comparison statistics of key {KEY_NAME};")
         assert json.loads((await asyncio.to_thread(_run_json_report, setup)).stdout) == {"keys": []}
-        again = await setup.says(
+        again = await setup.run_command(
             "compare", "report", "--forget", "--key", KEY_NAME, "--yes", code=2
         )
         assert "nothing was compared for a key of this name" in again
@@ -169,10 +171,10 @@ async def test_transient_difference_is_not_counted(tmp_path: Path) -> None:
             async with open_comparing_gateway(
                 tmp_path, sections={"environments": environments}
             ) as setup:
-                await setup.says("modes", "set", "--key", KEY_NAME, "compare", "--yes")
+                await setup.run_command("modes", "set", "--key", KEY_NAME, "compare", "--yes")
 
                 async def is_compared() -> bool:
-                    await setup.house.ask("GET", "/v1/profile/balances")
+                    await setup.gateway.request("GET", "/v1/profile/balances")
                     return len(legacy.requests) > 1
 
                 await wait_until_async(is_compared)
@@ -194,15 +196,16 @@ async def test_client_does_not_wait_for_the_compared_service(tmp_path: Path) -> 
         async with open_comparing_gateway(
             tmp_path, legacy_url=legacy.url, sections=sections
         ) as setup:
-            await setup.says("modes", "set", "--key", KEY_NAME, "compare", "--yes")
+            await setup.run_command("modes", "set", "--key", KEY_NAME, "compare", "--yes")
 
             async def has_waiting() -> bool:
-                assert (await setup.house.ask("GET", "/v1/profile/balances")).status == 200
+                assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 200
                 return bool(waiting)
 
             await wait_until_async(has_waiting)
             statuses = [
-                (await setup.house.ask("GET", "/v1/profile/balances")).status for _ in range(20)
+                (await setup.gateway.request("GET", "/v1/profile/balances")).status
+                for _ in range(20)
             ]
             assert statuses == [200] * 20
             assert not release.is_set()
@@ -215,10 +218,10 @@ async def test_client_does_not_wait_for_the_compared_service(tmp_path: Path) -> 
 async def test_failure_of_the_compared_service_is_no_difference(tmp_path: Path) -> None:
     async with open_comparing_gateway(tmp_path) as setup:
         await start_comparing(setup)
-        setup.breaks_legacy("GET", "/v1/recipients", status=503, body=b"{}", times=3)
-        setup.breaks_legacy("GET", "/v1/recipients", close="before", times=3)
+        setup.add_legacy_fault("GET", "/v1/recipients", status=503, body=b"{}", times=3)
+        setup.add_legacy_fault("GET", "/v1/recipients", close="before", times=3)
         for _ in range(6):
-            assert (await setup.house.ask("GET", "/v1/recipients")).status == 200
+            assert (await setup.gateway.request("GET", "/v1/recipients")).status == 200
         report = await wait_for_count(setup, "list_recipients", 6, "failed")
         assert [
             difference
@@ -230,23 +233,23 @@ async def test_failure_of_the_compared_service_is_no_difference(tmp_path: Path) 
 async def test_writes_and_batches_of_one_service_are_not_compared(tmp_path: Path) -> None:
     async with open_comparing_gateway(tmp_path, has_two_services=True) as setup:
         await start_comparing(setup)
-        recipient = await create_recipient(setup.house)
-        batch = await create_batch(setup.house, recipient, "10.00")
-        await request_successfully(setup.house, "GET", f"/batches/{batch}")
-        await request_successfully(setup.house, "GET", f"/batches/{batch}/summary")
-        await request_successfully(setup.house, "GET", "/batches")
+        recipient = await create_recipient(setup.gateway)
+        batch = await create_batch(setup.gateway, recipient, "10.00")
+        await request_successfully(setup.gateway, "GET", f"/batches/{batch}")
+        await request_successfully(setup.gateway, "GET", f"/batches/{batch}/summary")
+        await request_successfully(setup.gateway, "GET", "/batches")
         await wait_for_count(setup, "list_batches", 1)
-        assert setup.asked_legacy("POST", "*") == 0
-        assert setup.asked_legacy("GET", f"/v1/batches/{batch}*") == 0
-        assert setup.asked_legacy("GET", "/v1/batches") >= 1
+        assert setup.count_legacy_calls("POST", "*") == 0
+        assert setup.count_legacy_calls("GET", f"/v1/batches/{batch}*") == 0
+        assert setup.count_legacy_calls("GET", "/v1/batches") >= 1
 
 
 async def test_sample_setting_limits_compared_requests(tmp_path: Path) -> None:
     async with open_comparing_gateway(
         tmp_path, sections={"comparing": {"sample": 0.000001}}
     ) as setup:
-        await setup.says("modes", "set", "--key", KEY_NAME, "compare", "--yes")
+        await setup.run_command("modes", "set", "--key", KEY_NAME, "compare", "--yes")
         await asyncio.sleep(1)
         for _ in range(20):
-            assert (await setup.house.ask("GET", "/v1/profile/balances")).status == 200
-        assert setup.asked_legacy() == 0
+            assert (await setup.gateway.request("GET", "/v1/profile/balances")).status == 200
+        assert setup.count_legacy_calls() == 0

@@ -154,7 +154,7 @@ class RenewedServices:
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         opening = open_compared_services(folder, MERCHANTS, self._words, **self._switches)
         worlds = await self._stack.enter_async_context(opening)
-        self._worlds = replace(worlds, seconds=SECONDS, remembers=self._remembers)
+        self._worlds = replace(worlds, seconds=SECONDS, recorded_responses=self._remembers)
         self._left = MERCHANTS
 
     async def close(self) -> None:
@@ -326,7 +326,7 @@ async def measure_baseline(*, is_brief: bool) -> Baseline:
     """
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
         async with open_compared_services(Path(folder), len(coverage()), OWN_WORDS) as opened:
-            worlds = replace(opened, remembers={}, shown=set())
+            worlds = replace(opened, recorded_responses={}, shown_fields=set())
             if is_brief:
                 await worlds.play(EVERY_FIELD)
                 return Baseline({}, [], sorted(worlds.shown_fields or ()), [])

@@ -21,7 +21,7 @@ from tests.simulation.scenarios import create_recipient, start_contested_batch
 
 
 def _retry_is_new_request() -> Iterator[tuple[Any, str, Any]]:
-    yield IdempotencyGuard, "_is_same", lambda *_: False
+    yield IdempotencyGuard, "_is_retry", lambda *_: False
     yield operations, "_refuse_identical", lambda *_: iter(())
 
 
@@ -44,12 +44,12 @@ def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
         course.record_response(call, given)
         return given
 
-    yield FlowExecutor, "_sent", sent
+    yield FlowExecutor, "_enter_and_send", sent
 
 
 def _unseen_write_counts_as_absent() -> Iterator[tuple[Any, str, Any]]:
-    yield OutcomePolicy, "seconds_until_sure", lambda *_: 0
-    yield outcome_policy, "PAUSE", 0.0
+    yield OutcomePolicy, "seconds_until_conclusive", lambda *_: 0
+    yield outcome_policy, "CONFIRMATION_PAUSE_SECONDS", 0.0
 
 
 def _object_of_another_write_is_claimed() -> Iterator[tuple[Any, str, Any]]:
@@ -62,16 +62,16 @@ def _object_of_another_write_is_claimed() -> Iterator[tuple[Any, str, Any]]:
     async def alone(*_: Any) -> list[Any]:
         return []
 
-    yield OperationRepository, "_claim", nothing
-    yield OperationRepository, "claimed", none
-    yield OperationRepository, "rivals", alone
+    yield OperationRepository, "_check_claims", nothing
+    yield OperationRepository, "load_claimed_ids", none
+    yield OperationRepository, "list_rivals", alone
 
 
 def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
     def fence(*_: Any) -> Iterator[Any]:
         yield from ()
 
-    yield OperationRepository, "_fence", fence
+    yield OperationRepository, "_update_operation", fence
 
 
 def _unanswered_write_counts_as_refused() -> Iterator[tuple[Any, str, Any]]:
@@ -83,12 +83,12 @@ def _unanswered_write_counts_as_refused() -> Iterator[tuple[Any, str, Any]]:
             course._unsaved_outcomes.append(course.writes[number])
         await course.close("undone")
 
-    yield OperationExecution, "leave", left
-    yield OperationExecution, "told", plain
+    yield OperationExecution, "leave_in_doubt", left
+    yield OperationExecution, "record_response", plain
 
 
 def _idempotency_key_is_ignored() -> Iterator[tuple[Any, str, Any]]:
-    yield Journal, "name", lambda *_: None
+    yield Journal, "digest_key", lambda *_: None
 
 
 def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
@@ -100,7 +100,7 @@ def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
             yield from plain(batch, phase, *more)
 
     yield batches, "acquire_batch_lock", acquire_batch_lock
-    yield journal, "_guard", lambda _call: []
+    yield journal, "_build_superseded_check", lambda _call: []
 
 
 def _select_fates(*names: str) -> tuple[Any, ...]:
