@@ -27,7 +27,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Unit tests that start no process and hardly wait, and the transcripts without sockets.
 QUICK := tests/test_cases_in_process.py tests/test_suite_imports.py tests/mappings tests/gateway/simulator \
-  --ignore tests/gateway/simulator/test_command.py tests/gateway/http tests/gateway/load \
+  --ignore tests/gateway/simulator/test_command.py tests/gateway/http tests/gateway/admission/load \
   --ignore tests/gateway/admission/load/test_file_descriptors.py tests/gateway/test_curl.py tests/gateway/payloads/test_compressed_buffer.py \
   tests/gateway/storage/test_keyed_hmac.py tests/gateway/storage/test_ttl_cache.py tests/gateway/http/test_progress.py \
   tests/gateway/test_reference.py tests/gateway/test_routes.py tests/gateway/http/test_request_paths.py \
