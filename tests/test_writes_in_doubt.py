@@ -242,7 +242,7 @@ async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
 async def test_executed_write_is_confirmed_immediately(
     tmp_path: Path, fault: dict[str, Any]
 ) -> None:
-    async with open_gateway_with_faults(tmp_path, sees_at_once=True) as setup:
+    async with open_gateway_with_faults(tmp_path, has_immediate_read=True) as setup:
         setup.add_fault("POST", "/v1/recipients", **fault)
         response = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (response.status, response.body["recipient"]["email"]) == (
