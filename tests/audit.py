@@ -12,6 +12,7 @@ from gateway.storage import open_store
 from gateway.storage.tables import journal, writes
 from gateway.storage.undertakings import ANSWERED, DONE, HAPPENED, RUNNING, SENT, UNDONE, UNSETTLED
 from tests.judge import Judge, tally
+from tests.states import fetch
 
 DONE_THERE = (ANSWERED, HAPPENED)
 """States of a write that the gateway knows to have been executed."""
@@ -36,14 +37,14 @@ async def lines_of(settings: Settings) -> list[Line]:
     those = select(*columns, journal.c.state.label("of")).join(
         journal, journal.c.id == writes.c.undertaking
     )
-    async with open_store(settings.state, create=False) as store, store.read() as connection:
-        return [Line(**row._mapping) for row in await connection.execute(those)]
+    async with open_store(settings.state, create=False) as store:
+        return [Line(**row._asdict()) for row in await fetch(store, those)]
 
 
 async def states_of(settings: Settings) -> Counter[str]:
     """How many undertakings are in each state."""
-    async with open_store(settings.state, create=False) as store, store.read() as connection:
-        return Counter(await connection.scalars(select(journal.c.state)))
+    async with open_store(settings.state, create=False) as store:
+        return Counter(row.state for row in await fetch(store, select(journal.c.state)))
 
 
 async def audit(settings: Settings, judge: Judge) -> Counter[str]:

@@ -23,6 +23,7 @@ from gateway.storage.tables import writes
 from gateway.writes import player
 from tests.house import House, open_house
 from tests.payday import make_recipient
+from tests.states import execute, fetch
 
 LOST = {"close": "after"}
 """It is executed, and nobody hears of it."""
@@ -63,11 +64,11 @@ class Post:
     async def lapse(self) -> None:
         """Until nothing that was sent can be executed any more, by every clock."""
         self.ticks.ahead += 60
-        async with self.store() as store, store.write() as connection:
-            for row in (await connection.execute(select(writes))).all():
+        async with self.store() as store:
+            for row in await fetch(store, select(writes)):
                 that = (writes.c.undertaking == row.undertaking, writes.c.number == row.number)
                 earlier = row.entered_at - timedelta(seconds=60)
-                await connection.execute(update(writes).where(*that).values(entered_at=earlier))
+                await execute(store, update(writes).where(*that).values(entered_at=earlier))
 
     @asynccontextmanager
     async def store(self) -> AsyncIterator[Store]:

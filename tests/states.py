@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
 
 from sqlalchemy import create_engine
 
 from gateway.config.settings import State
+from gateway.storage import Store
+from gateway.storage.database import SqliteTransaction, Transaction
 from gateway.storage.engine import parsed, sqlite_file
 from gateway.storage.upgrade import upgrade
 
@@ -43,3 +49,42 @@ def lay_out(state: State) -> State:
         if not file.exists():
             put(file, _tables())
     return state
+
+
+async def fetch(store: Store, statement: Any) -> list[Any]:
+    return await store.read(lambda tx: tx.fetch(statement))
+
+
+async def execute(store: Store, *statements: Any) -> None:
+    """In one transaction."""
+
+    async def body(tx: Transaction) -> None:
+        for statement in statements:
+            await tx.execute(statement)
+
+    await store.write(body)
+
+
+@contextmanager
+def recorded_statements(word: str = "") -> Iterator[list[tuple[str, list[Any]]]]:
+    """The statements with this word that SQLite runs meanwhile, with their parameters."""
+    recorded: list[tuple[str, list[Any]]] = []
+    plain_fetch, plain_execute = SqliteTransaction._fetch, SqliteTransaction._execute
+
+    def record(compiled: Any, those: Sequence[Any]) -> None:
+        if word in compiled.text:
+            recorded.extend((compiled.text, compiled.arguments(one)) for one in those)
+
+    async def _fetch(tx: SqliteTransaction, compiled: Any, those: Sequence[Any]) -> Any:
+        record(compiled, those)
+        return await plain_fetch(tx, compiled, those)
+
+    async def _execute(tx: SqliteTransaction, compiled: Any, those: Sequence[Any]) -> int:
+        record(compiled, those)
+        return await plain_execute(tx, compiled, those)
+
+    with (
+        patch.object(SqliteTransaction, "_fetch", _fetch),
+        patch.object(SqliteTransaction, "_execute", _execute),
+    ):
+        yield recorded

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from gateway.config.settings import Retention, State
 from gateway.operator.restore_check import is_restored
@@ -44,6 +44,7 @@ from tests.gateway.store.conftest import (  # noqa: F401 - fixtures
 from tests.house import House
 from tests.operating import Post, eventually, lose_a_batch, post
 from tests.payday import done, make_batch, make_recipient, open_town
+from tests.states import execute, fetch
 
 OWNER = Tenant("demo", "sandbox")
 MEMO = "for the operation of Ada's knee"
@@ -62,28 +63,22 @@ class Town:
         return list(found["entries"])
 
     async def count(self, *tables: Any) -> list[int]:
-        async with self.store.read() as connection:
-            return [
-                int(await connection.scalar(select(func.count()).select_from(one)) or 0)
-                for one in tables
-            ]
+        return [len(await fetch(self.store, select(one))) for one in tables]
 
     async def over(self) -> None:
         """Until nobody is waiting for anything any more."""
 
         async def none_is_open() -> bool:
-            async with self.store.read() as connection:
-                open_ones = select(func.count()).where(journal.c.state.in_(("running", "done")))
-                return not await connection.scalar(open_ones)
+            open_ones = select(journal.c.id).where(journal.c.state.in_(("running", "done")))
+            return not await fetch(self.store, open_ones)
 
         await eventually(none_is_open)
 
     async def age(self, table: Any, *columns: str) -> None:
-        async with self.store.write() as connection:
-            for row in (await connection.execute(select(table))).all():
-                those = [column == getattr(row, column.name) for column in table.primary_key]
-                earlier = {name: getattr(row, name) - AGES for name in columns}
-                await connection.execute(update(table).where(*those).values(**earlier))
+        for row in await fetch(self.store, select(table)):
+            those = [column == getattr(row, column.name) for column in table.primary_key]
+            earlier = {name: getattr(row, name) - AGES for name in columns}
+            await execute(self.store, update(table).where(*those).values(**earlier))
 
 
 @asynccontextmanager
@@ -218,9 +213,8 @@ async def test_what_is_over_for_long_is_forgotten_and_the_last_of_it_stays(
         assert gone["journal"] == before[0] - 1
         rows, steps = await here.count(journal, journal_steps)
         assert (rows, steps) == (1, 0)
-        async with here.store.read() as connection:
-            left = (await connection.execute(select(writes.c.undertaking).distinct())).all()
-            newest = await connection.scalar(select(journal.c.id))
+        left = await fetch(here.store, select(writes.c.undertaking).distinct())
+        newest = (await fetch(here.store, select(journal.c.id)))[0].id
         assert {row.undertaking for row in left} <= {newest}
         # By its number it is known that the state is the latest one.
         assert not await is_restored(here.store, here.house.settings.state.mark)
@@ -287,9 +281,8 @@ async def test_usage_and_acts_go_by_their_own_time_and_stay_for_good_where_that_
 
         await eventually(counted)
         await here.age(usage, "day")
-        async with here.store.write() as connection:
-            row = {"id": "1", "what": "froze", "by": "x", "merchant": "", "environment": ""}
-            await connection.execute(acts.insert().values(**row, at=here.store.clock() - 3 * AGES))
+        row = {"id": "1", "what": "froze", "by": "x", "merchant": "", "environment": ""}
+        await execute(here.store, acts.insert().values(**row, at=here.store.clock() - 3 * AGES))
         await delete_expired(here.store, Retention(usage_days=0, audit_days=0))
         assert await here.count(usage, acts) == [1, 2]
         await delete_expired(here.store, Retention(usage_days=600, audit_days=1600))
@@ -328,8 +321,7 @@ async def test_of_changes_that_clients_signed_nothing_is_kept_for_long(state: St
         for number in range(MAX_ROWS_PER_TRANSACTION + 1):
             await ledger.record(OWNER, "signed", f"B-{number}", {"last": "a name"})
         old = update(remembered).where(remembered.c.id != "B-0")
-        async with store.write() as connection:
-            await connection.execute(old.values(updated_at=store.clock() - timedelta(days=2)))
+        await execute(store, old.values(updated_at=store.clock() - timedelta(days=2)))
         await ledger.record(OWNER, "batch", "B-1", {"phase": "sent"})
         await delete_expired_signed_changes(store)
         assert list(await ledger.recall_all(OWNER, "signed")) == ["B-0"]

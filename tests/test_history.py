@@ -4,13 +4,14 @@ nobody else waiting.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from gateway.operator.ledger_reconciliation import open_reconciler
 from gateway.operator.metrics_page import load_gauges
@@ -23,6 +24,7 @@ from mappings import recipient_queries
 from mappings.effects import CompareAndSet
 from tests.house import KEY, House, settings_for
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+from tests.states import recorded_statements
 
 OWNER = Tenant(KEY["merchant"], KEY["environment"])
 LONG_AGO = MANY + 500
@@ -56,10 +58,10 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How much each look into the state found."""
     found: list[int] = []
-    plain, plain_names = Store.looked_up, Ledger.legacy_ids
+    plain, plain_names = Store.read, Ledger.legacy_ids
 
-    async def looked_up(store: Store, work: Any) -> Any:
-        came = await plain(store, work)
+    async def read(store: Store, body: Any, **options: Any) -> Any:
+        came = await plain(store, body, **options)
         found.append(len(came) if isinstance(came, list | tuple) else 1)
         return came
 
@@ -68,7 +70,7 @@ def rows_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(names))
         return names
 
-    monkeypatch.setattr(Store, "looked_up", looked_up)
+    monkeypatch.setattr(Store, "read", read)
     monkeypatch.setattr(Ledger, "legacy_ids", legacy_ids)
     return found
 
@@ -222,20 +224,14 @@ async def test_whether_abandoned_batches_were_started_is_looked_for_among_those_
 
 
 async def test_for_the_figures_nothing_is_gone_through_that_is_over(tmp_path: Path) -> None:
-    asked: list[tuple[str, Any]] = []
-
-    def noted(_connection: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:
-        asked.append((statement, values))
-
     async with open_store(settings_for(tmp_path, "http://127.0.0.1:1").state) as store:
-        event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
-        await load_gauges(store)
-        looks = [one for one in asked if one[0].startswith("SELECT")]
+        with recorded_statements() as looks:
+            await load_gauges(store)
         assert len(looks) == 8
-        async with store.read() as connection:
+        with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
             for look, values in looks:
                 its = f"EXPLAIN QUERY PLAN {look}"
-                plan = [row.detail for row in await connection.exec_driver_sql(its, values)]
+                plan = [row[3] for row in connection.execute(its, values)]
                 for one in plan:
                     goes_through = one.startswith(("SCAN journal", "SCAN writes"))
                     is_small = one.endswith(
@@ -245,25 +241,20 @@ async def test_for_the_figures_nothing_is_gone_through_that_is_over(tmp_path: Pa
 
 
 async def test_abandoned_batches_are_found_by_an_index(tmp_path: Path) -> None:
-    asked: list[str] = []
     settings = settings_for(tmp_path, "http://127.0.0.1:1")
     async with open_store(settings.state) as store:
         await Ledger(store).record(OWNER, "alias", "B-1", {"abandoned": True})
-
-        def noted(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-            asked.append(statement)
-
-        event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
-        assert (await load_gauges(store)).abandoned == 1
-        assert [one.upstream for one in await abandoned_batches(store)] == ["B-1"]
+        with recorded_statements() as recorded:
+            assert (await load_gauges(store)).abandoned == 1
+            assert [one.upstream for one in await abandoned_batches(store)] == ["B-1"]
         looks = [
-            *(one for one in asked if "abandoned" in one),
-            str(ledger._ABANDONED.on_sqlite.text),
+            *(statement for statement, _values in recorded if "abandoned" in statement),
+            ledger._ABANDONED.compiled("sqlite").text,
         ]
         assert len(looks) == 3
-        async with store.read() as connection:
+        with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
             for look in looks:
                 its = f"EXPLAIN QUERY PLAN {look}"
                 count = look.count("?")
-                plan = [*await connection.exec_driver_sql(its, ("",) * count)]
+                plan = connection.execute(its, ("",) * count).fetchall()
                 assert "ix_remembered_abandoned" in str(plan), (look, plan)

@@ -35,6 +35,7 @@ from tests.gateway.store.conftest import database, postgres, sqlite  # noqa: F40
 from tests.house import KEY, Got, House, open_house
 from tests.operating import eventually
 from tests.payday import make_batch, make_recipient, open_town
+from tests.states import fetch
 from tests.test_unknown_outcomes import town
 from tests.valley import NAME, open_valley
 
@@ -349,23 +350,22 @@ async def test_no_transaction_waits_until_a_change_is_worked_out(
     kept: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transactions, unpacked = list[str](), list[str]()
-    merging, unpack = Ledger.merging, CompressedSequence.read_slice
+    merge, unpack = Ledger.merge, CompressedSequence.read_slice
 
     def noted(self: CompressedSequence, number: int) -> list[Any]:
         unpacked.extend(transactions)
         return unpack(self, number)
 
-    def merged(self: Ledger, owner: Tenant, records: Any) -> Any:
+    async def merged(self: Ledger, *arguments: Any) -> None:
         transactions.append("a transaction")
-        made = yield from merging(self, owner, records)
+        await merge(self, *arguments)
         transactions.pop()
-        return made
 
     where = {"url": kept.url, "encryption_key_file": kept.encryption_key_file}
     async with service() as (url, _bodies), open_house(tmp_path, url, state=where) as house:
         path, ids = await made_and_read(house)
         monkeypatch.setattr(CompressedSequence, "read_slice", noted)
-        monkeypatch.setattr(Ledger, "merging", merged)
+        monkeypatch.setattr(Ledger, "merge", merged)
         got = await house.ask("PATCH", path, data=big_batch.updates(ids, "alike"))
     assert got.status == 200
     assert unpacked == []
@@ -455,8 +455,8 @@ def soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 async def holders(folder: Path) -> set[str]:
     """Whose long texts the state has."""
     state = State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
-    async with open_store(state) as store, store.read() as connection:
-        return set(await connection.scalars(select(pieces.c.holder)))
+    async with open_store(state) as store:
+        return {row.holder for row in await fetch(store, select(pieces.c.holder))}
 
 
 async def only_remembered(folder: Path) -> bool:

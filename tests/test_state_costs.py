@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from sqlite3 import SQLITE_OK, Connection
 import pytest
 
 from gateway.simulator import Service
-from gateway.storage import Store
 from gateway.storage import engine as engines
 from tests.payday import done, make_batch, make_recipient, open_town
 from tests.sockets import until
@@ -21,7 +19,7 @@ TABLES = ("journal", "writes", "remembered", " ids", "freezes")
 
 
 class Ledger:
-    """What the one connection to an SQLite state was asked."""
+    """What the connections to an SQLite state were asked."""
 
     def __init__(self) -> None:
         self._asked: list[str] = []
@@ -29,8 +27,8 @@ class Ledger:
         self.planned: list[str] = []
         """The tables of each statement, as often as it was planned: SQLite asks for leave then."""
 
-    def opened(self, path: Path) -> Connection:
-        connection = self._opened(path)
+    def opened(self, path: Path, seconds: float) -> Connection:
+        connection = self._opened(path, seconds)
         connection.set_trace_callback(self._asked.append)
         connection.set_authorizer(self._allowed)
         return connection
@@ -76,8 +74,6 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     # Whatever goes round by itself looks there too.
     for where in ("writes.settling.SWEEP_SECONDS", "operator.restore_check.LOOK_SECONDS"):
         monkeypatch.setattr(f"gateway.{where}", 3600.0)
-    # What comes soon after another would be in its transaction, and how soon is the machine's.
-    monkeypatch.setattr("gateway.storage.on_sqlite.LOOKING_SECONDS", 0.0)
     return made
 
 
@@ -126,26 +122,3 @@ async def test_no_statement_is_planned_a_second_time(tmp_path: Path, ledger: Led
         await done(house, "GET", f"/recipients/{recipient}")
         await until(lambda: ledger.answered == 4)
         assert ledger.planned == []
-
-
-async def test_requests_do_not_go_by_way_of_sqlalchemy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each transaction there takes many hand-overs to a thread."""
-    asked: list[str] = []
-    async with open_town(tmp_path, Service(seed=1)) as (house, _simulator):
-        recipient = await make_recipient(house)
-        await make_batch(house, recipient, "1.00")
-        for name in ("read", "write"):
-            plain = getattr(Store, name)
-
-            def noted(store: Store, name: str = name, plain: object = plain) -> object:
-                task = asyncio.current_task()
-                asked.append(f"{name} by {task.get_coro().__qualname__ if task else ''}")
-                return plain(store)  # type: ignore[operator]
-
-            monkeypatch.setattr(Store, name, noted)
-        await done(house, "GET", f"/recipients/{recipient}")
-        await make_batch(house, recipient, "2.00")
-        its = [one for one in asked if "RequestHandler" in one]
-    assert its == []

@@ -101,7 +101,10 @@ async def _plan_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, s
     ]
     title = f"Freeze writes of {told_scope(scope)}"
     return replace(
-        await _plan_for_scope(dependencies, scope, "freeze"), title=title, effects=effects, is_disruptive=True
+        await _plan_for_scope(dependencies, scope, "freeze"),
+        title=title,
+        effects=effects,
+        is_disruptive=True,
     )
 
 

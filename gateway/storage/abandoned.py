@@ -75,25 +75,24 @@ async def _that_may_exist(store: Store) -> list[AbandonedBatch]:
     its = select(
         writes.c.merchant, writes.c.environment, writes.c.entered_at, journal.c.request_id
     ).join_from(writes, journal, journal.c.id == writes.c.undertaking)
-    async with store.read() as connection:
-        rows = await connection.execute(its.where(text(f"writes.{IS_UNSEEN}")))
-        return [
-            AbandonedBatch(
-                Tenant(row.merchant, row.environment),
-                None,
-                None,
-                row.entered_at,
-                is_deleted=False,
-                asked_by=row.request_id,
-            )
-            for row in rows
-        ]
+    unseen = its.where(text(f"writes.{IS_UNSEEN}"))
+    return [
+        AbandonedBatch(
+            Tenant(row.merchant, row.environment),
+            None,
+            None,
+            row.entered_at,
+            is_deleted=False,
+            asked_by=row.request_id,
+        )
+        for row in await store.read(lambda tx: tx.fetch(unseen))
+    ]
 
 
 async def _marks(store: Store) -> dict[tuple[Tenant, str], datetime]:
     """Every batch that is marked as abandoned, and when it was."""
     table = remembered.c
     marked = select(table.merchant, table.environment, table.id, table.updated_at)
-    async with store.read() as connection:
-        rows = await connection.execute(marked.where(text(IS_ABANDONED)))
-        return {(Tenant(row.merchant, row.environment), row.id): row.updated_at for row in rows}
+    marked = marked.where(text(IS_ABANDONED))
+    rows = await store.read(lambda tx: tx.fetch(marked))
+    return {(Tenant(row.merchant, row.environment), row.id): row.updated_at for row in rows}

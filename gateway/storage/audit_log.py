@@ -18,8 +18,7 @@ from gateway.storage.tables import acts
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
+    from gateway.storage.database import Transaction
     from gateway.storage.store import Store
 
 ERASED = "erased a recipient"
@@ -48,14 +47,14 @@ class AuditEvent:
 
 async def note(
     store: Store,
-    connection: AsyncConnection,
+    tx: Transaction,
     what: str,
     scope: Tenant = EVERYONE,
     *,
     about: str | None = None,
 ) -> None:
     """Writes an act down in the transaction that carries it out."""
-    await connection.execute(insert(acts).values(**act_row(store, what, scope, about=about)))
+    await tx.execute(insert(acts).values(**act_row(store, what, scope, about=about)))
 
 
 def act_row(store: Store, what: str, scope: Tenant, *, about: str | None) -> dict[str, Any]:
@@ -70,8 +69,7 @@ async def acts_of(store: Store, scope: Tenant = EVERYONE) -> list[AuditEvent]:
         those = those.where(acts.c.merchant.in_(("", scope.merchant)))
     if scope.environment:
         those = those.where(acts.c.environment.in_(("", scope.environment)))
-    async with store.read() as connection:
-        return [AuditEvent(**row._mapping) for row in await connection.execute(those)]  # noqa: SLF001 - a public name
+    return [AuditEvent(**row._asdict()) for row in await store.read(lambda tx: tx.fetch(those))]
 
 
 async def acts_since(store: Store, whats: Sequence[str], moment: datetime) -> dict[str, Tenant]:
@@ -79,9 +77,8 @@ async def acts_since(store: Store, whats: Sequence[str], moment: datetime) -> di
     those = select(acts.c.id, acts.c.merchant, acts.c.environment).where(
         acts.c.at >= moment, acts.c.what.in_(whats)
     )
-    async with store.read() as connection:
-        rows = await connection.execute(those)
-        return {row.id: Tenant(row.merchant, row.environment) for row in rows}
+    rows = await store.read(lambda tx: tx.fetch(those))
+    return {row.id: Tenant(row.merchant, row.environment) for row in rows}
 
 
 def covers(scope: Tenant, owner: Tenant) -> bool:

@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import ModuleType
 from typing import Any
 
 from sqlalchemy import and_, bindparam, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.storage.audit_log import note
-from gateway.storage.statements import Statement, Transaction, rows_of
+from gateway.storage.database import Transaction
+from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import brownout_hits, brownouts
 from gateway.storage.tenants import Tenant
@@ -62,25 +63,24 @@ def new_brownout(**fields: Any) -> Brownout:
 
 async def add_brownout(store: Store, one: Brownout) -> None:
     row = {name: getattr(one, name) for name in Brownout.__dataclass_fields__}
-    async with store.write() as connection:
-        await connection.execute(
-            insert(brownouts).values({**row, "operations": list(one.operations)})
-        )
-        await note(store, connection, f"{SCHEDULED} {one.id}", Tenant(one.merchant, ""))
+    new = insert(brownouts).values({**row, "operations": list(one.operations)})
+
+    async def add(tx: Transaction) -> None:
+        await tx.execute(new)
+        await note(store, tx, f"{SCHEDULED} {one.id}", Tenant(one.merchant, ""))
+
+    await store.write(add)
 
 
 async def all_brownouts(store: Store) -> list[Brownout]:
     """Those to come, those under way and those that are over, the first first."""
-    async with store.read() as connection:
-        rows = await connection.execute(select(brownouts).order_by(brownouts.c.begins_at))
-        return [_brownout(row) for row in rows.mappings()]
+    those = select(brownouts).order_by(brownouts.c.begins_at)
+    return [_brownout(row) for row in await store.read(lambda tx: tx.fetch(those))]
 
 
 async def open_brownouts(store: Store, now: datetime) -> list[Brownout]:
     """Those that are not over and were not switched off."""
-    rows = await store.looked_up(Transaction(lambda: rows_of(_OPEN, {"now": now})))
-    names = [column.name for column in brownouts.c]
-    return [_brownout(dict(zip(names, row, strict=True))) for row in rows]
+    return [_brownout(row) for row in await store.read(lambda tx: tx.fetch(_OPEN, {"now": now}))]
 
 
 _OPEN = Statement(
@@ -95,33 +95,38 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
     those = and_(brownouts.c.ends_at > now, brownouts.c.ended.is_(False))
     if id_ is not None:
         those = and_(those, brownouts.c.id == id_)
-    async with store.write() as connection:
-        done = await connection.execute(update(brownouts).where(those).values(ended=True))
-        if done.rowcount:
-            await note(store, connection, f"{ENDED} {id_ or 'every one'}")
-        return int(done.rowcount)
+
+    async def end(tx: Transaction) -> int:
+        count = await tx.execute(update(brownouts).where(those).values(ended=True))
+        if count:
+            await note(store, tx, f"{ENDED} {id_ or 'every one'}")
+        return count
+
+    return await store.write(end)
 
 
 async def add_hits(store: Store, hits: Mapping[Hit, int]) -> None:
-    if not hits:
-        return
-    async with store.write() as connection:
-        new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(
-            brownout_hits
-        )
-        keys = [column.name for column in brownout_hits.primary_key]
-        more = {"requests": brownout_hits.c.requests + new.excluded.requests}
+    if hits:
         rows = sorted((_row(hit, count) for hit, count in hits.items()), key=str)
-        await connection.execute(new.on_conflict_do_update(index_elements=keys, set_=more), rows)
+        await store.write(lambda tx: tx.execute(_ADD_HITS, *rows))
+
+
+def _add_hits(kind: ModuleType) -> Any:
+    new = kind.insert(brownout_hits)
+    keys = [column.name for column in brownout_hits.primary_key]
+    more = {"requests": brownout_hits.c.requests + new.excluded.requests}
+    return new.on_conflict_do_update(index_elements=keys, set_=more)
+
+
+_ADD_HITS = Statement(_add_hits, [column.name for column in brownout_hits.c])
 
 
 async def hits_of(store: Store) -> dict[str, dict[Hit, int]]:
     """By brownout."""
     found: dict[str, dict[Hit, int]] = {}
-    async with store.read() as connection:
-        for row in await connection.execute(select(brownout_hits)):
-            hit = Hit(row.brownout, Tenant(row.merchant, row.environment), row.key, row.operation)
-            found.setdefault(row.brownout, {})[hit] = row.requests
+    for row in await store.read(lambda tx: tx.fetch(select(brownout_hits))):
+        hit = Hit(row.brownout, Tenant(row.merchant, row.environment), row.key, row.operation)
+        found.setdefault(row.brownout, {})[hit] = row.requests
     return found
 
 
@@ -130,5 +135,5 @@ def _row(hit: Hit, count: int) -> dict[str, Any]:
     return {**named, **hit.owner._asdict(), "requests": count}
 
 
-def _brownout(values: Any) -> Brownout:
-    return Brownout(**{**values, "operations": tuple(values["operations"])})
+def _brownout(row: Any) -> Brownout:
+    return Brownout(**{**row._asdict(), "operations": tuple(row.operations)})

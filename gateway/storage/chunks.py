@@ -15,9 +15,10 @@ from sqlalchemy import Delete, Select, and_, bindparam, delete, select
 
 from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import Text
+from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionKeys, Place
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.statements import Asked, Statement, Steps
+from gateway.storage.sql import Statement
 from gateway.storage.tables import pieces
 
 _HEAD = "+"
@@ -42,14 +43,15 @@ class ChunkMissing(StoreUnavailable):
     """A text of which there is no more than its head, or was not when it was looked for."""
 
 
-def put(keys: EncryptionKeys, text: Text, place: Place, holder: str) -> Steps[str]:
+async def put(tx: Transaction, keys: EncryptionKeys, text: Text, place: Place, holder: str) -> str:
     """Puts the pieces of a long text into the state; returns what is to stand in its place."""
     if isinstance(text, str):
         return keys.seal(text, place)
     name, count = os.urandom(16).hex(), 0
     for piece in text.parts():
         sealed = keys.seal_bytes(piece, _place(place, name, count))
-        yield _PUT.of({"holder": holder, "name": name, "number": count, "sealed": sealed})
+        row = {"holder": holder, "name": name, "number": count, "sealed": sealed}
+        await tx.execute(_PUT, row)
         count += 1
     return _HEAD + keys.seal(json.dumps([name, count, len(text)]), place)
 
@@ -59,7 +61,9 @@ def is_head(sealed: str) -> bool:
     return sealed.startswith(_HEAD)
 
 
-def whole(keys: EncryptionKeys, sealed: str, place: Place, holder: str) -> Steps[Text]:
+async def whole(
+    tx: Transaction, keys: EncryptionKeys, sealed: str, place: Place, holder: str
+) -> Text:
     """The text in whose place this stands; raises Gone where it was dropped meanwhile."""
     if not is_head(sealed):
         return keys.unseal(sealed, place)
@@ -67,7 +71,7 @@ def whole(keys: EncryptionKeys, sealed: str, place: Place, holder: str) -> Steps
     found: list[bytes] = []
     for first in range(0, count, _AT_ONCE):
         those = {"its": holder, "its_name": name, "first": first, "end": first + _AT_ONCE}
-        for number, (piece,) in enumerate((yield _SOME.of(those)), first):
+        for number, (piece,) in enumerate(await tx.fetch(_SOME, those), first):
             found.append(keys.unseal_bytes(piece, _place(place, name, number)))
     if len(found) != count:
         raise ChunkMissing(
@@ -78,9 +82,9 @@ def whole(keys: EncryptionKeys, sealed: str, place: Place, holder: str) -> Steps
     return CompressedBuffer(found, size)
 
 
-def drop(*holders: str) -> Asked:
+async def drop(tx: Transaction, *holders: str) -> None:
     """All that they have."""
-    return _DROP.of(*({"its": holder} for holder in holders))
+    await tx.execute(_DROP, *({"its": holder} for holder in holders))
 
 
 def dropping(holders: Select[tuple[str]]) -> Delete:

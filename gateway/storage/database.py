@@ -1,16 +1,18 @@
 """Transactions on SQLite or PostgreSQL.
 
 A transaction is a coroutine function that is given a ``Transaction``, awaits nothing else, and changes
-nothing but the database: it may run again after a deadlock, and on SQLite it runs in the thread that
-owns the connection, where nothing else can be awaited.
+nothing but the database: it may run again after a deadlock, and on SQLite it may run in the thread
+that owns the connection, where nothing else can be awaited.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import queue
 import sqlite3
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -18,11 +20,15 @@ from typing import Any, TypeVar
 
 import asyncpg
 
+from gateway.payloads.worker_thread import run_in_thread
 from gateway.storage.errors import StoreUnavailable, telling, unwritable
 from gateway.storage.sql import Compiled, DialectName, Parameters, Statement, compile_statement
 
 Result = TypeVar("Result")
 Body = Callable[["Transaction"], Coroutine[Any, Any, Result]]
+
+FEW = 50
+"""Rows up to which a read is brief."""
 
 ADVISORY_LOCKS = 0x7061796F
 """The gateway's class of PostgreSQL's advisory locks: "payo"."""
@@ -32,8 +38,14 @@ ACQUIRE_SECONDS = 30
 ATTEMPTS = 3
 """How often a transaction is run that a deadlock or a migration has aborted."""
 
+BUSY_SECONDS = 5
+"""How long a transaction on SQLite waits for another process."""
+
 MAX_GROUP = 64
 """Transactions in one commit on SQLite: none of them is acknowledged before its end."""
+
+PATIENCE_SECONDS = 1.0
+"""If SQLite's file cannot be used for longer, whoever has waited meanwhile is refused too."""
 
 _ABORTED = (
     asyncpg.DeadlockDetectedError,
@@ -64,7 +76,7 @@ class Transaction(ABC):
         ``statement`` is a ``Statement`` or any SQLAlchemy Core statement; with several parameter
         sets it runs once for each, and the rows come in that order.
         """
-        compiled = self._compile(statement)
+        compiled = self._compile(statement, parameters)
         return [compiled.row(raw) for raw in await self._fetch(compiled, parameters or ({},))]
 
     async def fetch_value(self, statement: Any, *parameters: Parameters) -> Any:
@@ -74,16 +86,20 @@ class Transaction(ABC):
 
     async def execute(self, statement: Any, *parameters: Parameters) -> int:
         """The number of rows that were changed; with several parameter sets it is not known (-1)."""
-        return await self._execute(self._compile(statement), parameters or ({},))
+        return await self._execute(self._compile(statement, parameters), parameters or ({},))
 
     @abstractmethod
     async def lock(self, *names: str) -> None:
         """Holds locks until the transaction ends; they are taken in one order everywhere."""
 
-    def _compile(self, statement: Any) -> Compiled:
+    @abstractmethod
+    async def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Calls a function that takes long, outside the event loop's thread."""
+
+    def _compile(self, statement: Any, parameters: Sequence[Parameters]) -> Compiled:
         if isinstance(statement, Statement):
             return statement.compiled(self.dialect)
-        return compile_statement(statement, self.dialect)
+        return compile_statement(statement, self.dialect, list(parameters[0]) if parameters else ())
 
     @abstractmethod
     async def _fetch(self, compiled: Compiled, those: Sequence[Parameters]) -> Sequence[Any]: ...
@@ -103,9 +119,10 @@ class Database(ABC):
         """Why the last change could not be written; None again after one was."""
 
     @abstractmethod
-    async def read(self, body: Body[Result]) -> Result:
+    async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         """Runs a body that changes nothing; raises StoreUnavailable.
 
+        ``is_brief`` if it selects a few rows by their keys: on SQLite the event loop waits for it.
         On PostgreSQL each of its statements sees what was committed when it began.
         """
 
@@ -135,6 +152,9 @@ class SqliteTransaction(Transaction):
     async def lock(self, *names: str) -> None:
         """Nothing: SQLite has one writer."""
 
+    async def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return function(*arguments)  # the transaction has a thread already
+
     async def _fetch(self, compiled: Compiled, those: Sequence[Parameters]) -> Sequence[Any]:
         rows: list[Any] = []
         for parameters in those:
@@ -155,6 +175,7 @@ class _Job:
     def __init__(self, body: Body[Any], *, writes: bool) -> None:
         self.body = body
         self.writes = writes
+        self.context = contextvars.copy_context()
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.result: Any = None
         self.error: BaseException | None = None
@@ -169,20 +190,40 @@ class _Job:
 
 
 class SqliteDatabase(Database):
-    """One connection in one thread; changes that wait together share a commit."""
+    """A thread with a connection that writes, and one for brief reads in the event loop's thread.
+
+    Transactions that wait for the thread together share a commit. ``connect`` is given the seconds
+    for which the connection waits for a lock.
+    """
 
     dialect = "sqlite"
 
-    def __init__(self, where: str, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, where: str, connect: Callable[[float], sqlite3.Connection]) -> None:
         super().__init__(where)
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
+        self._reading: sqlite3.Connection | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def read(self, body: Body[Result]) -> Result:
+    async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         with telling(self.where):
+            if is_brief:
+                # To hand over a read takes longer than the read.
+                with suppress(_Busy):
+                    return self._read_here(body)
             return await self._run(body, writes=False)
+
+    def _read_here(self, body: Body[Result]) -> Result:
+        """Raises _Busy if the file is locked, because the event loop must not wait."""
+        try:
+            if self._reading is None:
+                self._reading = self._connect(0)
+            return run_transaction(self._reading, body, "BEGIN")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                raise _Busy from None
+            raise
 
     async def write(self, body: Body[Result]) -> Result:
         with telling(self.where, self._note_unwritten):
@@ -203,33 +244,53 @@ class SqliteDatabase(Database):
         return result
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
-        while (first := self._jobs.get()) is not None:
-            jobs, is_last = [first], False
-            with suppress(queue.Empty):
-                while len(jobs) < MAX_GROUP and not is_last:
-                    job = self._jobs.get_nowait()
-                    is_last = job is None
-                    jobs += [job] if job else []
-            self._run_jobs(jobs)
+        is_last = False
+        while not is_last:
+            job = self._jobs.get()
+            jobs, is_last = self._take_waiting([job]) if job else ([], True)
+            error = self._run_jobs(jobs)
+            if error is not None and not is_last:
+                # These have waited as long: each group would wait once more for the same lock.
+                refused, is_last = self._take_waiting([])
+                for job in refused:
+                    job.error = error
+                jobs += refused
             with suppress(RuntimeError):  # the loop was closed without waiting
                 loop.call_soon_threadsafe(_resolve, jobs)
-            if is_last:
-                break
         if self._connection is not None:
+            # Leaves no journal behind, unless another process uses the file right now.
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA journal_mode = DELETE")
             self._connection.close()
 
-    def _run_jobs(self, jobs: Sequence[_Job]) -> None:
-        for job in jobs:
-            if not job.writes:
-                self._run_group([job], "BEGIN")
-        if group := [job for job in jobs if job.writes]:
-            self._run_group(group, "BEGIN IMMEDIATE")
+    def _take_waiting(self, jobs: list[_Job]) -> tuple[list[_Job], bool]:
+        """Adds the jobs that wait; also returns whether the last one has been taken."""
+        with suppress(queue.Empty):
+            while len(jobs) < MAX_GROUP:
+                job = self._jobs.get_nowait()
+                if job is None:
+                    return jobs, True
+                jobs.append(job)
+        return jobs, False
 
-    def _run_group(self, jobs: Sequence[_Job], begin: str) -> None:
-        """One transaction; a job that fails is rolled back alone."""
+    def _run_jobs(self, jobs: Sequence[_Job]) -> BaseException | None:
+        """Returns the error if the file could not be used for longer than ``PATIENCE_SECONDS``."""
+        reads = [job for job in jobs if not job.writes]
+        writes = [job for job in jobs if job.writes]
+        for begin, group in (("BEGIN", reads), ("BEGIN IMMEDIATE", writes)):
+            started = time.monotonic()
+            error = self._run_group(group, begin) if group else None
+            if error is not None and time.monotonic() - started > PATIENCE_SECONDS:
+                for job in writes:
+                    job.error = error
+                return error
+        return None
+
+    def _run_group(self, jobs: Sequence[_Job], begin: str) -> BaseException | None:
+        """One transaction; a job that fails is rolled back alone. Returns the file's error."""
         try:
             if self._connection is None:
-                self._connection = self._connect()
+                self._connection = self._connect(BUSY_SECONDS)
             connection = self._connection
             connection.execute(begin)
             for job in jobs:
@@ -239,14 +300,16 @@ class SqliteDatabase(Database):
             for job in jobs:
                 job.error = job.error or error
             if self._connection is not None:
-                with suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
+                _roll_back(self._connection)
+            return error
+        return None
 
     def _run_job(self, connection: sqlite3.Connection, job: _Job, *, is_alone: bool) -> None:
         if not is_alone:
             connection.execute("SAVEPOINT job")
         try:
-            job.result = run_without_waiting(job.body(SqliteTransaction(connection)))
+            body = job.body(SqliteTransaction(connection))
+            job.result = job.context.run(run_without_waiting, body)
         except _OWN_ERRORS as error:
             is_unique = getattr(error, "sqlite_errorcode", None) in _UNIQUE
             job.error = UniqueViolation() if is_unique else error
@@ -260,14 +323,39 @@ class SqliteDatabase(Database):
             connection.execute("RELEASE job")
 
     async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
         if self._thread is not None:
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
             self._thread = None
+            self._connection = None
+
+
+class _Busy(Exception):
+    """Another connection has locked the file."""
 
 
 _OWN_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
 _UNIQUE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+
+
+def run_transaction(connection: sqlite3.Connection, body: Body[Result], begin: str) -> Result:
+    """Runs a body in a transaction of its own, in this thread."""
+    try:
+        connection.execute(begin)
+        result = run_without_waiting(body(SqliteTransaction(connection)))
+        connection.execute("COMMIT")
+    except BaseException:
+        _roll_back(connection)
+        raise
+    return result
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    with suppress(sqlite3.Error):  # SQLite rolls some transactions back itself
+        connection.execute("ROLLBACK")
 
 
 def _resolve(jobs: Sequence[_Job]) -> None:
@@ -296,16 +384,21 @@ class PostgresqlTransaction(Transaction):
         self._connection = connection
 
     async def lock(self, *names: str) -> None:
-        for name in sorted(set(names)):
-            await self._connection.execute(
-                "SELECT pg_advisory_xact_lock($1, hashtext($2))", ADVISORY_LOCKS, name
-            )
+        if names:
+            await self._connection.execute(_LOCK, ADVISORY_LOCKS, sorted(set(names)))
+
+    async def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        return await run_in_thread(function, *arguments)
 
     async def _fetch(self, compiled: Compiled, those: Sequence[Parameters]) -> Sequence[Any]:
-        rows: list[Any] = []
-        for parameters in those:
-            rows += await self._connection.fetch(compiled.text, *compiled.arguments(parameters))
-        return rows
+        found: Sequence[Any]
+        if len(those) == 1:
+            found = await self._connection.fetch(compiled.text, *compiled.arguments(those[0]))
+        else:
+            found = await self._connection.fetchmany(
+                compiled.text, list(map(compiled.arguments, those))
+            )
+        return found
 
     async def _execute(self, compiled: Compiled, those: Sequence[Parameters]) -> int:
         if len(those) == 1:
@@ -313,6 +406,13 @@ class PostgresqlTransaction(Transaction):
             return int(status.rpartition(" ")[2])
         await self._connection.executemany(compiled.text, map(compiled.arguments, those))
         return -1
+
+
+_LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]) AS name"
+
+
+async def _leave(_connection: Any) -> None:
+    """Leaves a connection as it is: a transaction changes no setting of its session."""
 
 
 class PostgresqlDatabase(Database):
@@ -328,7 +428,7 @@ class PostgresqlDatabase(Database):
         self._opening = asyncio.Lock()
         self._writing: set[asyncio.Task[Any]] = set()
 
-    async def read(self, body: Body[Result]) -> Result:
+    async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
         with telling(self.where):
             return await self._run(lambda connection: body(PostgresqlTransaction(connection)))
 
@@ -375,7 +475,7 @@ class PostgresqlDatabase(Database):
         async with self._opening:
             if self._pool is None:
                 self._pool = await asyncpg.create_pool(
-                    self._dsn, min_size=0, max_size=POOL_SIZE, **self._options
+                    self._dsn, min_size=0, max_size=POOL_SIZE, reset=_leave, **self._options
                 )
         return self._pool
 

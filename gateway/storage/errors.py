@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import asyncpg
-from sqlalchemy.exc import (
-    DataError,
-    DBAPIError,
-    IntegrityError,
-    ProgrammingError,
-)
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from gateway.observability import metrics
 
@@ -48,21 +42,27 @@ def reason(error: BaseException) -> str:
 _QUOTED = (asyncpg.PostgresError, sqlite3.DatabaseError)
 
 
+_MISTAKES = (
+    *(IntegrityError, ProgrammingError, DataError),
+    *(sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError),
+    *(asyncpg.IntegrityConstraintViolationError, asyncpg.DataError),
+)
+
+
 @contextmanager
 def telling(where: str, note: Callable[[str], None] | None = None) -> Iterator[None]:
     """Turns what a database or its network does wrong into StoreUnavailable.
 
-    A statement that is wrong in itself is a mistake in the code and passes as it is. The cause is
+    A value that does not fit its table is a mistake in the code and passes as it is. The cause is
     not chained: a driver's own text may quote the address that it was given. ``note`` is told
     the reason: where something was to be written, whoever asks for it later may want to know.
     """
     try:
         yield
-    except (IntegrityError, ProgrammingError, DataError):
+    except _MISTAKES:
         raise
     except (
         DBAPIError,
-        PoolTimeout,
         OSError,
         sqlite3.DatabaseError,
         asyncpg.PostgresError,

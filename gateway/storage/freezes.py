@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, and_, delete, select, text
+from sqlalchemy import ColumnElement, and_, delete, insert, select, text
 
 from gateway.storage.audit_log import note
-from gateway.storage.ledger import put_row
 from gateway.storage.tables import freezes
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
+    from gateway.storage.database import Transaction
     from gateway.storage.store import Store
 
 FROZE, UNFROZE = "froze", "unfroze"
@@ -31,37 +29,38 @@ class Freeze:
 
 async def freeze(store: Store, scope: Tenant) -> bool:
     """From when this returns no write begins there; False where none could already."""
-    async with store.write() as connection:
+
+    async def freeze(tx: Transaction) -> bool:
         # Waits for whoever has looked at the table and not committed: whatever begins from now on
         # sees the freeze.
-        if connection.dialect.name == "postgresql":
-            await connection.execute(text("LOCK TABLE freezes IN ACCESS EXCLUSIVE MODE"))
-        if await _is_frozen(connection, scope):
+        if tx.dialect == "postgresql":
+            await tx.execute(text("LOCK TABLE freezes IN ACCESS EXCLUSIVE MODE"))
+        if await tx.fetch(select(freezes).where(_is(scope))):
             return False
-        await put_row(connection, freezes, scope._asdict(), {"since": store.clock()})
-        await note(store, connection, FROZE, scope)
+        await tx.execute(insert(freezes).values(**scope._asdict(), since=store.clock()))
+        await note(store, tx, FROZE, scope)
         return True
+
+    return await store.write(freeze)
 
 
 async def unfreeze(store: Store, scope: Tenant) -> bool:
     """Ends the freeze of just this scope; False where there is none. Others stay."""
-    async with store.write() as connection:
-        ended = await connection.execute(delete(freezes).where(_is(scope)))
-        if ended.rowcount:
-            await note(store, connection, UNFROZE, scope)
-        return bool(ended.rowcount)
+
+    async def unfreeze(tx: Transaction) -> bool:
+        is_ended = bool(await tx.execute(delete(freezes).where(_is(scope))))
+        if is_ended:
+            await note(store, tx, UNFROZE, scope)
+        return is_ended
+
+    return await store.write(unfreeze)
 
 
 async def frozen(store: Store) -> list[Freeze]:
     """Every freeze, the widest first."""
     those = select(freezes).order_by(freezes.c.merchant, freezes.c.environment)
-    async with store.read() as connection:
-        rows = await connection.execute(those)
-        return [Freeze(Tenant(row.merchant, row.environment), row.since) for row in rows]
-
-
-async def _is_frozen(connection: AsyncConnection, scope: Tenant) -> bool:
-    return (await connection.execute(select(freezes).where(_is(scope)))).first() is not None
+    rows = await store.read(lambda tx: tx.fetch(those))
+    return [Freeze(Tenant(row.merchant, row.environment), row.since) for row in rows]
 
 
 def _is(scope: Tenant) -> ColumnElement[bool]:

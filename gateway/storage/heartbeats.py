@@ -21,8 +21,8 @@ _LOOKS = 0.25
 
 async def beats(store: Store) -> dict[str, int]:
     """How far each instance has counted; one that was killed is among them."""
-    async with store.read() as connection:
-        return {row.id: row.beats for row in await connection.execute(select(instances))}
+    rows = await store.read(lambda tx: tx.fetch(select(instances)))
+    return {row.id: row.beats for row in rows}
 
 
 async def is_used(store: Store) -> bool:

@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql
 
 from gateway.storage import journal_states as states
 from gateway.storage.restore_marks import RESTORED
-from gateway.storage.statements import Listed, Statement, put, put_new
+from gateway.storage.sql import AnyOf, Statement, insert_new, upsert
 from gateway.storage.tables import (
     IS_KEPT_BRIEFLY,
     IS_OPEN,
@@ -88,20 +88,21 @@ def of_concern(*besides: ColumnElement[bool], shares: ColumnElement[bool] | None
     return shown.where(or_(and_(owned_by(journal), AN_OPEN, concerns), *besides))
 
 
-def sharing(*besides: ColumnElement[bool]) -> Listed:
-    """The same, of an undertaking that names objects: those are the list."""
-
-    def made(among: ColumnElement[bool]) -> Any:
-        named = select(journal_subjects.c.undertaking).where(
-            owned_by(journal_subjects), among, journal_subjects.c.undertaking == journal.c.id
-        )
-        return of_concern(*besides, shares=named.exists())
-
-    return Listed(journal_subjects.c.object, made)
+def sharing(*besides: ColumnElement[bool]) -> Any:
+    """The same, of an undertaking that names objects: those are ``objects``."""
+    named = select(journal_subjects.c.undertaking).where(
+        owned_by(journal_subjects),
+        AnyOf(journal_subjects.c.object, "objects"),
+        journal_subjects.c.undertaking == journal.c.id,
+    )
+    return of_concern(*besides, shares=named.exists())
 
 
-OPEN_ONES = Statement(lambda _kind: of_concern()), sharing()
-OPEN_ONES_OR_NAMED = Statement(lambda _kind: of_concern(IS_NAMED)), sharing(IS_NAMED)
+OPEN_ONES = Statement(lambda _kind: of_concern()), Statement(lambda _kind: sharing())
+OPEN_ONES_OR_NAMED = (
+    Statement(lambda _kind: of_concern(IS_NAMED)),
+    Statement(lambda _kind: sharing(IS_NAMED)),
+)
 """For undertakings that name no object, and for those that do."""
 
 IDENTICAL = Statement(
@@ -119,11 +120,12 @@ LEFT_OPEN = Statement(
         .order_by(journal.c.began_at, journal.c.id)
     )
 )
-THAT_NAME = Listed(
-    journal_subjects.c.undertaking,
-    lambda among: select(journal_subjects.c.undertaking, journal_subjects.c.object).where(
-        owned_by(journal_subjects), journal_subjects.c.object == bindparam("object"), among
-    ),
+THAT_NAME = Statement(
+    lambda _kind: select(journal_subjects.c.undertaking, journal_subjects.c.object).where(
+        owned_by(journal_subjects),
+        journal_subjects.c.object == bindparam("object"),
+        AnyOf(journal_subjects.c.undertaking, "undertakings"),
+    )
 )
 FROZEN = Statement(lambda _kind: select(freezes.c.merchant).where(FREEZES).limit(1))
 IS_RESTORED = Statement(lambda _kind: select(counters.c.value).where(counters.c.name == RESTORED))
@@ -153,7 +155,7 @@ def fencing(sets: tuple[str, ...]) -> Statement:
     return Statement(lambda _kind: update(journal).where(mine).returning(journal.c.id), sets)
 
 
-PUT_STEPS = put(journal_steps, ("undertaking", "number"), ("given",))
+PUT_STEPS = upsert(journal_steps, ("undertaking", "number"), ("given",))
 DROP_STEPS = Statement(
     lambda _kind: delete(journal_steps).where(journal_steps.c.undertaking == bindparam("its"))
 )
@@ -162,7 +164,7 @@ OF_ANSWERS = "answer "
 CLOSE = Statement(
     lambda _kind: (
         update(journal)
-        .where(journal.c.id == bindparam("its"), IS_DONE)
+        .where(AnyOf(journal.c.id, "ids"), IS_DONE)
         .returning(journal.c.id, journal.c.asked)
     ),
     ("state", "ended_at"),
@@ -185,12 +187,12 @@ REOPEN = Statement(
 DROP_ASKED = Statement(
     lambda _kind: update(journal).where(journal.c.id == bindparam("its")).values(asked=None)
 )
-NAME = put_new(journal_subjects, (*OWN, "object", "undertaking"))
+NAME = insert_new(journal_subjects, (*OWN, "object", "undertaking"))
 OF_A_WRITE = (
     *("method", "path", "alike", "state", "entered_at", "status", "made", "told"),
     "settled_at",
 )
-ENTER = put(writes, ("undertaking", "number"), (*OWN, *OF_A_WRITE))
+ENTER = upsert(writes, ("undertaking", "number"), (*OWN, *OF_A_WRITE))
 OF_AN_OUTCOME = ("state", "status", "made", "settled_at")
 SETTLED = Statement(
     lambda _kind: update(writes).where(

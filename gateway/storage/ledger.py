@@ -13,35 +13,21 @@ from zlib import crc32
 
 import simplejson
 from sqlalchemy import and_, bindparam, delete, select, text
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import Text
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import chunks
+from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import Place
 from gateway.storage.id_rows import legacy_ids
-from gateway.storage.statements import (
-    FEW,
-    Asked,
-    Listed,
-    Statement,
-    Steps,
-    Transaction,
-    Values,
-    changed,
-    put,
-    rows_of,
-)
+from gateway.storage.sql import AnyOf, Parameters, Statement, upsert
 from gateway.storage.tables import IS_ABANDONED, learned, remembered
 from gateway.storage.tenants import Tenant
 from mappings.effects import CompareAndSet, Conflict
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
-
     from gateway.storage.store import Store
 
 
@@ -67,12 +53,14 @@ _ALL_FACTS = Statement(lambda _kind: select(remembered.c.id, remembered.c.facts)
 _ABANDONED = Statement(
     lambda _kind: select(remembered.c.id, remembered.c.facts).where(_OWN, text(IS_ABANDONED))
 )
-_SOME_FACTS = Listed(
-    remembered.c.id,
-    lambda among: select(remembered.c.id, remembered.c.facts).where(_KIND, among),
+_SOME_FACTS = Statement(
+    lambda _kind: select(remembered.c.id, remembered.c.facts).where(
+        _KIND, AnyOf(remembered.c.id, "ids")
+    )
 )
 _FORGET = Statement(lambda _kind: delete(remembered).where(_THIS))
-_PUT = put(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
+_LEARN = upsert(learned, ("environment", "name"), ("value", "learned_at"))
+_PUT = upsert(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
 
 
 class Ledger:
@@ -87,7 +75,7 @@ class Ledger:
     async def recall(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """An object's facts; empty where there are none."""
         row = {**owner._asdict(), "kind": kind, "id": id}
-        rows = await self._store.looked_up(Transaction(lambda: rows_of(_FACTS, row), is_brief=True))
+        rows = await self._store.read(lambda tx: tx.fetch(_FACTS, row), is_brief=True)
         return (await self._read_all(owner, kind, [(id, *rows[0])]))[id] if rows else {}
 
     async def is_anyones(self, environment: str, kind: str, id: str, fact: str) -> bool:  # noqa: A002
@@ -99,11 +87,8 @@ class Ledger:
         those = select(table.facts).where(
             table.environment == environment, table.kind == kind, table.id == id
         )
-        async with self._store.read() as connection:
-            return any(
-                json_codec.loads_trusted(facts).get(fact)
-                for facts in await connection.scalars(those)
-            )
+        rows = await self._store.read(lambda tx: tx.fetch(those))
+        return any(json_codec.loads_trusted(row.facts).get(fact) for row in rows)
 
     async def recall_all(
         self, owner: Tenant, kind: str, among: Sequence[str] | None = None
@@ -111,17 +96,20 @@ class Ledger:
         """The facts of every object of a kind that has any, by id; or of those among some."""
         those = {**owner._asdict(), "kind": kind}
         if among is None:
-            work = Transaction(lambda: rows_of(_ALL_FACTS, those))
-        elif wanted := set(among):
-            work = Transaction(lambda: _SOME_FACTS.rows(wanted, those), is_brief=len(wanted) <= FEW)
+            rows = await self._store.read(lambda tx: tx.fetch(_ALL_FACTS, those))
+        elif wanted := sorted(set(among)):
+            is_brief = len(wanted) <= FEW
+            rows = await self._store.read(
+                lambda tx: tx.fetch(_SOME_FACTS, {**those, "ids": wanted}), is_brief=is_brief
+            )
         else:
             return {}
-        return await self._read_all(owner, kind, await self._store.looked_up(work))
+        return await self._read_all(owner, kind, rows)
 
     async def abandoned(self, owner: Tenant) -> dict[str, dict[str, Any]]:
         """The aliases of batches that were abandoned: few among those of payments."""
-        work = Transaction(lambda: rows_of(_ABANDONED, owner._asdict()))
-        return await self._read_all(owner, "alias", await self._store.looked_up(work))
+        rows = await self._store.read(lambda tx: tx.fetch(_ABANDONED, owner._asdict()))
+        return await self._read_all(owner, "alias", rows)
 
     async def legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
         """What clients call some objects where that is known: current id to legacy id."""
@@ -145,42 +133,40 @@ class Ledger:
     async def record_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
         """Several objects' facts, all of them or none."""
         locks = self.locks(owner, records)
-        is_long = are_long(records)
         records = await ready(records)
-        brief = not is_long and are_few(records)
-        work = Transaction(lambda: self.merged(owner, records), locks, brief, is_long)
-        await self._store.carried_out(work)
+
+        async def record(tx: Transaction) -> None:
+            await tx.lock(*locks)
+            await self.merge(tx, owner, records)
+
+        await self._store.write(record)
 
     def locks(self, owner: Tenant, records: Sequence[CompareAndSet]) -> frozenset[str]:
         """What is held while they are merged. A row's own would not do: two may be about to make it."""
         return frozenset(chain.from_iterable(_locks(owner, one) for one in records))
 
-    def merged(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[None]:
-        """The same, as a part of a work that has the ``locks``."""
-        yield from changed((yield from self.merging(owner, records)))
-
-    def merging(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[list[Asked]]:
-        """What has to be changed to that end, but for what very many had to have changed before;
-        raises Conflict.
-        """
-        changes: list[Asked] = []
+    async def merge(self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
+        """The same, as a part of a transaction that has the ``locks``; raises Conflict."""
         for some in iterate_chunks(chain.from_iterable(one.members for one in records), SLICE_SIZE):
-            yield from changed(changes)
-            changes = yield from self._merging(owner, some)
-        return changes
+            await self._merge_slice(tx, owner, some)
 
-    def _merging(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[list[Asked]]:
+    async def _merge_slice(
+        self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
+    ) -> None:
         rows = {
             (one.kind, one.id): {**owner._asdict(), "kind": one.kind, "id": one.id}
             for one in records
         }
-        there = yield _FACTS_OF.of(*rows.values())
+        there = await tx.fetch(_FACTS_OF, *rows.values())
         of_concern = {(one.kind, one.id) for one in records if not _is_replaced(one)}
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for kind, id_, facts in there:
             if (kind, id_) in of_concern:
-                found[kind, id_] = stored_json.value(
-                    (yield from self._text(owner, kind, id_, facts))
+                text = await self._text(tx, owner, kind, id_, facts)
+                found[kind, id_] = (
+                    await tx.compute(stored_json.value, text)
+                    if len(text) > _LONG
+                    else stored_json.value(text)
                 )
         for record in records:
             facts = found.get((record.kind, record.id), {})
@@ -190,31 +176,39 @@ class Ledger:
         if long := [
             _lock(*owner, kind, id_) for kind, id_, facts in there if chunks.is_head(facts)
         ]:
-            yield chunks.drop(*long)
-        now, puts, gone = self._store.clock(), list[Values](), list[Values]()
+            await chunks.drop(tx, *long)
+        now, puts, gone = self._store.clock(), list[Parameters](), list[Parameters]()
         for (kind, id_), row in rows.items():
             if kept := found[kind, id_]:
-                facts = yield from self._put(owner, kind, id_, kept)
-                puts.append({**row, "facts": facts, "updated_at": now})
+                sealed = await self._put(tx, owner, kind, id_, kept)
+                puts.append({**row, "facts": sealed, "updated_at": now})
             else:
                 gone.append(row)
-        both_kinds = ((_PUT, puts), (_FORGET, gone))
-        return [statement.of(*those) for statement, those in both_kinds if those]
+        for statement, those in ((_PUT, puts), (_FORGET, gone)):
+            if those:
+                await tx.execute(statement, *those)
 
-    def _put(self, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]) -> Steps[str]:
+    async def _put(
+        self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]
+    ) -> str:
         """What stands in the row."""
         if kind not in SEALED:
             return json_codec.dumps_trusted(facts).decode()
-        text = facts.text if isinstance(facts, _Written) else stored_json.encode_stored(facts)
-        keys = self._store.encryption
-        return (yield from chunks.put(keys, text, _place(owner, kind), _lock(*owner, kind, id_)))
+        if isinstance(facts, _Written):
+            text = facts.text
+        elif json_codec.has_rows(facts):
+            text = await tx.compute(stored_json.encode_stored, facts)
+        else:
+            text = stored_json.encode_stored(facts)
+        keys, holder = self._store.encryption, _lock(*owner, kind, id_)
+        return await chunks.put(tx, keys, text, _place(owner, kind), holder)
 
-    def _text(self, owner: Tenant, kind: str, id_: str, facts: str) -> Steps[Text]:
+    async def _text(self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: str) -> Text:
         """What it says; raises Gone."""
         if kind not in SEALED:
             return facts
         keys, holder = self._store.encryption, _lock(*owner, kind, id_)
-        return (yield from chunks.whole(keys, facts, _place(owner, kind), holder))
+        return await chunks.whole(tx, keys, facts, _place(owner, kind), holder)
 
     async def _read_all(
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
@@ -224,8 +218,10 @@ class Ledger:
         is_long = len(rows) > FEW or any(len(facts) > _LONG for _id, facts in rows)
         read = await run_in_thread_if(is_long, self._opened, owner, kind, rows)
         for id_ in in_pieces:
-            work = Transaction(partial(self._whole, owner, kind, id_), is_long=True)
-            read[id_] = await run_in_thread(stored_json.value, await self._store.looked_up(work))
+            text = await self._store.read(
+                partial(self._load_whole, owner=owner, kind=kind, id_=id_)
+            )
+            read[id_] = await run_in_thread(stored_json.value, text)
         return read
 
     def _opened(
@@ -242,12 +238,12 @@ class Ledger:
         its: dict[str, Any] = stored_json.value(opened)
         return its
 
-    def _whole(self, owner: Tenant, kind: str, id_: str) -> Steps[Text]:
+    async def _load_whole(self, tx: Transaction, owner: Tenant, kind: str, id_: str) -> Text:
         """As it is now: what it was when it was seen to be long may have been replaced."""
         row, seen = {**owner._asdict(), "kind": kind, "id": id_}, ""
-        while rows := (yield _FACTS.of(row)):
+        while rows := await tx.fetch(_FACTS, row):
             try:
-                return (yield from self._text(owner, kind, id_, rows[0][0]))
+                return await self._text(tx, owner, kind, id_, rows[0][0])
             except chunks.ChunkMissing:
                 if rows[0][0] == seen:
                     raise
@@ -257,30 +253,14 @@ class Ledger:
     async def learned(self, environment: str) -> dict[str, tuple[Any, datetime]]:
         """What was found out about an environment's service, and when, by name."""
         those = select(learned).where(learned.c.environment == environment)
-        async with self._store.read() as connection:
-            rows = await connection.execute(those)
-            return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
+        rows = await self._store.read(lambda tx: tx.fetch(those))
+        return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
 
     async def learn(self, environment: str, name: str, value: Any) -> None:
         """Keeps what was found out, in place of what was known by that name."""
-        row = {"environment": environment, "name": name}
-        async with self._store.write() as connection:
-            now = self._store.clock()
-            await put_row(connection, learned, row, {"value": _dumps(value), "learned_at": now})
-
-
-def are_few(records: Sequence[CompareAndSet]) -> bool:
-    """Whether to merge them is a brief work; a batch may have any number of payments."""
-    return _count(records) <= FEW
-
-
-def _count(records: Sequence[CompareAndSet]) -> int:
-    lists = (fact for one in records for fact in one.facts.values() if isinstance(fact, list))
-    also = (
-        len(one.linked) if isinstance(one.linked, LazySequence) else _count(one.linked)
-        for one in records
-    )
-    return len(records) + sum(map(len, lists)) + sum(also)
+        row = {"environment": environment, "name": name, "value": _dumps(value)}
+        row["learned_at"] = self._store.clock()
+        await self._store.write(lambda tx: tx.execute(_LEARN, row))
 
 
 def are_long(records: Sequence[CompareAndSet]) -> bool:
@@ -363,19 +343,6 @@ def _is_replaced(one: CompareAndSet) -> bool:
 
 def _place(owner: Tenant, kind: str) -> Place:
     return Place("remembered", owner.merchant, owner.environment, f"facts of a {kind}")
-
-
-async def put_row(
-    connection: AsyncConnection, table: Table, row: dict[str, Any], values: dict[str, Any]
-) -> None:
-    """Inserts a row by its key, or gives the one that there is these values."""
-    new = _insert(connection, table).values(**row, **values)
-    await connection.execute(new.on_conflict_do_update(index_elements=list(row), set_=values))
-
-
-def _insert(connection: AsyncConnection, table: Table) -> Any:
-    kind = postgresql if connection.dialect.name == "postgresql" else sqlite
-    return kind.insert(table)
 
 
 def _lock(*named: str) -> str:

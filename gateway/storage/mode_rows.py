@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import and_, delete, func, select
+from sqlalchemy import and_, delete, select
 
 from gateway.storage.audit_log import note
-from gateway.storage.ledger import put_row
-from gateway.storage.statements import Statement, Transaction, rows_of
+from gateway.storage.sql import Statement, upsert
 from gateway.storage.tables import counters, modes
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
+    from gateway.storage.database import Transaction
     from gateway.storage.store import Store
 
 Mode = Literal["translate", "forward", "compare"]
@@ -58,36 +56,38 @@ async def set_mode(
 
     What is said of every key holds for those that had a switch of their own, too; their names.
     """
-    async with store.write() as connection:
-        await store.one_at_a_time(connection, _COUNT)
-        displaced = [] if key else await _displaced(connection, owner, groups)
+    common = {**owner._asdict(), "key": key, "mode": mode, "since": store.clock()}
+
+    async def switch(tx: Transaction) -> list[str]:
+        await tx.lock(_COUNT)
+        displaced = [] if key else await _displaced(tx, owner, groups)
         for group in groups:
-            row = {**owner._asdict(), "key": key, "part": group}
-            await put_row(connection, modes, row, {"mode": mode, "since": store.clock()})
-        await _count_on(connection)
+            await tx.execute(_PUT, {**common, "part": group})
+        await _count_on(tx)
         whose = f"key {key}" if key else "every key"
-        await note(store, connection, f"{SWITCHED} {mode}: {', '.join(groups)} of {whose}", owner)
+        await note(store, tx, f"{SWITCHED} {mode}: {', '.join(groups)} of {whose}", owner)
         return displaced
 
+    return await store.write(switch)
 
-async def _displaced(
-    connection: AsyncConnection, owner: Tenant, groups: Iterable[Group]
-) -> list[str]:
+
+_PUT = upsert(modes, ("merchant", "environment", "key", "part"), ("mode", "since"))
+_PUT_COUNT = upsert(counters, ("name",), ("value",))
+
+
+async def _displaced(tx: Transaction, owner: Tenant, groups: Iterable[Group]) -> list[str]:
     those = and_(
         modes.c.merchant == owner.merchant,
         modes.c.environment == owner.environment,
         modes.c.part.in_(list(groups)),
         modes.c.key != "",
     )
-    names = await connection.scalars(select(modes.c.key).where(those).distinct())
-    found = sorted(names)
-    await connection.execute(delete(modes).where(those))
-    return found
+    rows = await tx.fetch(select(modes.c.key).where(those).distinct())
+    await tx.execute(delete(modes).where(those))
+    return sorted(row.key for row in rows)
 
 
-async def keep_modes(
-    store: Store, connection: AsyncConnection, owner: Tenant, key: str, renamed: str
-) -> None:
+async def keep_modes(tx: Transaction, owner: Tenant, key: str, renamed: str) -> None:
     """Has a key that was renamed go on as it was switched.
 
     The name that it had keeps its modes, too: a gateway may hear of the key's new name after this.
@@ -97,35 +97,31 @@ async def keep_modes(
         modes.c.environment == owner.environment,
         modes.c.key == key,
     )
-    await store.one_at_a_time(connection, _COUNT)
-    if not (rows := (await connection.execute(those)).all()):
+    await tx.lock(_COUNT)
+    if not (rows := await tx.fetch(those)):
         return
     for row in rows:
-        named = {**owner._asdict(), "key": renamed, "part": row.part}
-        await put_row(connection, modes, named, {"mode": row.mode, "since": row.since})
-    await _count_on(connection)
+        await tx.execute(_PUT, {**owner._asdict(), "key": renamed, **row._asdict()})
+    await _count_on(tx)
 
 
 async def count_of_switches(store: Store) -> int:
     """How often any was set; another number than before tells that one was."""
-    rows = await store.looked_up(Transaction(lambda: rows_of(_COUNTED)))
-    return int(rows[0][0]) if rows else 0
+    return int(await store.read(lambda tx: tx.fetch_value(_COUNTED)) or 0)
 
 
 _COUNTED = Statement(lambda _kind: select(counters.c.value).where(counters.c.name == _COUNT))
 
 
-async def _count_on(connection: AsyncConnection) -> None:
+async def _count_on(tx: Transaction) -> None:
     """Running gateways see by it that something was switched."""
-    counted = select(func.max(counters.c.value)).where(counters.c.name == _COUNT)
-    count = int(await connection.scalar(counted) or 0)
-    await put_row(connection, counters, {"name": _COUNT}, {"value": count + 1})
+    count = int(await tx.fetch_value(_COUNTED) or 0)
+    await tx.execute(_PUT_COUNT, {"name": _COUNT, "value": count + 1})
 
 
 async def all_switches(store: Store) -> list[Switch]:
     rows = select(modes).order_by(modes.c.merchant, modes.c.environment, modes.c.key, modes.c.part)
-    async with store.read() as connection:
-        return [
-            Switch(Tenant(row.merchant, row.environment), row.key, row.part, row.mode, row.since)
-            for row in await connection.execute(rows)
-        ]
+    return [
+        Switch(Tenant(row.merchant, row.environment), row.key, row.part, row.mode, row.since)
+        for row in await store.read(lambda tx: tx.fetch(rows))
+    ]

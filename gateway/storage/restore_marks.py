@@ -19,17 +19,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import Select, delete, func, or_, select
+from sqlalchemy import delete, func, or_, select
 
 from gateway.storage.audit_log import note
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.ledger import put_row
-from gateway.storage.statements import Statement, Steps, Transaction
+from gateway.storage.sql import Statement, upsert
 from gateway.storage.tables import counters, journal
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
+    from gateway.storage.database import Transaction
     from gateway.storage.store import Store
 
 GENERATION, RESTORED = "generation", "restored"
@@ -53,29 +51,20 @@ class Standing(NamedTuple):
 
 async def standing(store: Store) -> Standing:
     """How far the state has come, and whether it is known to be a restored one."""
-    return await store.looked_up(Transaction(_looked_up))
+    return await store.read(_standing)
 
 
-def _looked_up() -> Steps[Standing]:
-    counted, last = (yield _COUNTS.of({})), (yield _LAST.of({}))
-    return _told(dict(counted), last[0][0])
+async def _standing(tx: Transaction) -> Standing:
+    return _told(dict(await tx.fetch(_COUNTS)), await tx.fetch_value(_LAST))
 
 
-async def _standing(connection: AsyncConnection) -> Standing:
-    counted = {row.name: row.value for row in await connection.execute(_counts())}
-    return _told(counted, await connection.scalar(_last()))
-
-
-def _counts() -> Select[str, int]:
-    of_these = or_(counters.c.name == GENERATION, counters.c.name == RESTORED)
-    return select(counters.c.name, counters.c.value).where(of_these)
-
-
-def _last() -> Select[int]:
-    return select(func.max(journal.c.number))
-
-
-_COUNTS, _LAST = Statement(lambda _kind: _counts()), Statement(lambda _kind: _last())
+_COUNTS = Statement(
+    lambda _kind: select(counters.c.name, counters.c.value).where(
+        or_(counters.c.name == GENERATION, counters.c.name == RESTORED)
+    )
+)
+_LAST = Statement(lambda _kind: select(func.max(journal.c.number)))
+_PUT = upsert(counters, ("name",), ("value",))
 
 
 def _told(counts: Mapping[str, int], number: int | None) -> Standing:
@@ -84,29 +73,35 @@ def _told(counts: Mapping[str, int], number: int | None) -> Standing:
 
 async def flag_restored(store: Store, mark: Mark, what: str = NOTICED) -> bool:
     """Has nothing started on the state from now on; False where that was so already."""
-    async with store.write() as connection:
-        await store.one_at_a_time(connection, RESTORED)
-        found = await _standing(connection)
+
+    async def flag(tx: Transaction) -> bool:
+        await tx.lock(RESTORED)
+        found = await _standing(tx)
         # Whoever reconciles it need not be on the machine that has the mark.
         generation = max(found.mark.generation, mark.generation)
-        await put_row(connection, counters, {"name": GENERATION}, {"value": generation})
+        await tx.execute(_PUT, {"name": GENERATION, "value": generation})
         if found.restored:
             return False
-        await put_row(connection, counters, {"name": RESTORED}, {"value": 1})
-        await note(store, connection, what)
+        await tx.execute(_PUT, {"name": RESTORED, "value": 1})
+        await note(store, tx, what)
         return True
+
+    return await store.write(flag)
 
 
 async def settle_restored(store: Store, mark: Mark) -> Mark:
     """The state was compared with the service: it counts as the latest one. Its new mark."""
-    async with store.write() as connection:
-        await store.one_at_a_time(connection, RESTORED)
-        found = await _standing(connection)
+
+    async def settle(tx: Transaction) -> Mark:
+        await tx.lock(RESTORED)
+        found = await _standing(tx)
         generation = max(found.mark.generation, mark.generation) + 1
-        await put_row(connection, counters, {"name": GENERATION}, {"value": generation})
-        await connection.execute(delete(counters).where(counters.c.name == RESTORED))
-        await note(store, connection, RECONCILED)
+        await tx.execute(_PUT, {"name": GENERATION, "value": generation})
+        await tx.execute(delete(counters).where(counters.c.name == RESTORED))
+        await note(store, tx, RECONCILED)
         return Mark(generation, found.mark.number)
+
+    return await store.write(settle)
 
 
 # The file

@@ -143,6 +143,16 @@ def upsert(table: Table, key: Sequence[str], columns: Sequence[str]) -> Statemen
     return Statement(build, [*key, *columns])
 
 
+def insert_new(table: Table, columns: Sequence[str], *returned: Any) -> Statement:
+    """Inserts a row unless one with its key exists; then it returns none either."""
+
+    def build(dialect: ModuleType) -> Any:
+        insert = dialect.insert(table).on_conflict_do_nothing()
+        return insert.returning(*returned) if returned else insert
+
+    return Statement(build, columns)
+
+
 class _TextList(TypeDecorator[Sequence[str]]):
     """A list of texts as one parameter: an array on PostgreSQL, JSON on SQLite."""
 

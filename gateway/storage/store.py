@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import insert, select, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy import URL, Connection, insert, select, text
 
 from gateway.config.settings import State
 from gateway.storage import engine as engines
-from gateway.storage.drivers import Drivers, drivers_of
+from gateway.storage.database import ADVISORY_LOCKS, Body, Database, Result
 from gateway.storage.encryption import EncryptionKeys, Place
-from gateway.storage.errors import StoreUnavailable, telling, unwritable
-from gateway.storage.group_commit import GroupCommit
+from gateway.storage.errors import StoreUnavailable
 from gateway.storage.keyfile import make_key_file, missing, read_key_file
 from gateway.storage.migrate import migrate
-from gateway.storage.on_postgresql import LOCKS
 from gateway.storage.process_lock import alone_with
-from gateway.storage.statements import Made, Transaction
 from gateway.storage.tables import encryption_keys
 
 Clock = Callable[[], datetime]
@@ -34,84 +31,35 @@ def utc_now() -> datetime:
 class Store:
     """One database; made by ``open_store``."""
 
-    def __init__(
-        self, engine: AsyncEngine, where: str, clock: Clock, drivers: Drivers | None = None
-    ) -> None:
-        self.engine = engine
-        self.where = where
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self.database = database
         self.clock = clock
         self.encryption: EncryptionKeys
-        self.unwritten: StoreUnavailable | None = None
-        """Why something could not be written; None again when something was, see ``wrote``."""
-        # SQLite has one writer: waiting for one's turn here is fair and has no time limit,
-        # waiting in SQLite is neither.
-        self._turn: AbstractAsyncContextManager[object] = (
-            asyncio.Lock() if engine.dialect.name == "sqlite" else nullcontext()
-        )
-        if drivers is not None:
-            self.changes = GroupCommit(
-                drivers.changing, where, self._turn, drivers.lanes, self._was_not_written
-            )
-            self.readings = GroupCommit(drivers.reading, where, nullcontext(), drivers.lanes)
-        self._drivers = drivers
+
+    @property
+    def where(self) -> str:
+        return self.database.where
+
+    @property
+    def unwritten(self) -> StoreUnavailable | None:
+        """Why the last change could not be written; None again after one was."""
+        return self.database.unwritten
 
     @property
     def is_of_one_process(self) -> bool:
         """Whether no more than one gateway may run on it at a time."""
-        return self.engine.dialect.name == "sqlite"
+        return self.database.dialect == "sqlite"
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that reads; StoreUnavailable."""
-        with telling(self.where):
-            async with self.engine.connect() as connection, connection.begin():
-                yield connection
+    async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
+        """See ``Database.read``."""
+        return await self.database.read(body, is_brief=is_brief)
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction that may write, committed at the end; StoreUnavailable.
-
-        Not to be nested, and nothing but the database is to be waited for inside: on SQLite there
-        is one at a time.
-        """
-        async with self._turn:
-            with telling(self.where, self._was_not_written):
-                async with self.engine.connect() as plain:
-                    connection = await plain.execution_options(**{engines.WRITES: True})
-                    async with connection.begin():
-                        yield connection
-
-    def _was_not_written(self, why: str) -> None:
-        self.unwritten = unwritable(self.where, why)
-
-    def wrote(self) -> None:
-        """Told by whoever has changed something for certain: to commit nothing takes no room."""
-        self.unwritten = None
-
-    async def looked_up(self, work: Transaction[Made]) -> Made:
-        """What came of a work that changes nothing; StoreUnavailable."""
-        return await self.readings.carry_out(work)
-
-    async def carried_out(self, work: Transaction[Made], *, within: float = 0.0) -> Made:
-        """What came of a work, as soon as all that it did is committed; StoreUnavailable.
-
-        Carried out with others that come at the same time, or within some seconds where it is in no
-        hurry, and also where whoever asks is cancelled.
-        """
-        return await self.changes.carry_out(work, within)
-
-    async def one_at_a_time(self, connection: AsyncConnection, what: str = "") -> None:
-        """Until the transaction ends, has this database's other instances wait for ``what``."""
-        if self.engine.dialect.name == "postgresql":
-            lock = select(text("pg_advisory_xact_lock(:room, hashtext(:what))"))
-            await connection.execute(lock, {"room": LOCKS, "what": what})
+    async def write(self, body: Body[Result]) -> Result:
+        """See ``Database.write``."""
+        return await self.database.write(body)
 
     async def close(self) -> None:
-        if self._drivers is not None:
-            await self.changes.end()
-            await self.readings.end()
-            await self._drivers.close()
-        await self.engine.dispose()
+        await self.database.close()
 
 
 @asynccontextmanager
@@ -135,34 +83,41 @@ async def open_store(
     if file is not None:
         engines.make_sqlite_file(file, create=create)
         engines.refuse_unwritable(file)
-        engine = engines.sqlite_engine(file)
-    else:
-        engine = engines.postgresql_engine(address)
-    store = Store(engine, engines.shown(address), clock, drivers_of(address))
+    store = Store(engines.open_database(address), clock)
     try:
         with alone_with(file) if serves and file else nullcontext():
             if not as_it_is:
-                await _make_ready(store, state.encryption_key_file, makes_key=file is not None)
+                store.encryption = await _make_ready(store, address, state.encryption_key_file)
             yield store
     finally:
         await store.close()
 
 
-async def _make_ready(store: Store, key_file: Path, *, makes_key: bool) -> None:
-    async with store.write() as connection:
-        await store.one_at_a_time(connection)
-        await migrate(connection, store.where)
-        store.encryption = await _fitting_keys(store, connection, key_file, makes_key=makes_key)
+async def _make_ready(store: Store, address: URL, key_file: Path) -> EncryptionKeys:
+    """In one transaction: with a key that does not fit, the tables stay as they are too."""
+
+    def make_ready(connection: Connection) -> EncryptionKeys:
+        if not store.is_of_one_process:
+            # Of processes that start at once, one migrates, and the others wait.
+            lock = select(text("pg_advisory_xact_lock(:class, hashtext(''))"))
+            connection.execute(lock, {"class": ADVISORY_LOCKS})
+        migrate(connection, store.where)
+        return _find_fitting_keys(store, connection, key_file)
+
+    # alembic's ``context`` and ``op`` are one for the whole process.
+    async with _migrations.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        return await engines.run_with_sqlalchemy(address, make_ready)
 
 
-async def _fitting_keys(
-    store: Store, connection: AsyncConnection, key_file: Path, *, makes_key: bool
-) -> EncryptionKeys:
-    there = (await connection.execute(select(encryption_keys))).all()
+_migrations: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+def _find_fitting_keys(store: Store, connection: Connection, key_file: Path) -> EncryptionKeys:
+    there = connection.execute(select(encryption_keys)).all()
     checks = {row.id: row.check_value for row in there}
     keys = read_key_file(key_file)
     # Never for a state that was used before: a new key would hide that the old one is lost.
-    if keys is None and makes_key and not checks:
+    if keys is None and store.is_of_one_process and not checks:
         make_key_file(key_file)
         keys = read_key_file(key_file)
     if keys is None:
@@ -173,7 +128,7 @@ async def _fitting_keys(
         _check(keys, key_id, check, key_file, store.where)
     new = [key_id for key_id in keys.ids if key_id not in checks]
     if new:
-        await connection.execute(insert(encryption_keys), _checks(keys, new, store.clock()))
+        connection.execute(insert(encryption_keys), _checks(keys, new, store.clock()))
     if there:
         # Not by the file: whoever puts another key last, to have it encrypt, may move the first.
         keys.oldest = min(there, key=lambda row: (row.created_at, keys.ids.index(row.id))).id

@@ -16,8 +16,9 @@ from typing import Any, Protocol
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects import postgresql
 
+from gateway.storage.database import Transaction
 from gateway.storage.durations import PARTS, Durations, Part, columns_of
-from gateway.storage.statements import Statement, Steps
+from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import traffic
 
@@ -103,15 +104,15 @@ def span_of(moment: datetime) -> datetime:
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
 
 
-def adding_traffic(carried: Mapping[Span, Traffic]) -> Steps[None]:
-    """Adds to what was counted before, as a part of a work."""
+async def add_traffic(tx: Transaction, carried: Mapping[Span, Traffic]) -> None:
+    """Adds to what was counted before, as a part of a transaction."""
     # In one order everywhere: two instances adding to the same rows must not wait in a ring.
     rows = sorted(
         (_row(span, its) for span, its in carried.items()),
         key=lambda row: [row[name] for name in _KEYS],
     )
     if rows:
-        yield _ADD.of(*rows)
+        await tx.execute(_ADD, *rows)
 
 
 def _adding(kind: ModuleType) -> Any:
@@ -157,9 +158,8 @@ async def traffic_by(
         those = those.where(traffic.c[name] == value)
     if columns:
         those = those.group_by(*columns).order_by(*columns)
-    async with store.read() as connection:
-        rows = await connection.execute(those)
-        return {tuple(row[: len(names)]): _traffic(row, durations=durations) for row in rows}
+    rows = await store.read(lambda tx: tx.fetch(those))
+    return {tuple(row[: len(names)]): _traffic(row, durations=durations) for row in rows}
 
 
 def _traffic(row: Any, *, durations: bool) -> Traffic:
@@ -185,6 +185,5 @@ def summed(those: Iterable[Traffic]) -> Traffic:
 
 async def forget_traffic(store: Store) -> None:
     """What is older than ``KEPT``."""
-    async with store.write() as connection:
-        old = traffic.c.began_at < store.clock() - KEPT
-        await connection.execute(delete(traffic).where(old))
+    old = delete(traffic).where(traffic.c.began_at < store.clock() - KEPT)
+    await store.write(lambda tx: tx.execute(old))

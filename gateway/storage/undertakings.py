@@ -36,8 +36,9 @@ from gateway.payloads.stored_json import Text
 from gateway.storage import chunks
 from gateway.storage import journal_asks as asks
 from gateway.storage.audit_log import act_row, note
+from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import Place
-from gateway.storage.id_rows import kept
+from gateway.storage.id_rows import insert_ids
 from gateway.storage.journal_states import (
     ANSWERED,
     DID_NOT,
@@ -54,8 +55,8 @@ from gateway.storage.journal_states import (
     UNSETTLED,
     told_of,
 )
-from gateway.storage.ledger import Ledger, are_few, are_long, ready
-from gateway.storage.statements import FEW, Asked, Rows, Steps, Transaction, changed, rows_of
+from gateway.storage.ledger import Ledger, ready
+from gateway.storage.sql import AnyOf, Parameters
 from gateway.storage.store import Store
 from gateway.storage.tables import journal, journal_steps, journal_subjects, writes
 from gateway.storage.tenants import Tenant
@@ -222,105 +223,98 @@ class OperationRepository:
             locks |= {f"claims {one.owner}"}
         if point.begins and point.not_first is not None:
             locks |= {f"begins {one.owner} {one.key_id} {one.fingerprint}"}
-        size = len(one.asked) if point.begins and one.asked else 0
-        size += len(point.steps[1]) if point.steps else 0
-        size += len(point.changes.get("answer") or "")
-        is_long = size > _SHORT or are_long(point.records)
-        brief = not is_long and len(point.names) <= FEW and are_few(point.records)
         if point.records:
             point = replace(point, records=await ready(point.records))
-        await self._store.carried_out(
-            Transaction(lambda: self._kept(one, point), locks, brief, is_long)
-        )
 
-    def _kept(self, one: OperationRecord, point: Point) -> Steps[None]:
+        async def keep(tx: Transaction) -> None:
+            await tx.lock(*locks)
+            await self._keep(tx, one, point)
+
+        await self._store.write(keep)
+
+    async def _keep(self, tx: Transaction, one: OperationRecord, point: Point) -> None:
         if point.minds_freezes:
-            yield from _refuse_frozen(one.owner)
+            await _refuse_frozen(tx, one.owner)
         if point.minds_restores:
-            yield from _refuse_restored()
+            await _refuse_restored(tx)
         if point.begins:
-            yield from _refuse_identical(one, point.not_first)
-            yield from self._begin(one)
+            await _refuse_identical(tx, one, point.not_first)
+            await self._begin(tx, one)
         else:
-            yield from self._fence(one, point)
+            await self._fence(tx, one, point)
         for write in filter(_may_be_anothers, point.settled):
-            yield from self._claim(one, write)
-        changes = yield from self._ledger.merging(one.owner, point.records)
+            await self._claim(tx, one, write)
+        await self._ledger.merge(tx, one.owner, point.records)
+        await self._change(tx, one, point)
+        await insert_ids(tx, one.owner, point.names, self._store.clock())
+
+    async def _change(self, tx: Transaction, one: OperationRecord, point: Point) -> None:
+        """The steps, writes and objects of an operation that may be changed."""
         if point.drops:
-            changes += [asks.DROP_STEPS.of({"its": one.id})]
-            changes += [chunks.drop(one.id)] if point.has_pieces else []
+            await tx.execute(asks.DROP_STEPS, {"its": one.id})
+            if point.has_pieces:
+                await chunks.drop(tx, one.id)
         elif point.steps is not None:
             number, given = point.steps
-            sealed = yield from self._put(one, "given", given)
+            sealed = await self._put(tx, one, "given", given)
             steps = {"undertaking": one.id, "number": number, "given": sealed}
-            changes += [asks.PUT_STEPS.of(steps)]
+            await tx.execute(asks.PUT_STEPS, steps)
         for write in point.settled:
             its = {"its": one.id, "its_number": write.number}
-            changes += [asks.SETTLED.of({**its, **_outcome(write)})]
+            await tx.execute(asks.SETTLED, {**its, **_outcome(write)})
         if point.enters:
-            changes += [asks.ENTER.of(_entered(one, point.enters))]
-        changes += _named(one, point)
+            await tx.execute(asks.ENTER, _entered(one, point.enters))
+        if named := _named(one, point):
+            await tx.execute(asks.NAME, *named)
         if point.act:
-            changes += [asks.ACT.of(act_row(self._store, point.act, one.owner, about=one.id))]
-        yield from changed(changes)
-        yield from kept(one.owner, point.names, self._store.clock())
+            await tx.execute(asks.ACT, act_row(self._store, point.act, one.owner, about=one.id))
 
-    def _claim(self, one: OperationRecord, write: Write) -> Steps[None]:
+    async def _claim(self, tx: Transaction, one: OperationRecord, write: Write) -> None:
         """What was found of a write may be what another made, or is making at this moment.
 
         One that is entered after this has been committed is not sent before, and so was not seen.
         """
         its = {**one.owner._asdict(), "its": one.id, "made": write.made, "alike": write.alike}
-        if (yield asks.MADE_BY_OTHERS.of(its)):
+        if await tx.fetch(asks.MADE_BY_OTHERS, its):
             raise AlreadyClaimed
-        rivals = yield asks.RIVALS.of(its)
+        rivals = await tx.fetch(asks.RIVALS, its)
         if any(self._may_be_sending(id_, instance) for id_, instance in rivals):
             raise AlreadyClaimed
 
-    def _begin(self, one: OperationRecord) -> Steps[None]:
+    async def _begin(self, tx: Transaction, one: OperationRecord) -> None:
         row = dict(zip(asks.OF_A_NEW_ONE, _of_a_new_one(one), strict=True)) | one.owner._asdict()
         row["asked"] = None
         if one.asked is not None:
-            row["asked"] = yield from self._put(one, "asked", one.asked)
-        if not (yield asks.BEGIN.of(row)):
+            row["asked"] = await self._put(tx, one, "asked", one.asked)
+        if not await tx.fetch(asks.BEGIN, row):
             raise AlreadyBegun
 
-    def _fence(self, one: OperationRecord, point: Point) -> Steps[None]:
+    async def _fence(self, tx: Transaction, one: OperationRecord, point: Point) -> None:
         named = dict(point.changes) or {"turn": one.turn}
         if point.drops:
             named["asked"] = None
         if named.get("answer") is not None:
-            named["answer"] = yield from self._put(one, "answer", named["answer"])
+            named["answer"] = await self._put(tx, one, "answer", named["answer"])
         if named.get("state") not in (None, *OPEN):
             named["ended_at"] = self._store.clock()
         mine = {"its": one.id, "its_turn": one.turn}
-        if not (yield asks.fencing(tuple(sorted(named))).of({**named, **mine})):
+        if not await tx.fetch(asks.fencing(tuple(sorted(named))), {**named, **mine}):
             raise Overtaken
 
     async def is_frozen(self, owner: Tenant) -> bool:
         """Whether an operator has stopped its writes; an empty merchant is in none but the wide ones."""
-        return bool(
-            await self._store.looked_up(
-                Transaction(lambda: rows_of(asks.FROZEN, owner._asdict()), is_brief=True)
-            )
-        )
+        return await self._store.read(lambda tx: _is_frozen(tx, owner), is_brief=True)
 
     async def is_being_checked(self) -> bool:
         """Whether the state is an older one that was restored: nothing may be started on it."""
-        rows = await self._store.looked_up(
-            Transaction(lambda: rows_of(asks.IS_RESTORED), is_brief=True)
-        )
-        return bool(rows and rows[0][0])
+        return await self._store.read(_is_restored, is_brief=True)
 
     async def take(self, one: OperationRecord, instance: str) -> OperationRecord | None:
         """Takes an open undertaking over; None where another did, or it is open no more."""
         mine = and_(journal.c.id == one.id, journal.c.turn == one.turn, journal.c.state.in_(OPEN))
         taken = update(journal).where(mine)
-        async with self._store.write() as connection:
-            done = await connection.execute(
-                taken.values(turn=one.turn + 1, instance=instance, state=RUNNING)
-            )
-        if done.rowcount != 1:
+        taken = taken.values(turn=one.turn + 1, instance=instance, state=RUNNING)
+        if await self._store.write(lambda tx: tx.execute(taken)) != 1:
             return None
         return replace(one, turn=one.turn + 1, instance=instance, state=RUNNING)
 
@@ -329,31 +323,26 @@ class OperationRepository:
 
         Of those that are done, and no others: one that was taken again is still needed whole.
         """
-        now = self._store.clock()
-        those = [{"its": id_, "state": ANSWERED, "ended_at": now} for id_ in ids]
+        if not ids:
+            return
+        ended = {"ids": sorted(ids), "state": ANSWERED, "ended_at": self._store.clock()}
 
-        def answered() -> Steps[None]:
-            closed = yield asks.CLOSE.of(*those)
-            if whole := [{"its": id_} for id_, asked in closed if asked is not None]:
-                yield asks.DROP_ASKED.of(*whole)
-                yield asks.DROP_STEPS.of(*whole)
-                yield chunks.drop(*(one["its"] for one in whole))
+        async def close(tx: Transaction) -> None:
+            closed = await tx.fetch(asks.CLOSE, ended)
+            if whole := [{"its": row.id} for row in closed if row.asked is not None]:
+                await tx.execute(asks.DROP_ASKED, *whole)
+                await tx.execute(asks.DROP_STEPS, *whole)
+                await chunks.drop(tx, *(one["its"] for one in whole))
 
-        work = Transaction(answered, is_brief=len(ids) <= FEW)
-        await self._store.carried_out(work, within=NOTED_WITHIN)
+        await self._store.write(close)
 
     async def reopen(self, id_: str) -> None:
         """Its response was not read after all: the same request is a retry again."""
-
-        def reopened() -> Steps[None]:
-            yield asks.REOPEN.of({"its": id_})
-
-        await self._store.carried_out(Transaction(reopened, is_brief=True))
+        await self._store.write(lambda tx: tx.execute(asks.REOPEN, {"its": id_}))
 
     async def desert(self, id_: str) -> None:
-        async with self._store.write() as connection:
-            gone = update(journal).where(journal.c.id == id_)
-            await connection.execute(gone.values(deserted=True))
+        gone = update(journal).where(journal.c.id == id_).values(deserted=True)
+        await self._store.write(lambda tx: tx.execute(gone))
 
     # Reading
 
@@ -373,24 +362,21 @@ class OperationRepository:
             "idempotency": one.idempotency,
         }
 
-        def looked_up() -> Steps[tuple[Rows, Rows]]:
+        async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
             if not one.subjects:
-                return (yield plain.of(its)), ()
-            rows = yield from sharing.rows(one.subjects, its)
+                return await tx.fetch(plain, its), ()
+            rows = await tx.fetch(sharing, {**its, "objects": sorted(one.subjects)})
             named: list[Any] = []
             for subject in one.subjects if rows else ():
-                values = {**one.owner._asdict(), "object": subject}
-                named += yield from asks.THAT_NAME.rows([row[0] for row in rows], values)
+                values = {"object": subject, "undertakings": [row.id for row in rows]}
+                named += await tx.fetch(asks.THAT_NAME, {**one.owner._asdict(), **values})
             return rows, named
 
-        brief = len(one.subjects) <= FEW
-        rows, named = await self._store.looked_up(Transaction(looked_up, is_brief=brief))
+        rows, named = await self._store.read(load, is_brief=len(one.subjects) <= FEW)
         subjects: dict[str, tuple[str, ...]] = {}
         for undertaking, subject in named:
             subjects[undertaking] = (*subjects.get(undertaking, ()), subject)
-        found = {row[0]: row for row in rows}  # each slice of a long list finds the same requests
-        those = [_of_a_row(row, subjects) for row in found.values()]
-        return [await self._with_answer(one) for one in those]
+        return [await self._with_answer(_of_a_row(row, subjects)) for row in rows]
 
     async def _with_answer(self, one: OperationRecord) -> OperationRecord:
         """As it is read, its answer is sealed."""
@@ -402,8 +388,8 @@ class OperationRepository:
         """What it was asked; None where nobody needs that any more."""
         if one.asked is not None:
             return one.asked
-        async with self._store.read() as connection:
-            sealed = await connection.scalar(select(journal.c.asked).where(journal.c.id == one.id))
+        those = select(journal.c.asked).where(journal.c.id == one.id)
+        sealed = await self._store.read(lambda tx: tx.fetch_value(those))
         return await self._opened(one, "asked", sealed)
 
     async def unfinished(self) -> list[OperationRecord]:
@@ -412,7 +398,7 @@ class OperationRepository:
 
     async def left_open(self) -> list[OperationRecord]:
         """The same, without what they were asked and the objects that they name."""
-        rows = await self._store.looked_up(Transaction(lambda: rows_of(asks.LEFT_OPEN)))
+        rows = await self._store.read(lambda tx: tx.fetch(asks.LEFT_OPEN))
         return [await self._with_answer(_of_a_row(row, {})) for row in rows]
 
     async def of_object(self, owner: Tenant | None, ids: Iterable[str]) -> list[OperationRecord]:
@@ -442,13 +428,18 @@ class OperationRepository:
 
     async def _those(self, wanted: ColumnElement[bool]) -> list[OperationRecord]:
         rows = select(journal).where(wanted).order_by(journal.c.began_at, journal.c.id)
-        async with self._store.read() as connection:
-            found = [_undertaken(row) for row in await connection.execute(rows)]
-            named: dict[str, list[str]] = {}
-            for some in _slices([one.id for one in found]):
-                of = journal_subjects.c.undertaking.in_(some)
-                for row in await connection.execute(select(journal_subjects).where(of)):
-                    named.setdefault(row.undertaking, []).append(row.object)
+        subjects = select(journal_subjects).where(AnyOf(journal_subjects.c.undertaking, "ids"))
+
+        async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
+            found = await tx.fetch(rows)
+            ids = [row.id for row in found]
+            return found, await tx.fetch(subjects, {"ids": ids}) if ids else ()
+
+        loaded, subject_rows = await self._store.read(load)
+        found = [_undertaken(row) for row in loaded]
+        named: dict[str, list[str]] = {}
+        for row in subject_rows:
+            named.setdefault(row.undertaking, []).append(row.object)
         return [
             replace(
                 await self._with_answer(one),
@@ -461,19 +452,18 @@ class OperationRepository:
     async def given(self, one: OperationRecord) -> list[Text]:
         """What its steps were given, a text for each durable point, in order."""
         those = select(journal_steps).where(journal_steps.c.undertaking == one.id)
-        async with self._store.read() as connection:
-            rows = (await connection.execute(those.order_by(journal_steps.c.number))).all()
+        those = those.order_by(journal_steps.c.number)
+        rows = await self._store.read(lambda tx: tx.fetch(those))
         found = [await self._opened(one, "given", row.given) for row in rows]
         return [text for text in found if text is not None]
 
     async def writes_of(self, *ids: str) -> dict[str, list[Write]]:
         """The writes of undertakings, by undertaking, in order."""
         found: dict[str, list[Write]] = {id_: [] for id_ in ids}
-        async with self._store.read() as connection:
-            for some in _slices(ids):
-                those = select(writes).where(writes.c.undertaking.in_(some))
-                for row in await connection.execute(those.order_by(writes.c.number)):
-                    found[row.undertaking].append(_write(row))
+        those = select(writes).where(AnyOf(writes.c.undertaking, "ids")).order_by(writes.c.number)
+        values = {"ids": sorted(found)}
+        for row in await self._store.read(lambda tx: tx.fetch(those, values)) if ids else ():
+            found[row.undertaking].append(_write(row))
         return found
 
     async def claimed(self, one: OperationRecord, since: datetime) -> set[str]:
@@ -484,13 +474,12 @@ class OperationRepository:
             writes.c.made.is_not(None),
             writes.c.undertaking != one.id,
         )
-        async with self._store.read() as connection:
-            return set(await connection.scalars(made))
+        return {row.made for row in await self._store.read(lambda tx: tx.fetch(made))}
 
     async def is_claimed(self, one: OperationRecord, made: str) -> bool:
         """Whether another write of its owner made this."""
-        async with self._store.read() as connection:
-            return bool(await connection.scalar(_others_made(one, made)))
+        those = _others_made(one, made)
+        return bool(await self._store.read(lambda tx: tx.fetch_value(those)))
 
     async def rivals(self, one: OperationRecord, write: Write) -> list[OperationRecord]:
         """The other open undertakings with a write like this one that is not settled."""
@@ -508,26 +497,24 @@ class OperationRepository:
         Whoever settles undertakings takes it into account at its next look at what is open.
         """
         that = and_(writes.c.undertaking == one.id, writes.c.number == number)
-        async with self._store.write() as connection:
-            done = await connection.execute(
-                update(writes).where(that, writes.c.state == SENT).values(told=told)
-            )
-            if done.rowcount == 1:
-                what = told_of(named, told)
-                await note(self._store, connection, what, one.owner, about=one.id)
-        return done.rowcount == 1
+        finding = update(writes).where(that, writes.c.state == SENT).values(told=told)
+
+        async def tell(tx: Transaction) -> bool:
+            if await tx.execute(finding) != 1:
+                return False
+            await note(self._store, tx, told_of(named, told), one.owner, about=one.id)
+            return True
+
+        return await self._store.write(tell)
 
     async def told(self, ids: Sequence[str]) -> dict[str, Told]:
         """What operators found out of the writes of undertakings, by undertaking."""
         found: dict[str, Told] = {}
-        async with self._store.read() as connection:
-            for some in _slices(ids):
-                those = select(writes).where(
-                    writes.c.undertaking.in_(some), writes.c.told.is_not(None)
-                )
-                for row in await connection.execute(those.order_by(writes.c.number)):
-                    seen = found.get(row.undertaking, ())
-                    found[row.undertaking] = (*seen, (row.number, row.told))
+        those = select(writes).where(AnyOf(writes.c.undertaking, "ids"), writes.c.told.is_not(None))
+        those, values = those.order_by(writes.c.number), {"ids": list(ids)}
+        for row in await self._store.read(lambda tx: tx.fetch(those, values)) if ids else ():
+            seen = found.get(row.undertaking, ())
+            found[row.undertaking] = (*seen, (row.number, row.told))
         return found
 
     async def expire(self, before: datetime, unread_before: datetime) -> None:
@@ -536,29 +523,26 @@ class OperationRepository:
         Answers without a key go as soon as they were sent ``unread_before``.
         """
         late = journal.c.began_at < before
-        async with self._store.read() as connection:
-            done = await connection.scalars(
-                select(journal.c.id).where(late, asks.AN_OPEN, asks.IS_DONE)
-            )
-            ids = list(done)
-        await self.answered(ids)
+        done = select(journal.c.id).where(late, asks.AN_OPEN, asks.IS_DONE)
+        await self.answered([row.id for row in await self._store.read(lambda tx: tx.fetch(done))])
         named = and_(
             late, journal.c.idempotency.is_not(None), journal.c.state.in_((ANSWERED, UNDONE))
         )
         read = and_(asks.KEPT_BRIEFLY, journal.c.ended_at < unread_before)
-        async with self._store.write() as connection:
+
+        async def forget(tx: Transaction) -> None:
             for kept in (named, read):
                 its = select(asks.OF_ANSWERS + journal.c.id).where(kept)
-                await connection.execute(chunks.dropping(its))
-                await connection.execute(
-                    update(journal).where(kept).values(idempotency=None, answer=None)
-                )
+                await tx.execute(chunks.dropping(its))
+                await tx.execute(update(journal).where(kept).values(idempotency=None, answer=None))
+
+        await self._store.write(forget)
 
     # Sealing
 
-    def _put(self, one: OperationRecord, column: str, text: Text) -> Steps[str]:
+    async def _put(self, tx: Transaction, one: OperationRecord, column: str, text: Text) -> str:
         keys, holder = self._store.encryption, _holder(one, column)
-        return chunks.put(keys, text, _place(one, column), holder)
+        return await chunks.put(tx, keys, text, _place(one, column), holder)
 
     async def _opened(self, one: OperationRecord, column: str, sealed: Text | None) -> Text | None:
         """None, too, where it is needed no more."""
@@ -568,56 +552,56 @@ class OperationRepository:
         if not chunks.is_head(sealed):
             return keys.unseal(sealed, place)
         holder = _holder(one, column)
-        work = Transaction(lambda: chunks.whole(keys, sealed, place, holder), is_long=True)
         with suppress(chunks.ChunkMissing):
-            return await self._store.looked_up(work)
+            return await self._store.read(lambda tx: chunks.whole(tx, keys, sealed, place, holder))
         return None
 
 
-NOTED_WITHIN = 0.05
-"""Seconds in which it is noted that clients have their answers; nobody waits for that."""
-
 _IDS = re.compile(rf"(?<=/){ID_PATTERN}(?=[/?]|$)")
 """In a path, where they are all of a step: `start-processing` has none in it."""
-
-_SHORT = 256 * 1024
-"""Bytes of text up to which it is put into the state as a part of a brief work."""
-
 
 _of_a_new_one = attrgetter(*asks.OF_A_NEW_ONE)
 _of_a_write = attrgetter(*asks.OF_A_WRITE)
 _of_an_outcome = attrgetter(*asks.OF_AN_OUTCOME)
 
 
-def _refuse_frozen(owner: Tenant) -> Steps[None]:
-    if (yield asks.FROZEN.of(owner._asdict())):
+async def _is_frozen(tx: Transaction, owner: Tenant) -> bool:
+    return bool(await tx.fetch(asks.FROZEN, owner._asdict()))
+
+
+async def _is_restored(tx: Transaction) -> bool:
+    return bool(await tx.fetch_value(asks.IS_RESTORED))
+
+
+async def _refuse_frozen(tx: Transaction, owner: Tenant) -> None:
+    if await _is_frozen(tx, owner):
         raise Frozen
 
 
-def _refuse_identical(one: OperationRecord, not_first: frozenset[str] | None) -> Steps[None]:
+async def _refuse_identical(
+    tx: Transaction, one: OperationRecord, not_first: frozenset[str] | None
+) -> None:
     """Another process may have begun the same request since the open ones were read."""
     if not_first is None:
         return
     its = {**one.owner._asdict(), "key_id": one.key_id, "fingerprint": one.fingerprint}
-    for id_, idempotency in (yield asks.IDENTICAL.of(its)):
+    for id_, idempotency in await tx.fetch(asks.IDENTICAL, its):
         if id_ not in not_first and None in (idempotency, one.idempotency):
             raise AlreadyBegun
 
 
-def _refuse_restored() -> Steps[None]:
-    rows = yield asks.IS_RESTORED.of({})
-    if rows and rows[0][0]:
+async def _refuse_restored(tx: Transaction) -> None:
+    if await _is_restored(tx):
         raise BeingChecked
 
 
-def _named(one: OperationRecord, point: Point) -> list[Asked]:
+def _named(one: OperationRecord, point: Point) -> list[Parameters]:
     """The objects that it names, or made, and that it did not name before."""
     ids = [*(one.subjects if point.begins else ()), *point.made]
     if point.enters:
         ids += [id_ for id_ in _IDS.findall(point.enters.path) if id_ not in one.subjects]
     named = {"undertaking": one.id, **one.owner._asdict()}
-    rows = [{**named, "object": id_} for id_ in dict.fromkeys(ids)]
-    return [asks.NAME.of(*rows)] if rows else []
+    return [{**named, "object": id_} for id_ in dict.fromkeys(ids)]
 
 
 def _may_be_anothers(write: Write) -> bool:
@@ -660,7 +644,7 @@ def _outcome(write: Write) -> Mapping[str, Any]:
 
 
 def _undertaken(row: Any) -> OperationRecord:
-    values = dict(row._mapping)  # noqa: SLF001 - a public name
+    values = row._asdict()
     owner = Tenant(values.pop("merchant"), values.pop("environment"))
     del values["number"]
     return OperationRecord(owner=owner, **values)
@@ -668,7 +652,7 @@ def _undertaken(row: Any) -> OperationRecord:
 
 def _write(row: Any) -> Write:
     names = Write.__dataclass_fields__
-    return Write(**{name: value for name, value in row._mapping.items() if name in names})  # noqa: SLF001
+    return Write(**{name: value for name, value in row._asdict().items() if name in names})
 
 
 def _others_made(one: OperationRecord, made: str) -> Select[int]:
@@ -678,7 +662,3 @@ def _others_made(one: OperationRecord, made: str) -> Select[int]:
 
 def _owned(table: Any, owner: Tenant) -> ColumnElement[bool]:
     return and_(table.c.merchant == owner.merchant, table.c.environment == owner.environment)
-
-
-def _slices(those: Sequence[str]) -> Iterable[Sequence[str]]:
-    return (those[start : start + 500] for start in range(0, len(those), 500))

@@ -11,10 +11,11 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql
 
-from gateway.storage.statements import Statement, Steps, Transaction
+from gateway.storage.database import Transaction
+from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import usage
-from gateway.storage.traffic_rows import Span, Traffic, adding_traffic
+from gateway.storage.traffic_rows import Span, Traffic, add_traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ async def add_usage(
     # In one order everywhere: two instances adding to the same rows must not wait in a ring.
     rows = sorted((_row(use, count) for use, count in counts.items()), key=_keys)
 
-    def steps() -> Steps[None]:
-        yield from adding_traffic(carried or {})
-        yield _ADD.of(*rows)
+    async def add(tx: Transaction) -> None:
+        await add_traffic(tx, carried or {})
+        await tx.execute(_ADD, *rows)
 
-    await store.carried_out(Transaction(steps))
+    await store.write(add)
 
 
 def _adding(kind: ModuleType) -> Any:
@@ -113,12 +114,11 @@ async def used_since(store: Store, since: date | None = None) -> list[Used]:
     asked = select(*named, *sums, first, last).group_by(*named).order_by(*named)
     if since:
         asked = asked.where(usage.c.day >= since)
-    async with store.read() as connection:
-        return [_used(row) for row in await connection.execute(asked)]
+    return [_used(row) for row in await store.read(lambda tx: tx.fetch(asked))]
 
 
 def _used(row: Any) -> Used:
-    values = dict(row._mapping)  # noqa: SLF001 - a public name
+    values = row._asdict()
     return Used(
         **{**values, **{name: int(values[name]) for name in ("requests", "refused", "failed")}}
     )
@@ -144,6 +144,5 @@ async def used_by_day(store: Store, since: date) -> list[Day]:
         .group_by(usage.c.day, usage.c.operation)
         .order_by(usage.c.day, usage.c.operation)
     )
-    async with store.read() as connection:
-        rows = await connection.execute(asked)
-        return [Day(row.day, row.operation, int(row.requests), int(row.keys)) for row in rows]
+    rows = await store.read(lambda tx: tx.fetch(asked))
+    return [Day(row.day, row.operation, int(row.requests), int(row.keys)) for row in rows]

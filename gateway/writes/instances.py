@@ -15,6 +15,7 @@ from sqlalchemy import delete, insert, select, update
 
 from gateway.http.progress import RequestProgress
 from gateway.storage import Store
+from gateway.storage.database import Transaction
 from gateway.storage.tables import instances
 
 GONE_SECONDS = 20.0
@@ -69,10 +70,13 @@ class Heartbeats:
 
     async def begin(self) -> None:
         """Says that this one runs; with SQLite, that no other does: it has one process at a time."""
-        async with self._store.write() as connection:
+
+        async def begin(tx: Transaction) -> None:
             if self._store.is_of_one_process:
-                await connection.execute(delete(instances))
-            await connection.execute(insert(instances).values(**self._row()))
+                await tx.execute(delete(instances))
+            await tx.execute(insert(instances).values(**self._row()))
+
+        await self._store.write(begin)
         await self.look()
 
     async def beat(self) -> None:
@@ -80,14 +84,15 @@ class Heartbeats:
         if self._clock() - self._beaten < self.beat_seconds:
             return
         self._beats += 1
-        async with self._store.write() as connection:
-            own = update(instances).where(instances.c.id == self._own)
-            told = {"beats": self._beats, "large": self._large()}
-            done = await connection.execute(own.values(**told))
-            if not done.rowcount:  # the database is another one, or an earlier state of it
-                await connection.execute(insert(instances).values(**self._row()))
+        own = update(instances).where(instances.c.id == self._own)
+        own = own.values(beats=self._beats, large=self._large())
+
+        async def beat(tx: Transaction) -> None:
+            if not await tx.execute(own):  # the database is another one, or an earlier state of it
+                await tx.execute(insert(instances).values(**self._row()))
+
+        await self._store.write(beat)
         self._beaten = self._clock()
-        self._store.wrote()
         await self.look()
 
     def _row(self) -> dict[str, object]:
@@ -96,8 +101,9 @@ class Heartbeats:
     async def look(self) -> None:
         self._looks += 1
         number = self._looks
-        async with self._store.read() as connection:
-            rows = {row.id: row for row in await connection.execute(select(instances))}
+        rows = {
+            row.id: row for row in await self._store.read(lambda tx: tx.fetch(select(instances)))
+        }
         if number < self._handled:
             return  # one that began later was quicker: what has come since is not in these
         self._handled = number
@@ -127,5 +133,5 @@ class Heartbeats:
         ]
 
     async def end(self) -> None:
-        async with self._store.write() as connection:
-            await connection.execute(delete(instances).where(instances.c.id == self._own))
+        own = delete(instances).where(instances.c.id == self._own)
+        await self._store.write(lambda tx: tx.execute(own))

@@ -29,6 +29,7 @@ from tests.operating import LOST, Post, eventually, lose_a_batch, post
 from tests.payday import WALLET, make_batch, make_recipient
 from tests.processes import command, configuration, serving
 from tests.sockets import until
+from tests.states import execute, fetch
 
 SETTLE = ("writes", "settle")
 ADA = {"type": "individual", "firstName": "Ada", "lastName": "Byron", "email": "byron@example.com"}
@@ -386,13 +387,12 @@ async def as_by_another_version(here: Post) -> None:
             odd = [["0" * 16, outcome] for _mark, outcome in json.loads(stored_json.plain(text))]
             sealed = store.encryption.seal(json.dumps(odd), _place(one, "given"))
             those = select(journal_steps.c.number).where(journal_steps.c.undertaking == one.id)
-            async with store.write() as connection:
-                numbers = sorted(await connection.scalars(those))
-                that = (
-                    journal_steps.c.undertaking == one.id,
-                    journal_steps.c.number == numbers[number],
-                )
-                await connection.execute(update(journal_steps).where(*that).values(given=sealed))
+            numbers = sorted(row.number for row in await fetch(store, those))
+            that = (
+                journal_steps.c.undertaking == one.id,
+                journal_steps.c.number == numbers[number],
+            )
+            await execute(store, update(journal_steps).where(*that).values(given=sealed))
 
 
 async def test_what_another_version_began_can_be_given_up_once_its_writes_are_known(

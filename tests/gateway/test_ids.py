@@ -20,6 +20,7 @@ from gateway.storage.keyfile import add_key
 from gateway.storage.tables import ids as rows
 from tests.house import House
 from tests.payday import done, make_batch, make_recipient, open_town, payment_ids
+from tests.states import fetch
 
 OWNER = Tenant("acme", "live")
 LONG, SECOND = "B-912Cx2pScHNSnXXO5P4ngG", "B-912Cx2pScHNSnXXO5P4ngH"
@@ -31,8 +32,7 @@ def state_in(folder: Path, name: str = "gateway") -> State:
 
 
 async def recorded(store: Store) -> dict[str, str]:
-    async with store.read() as connection:
-        return {row.legacy_id: row.current_id for row in await connection.execute(select(rows))}
+    return {row.legacy_id: row.current_id for row in await fetch(store, select(rows))}
 
 
 async def test_two_instances_with_one_key_file_make_the_same_stand_in(tmp_path: Path) -> None:

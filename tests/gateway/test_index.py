@@ -920,8 +920,7 @@ async def test_erasing_a_recipient_drops_the_index_that_may_have_them(tmp_path: 
     town = Town()
     async with dropping(tmp_path, town) as (_, store):
         await town.ask(**CITY)
-        async with store.write() as connection:
-            await note(store, connection, ERASED, OWNER)
+        await store.write(lambda tx: note(store, tx, ERASED, OWNER))
         await _until(lambda: town.indexes.recipients == 0)
 
 

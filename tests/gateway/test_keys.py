@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import (
@@ -31,6 +30,7 @@ from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.keyfile import add_key
 from mappings.effects import Unreachable
 from tests.key_lines import put
+from tests.states import recorded_statements
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 OTHER = "key-of-bolt-0123456789abcdefghij"
@@ -58,19 +58,10 @@ async def elsewhere(state: State, store: Store) -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def counted(store: Store) -> AsyncIterator[list[str]]:
+async def counted() -> AsyncIterator[list[Any]]:
     """The statements about keys that the database is asked meanwhile."""
-    asked: list[str] = []
-
-    def note(_c: object, _k: object, statement: str, *_: object) -> None:
-        if "hash_key_id" in statement:
-            asked.append(statement)
-
-    event.listen(store.engine.sync_engine, "before_cursor_execute", note)
-    try:
+    with recorded_statements("hash_key_id") as asked:
         yield asked
-    finally:
-        event.remove(store.engine.sync_engine, "before_cursor_execute", note)
 
 
 async def until(holds: Any, seconds: float = 2) -> None:
@@ -159,14 +150,14 @@ async def test_what_is_no_key_is_unknown(store: Store, api_key: str) -> None:
 
 
 async def test_text_that_cannot_be_a_key_costs_no_query(store: Store) -> None:
-    async with ApiKeyStore(store) as keyring, counted(store) as asked:
+    async with ApiKeyStore(store) as keyring, counted() as asked:
         for text in ("", "k" * 513, "kéy"):
             assert await keyring.find(text) is None
     assert asked == []
 
 
 async def test_a_known_key_costs_one_query_however_many_ask_at_once(store: Store) -> None:
-    async with ApiKeyStore(store) as keyring, counted(store) as asked:
+    async with ApiKeyStore(store) as keyring, counted() as asked:
         found = await asyncio.gather(*(keyring.find(API_KEY) for _ in range(50)))
         found.append(await keyring.find(API_KEY))
     assert len(asked) == 1
@@ -175,7 +166,7 @@ async def test_a_known_key_costs_one_query_however_many_ask_at_once(store: Store
 
 async def test_an_unknown_key_costs_one_query_for_some_seconds(store: Store) -> None:
     now = 0.0
-    async with ApiKeyStore(store, clock=lambda: now) as keyring, counted(store) as asked:
+    async with ApiKeyStore(store, clock=lambda: now) as keyring, counted() as asked:
         for _ in range(3):
             assert await keyring.find("guess") is None
         assert len(asked) == 1
@@ -191,7 +182,7 @@ async def test_guessing_keys_pushes_no_real_one_out(store: Store) -> None:
         for number in range(50):
             await keyring.find(f"guess-{number}")
         assert len(keyring._unknown) == 10
-        async with counted(store) as asked:
+        async with counted() as asked:
             assert await keyring.find(API_KEY)
     assert asked == []
 
@@ -263,7 +254,7 @@ async def test_a_pair_that_another_process_replaces_is_used_without_a_query_by_a
         assert await keyring.find(API_KEY)
         await replace_credentials(elsewhere, ACME, new)
         await keyring.refresh()
-        async with counted(store) as asked:
+        async with counted() as asked:
             found = await keyring.find(API_KEY)
     assert found
     assert found.credentials == new

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials
@@ -201,7 +200,7 @@ async def _refusal(failure: Failure) -> LegacyResponse:
 
 async def opened(
     network: Network,
-    engine: AsyncEngine,
+    connection: sqlite3.Connection,
     dice: random.Random,
     wrong: Callable[[str], None],
     *,
@@ -210,7 +209,9 @@ async def opened(
 ) -> Gateway:
     """A new process with a gateway in it; one that was killed while it began is not open."""
     process = Process(random.Random(dice.randrange(1 << 30)))
-    gateway = Gateway(process, network, State(process, engine, shared=shared), wrong, gone_seconds)
+    gateway = Gateway(
+        process, network, State(process, connection, shared=shared), wrong, gone_seconds
+    )
     beginning = process.begin(gateway.open(random.Random(dice.randrange(1 << 30))))
     try:
         await beginning

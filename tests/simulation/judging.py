@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Row, Select, and_, select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import and_, select
 
 from gateway.storage.tables import journal, writes
 from gateway.storage.undertakings import MAY_EXIST, RUNNING, SENT, UNSETTLED
 from tests.audit import DONE_THERE, UNSEEN, Line
 from tests.simulation.network import Network
+from tests.simulation.state import rows_of
 from tests.simulation.stories import Story
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ async def judged(town: Town, stories: Sequence[Story], at_rest: float) -> list[s
     for story in stories:
         wrong += story.wrong()
     wrong += _started_once(town.network)
-    wrong += against_books(await lines_of(town.engine), town.network)
+    wrong += against_books(lines_of(town.connection), town.network)
     return wrong
 
 
@@ -34,7 +35,7 @@ async def _settled(town: Town, seconds: float) -> list[str]:
     """Waits until nothing is left; says what is."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    while left := await _left(town.engine):
+    while left := _left(town.connection):
         if loop.time() >= end:
             break
         await asyncio.sleep(10)
@@ -52,22 +53,14 @@ class Left:
     path: str | None
 
 
-async def _left(engine: AsyncEngine) -> list[Left]:
+def _left(connection: sqlite3.Connection) -> list[Left]:
     unanswered = and_(writes.c.undertaking == journal.c.id, writes.c.state == SENT)
     those = (
         select(journal.c.state, journal.c.operation, journal.c.why, writes.c.path)
         .join(writes, unanswered, isouter=True)
         .where(journal.c.state.in_((RUNNING, UNSETTLED)))
     )
-    return [Left(*row) for row in await _rows(engine, those)]
-
-
-async def _rows(engine: AsyncEngine, those: Select[Any]) -> Sequence[Row[Any]]:
-    async with engine.connect() as connection:
-        rows = (await connection.execute(those)).all()
-        # To close it takes a turn of the loop: others would find themselves in its transaction.
-        await connection.rollback()
-        return rows
+    return [Left(*row) for row in rows_of(connection, those)]
 
 
 def _started_once(network: Network) -> Iterator[str]:
@@ -76,12 +69,12 @@ def _started_once(network: Network) -> Iterator[str]:
             yield f"{id_} was started {times} times"
 
 
-async def lines_of(engine: AsyncEngine) -> list[Line]:
+def lines_of(connection: sqlite3.Connection) -> list[Line]:
     columns = (writes.c.method, writes.c.path, writes.c.state, writes.c.made)
     those = select(*columns, journal.c.state.label("of")).join(
         journal, journal.c.id == writes.c.undertaking
     )
-    return [Line(**row._mapping) for row in await _rows(engine, those)]
+    return [Line(**row._asdict()) for row in rows_of(connection, those)]
 
 
 def against_books(lines: list[Line], network: Network) -> Iterator[str]:

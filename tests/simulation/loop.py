@@ -8,8 +8,6 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from tests.simulation.machine import PROCESS
 
 MOST_TURNS = 300_000
@@ -64,7 +62,6 @@ def _made(
     """Each task belongs to the process that it was begun in, and ends with it."""
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context)
     process = PROCESS.get() if context is None else context.get(PROCESS)
-    # What a killed process leaves open a database closes by itself; there is one connection here.
-    if process is not None and coroutine.__qualname__ != AsyncConnection.close.__qualname__:
+    if process is not None:
         process.keep(task)
     return task

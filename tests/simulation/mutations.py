@@ -20,9 +20,13 @@ from tests.simulation.network import FATES
 from tests.simulation.stories import a_contested_batch, a_recipient
 
 
+async def _nothing(*_: Any) -> None:
+    pass
+
+
 def _a_retry_is_another_request() -> Iterator[tuple[Any, str, Any]]:
     yield IdempotencyGuard, "_is_same", lambda *_: False
-    yield undertakings, "_refuse_identical", lambda *_: iter(())
+    yield undertakings, "_refuse_identical", _nothing
 
 
 def _a_write_is_entered_after_it_was_sent() -> Iterator[tuple[Any, str, Any]]:
@@ -50,25 +54,19 @@ def _what_is_not_seen_did_not_happen() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _what_another_made_is_claimed() -> Iterator[tuple[Any, str, Any]]:
-    def nothing(*_: Any) -> Iterator[Any]:
-        yield from ()
-
     async def none(*_: Any) -> set[str]:
         return set()
 
     async def alone(*_: Any) -> list[Any]:
         return []
 
-    yield OperationRepository, "_claim", nothing
+    yield OperationRepository, "_claim", _nothing
     yield OperationRepository, "claimed", none
     yield OperationRepository, "rivals", alone
 
 
 def _a_turn_that_was_taken_is_still_ones_own() -> Iterator[tuple[Any, str, Any]]:
-    def fence(*_: Any) -> Iterator[Any]:
-        yield from ()
-
-    yield OperationRepository, "_fence", fence
+    yield OperationRepository, "_fence", _nothing
 
 
 def _what_was_never_answered_is_refused() -> Iterator[tuple[Any, str, Any]]:

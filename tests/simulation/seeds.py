@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.simulation import judging
 from tests.simulation.gateway import Gateway, opened
@@ -84,7 +84,7 @@ class Town:
     dice: random.Random
     temper: Temper
     network: Network
-    engine: AsyncEngine
+    connection: sqlite3.Connection
     gone_seconds: float = 8.0
     is_calm: bool = False
     gateways: list[Gateway] = field(default_factory=list)
@@ -105,13 +105,13 @@ class Town:
     async def open(self, at: int) -> None:
         gateway = await opened(
             self.network,
-            self.engine,
+            self.connection,
             self.dice,
             self.wrong.append,
             shared=self.temper.gateways > 1,
             gone_seconds=self.gone_seconds,
         )
-        gateway.state.part = 0.0 if self.is_calm else self.temper.state
+        gateway.state.memory.part = 0.0 if self.is_calm else self.temper.state
         if at < len(self.gateways):
             gateway.process.off = self.gateways[at].process.off
             self.gateways[at] = gateway
@@ -150,7 +150,7 @@ class Town:
     async def calm(self) -> None:
         self.is_calm, self.network.part, self.network.snags = True, 0.0, 0.0
         for at, gateway in enumerate(self.gateways):
-            gateway.state.part, gateway.process.dies_at = 0.0, None
+            gateway.state.memory.part, gateway.process.dies_at = 0.0, None
             while self.gateways[at].process.is_dead or not self.gateways[at].is_open:
                 await self.open(at)
         self.told("calm")
@@ -175,7 +175,7 @@ class Town:
         self.is_calm, self.network.part = False, self.temper.network
         self.network.snags = self.temper.snags
         for gateway in self.gateways:
-            gateway.state.part = self.temper.state
+            gateway.state.memory.part = self.temper.state
         minded = [asyncio.create_task(self._minded(at)) for at in range(self.temper.gateways)]
         names = [f"story-{number}-end" for number in range(self.temper.stories)]
         stories = [self._story(name, payee) for name in names]
@@ -191,7 +191,7 @@ class Town:
 
 
 async def _seed(
-    seed: int, engine: AsyncEngine, changes: Mapping[str, Any], *, shown: bool
+    seed: int, connection: sqlite3.Connection, changes: Mapping[str, Any], *, shown: bool
 ) -> Result:
     dice = random.Random(seed)
     random.seed(seed)  # what the product draws for itself
@@ -199,9 +199,9 @@ async def _seed(
     network = Network(
         service(dice, **temper.switches), random.Random(dice.random()), fates=temper.fates
     )
-    town = Town(seed, dice, temper, network, engine, shown=shown)
-    await emptied(engine)
-    network.told, network.is_superseded = town.told, partial(is_superseded, engine)
+    town = Town(seed, dice, temper, network, connection, shown=shown)
+    emptied(connection)
+    network.told, network.is_superseded = town.told, partial(is_superseded, connection)
     if shown:
         sys.stdout.write(f"{temper}\n")
     lines: list[Mapping[str, Any]] = []
@@ -239,11 +239,11 @@ def played(seed: int, *, shown: bool = False, **changes: Any) -> Result:
 
     ``changes`` are of its temper.
     """
-    engine = database()
+    connection = database()
     loop = Loop()
     asyncio.set_event_loop(loop)
     try:
-        result = loop.run_until_complete(_seed(seed, engine, changes, shown=shown))
+        result = loop.run_until_complete(_seed(seed, connection, changes, shown=shown))
         result.wrong += loop.wrong
         return result
     finally:

@@ -1,7 +1,7 @@
 """The state in a database in memory: each transaction at one moment, and time before and after it.
 
-That is what a database promises, and with a driver of its own that waits for nothing it is so on
-each run alike.
+That is what a database promises, and with a connection that waits for nothing it is so on each run
+alike.
 """
 
 from __future__ import annotations
@@ -11,27 +11,20 @@ import base64
 import json
 import random
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from sqlalchemy import delete, event
-from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.pool import StaticPool
-from sqlalchemy.util import await_only
+from sqlalchemy import StaticPool, create_engine, delete
 
 from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
 from gateway.storage import Store, StoreUnavailable
-from gateway.storage import engine as engines
+from gateway.storage.database import Body, Database, Result, run_transaction
 from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.migrate import migrate
-from gateway.storage.on_sqlite import transact
-from gateway.storage.statements import Made, Transaction
+from gateway.storage.sql import compile_statement
 from gateway.storage.tables import metadata
 from tests.house import KEY
 from tests.simulation.machine import Process
@@ -43,156 +36,86 @@ KEPT = ("keys", "pairs", "counters", "encryption_keys")
 Trouble = Literal["before", "after"] | None
 
 
-class _Cursor(sqlite3.Cursor):
-    async def _async_soft_close(self) -> None:
-        """What SQLAlchemy asks of a cursor that is waited for."""
+class _Memory(Database):
+    """One process's way to the database; ``part`` of its transactions fail."""
 
+    dialect = "sqlite"
 
-class _Connection(sqlite3.Connection):
-    def cursor(self, *_factory: Any) -> sqlite3.Cursor:
-        return super().cursor(_Cursor)
-
-
-class Inline(SQLiteDialect_pysqlite):
-    """SQLite's own driver, called from where others would be waited for."""
-
-    driver = "inline"
-    is_async = True
-    supports_statement_cache = True
-
-
-registry.register("sqlite.inline", __name__, "Inline")
-
-
-class State(Store):
-    """One process's way to the database; ``trouble`` says what becomes of its next transaction."""
-
-    def __init__(self, process: Process, engine: AsyncEngine, *, shared: bool) -> None:
-        super().__init__(engine, "memory", lambda: datetime.fromtimestamp(process.wall(), UTC))
-        self.encryption = KEYS
-        self.shared = shared
+    def __init__(self, process: Process, connection: sqlite3.Connection) -> None:
+        super().__init__("memory")
         self.part = 0.0
-        """Of its transactions, that fail."""
         self._process = process
-
-    @property
-    def is_of_one_process(self) -> bool:
-        return not self.shared
+        self._connection = connection
 
     def _trouble(self) -> Trouble:
         dice = self._process.dice
         return dice.choice(("before", "after")) if dice.random() < self.part else None
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
+    async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         await self._process.step()
         if self._trouble():
             raise _unavailable()
-        async with super().read() as connection, _at_once():
-            yield connection
+        result = run_transaction(self._connection, body, "BEGIN")
         await self._process.step()
+        return result
 
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
+    async def write(self, body: Body[Result]) -> Result:
         trouble = self._trouble()
         await self._process.step()
         if trouble == "before":
             raise _unavailable()
-        async with super().write() as connection, _at_once():
-            yield connection
+        result = run_transaction(self._connection, body, "BEGIN IMMEDIATE")
         await self._process.step()
         if trouble == "after":  # it is committed, and nobody was told
             raise _unavailable()
+        return result
 
-    async def looked_up(self, work: Transaction[Made]) -> Made:
-        await self._process.step()
-        if self._trouble():
-            raise _unavailable()
-        made = self._transact(work, "BEGIN")
-        await self._process.step()
-        return made
-
-    async def carried_out(self, work: Transaction[Made], *, within: float = 0.0) -> Made:
-        trouble = self._trouble()
-        await self._process.step()
-        if trouble == "before":
-            raise _unavailable()
-        made = self._transact(work, "BEGIN IMMEDIATE")
-        await self._process.step()
-        if trouble == "after":
-            raise _unavailable()
-        return made
-
-    def _transact(self, work: Transaction[Made], begin: str) -> Made:
-        (done,) = transact(_DRIVERS[self.engine.sync_engine], [work], begin)
-        return cast("Made", done.made)
+    async def close(self) -> None:
+        pass
 
 
-@asynccontextmanager
-async def _at_once() -> AsyncIterator[None]:
-    """Fails where a transaction waits for anything: others would find themselves in the midst of it."""
-    turns: list[None] = []
-    handle = asyncio.get_running_loop().call_soon(turns.append, None)
-    yield
-    handle.cancel()
-    assert not turns, "a transaction waited for something"
+class State(Store):
+    def __init__(self, process: Process, connection: sqlite3.Connection, *, shared: bool) -> None:
+        self.memory = _Memory(process, connection)
+        super().__init__(self.memory, lambda: datetime.fromtimestamp(process.wall(), UTC))
+        self.encryption = KEYS
+        self.shared = shared
+
+    @property
+    def is_of_one_process(self) -> bool:
+        return not self.shared
 
 
 def _unavailable() -> StoreUnavailable:
     return StoreUnavailable("the state cannot be used", means="a fault", do="nothing")
 
 
-_DRIVERS: dict[Any, sqlite3.Connection] = {}
-"""The connection that there is of each engine."""
-
-
 @cache
-def database() -> AsyncEngine:
+def database() -> sqlite3.Connection:
     """The one that all seeds use, one after the other."""
-    engine = create_async_engine(
-        "sqlite+inline://", poolclass=StaticPool, connect_args={"factory": _Connection}
-    )
-    event.listen(engine.sync_engine, "connect", _manners)
-    event.listen(
-        engine.sync_engine,
-        "connect",
-        lambda connection, _record: _DRIVERS.update({engine.sync_engine: connection}),
-    )
-    event.listen(engine.sync_engine, "begin", engines._begin)
-    event.listen(engine.sync_engine, "before_cursor_execute", _awaits)
-    asyncio.run(_filled(engine))
-    return engine
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
+    with engine.begin() as migrating:
+        migrate(migrating, "memory")
+    store = State(Process(random.Random(0)), connection, shared=False)
+    asyncio.run(import_keys(store, parse_key_lines(json.dumps(KEY).encode())))
+    return connection
 
 
-async def _filled(engine: AsyncEngine) -> None:
-    async with engine.begin() as connection:
-        await migrate(connection, "memory")
-    store = State(Process(random.Random(0)), engine, shared=False)
-    await import_keys(store, parse_key_lines(json.dumps(KEY).encode()))
+def rows_of(connection: sqlite3.Connection, statement: Any) -> Sequence[Any]:
+    compiled = compile_statement(statement, "sqlite")
+    return [compiled.row(row) for row in connection.execute(compiled.text, compiled.arguments({}))]
 
 
-def is_superseded(engine: AsyncEngine, batch: str) -> bool:
+def is_superseded(connection: sqlite3.Connection, batch: str) -> bool:
     """Whether an edit has left this batch of the service, by what is committed at this moment."""
     those = "SELECT facts FROM remembered WHERE kind = 'alias' AND id = ?"
-    rows = _DRIVERS[engine.sync_engine].execute(those, (batch,)).fetchall()
+    rows = connection.execute(those, (batch,)).fetchall()
     return any(json.loads(facts).get("abandoned") for (facts,) in rows)
 
 
-async def emptied(engine: AsyncEngine) -> None:
+def emptied(connection: sqlite3.Connection) -> None:
     """As it was before the first seed."""
-    async with engine.begin() as connection:
-        for table in reversed(metadata.sorted_tables):
-            if table.name not in KEPT:
-                await connection.execute(delete(table))
-
-
-def _manners(connection: Any, _record: object) -> None:
-    connection.isolation_level = None
-
-
-async def _nothing() -> None:
-    pass
-
-
-def _awaits(*_execution: object) -> None:
-    await_only(_nothing())  # SQLAlchemy insists that something is; this is over at once
+    for table in reversed(metadata.sorted_tables):
+        if table.name not in KEPT:
+            connection.execute(str(delete(table)))

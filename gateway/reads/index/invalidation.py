@@ -45,5 +45,4 @@ class Dropping(PeriodicTask):
 
 async def invalidate_indexes(store: Store, scope: Tenant) -> None:
     """Has every running gateway drop the indexes of a scope; it is noted who wanted that."""
-    async with store.write() as connection:
-        await note(store, connection, DROPPED, scope)
+    await store.write(lambda tx: note(store, tx, DROPPED, scope))

@@ -42,8 +42,7 @@ class Elsewhere:
             writes.c.entered_at >= since,
             writes.c.path.startswith("/recipients/"),
         )
-        async with self._store.read() as connection:
-            rows = [*await connection.execute(those)]
+        rows = await self._store.read(lambda tx: tx.fetch(those))
         known, self._looked_at = self._told, now
         # What is not answered yet may be executed at any moment: it is told again.
         self._told = {(row.undertaking, row.number) for row in rows if row.state != SENT}

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
+from sqlalchemy import text
 
 from gateway.cli import gateway
 from gateway.simulator import Fault
 from gateway.storage import open_store
 from gateway.storage.restore_marks import NONE, flag_restored
-from gateway.storage.statements import Transaction
 from gateway.storage.traffic_rows import (
     KEPT,
     Span,
     Traffic,
-    adding_traffic,
+    add_traffic,
     forget_traffic,
     span_of,
     traffic_by,
@@ -31,6 +31,7 @@ from gateway.storage.traffic_rows import (
 from tests.console import OTHERS, Answer, Seen, Visitor, filled, open_console, visiting
 from tests.house import settings_for
 from tests.operating import eventually
+from tests.states import execute
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -267,8 +268,8 @@ async def test_where_the_state_is_gone_a_page_says_so(
     folder = tmp_path_factory.mktemp("gone")
     async with open_console(folder) as seen, visiting(seen.url) as visitor:
         await visitor.get("/")
-        async with open_store(seen.house.settings.state) as store, store.write() as connection:
-            await connection.exec_driver_sql("DROP TABLE traffic")
+        async with open_store(seen.house.settings.state) as store:
+            await execute(store, text("DROP TABLE traffic"))
         answer: Answer = await visitor.get("/traffic")
         assert answer.status == 503
         assert "The database is unavailable" in answer.text
@@ -286,7 +287,7 @@ async def test_traffic_is_forgotten_after_its_time_and_spans_add_up(
                 Span(new, "a", "live", "x"): Traffic(3, 1, 1, 30, 20, 12),
                 Span(old, "a", "live", "x"): Traffic(5, 0, 0, 1, 1, 1),
             }
-            await store.carried_out(Transaction(partial(adding_traffic, carried)))
+            await store.write(partial(add_traffic, carried=carried))
         await forget_traffic(store)
         found = await traffic_by(store, old, "began_at", "operation")
         assert found == {(new, "x"): Traffic(6, 2, 2, 60, 40, 12)}
@@ -303,7 +304,7 @@ async def test_durations_of_several_writings_add_up(
             its = Traffic(1, service_ms=9)
             its.gateway.count(ms)
             carried = {Span(began_at, merchant, "live", "x"): its}
-            await store.carried_out(Transaction(partial(adding_traffic, carried)))
+            await store.write(partial(add_traffic, carried=carried))
         found = await traffic_by(store, began_at, "operation", durations=True)
     (whole,) = found.values()
     whole.slowest_ms = 7_000

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from sqlalchemy import delete, select
+from sqlalchemy import delete
 
 from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
@@ -26,6 +26,7 @@ from tests.payday import done, make_batch, make_recipient, payment_ids
 from tests.processes import command, configuration, serving
 from tests.signed import Client, asked, refused
 from tests.sockets import until
+from tests.states import execute
 
 
 class Town:
@@ -369,9 +370,8 @@ async def test_a_state_that_is_put_back_under_a_running_gateway_is_noticed(tmp_p
         batch = await make_batch(house, await make_recipient(house), "5.00")
         await until(lambda: read_mark(here.mark).number == 2)
         # As a database's server does it: without the gateway's hearing of it.
-        async with open_store(here.settings.state) as store, store.write() as connection:
-            last = await connection.scalar(select(journal.c.id).where(journal.c.number == 2))
-            await connection.execute(delete(journal).where(journal.c.id == last))
+        async with open_store(here.settings.state) as store:
+            await execute(store, delete(journal).where(journal.c.number == 2))
 
         async def is_noticed() -> bool:
             async with open_store(here.settings.state) as store:

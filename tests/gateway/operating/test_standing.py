@@ -13,6 +13,7 @@ from gateway.storage import Store, open_store
 from gateway.storage.tables import journal, writes
 from gateway.storage.undertakings import DONE, RUNNING, SENT, UNSETTLED
 from tests.house import settings_for
+from tests.states import execute
 
 LONG_AGO = timedelta(minutes=10)
 
@@ -36,21 +37,20 @@ async def begun(store: Store, state: str, why: str | None, its: list[str]) -> No
         "began_at": at,
     }
     path = "/batches/B-AAAAAAAAAAAAAAAAAAAAAA/start-processing"
-    async with store.write() as connection:
-        await connection.execute(journal.insert().values(row))
-        for number, one in enumerate(its):
-            await connection.execute(
-                writes.insert().values(
-                    **owner,
-                    undertaking=row["id"],
-                    number=number,
-                    method="POST",
-                    path=path,
-                    alike="",
-                    entered_at=at,
-                    state=one,
-                )
-            )
+    sent = [
+        writes.insert().values(
+            **owner,
+            undertaking=row["id"],
+            number=number,
+            method="POST",
+            path=path,
+            alike="",
+            entered_at=at,
+            state=one,
+        )
+        for number, one in enumerate(its)
+    ]
+    await execute(store, journal.insert().values(row), *sent)
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.config.settings import State
 from gateway.storage import Store, open_store
 from gateway.storage.tables import instances
 from gateway.writes.instances import Heartbeats
+from tests.states import execute
 
 
 class Late:
@@ -26,14 +24,13 @@ class Late:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
+    async def read(self, body: Any) -> Any:
         is_first = not self.has_read.is_set()
-        async with self._store.read() as connection:
-            yield connection
+        result = await self._store.read(body)
         if is_first:
             self.has_read.set()
             await self.let_go.wait()
+        return result
 
 
 async def test_what_was_read_before_an_instance_began_does_not_say_that_it_has_gone(
@@ -44,9 +41,8 @@ async def test_what_was_read_before_an_instance_began_does_not_say_that_it_has_g
         looking = Heartbeats(cast("Store", late), "this")
         first = asyncio.ensure_future(looking.look())
         await late.has_read.wait()
-        async with store.write() as connection:
-            row = {"id": "new", "beats": 0, "began_at": store.clock()}
-            await connection.execute(insert(instances).values(**row))
+        row = {"id": "new", "beats": 0, "began_at": store.clock()}
+        await execute(store, insert(instances).values(**row))
         await looking.look()
         assert looking.is_alive("new")
         late.let_go.set()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import ApiKeyStore
@@ -18,6 +17,7 @@ from gateway.config.settings import State
 from gateway.signed_api.signers import Signer, SignerStore
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from tests.key_lines import put
+from tests.states import recorded_statements
 
 ACME = Tenant("acme", "live")
 
@@ -67,16 +67,10 @@ async def signers(store: Store, keyring: ApiKeyStore) -> AsyncIterator[SignerSto
 
 
 @pytest.fixture
-def asked(store: Store) -> list[str]:
+def asked(store: Store) -> Iterator[list[Any]]:
     """The statements about pairs that the database is asked from now on."""
-    statements: list[str] = []
-
-    def note(_c: object, _k: object, statement: str, *_: object) -> None:
-        if "access_key" in statement:
-            statements.append(statement)
-
-    event.listen(store.engine.sync_engine, "before_cursor_execute", note)
-    return statements
+    with recorded_statements("access_key") as statements:
+        yield statements
 
 
 def named(signer: Signer) -> tuple[Tenant, Credentials]:
@@ -104,7 +98,7 @@ async def test_an_access_key_is_found_in_each_environment(
 
 
 async def test_a_known_one_costs_one_query_however_many_ask(
-    signers: SignerStore, asked: list[str]
+    signers: SignerStore, asked: list[Any]
 ) -> None:
     found = await asyncio.gather(*(signers.find("access-acme") for _ in range(50)))
     found.append(await signers.find("access-acme"))
@@ -113,7 +107,7 @@ async def test_a_known_one_costs_one_query_however_many_ask(
 
 
 async def test_an_unknown_one_costs_one_query_until_something_changes(
-    store: Store, keyring: ApiKeyStore, signers: SignerStore, asked: list[str]
+    store: Store, keyring: ApiKeyStore, signers: SignerStore, asked: list[Any]
 ) -> None:
     for _ in range(3):
         assert await signers.find("access-bolt") == ()
@@ -219,7 +213,7 @@ async def test_an_access_key_that_is_imported_in_the_other_environment_too_is_se
 
 
 async def test_what_did_not_change_is_not_asked_for_again(
-    store: Store, signers: SignerStore, keyring: ApiKeyStore, asked: list[str]
+    store: Store, signers: SignerStore, keyring: ApiKeyStore, asked: list[Any]
 ) -> None:
     await signers.find("access-acme")
     await put(store, line("two", "bolt"))
@@ -230,7 +224,7 @@ async def test_what_did_not_change_is_not_asked_for_again(
 
 
 async def test_an_answer_that_a_poll_overtook_is_not_kept(
-    store: Store, signers: SignerStore, keyring: ApiKeyStore, asked: list[str]
+    store: Store, signers: SignerStore, keyring: ApiKeyStore, asked: list[Any]
 ) -> None:
     keyring._change_count += 1
     for number in (1, 2):
@@ -239,7 +233,7 @@ async def test_an_answer_that_a_poll_overtook_is_not_kept(
 
 
 async def test_an_earlier_state_of_the_database_makes_nobody_known(
-    signers: SignerStore, keyring: ApiKeyStore, asked: list[str]
+    signers: SignerStore, keyring: ApiKeyStore, asked: list[Any]
 ) -> None:
     await signers.find("access-acme")
     keyring._change_count += 5

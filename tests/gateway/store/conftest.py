@@ -19,7 +19,7 @@ from alembic import command
 from sqlalchemy import Connection, make_url
 
 from gateway.config.settings import State
-from gateway.storage.engine import parsed, postgresql_engine, sqlite_engine, sqlite_file
+from gateway.storage.engine import open_database, parsed, run_with_sqlalchemy, sqlite_file
 from gateway.storage.keyfile import make_key_file
 from gateway.storage.store import Store, utc_now
 from gateway.storage.upgrade import configuration
@@ -88,15 +88,13 @@ def state(request: pytest.FixtureRequest) -> State:
 async def at_revision(state: State, revision: str) -> AsyncIterator[Store]:
     """A state as an earlier version left it."""
     address = parsed(state.url)
-    file = sqlite_file(address)
-    if file:
+    if file := sqlite_file(address):
         file.unlink(missing_ok=True)
-    store = Store(sqlite_engine(file) if file else postgresql_engine(address), "", utc_now)
 
     def upgrade(connection: Connection) -> None:
         command.upgrade(configuration(connection), revision)
 
-    async with store.write() as connection:
-        await connection.run_sync(upgrade)
+    await run_with_sqlalchemy(address, upgrade)
+    store = Store(open_database(address), utc_now)
     yield store
     await store.close()

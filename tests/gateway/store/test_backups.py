@@ -19,6 +19,7 @@ from gateway.storage.backups import restore, save
 from gateway.storage.keyfile import add_key, make_key_file
 from gateway.storage.restore_marks import Mark, standing, write_mark
 from tests.gateway.store.conftest import administer, nothing_yet
+from tests.states import execute
 
 ACME = Tenant("acme", "live")
 FACTS = {"description": "for Ada", "n": 1}
@@ -129,8 +130,8 @@ async def test_a_database_that_is_there_is_replaced_only_when_told_to(
 async def test_a_database_of_another_version_is_left_alone(postgres: State, tmp_path: Path) -> None:
     path = tmp_path / "backup"
     await save(await used(postgres), path)
-    async with open_store(postgres) as store, store.write() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
+    async with open_store(postgres) as store:
+        await execute(store, text("UPDATE alembic_version SET version_num = '0003'"))
     said = await refusal(postgres, path, force=True)
     assert "has tables of revision 0003, the backup of 0018" in said
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import asyncio
 import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
-from sqlalchemy import Table, event, func, select, text, update
+from sqlalchemy import Table, Text, bindparam, select, text, update
 
 import gateway
 from gateway.config.settings import Retention, State
@@ -19,7 +22,7 @@ from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.operator.retention import delete_expired
 from gateway.storage import Ledger, Store, Tenant, journal_asks, open_store
 from gateway.storage.audit_log import acts_of
-from gateway.storage.engine import sqlite_connection
+from gateway.storage.engine import parsed, sqlite_file
 from gateway.storage.freezes import freeze, frozen, unfreeze
 from gateway.storage.restore_marks import (
     Mark,
@@ -46,6 +49,7 @@ from gateway.storage.undertakings import (
     Write,
 )
 from tests.gateway.store.conftest import at_revision
+from tests.states import execute, fetch, recorded_statements
 
 ACME = Tenant("acme", "live")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -86,8 +90,7 @@ async def test_what_is_just_looked_at_is_given_up_right_after_it(state: State) -
         rows = await begin(store, id_)
 
         async def change(table: Table, **values: str) -> None:
-            async with store.write() as connection:
-                await connection.execute(update(table).values(**values))
+            await execute(store, update(table).values(**values))
 
         await change(writes, told=DID_NOT)
         await change(journal, state=RUNNING, why="it was not answered")
@@ -108,8 +111,7 @@ async def test_each_undertaking_has_a_greater_number(state: State) -> None:
         await begin(store, "a", "b")
         assert (await standing(store)).mark == Mark(0, 2)
         await asyncio.gather(*(begin(store, f"c{n}") for n in range(5)))
-        async with store.read() as connection:
-            numbers = list(await connection.scalars(select(journal.c.number)))
+        numbers = [row.number for row in await fetch(store, select(journal.c.number))]
         assert sorted(numbers) == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -179,21 +181,21 @@ async def test_what_is_frozen_begins_nothing(state: State) -> None:
 async def test_a_freeze_is_done_when_whoever_did_not_see_it_has_begun(postgres: State) -> None:
     """On PostgreSQL others write at the same time: what has looked already has begun."""
     async with open_store(postgres) as store:
-        async with store.write() as connection:
-            await connection.execute(text("SELECT count(*) FROM freezes"))
+        other: Any = await asyncpg.connect(postgres.url)
+        async with other.transaction():
+            await other.execute("SELECT count(*) FROM freezes")
             freezing = asyncio.create_task(freeze(store, ACME))
             await _is_waited_for(store)
             assert not freezing.done()
+        await other.close()
         assert await freezing is True
 
 
 async def _is_waited_for(store: Store) -> None:
     async with asyncio.timeout(30):
         while True:
-            async with store.read() as connection:
-                waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-                if await connection.scalar(waits):
-                    return
+            if await fetch(store, text("SELECT 1 FROM pg_locks WHERE NOT granted")):
+                return
             await asyncio.sleep(0.02)
 
 
@@ -212,11 +214,7 @@ async def test_the_audit_trail_outlives_what_is_forgotten(state: State) -> None:
         await freeze(store, ACME)
         await unfreeze(store, ACME)
         await rows.expire(NOW + timedelta(days=8), NOW)
-        async with store.read() as connection:
-            counts = [
-                await connection.scalar(select(func.count()).select_from(table))
-                for table in (journal, writes, acts)
-            ]
+        counts = [len(await fetch(store, select(table))) for table in (journal, writes, acts)]
         assert counts == [3, 3, 2]
 
 
@@ -260,86 +258,82 @@ def test_only_retention_deletes_from_the_audit_trail() -> None:
 
 
 async def test_what_is_open_is_found_without_reading_the_whole_journal(
-    sqlite: State, monkeypatch: pytest.MonkeyPatch
+    sqlite: State,
 ) -> None:
-    asked: list[str] = []
-
-    def noted(path: Path) -> sqlite3.Connection:
-        connection = sqlite_connection(path)
-        connection.set_trace_callback(asked.append)
-        return connection
-
-    monkeypatch.setattr("gateway.storage.engine.sqlite_connection", noted)
     async with open_store(sqlite) as store:
-        await begin(store, "a")
-        rows = OperationRepository(store, Ledger(store), lambda *_: False)
-        await rows.open_ones(replace(begun("b"), idempotency="i", subjects=("R-1",)))
-        await rows.left_open()
-        await rows.keep(begun("c"), Point(begins=True, enters=sent("/recipients/R-1")))
-        found = replace(sent(), state=HAPPENED, made="R-2", settled_at=NOW)
-        await rows.keep(begun("c"), Point(settled=[found], made=["R-2"], changes={"state": DONE}))
-        await rows.answered(["c"])
-        assert await rows.rivals(begun("b"), sent()) == [await rows.read("a")]
-        statements = [one for one in asked if one.split()[0] not in ("BEGIN", "COMMIT", "PRAGMA")]
-        assert len(statements) > 10
-        async with store.read() as connection:
-            for statement in statements:
-                explained = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")
-                plan = [row.detail for row in explained]
-                whole = [
-                    one for one in plan if one.startswith("SCAN") and "ix_journal_open" not in one
-                ]
-                assert not whole, (statement, plan)
+        with recorded_statements() as asked:
+            await _use_journal(store)
+        assert len(asked) > 10
+        for statement, values in asked:
+            its = f"EXPLAIN QUERY PLAN {statement}"
+            whole = [
+                one
+                for one in await _explain(sqlite, its, values)
+                if one.startswith("SCAN")
+                and "ix_journal_open" not in one
+                and "json_each" not in one
+            ]
+            assert not whole, statement
+
+
+async def _explain(state: State, statement: str, values: Sequence[Any]) -> list[str]:
+    file = sqlite_file(parsed(state.url))
+    assert file is not None
+    with closing(sqlite3.connect(file)) as connection:
+        return [str(row[3]) for row in connection.execute(statement, values)]
+
+
+async def _use_journal(store: Store) -> None:
+    await begin(store, "a")
+    rows = OperationRepository(store, Ledger(store), lambda *_: False)
+    await rows.open_ones(replace(begun("b"), idempotency="i", subjects=("R-1",)))
+    await rows.left_open()
+    await rows.keep(begun("c"), Point(begins=True, enters=sent("/recipients/R-1")))
+    found = replace(sent(), state=HAPPENED, made="R-2", settled_at=NOW)
+    await rows.keep(begun("c"), Point(settled=[found], made=["R-2"], changes={"state": DONE}))
+    await rows.answered(["c"])
+    assert await rows.rivals(begun("b"), sent()) == [await rows.read("a")]
 
 
 async def test_of_what_is_over_no_more_is_read_than_is_asked_for(sqlite: State) -> None:
     """Also of statements with parameters: an index of some rows serves where these are spelled out."""
-    asked: list[str] = []
-
-    def noted(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        asked.append(statement)
-
     async with open_store(sqlite) as store:
         await begin(store, "b")
         rows = OperationRepository(store, Ledger(store))
-        event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
-        assert len(await rows.rivals(begun("a"), sent())) == 1
-        await rows.read("b")
-        await rows.expire(NOW, NOW)
-        await delete_expired(store, Retention(texts_days=0, usage_days=0, audit_days=0))
-        asked = [one for one in asked if one.split()[0] not in ("BEGIN", "COMMIT", "PRAGMA")]
+        with recorded_statements() as recorded:
+            assert len(await rows.rivals(begun("a"), sent())) == 1
+            await rows.read("b")
+            await rows.expire(NOW, NOW)
+            await delete_expired(store, Retention(texts_days=0, usage_days=0, audit_days=0))
+        asked = [statement for statement, _values in recorded]
         assert len(asked) > 10
-        async with store.read() as connection:
-            for statement in [*asked, journal_asks.RIVALS.on_sqlite.text]:
-                its, values = f"EXPLAIN QUERY PLAN {statement}", ("",) * statement.count("?")
-                plan = [row.detail for row in await connection.exec_driver_sql(its, values)]
-                tables = ("SCAN journal", "SCAN journal_subjects", "SCAN writes")
-                whole = [one for one in plan if one in tables or "ix_writes_merch" in one]
-                assert not whole, (statement, plan)
+        for statement in [*asked, journal_asks.RIVALS.compiled("sqlite").text]:
+            its, values = f"EXPLAIN QUERY PLAN {statement}", ("",) * statement.count("?")
+            plan = await _explain(sqlite, its, values)
+            tables = ("SCAN journal", "SCAN journal_subjects", "SCAN writes")
+            whole = [one for one in plan if one in tables or "ix_writes_merch" in one]
+            assert not whole, (statement, plan)
 
 
 # Tables of the version before.
 
 
 async def test_undertakings_of_the_version_before_are_numbered_in_order(state: State) -> None:
-    async with at_revision(state, "0003") as store, store.write() as connection:
+    async with at_revision(state, "0003") as store:
         for number, id_ in enumerate(["late", "early", "later"]):
             at = NOW + timedelta(seconds=[5, 0, 9][number])
-            row = {
-                "id": id_,
-                "at": at if state.url.startswith("postgres") else at.replace(tzinfo=None),
-            }
-            await connection.execute(
+            await execute(
+                store,
                 text(
                     "INSERT INTO journal (id, merchant, environment, key_id, key_name, operation,"
                     " request_id, fingerprint, state, instance, turn, deserted, began_at) VALUES"
                     " (:id, 'acme', 'live', 'k', 'n', 'o', 'r', 'f', 'answered', 'i', 0, false, :at)"
+                ).bindparams(
+                    bindparam("id", id_, Text), bindparam("at", at, journal.c.began_at.type)
                 ),
-                row,
             )
     async with open_store(state) as store:
         await begin(store, "new")
-        async with store.read() as connection:
-            those = select(journal.c.id, journal.c.number).order_by(journal.c.number)
-            found = [tuple(row) for row in await connection.execute(those)]
+        those = select(journal.c.id, journal.c.number).order_by(journal.c.number)
+        found = [tuple(row) for row in await fetch(store, those)]
         assert found == [("early", 1), ("late", 2), ("later", 3), ("new", 4)]

@@ -69,8 +69,10 @@ def row(id_: str, count: int = 0) -> dict[str, Any]:
     return {"id": id_, "count": count, "is_open": True, "made_at": NOW, "facts": {"a": [1]}}
 
 
-def connecting(file: Path) -> Callable[[], sqlite3.Connection]:
-    return lambda: sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+def connecting(file: Path) -> Callable[[float], sqlite3.Connection]:
+    return lambda seconds: sqlite3.connect(
+        file, timeout=seconds, isolation_level=None, check_same_thread=False
+    )
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -84,7 +86,7 @@ async def opened(dsn: str | None, tmp_path: Path) -> AsyncIterator[Database]:
     create = CreateTable(thing)
     if dsn is None:
         connect = connecting(tmp_path / "it.db")
-        connect().execute(str(create.compile(dialect=DIALECTS["sqlite"][1])))
+        connect(0).execute(str(create.compile(dialect=DIALECTS["sqlite"][1])))
         found: Database = SqliteDatabase("it.db", connect)
     else:
         connection: Any = await asyncpg.connect(dsn)

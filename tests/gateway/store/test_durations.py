@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from sqlalchemy import bindparam, text
+from sqlalchemy import Integer, bindparam, text
 
 from gateway.config.settings import State
 from gateway.storage import open_store
 from gateway.storage.durations import BOUNDS, BUCKETS, PARTS, Durations, columns_of
-from gateway.storage.statements import Transaction
 from gateway.storage.tables import UTCDateTime, traffic
-from gateway.storage.traffic_rows import Span, Traffic, adding_traffic, span_of, traffic_by
+from gateway.storage.traffic_rows import Span, Traffic, add_traffic, span_of, traffic_by
 from tests.gateway.store.conftest import at_revision
+from tests.states import execute
 
 
 def counted(those: list[float]) -> Durations:
@@ -70,21 +70,29 @@ def test_each_bucket_is_as_much_wider_as_is_said() -> None:
 
 async def test_what_the_version_before_counted_stays_and_has_no_durations(state: State) -> None:
     began_at = span_of(datetime(2030, 1, 1, tzinfo=UTC))
-    async with at_revision(state, "0009") as store, store.write() as connection:
+    async with at_revision(state, "0009") as store:
         row = {"began_at": began_at, "requests": 7, "service_ms": 90, "slowest_ms": 30}
-        await connection.execute(
+        await execute(
+            store,
             text(
                 "INSERT INTO traffic (began_at, merchant, environment, operation, requests, refused,"
                 " failed, ms, service_ms, slowest_ms) VALUES (:began_at, 'acme', 'live', 'x',"
                 " :requests, 0, 0, 100, :service_ms, :slowest_ms)"
-            ).bindparams(bindparam("began_at", type_=UTCDateTime)),
-            row,
+            )
+            .bindparams(
+                bindparam("began_at", type_=UTCDateTime),
+                *(
+                    bindparam(name, type_=Integer)
+                    for name in ("requests", "service_ms", "slowest_ms")
+                ),
+            )
+            .bindparams(**row),
         )
     its = Traffic(1, service_ms=5)
     its.service.count(5)
     async with open_store(state) as store:
         carried = {Span(began_at, "acme", "live", "x"): its}
-        await store.carried_out(Transaction(partial(adding_traffic, carried)))
+        await store.write(partial(add_traffic, carried=carried))
         found = await traffic_by(store, began_at, "operation", durations=True)
     whole = found[("x",)]
     assert (whole.requests, whole.service_ms, whole.slowest_ms) == (8, 95, 30)

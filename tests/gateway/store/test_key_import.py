@@ -24,6 +24,7 @@ from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import acts_of
 from gateway.storage.keyfile import add_key
+from tests.states import execute
 
 ACME = {
     "merchant": "acme",
@@ -312,8 +313,7 @@ async def test_a_pair_of_another_merchants_access_key_is_refused(store: Store) -
 async def test_a_secret_put_into_another_merchants_row_does_not_open(store: Store) -> None:
     await imported(store, ACME, BOLT)
     theft = "UPDATE pairs SET secret = (SELECT secret FROM pairs WHERE merchant = 'acme')"
-    async with store.write() as connection:
-        await connection.execute(text(theft))
+    await execute(store, text(theft))
     with pytest.raises(StoreUnavailable, match="secret of bolt live"):
         await load_credentials(store, Tenant("bolt", "live"))
 

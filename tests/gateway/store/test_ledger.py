@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from gateway.config.settings import State
 from gateway.storage import Ledger, Store, Tenant, open_store
 from gateway.storage.tables import remembered
+from tests.states import fetch
 
 ACME = Tenant("acme", "live")
 NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
@@ -49,8 +50,7 @@ async def test_a_fact_of_none_is_forgotten_and_the_row_with_the_last(
     await ledger.record(ACME, "recipient", "R-1", {"a": None})
     assert await ledger.recall(ACME, "recipient", "R-1") == {"b": 2}
     await ledger.record(ACME, "recipient", "R-1", {"b": None, "c": None})
-    async with store.read() as connection:
-        assert await connection.scalar(select(func.count()).select_from(remembered)) == 0
+    assert await fetch(store, select(func.count()).select_from(remembered)) == [(0,)]
 
 
 async def test_false_zero_and_empty_are_facts(ledger: Ledger) -> None:

@@ -17,6 +17,7 @@ from gateway.storage.tables import pieces, remembered
 from gateway.storage.tenants import Tenant
 from mappings.effects import Conflict
 from mappings.lazy_sequences import CompressedSequence, map_rows
+from tests.states import execute, fetch
 
 OWNER = Tenant("demo", "sandbox")
 ENTRIES = [
@@ -33,8 +34,7 @@ async def test_very_many_entries_are_recalled_as_they_were_recorded(state: State
         there = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
         assert isinstance(there, CompressedSequence)
         assert there == ENTRIES
-        async with store.read() as connection:
-            kept = str(await connection.scalar(select(remembered.c.facts)))
+        ((kept,),) = await fetch(store, select(remembered.c.facts))
         assert "für Ada" not in kept
         assert len(kept) < len(json_codec.dumps(ENTRIES)) / 2
 
@@ -64,8 +64,7 @@ async def test_very_many_entries_that_were_kept_as_plain_json_are_recalled(state
 async def held(store: Store) -> dict[str, int]:
     """How many pieces each holder has."""
     counts = select(pieces.c.holder, func.count()).group_by(pieces.c.holder)
-    async with store.read() as connection:
-        return {row[0]: row[1] for row in await connection.execute(counts)}
+    return {row[0]: row[1] for row in await fetch(store, counts)}
 
 
 async def test_what_takes_the_place_of_very_many_entries_leaves_none_of_their_pieces(
@@ -92,8 +91,7 @@ async def test_no_value_of_very_many_entries_is_long_and_none_says_what_is_in_it
     odd = [{"memo": os.urandom(100).hex()} for _ in range(30_000)]
     async with open_store(state) as store:
         await Ledger(store).record(OWNER, "payments", "B-1", {"entries": CompressedSequence(odd)})
-        async with store.read() as connection:
-            sealed = list(await connection.scalars(select(pieces.c.sealed)))
+        sealed = [row.sealed for row in await fetch(store, select(pieces.c.sealed))]
         assert len(sealed) > 10
         assert max(map(len, sealed)) < 2 * PART
         with pytest.raises(zlib.error):
@@ -107,17 +105,16 @@ async def test_pieces_that_are_not_as_they_were_put_are_never_read(state: State,
         ledger = Ledger(store)
         for id_ in ("B-1", "B-2"):
             await ledger.record(OWNER, "payments", id_, {"entries": CompressedSequence(ENTRIES)})
-        async with store.write() as connection:
-            of = select(pieces).where(pieces.c.holder.contains("B-1")).order_by(pieces.c.number)
-            first, second = (await connection.execute(of)).all()[:2]
-            other = select(pieces.c.sealed).where(pieces.c.holder.contains("B-2")).limit(1)
-            this = and_(pieces.c.name == first.name, pieces.c.number == first.number)
-            if harm == "one is gone":
-                await connection.execute(delete(pieces).where(this))
-            else:
-                is_foreign = harm == "one is another batch's"
-                sealed = await connection.scalar(other) if is_foreign else second.sealed
-                await connection.execute(update(pieces).where(this).values(sealed=sealed))
+        of = select(pieces).where(pieces.c.holder.contains("B-1")).order_by(pieces.c.number)
+        first, second = (await fetch(store, of))[:2]
+        other = select(pieces.c.sealed).where(pieces.c.holder.contains("B-2")).limit(1)
+        this = and_(pieces.c.name == first.name, pieces.c.number == first.number)
+        if harm == "one is gone":
+            await execute(store, delete(pieces).where(this))
+        else:
+            is_foreign = harm == "one is another batch's"
+            sealed = (await fetch(store, other))[0].sealed if is_foreign else second.sealed
+            await execute(store, update(pieces).where(this).values(sealed=sealed))
         with pytest.raises(StoreUnavailable, match=r"missing|cannot be decrypted"):
             await ledger.recall(OWNER, "payments", "B-1")
         assert (await ledger.recall(OWNER, "payments", "B-2"))["entries"] == ENTRIES
@@ -130,9 +127,8 @@ async def test_very_many_entries_that_were_kept_in_one_value_are_recalled_and_re
     async with open_store(state) as store:
         place = Place("remembered", *OWNER, "facts of a payments")
         row = {**OWNER._asdict(), "kind": "payments", "id": "B-1", "updated_at": store.clock()}
-        async with store.write() as connection:
-            sealed = store.encryption.seal(text, place)
-            await connection.execute(insert(remembered).values(**row, facts=sealed))
+        sealed = store.encryption.seal(text, place)
+        await execute(store, insert(remembered).values(**row, facts=sealed))
         ledger = Ledger(store)
         there = (await ledger.recall(OWNER, "payments", "B-1"))["entries"]
         assert there == ENTRIES

@@ -3,16 +3,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from gateway.config.settings import State
 from gateway.storage import Ledger, StoreUnavailable, Tenant, open_store
-from gateway.storage import engine as engines
 from gateway.storage.engine import parsed, sqlite_file
 from gateway.storage.id_rows import Collision, current_ids, keep, legacy_ids
+from tests.states import execute
 
 ACME, OTHER = Tenant("acme", "live"), Tenant("other", "live")
 
@@ -50,26 +49,6 @@ async def test_what_cannot_be_looked_up_is_told(sqlite: State) -> None:
         file.write_bytes(b"no database " * 4096)
         with pytest.raises(StoreUnavailable, match="file is not a database"):
             await ledger.recall(ACME, "recipient", "R-1")
-
-
-async def test_what_is_looked_up_soon_after_another_is_in_its_transaction(
-    sqlite: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    opened = engines.sqlite_connection
-
-    def traced(path: Path) -> sqlite3.Connection:
-        connection = opened(path)
-        connection.set_trace_callback(asked.append)
-        return connection
-
-    monkeypatch.setattr(engines, "sqlite_connection", traced)
-    async with open_store(sqlite) as store:
-        await keep(store, ACME, {"R-1": "R-2"})
-        asked.clear()
-        for _ in range(3):
-            assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
-        assert [one.split()[0] for one in asked] == ["BEGIN", "SELECT", "SELECT", "SELECT"]
 
 
 async def test_what_is_looked_up_keeps_nobody_from_a_change(sqlite: State) -> None:
@@ -112,6 +91,5 @@ async def test_what_was_prepared_outlives_a_change_of_its_table(postgres: State)
         await keep(store, ACME, {"R-1": "R-2"})
         for kind in ("varchar(99)", "text"):
             assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
-            async with store.write() as connection:
-                await connection.execute(text(f"ALTER TABLE ids ALTER current_id TYPE {kind}"))
+            await execute(store, text(f"ALTER TABLE ids ALTER current_id TYPE {kind}"))
         assert await current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}

@@ -11,24 +11,28 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, delete, insert, make_url, select, text, update
-from sqlalchemy.exc import IntegrityError, StatementError
 
 from gateway.config.settings import State
 from gateway.storage import Ledger, Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.database import Transaction, UniqueViolation
 from gateway.storage.encryption import new_key_line
+from gateway.storage.engine import parsed, run_with_sqlalchemy
 from gateway.storage.keyfile import add_key, make_key_file
 from gateway.storage.migrations import newest
 from gateway.storage.tables import counters, encryption_keys, keys, learned, metadata
 from gateway.storage.upgrade import configuration
 from tests.gateway.store.conftest import nothing_yet
 from tests.proxy import proxy
+from tests.states import execute, fetch
 
 ACME = Tenant("acme", "live")
 
@@ -67,8 +71,8 @@ async def test_a_state_made_from_nothing_has_the_tables_of_the_code(state: State
             compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
         )
 
-    async with open_store(state) as store, store.read() as connection:
-        assert await connection.run_sync(differences) == []
+    async with open_store(state):
+        assert await run_with_sqlalchemy(parsed(state.url), differences) == []
 
 
 def test_the_last_step_is_known_by_its_file_s_name() -> None:
@@ -104,8 +108,8 @@ def test_processes_that_start_at_once_make_the_tables_once(sqlite: State) -> Non
 
 
 async def test_a_database_of_a_newer_version_is_refused_and_left_alone(state: State) -> None:
-    async with open_store(state) as store, store.write() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    async with open_store(state) as store:
+        await execute(store, text("UPDATE alembic_version SET version_num = '9999'"))
     said = await opening(state)
     assert "revision 9999" in said
     assert "newer version" in said
@@ -119,10 +123,9 @@ async def test_an_update_drops_what_was_counted_of_signed_changes_before_they_ha
             ACME, "signed", "B-1", {"count": 1, "at": "2026-11-01T00:00:00Z"}
         )
         await Ledger(store).record(ACME, "batch", "B-1", {"n": 1})
-        async with store.write() as connection:
-            for index in ("ix_journal_answered", "ix_writes_may_exist"):
-                await connection.execute(text(f"DROP INDEX {index}"))
-            await connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+        for index in ("ix_journal_answered", "ix_writes_may_exist"):
+            await execute(store, text(f"DROP INDEX {index}"))
+        await execute(store, text("UPDATE alembic_version SET version_num = '0016'"))
     async with open_store(state) as store:
         assert await Ledger(store).recall(ACME, "signed", "B-1") == {}
         assert await Ledger(store).recall(ACME, "batch", "B-1") == {"n": 1}
@@ -161,10 +164,16 @@ async def test_sqlite_s_journal_is_kept_while_it_is_used_and_not_left_behind(
 
 async def test_sqlite_keeps_a_rollback_journal_and_foreign_keys(sqlite: State) -> None:
     async with open_store(sqlite) as store:
-        async with store.read() as connection:
-            assert await connection.scalar(text("PRAGMA journal_mode")) == "delete"
-            assert await connection.scalar(text("PRAGMA foreign_keys")) == 1
-            assert await connection.scalar(text("PRAGMA busy_timeout")) == 5000
+        for is_brief, milliseconds in ((False, 5000), (True, 0)):
+            for name, value in (
+                ("journal_mode", "persist"),
+                ("foreign_keys", 1),
+                ("synchronous", 2),
+                ("busy_timeout", milliseconds),
+            ):
+                pragma = text(f"PRAGMA {name}")
+                found = await store.read(partial(_fetch_value, pragma), is_brief=is_brief)
+                assert found == value, name
         now = datetime.now(UTC)
         row = {
             **dict.fromkeys(("id", "name", "merchant", "key_hash", "hash_key_id"), "x"),
@@ -175,34 +184,35 @@ async def test_sqlite_keeps_a_rollback_journal_and_foreign_keys(sqlite: State) -
             "created_at": now,
             "changed": 1,
         }
-        with pytest.raises(IntegrityError):
-            async with store.write() as connection:
-                await connection.execute(insert(keys), row)
+        with pytest.raises(sqlite3.IntegrityError):
+            await execute(store, insert(keys).values(row))
+
+
+async def _fetch_value(statement: Any, tx: Transaction) -> Any:
+    return await tx.fetch_value(statement)
 
 
 async def _count_twice(store: Store) -> None:
-    async with store.write() as connection:
-        await connection.execute(update(counters).values(value=7))
-        await connection.execute(insert(counters), {"name": "keys", "value": 1})
+    twice = insert(counters).values(name="keys", value=1)
+    await execute(store, update(counters).values(value=7), twice)
 
 
 async def test_a_write_that_fails_leaves_nothing(state: State) -> None:
     async with open_store(state) as store:
-        with pytest.raises(IntegrityError):
+        with pytest.raises(UniqueViolation):
             await _count_twice(store)
-        async with store.read() as connection:
-            assert await connection.scalar(select(counters.c.value)) == 0
+        assert await fetch(store, select(counters.c.value)) == [(0,)]
 
 
 async def test_moments_are_utc_and_must_have_a_zone(state: State) -> None:
     row = {"environment": "live", "name": "x", "value": "1"}
-    async with open_store(state) as store, store.write() as connection:
+    async with open_store(state) as store:
         naive = {**row, "learned_at": datetime(2026, 1, 1)}  # noqa: DTZ001
-        with pytest.raises(StatementError, match="without a zone"):
-            await connection.execute(insert(learned), naive)
+        with pytest.raises(ValueError, match="without a zone"):
+            await execute(store, insert(learned).values(naive))
         offset = datetime.fromisoformat("2026-01-01T01:00:00.000001+05:00")
-        await connection.execute(insert(learned), {**row, "learned_at": offset})
-        found = await connection.scalar(select(learned.c.learned_at))
+        await execute(store, insert(learned).values({**row, "learned_at": offset}))
+        ((found,),) = await fetch(store, select(learned.c.learned_at))
     assert found == offset
     assert found.tzinfo is UTC
 
@@ -281,11 +291,14 @@ async def test_a_wrong_key_file_leaves_no_trace_in_the_database(state: State) ->
 async def test_a_check_value_cannot_be_moved_to_another_key(state: State) -> None:
     key_file(state).exists() or make_key_file(key_file(state))
     add_key(key_file(state))
-    async with open_store(state) as store, store.write() as connection:
-        one, two = (await connection.execute(select(encryption_keys))).all()
-        await connection.execute(delete(encryption_keys).where(encryption_keys.c.id == one.id))
+    async with open_store(state) as store:
+        one, two = await fetch(store, select(encryption_keys))
         moved = update(encryption_keys).where(encryption_keys.c.id == two.id)
-        await connection.execute(moved.values(check_value=one.check_value))
+        await execute(
+            store,
+            delete(encryption_keys).where(encryption_keys.c.id == one.id),
+            moved.values(check_value=one.check_value),
+        )
     assert "another key" in await opening(state)
 
 
@@ -329,7 +342,7 @@ def test_a_folder_without_the_right_to_write_is_named() -> None:
         "from pathlib import Path\n"
         "from gateway.config.settings import State\n"
         "from gateway.storage import StoreUnavailable, open_store\n"
-        "import aiosqlite, alembic.autogenerate, sqlalchemy.dialects.sqlite.aiosqlite\n"
+        "import alembic.autogenerate, sqlalchemy.dialects.sqlite.pysqlite\n"
         "os.chdir(sys.argv[1])\n"
         "os.chmod('.', 0o755)\n"
         "os.chmod('gateway.db', 0o666)\n"
@@ -379,8 +392,7 @@ async def test_a_database_that_goes_away_is_unavailable_and_comes_back(
         ledger = Ledger(store)
         await ledger.record(ACME, "batch", "B-1", {"n": 1})
         with pytest.raises(StoreUnavailable):
-            async with store.write() as connection:
-                await connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+            await execute(store, text("SELECT pg_terminate_backend(pg_backend_pid())"))
         assert await ledger.recall(ACME, "batch", "B-1") == {"n": 1}
 
 
@@ -406,8 +418,7 @@ async def test_a_server_that_has_said_that_it_ends_is_unavailable_and_comes_back
                 await ledger.record(ACME, "batch", "B-1", {"n": 1})
 
             async def asks() -> None:
-                async with store.read() as connection:
-                    assert (await connection.execute(text("SELECT 1"))).scalar() == 1
+                assert await fetch(store, text("SELECT 1")) == [(1,)]
 
             for one in (writes, reads, asks):
                 await one()
@@ -461,8 +472,7 @@ async def test_who_is_cancelled_leaves_no_lock_behind(tmp_path: Path) -> None:
 
     async def read(store: Store) -> None:
         while True:
-            async with store.read() as connection:
-                await connection.execute(rows)
+            await fetch(store, rows)
 
     async with open_store(state) as store:
         for number in range(100):
