@@ -20,6 +20,7 @@ from typing import Any
 import aiohttp
 import structlog
 from aiohttp import web
+from sqlalchemy import select
 
 from gateway import console
 from gateway.admin.authentication import create_auth_middleware as admin_door
@@ -466,8 +467,7 @@ async def _admin_port(
 def _checks(settings: Settings, store: Store, limits: Limits) -> dict[str, Check]:
     async def state() -> str | None:
         try:
-            async with store.read():
-                pass
+            await store.read(lambda tx: tx.fetch(select(1)))
         except StoreUnavailable as unavailable:
             return str(unavailable)
         # A state that is full can be read. Nothing is written to find out: every process does, in

@@ -13,7 +13,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import literal_column, select, text
+from sqlalchemy import text
 
 from gateway.config.settings import State
 from gateway.storage import engine, postgresql_tools
@@ -51,7 +51,7 @@ async def save(state: State, path: Path) -> tuple[Manifest, int]:
 
 async def _manifest(store: Store, kind: Kind) -> Manifest:
     found = await standing(store)
-    version = select(literal_column("version_num")).select_from(text("alembic_version"))
+    version = text("SELECT version_num FROM alembic_version")
     revision = str(await store.read(lambda tx: tx.fetch_value(version)))
     made_at = f"{store.clock():%Y-%m-%dT%H:%M:%SZ}"
     return Manifest(made_at, kind, revision, found.mark.number)

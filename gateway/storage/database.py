@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from gateway.payloads.worker_thread import run_in_thread
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage.errors import StoreUnavailable, telling, unwritable
 from gateway.storage.sql import Compiled, DialectName, Parameters, Statement, compile_statement
 
@@ -93,8 +93,10 @@ class Transaction(ABC):
         """Holds locks until the transaction ends; they are taken in one order everywhere."""
 
     @abstractmethod
-    async def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Calls a function that takes long, outside the event loop's thread."""
+    async def compute(
+        self, is_long: bool, function: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        """Calls a function; one that takes long is called outside the event loop's thread."""
 
     def _compile(self, statement: Any, parameters: Sequence[Parameters]) -> Compiled:
         if isinstance(statement, Statement):
@@ -152,8 +154,13 @@ class SqliteTransaction(Transaction):
     async def lock(self, *names: str) -> None:
         """Nothing: SQLite has one writer."""
 
-    async def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        return function(*arguments)  # the transaction has a thread already
+    async def compute(
+        self,
+        is_long: bool,  # noqa: ARG002 - PostgreSQL's
+        function: Callable[..., Result],
+        *arguments: Any,
+    ) -> Result:
+        return function(*arguments)  # a transaction that writes has a thread already
 
     async def _fetch(self, compiled: Compiled, those: Sequence[Parameters]) -> Sequence[Any]:
         rows: list[Any] = []
@@ -387,8 +394,10 @@ class PostgresqlTransaction(Transaction):
         if names:
             await self._connection.execute(_LOCK, ADVISORY_LOCKS, sorted(set(names)))
 
-    async def compute(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        return await run_in_thread(function, *arguments)
+    async def compute(
+        self, is_long: bool, function: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        return await run_in_thread_if(is_long, function, *arguments)
 
     async def _fetch(self, compiled: Compiled, those: Sequence[Parameters]) -> Sequence[Any]:
         found: Sequence[Any]

@@ -147,7 +147,9 @@ class Ledger:
 
     async def merge(self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
         """The same, as a part of a transaction that has the ``locks``; raises Conflict."""
-        for some in iterate_chunks(chain.from_iterable(one.members for one in records), SLICE_SIZE):
+        slices = iterate_chunks(chain.from_iterable(one.members for one in records), SLICE_SIZE)
+        # A slice is unpacked when it is taken.
+        while some := await tx.compute(are_long(records), next, slices, ()):
             await self._merge_slice(tx, owner, some)
 
     async def _merge_slice(
@@ -159,20 +161,13 @@ class Ledger:
         }
         there = await tx.fetch(_FACTS_OF, *rows.values())
         of_concern = {(one.kind, one.id) for one in records if not _is_replaced(one)}
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        for kind, id_, facts in there:
-            if (kind, id_) in of_concern:
-                text = await self._text(tx, owner, kind, id_, facts)
-                found[kind, id_] = (
-                    await tx.compute(stored_json.value, text)
-                    if len(text) > _LONG
-                    else stored_json.value(text)
-                )
-        for record in records:
-            facts = found.get((record.kind, record.id), {})
-            if any(facts.get(name) != fact for name, fact in record.expected.items()):
-                raise Conflict(record.kind)
-            found[record.kind, record.id] = _both(facts, record)
+        texts = {
+            (kind, id_): await self._text(tx, owner, kind, id_, facts)
+            for kind, id_, facts in there
+            if (kind, id_) in of_concern
+        }
+        is_long = are_long(records) or any(len(text) > _LONG for text in texts.values())
+        found = await tx.compute(is_long, _merge_facts, texts, records)
         if long := [
             _lock(*owner, kind, id_) for kind, id_, facts in there if chunks.is_head(facts)
         ]:
@@ -196,10 +191,8 @@ class Ledger:
             return json_codec.dumps_trusted(facts).decode()
         if isinstance(facts, _Written):
             text = facts.text
-        elif json_codec.has_rows(facts):
-            text = await tx.compute(stored_json.encode_stored, facts)
         else:
-            text = stored_json.encode_stored(facts)
+            text = await tx.compute(json_codec.has_rows(facts), stored_json.encode_stored, facts)
         keys, holder = self._store.encryption, _lock(*owner, kind, id_)
         return await chunks.put(tx, keys, text, _place(owner, kind), holder)
 
@@ -258,9 +251,28 @@ class Ledger:
 
     async def learn(self, environment: str, name: str, value: Any) -> None:
         """Keeps what was found out, in place of what was known by that name."""
-        row = {"environment": environment, "name": name, "value": _dumps(value)}
-        row["learned_at"] = self._store.clock()
+        row = {
+            "environment": environment,
+            "name": name,
+            "value": _dumps(value),
+            "learned_at": self._store.clock(),
+        }
         await self._store.write(lambda tx: tx.execute(_LEARN, row))
+
+
+def _merge_facts(
+    texts: Mapping[tuple[str, str], Text], records: Sequence[CompareAndSet]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """The new facts of each object, from the texts of the old ones; raises Conflict."""
+    found: dict[tuple[str, str], dict[str, Any]] = {
+        key: stored_json.value(text) for key, text in texts.items()
+    }
+    for record in records:
+        facts = found.get((record.kind, record.id), {})
+        if any(facts.get(name) != fact for name, fact in record.expected.items()):
+            raise Conflict(record.kind)
+        found[record.kind, record.id] = _both(facts, record)
+    return found
 
 
 def are_long(records: Sequence[CompareAndSet]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -207,6 +208,35 @@ async def test_change_of_a_cancelled_caller_is_committed(opened: Database) -> No
     await asyncio.sleep(0.5)
     (found,) = await everything(opened)
     assert found.count == 1
+
+
+async def test_brief_read_runs_here_unless_the_file_is_locked(tmp_path: Path) -> None:
+    connect = connecting(tmp_path / "it.db")
+    other = connect(0)
+    other.execute(str(CreateTable(thing).compile(dialect=DIALECTS["sqlite"][1])))
+    opened = SqliteDatabase("it.db", connect)
+    await opened.write(lambda tx: put_all(tx, row("a", 7)))
+
+    async def read(tx: Transaction) -> tuple[int, int]:
+        (found,) = await tx.fetch(ALL)
+        return found.count, threading.get_ident()
+
+    assert await opened.read(read, is_brief=True) == (7, threading.get_ident())
+    assert (await opened.read(read))[1] != threading.get_ident()
+    other.execute("BEGIN EXCLUSIVE")
+    reading = asyncio.ensure_future(opened.read(read, is_brief=True))
+    await asyncio.sleep(0.1)
+    assert not reading.done()
+    other.execute("UPDATE thing SET count = 8")
+    other.execute("COMMIT")
+    count, thread = await reading
+    assert count == 8
+    assert thread != threading.get_ident()
+    # A brief read holds no lock after its end.
+    other.execute("BEGIN EXCLUSIVE")
+    other.execute("ROLLBACK")
+    other.close()
+    await opened.close()
 
 
 async def test_body_that_waits_for_something_else_is_refused(tmp_path: Path) -> None:
