@@ -47,7 +47,7 @@ async def status(house: House, path: str) -> int:
 async def test_what_needs_no_state_goes_on_and_all_the_rest_is_there_again_without_a_restart(
     tmp_path: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
+    monkeypatch.setattr("gateway.operator.metrics_page.MAX_AGE_SECONDS", 0)
     where = make_url(database)
     async with proxy(where.host or "127.0.0.1", where.port or 5432) as between:
         state = through(between, database, tmp_path)

@@ -58,7 +58,7 @@ KNOWN = {
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in the state is read for every scrape."""
-    monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
+    monkeypatch.setattr("gateway.operator.metrics_page.MAX_AGE_SECONDS", 0)
 
 
 async def figures(house: House) -> Scrape:

@@ -72,7 +72,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     made = Ledger()
     monkeypatch.setattr(engines, "sqlite_connection", made.opened)
     # Whatever goes round by itself looks there too.
-    for where in ("writes.settling.SWEEP_SECONDS", "operator.restore_check.LOOK_SECONDS"):
+    for where in ("writes.settling.SWEEP_SECONDS", "operator.restore_check.CHECK_INTERVAL_SECONDS"):
         monkeypatch.setattr(f"gateway.{where}", 3600.0)
     return made
 

@@ -126,7 +126,7 @@ async def test_what_was_executed_while_the_state_went_away_is_not_sent_again(
 async def test_a_full_disk_shows_in_readiness_though_nobody_writes_and_goes_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.operator.metrics_page.READ_SECONDS", 0)
+    monkeypatch.setattr("gateway.operator.metrics_page.MAX_AGE_SECONDS", 0)
     simulator = await start(service=Service(seed=1))
     async with open_house(tmp_path, simulator.url, gone_seconds=0.8) as house:
 

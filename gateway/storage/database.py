@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -412,7 +412,8 @@ class PostgresqlTransaction(Transaction):
     async def _execute(self, compiled: Compiled, those: Sequence[Parameters]) -> int:
         if len(those) == 1:
             status = await self._connection.execute(compiled.text, *compiled.arguments(those[0]))
-            return int(status.rpartition(" ")[2])
+            count = status.rpartition(" ")[2]
+            return int(count) if count.isdecimal() else -1  # not of LOCK TABLE
         await self._connection.executemany(compiled.text, map(compiled.arguments, those))
         return -1
 
@@ -422,6 +423,20 @@ _LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]
 
 async def _leave(_connection: Any) -> None:
     """Leaves a connection as it is: a transaction changes no setting of its session."""
+
+
+async def _run_in(connection: Any, transaction: Any, body: Body[Result]) -> Result:
+    """Runs a body, and commits if there is a transaction."""
+    try:
+        result = await body(PostgresqlTransaction(connection))
+    except BaseException:
+        if transaction:
+            with suppress(*_DISCONNECTED, asyncpg.PostgresError):
+                await transaction.rollback()
+        raise
+    if transaction:
+        await transaction.commit()
+    return result
 
 
 class PostgresqlDatabase(Database):
@@ -439,7 +454,7 @@ class PostgresqlDatabase(Database):
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
         with telling(self.where):
-            return await self._run(lambda connection: body(PostgresqlTransaction(connection)))
+            return await self._run(body, writes=False)
 
     async def write(self, body: Body[Result]) -> Result:
         task = asyncio.ensure_future(self._write(body))
@@ -453,24 +468,19 @@ class PostgresqlDatabase(Database):
             task.exception()  # retrieved, also if the caller was cancelled
 
     async def _write(self, body: Body[Result]) -> Result:
-        async def run(connection: Any) -> Result:
-            try:
-                async with connection.transaction():
-                    return await body(PostgresqlTransaction(connection))
-            except asyncpg.UniqueViolationError:
-                raise UniqueViolation from None
-
         with telling(self.where, self._note_unwritten):
-            result = await self._run(run)
+            result = await self._run(body, writes=True)
         self.unwritten = None
         return result
 
-    async def _run(self, run: Callable[[Any], Awaitable[Result]]) -> Result:
+    async def _run(self, body: Body[Result], *, writes: bool) -> Result:
         pool = await self._open()
         for attempt in range(1, ATTEMPTS + 1):
-            connection = await self._acquire(pool)
+            connection, transaction = await self._begin(pool, writes=writes)
             try:
-                return await run(connection)
+                return await _run_in(connection, transaction, body)
+            except asyncpg.UniqueViolationError:
+                raise UniqueViolation from None
             except _ABORTED:
                 if attempt == ATTEMPTS:
                     raise
@@ -488,12 +498,18 @@ class PostgresqlDatabase(Database):
                 )
         return self._pool
 
-    async def _acquire(self, pool: Any) -> Any:
-        """A connection that answers: a restart of the database must not cost a request."""
+    async def _begin(self, pool: Any, *, writes: bool) -> tuple[Any, Any]:
+        """A connection that answers: a restart of the database must not cost a write."""
         for _ in range(POOL_SIZE + 1):
             connection = await pool.acquire(timeout=ACQUIRE_SECONDS)
+            transaction = connection.transaction() if writes else None
+            try:
+                if transaction:
+                    await transaction.start()
+            except (*_DISCONNECTED, asyncpg.PostgresError):
+                connection.terminate()
             if not connection.is_closed():
-                return connection
+                return connection, transaction
             connection.terminate()
             await pool.release(connection)
         raise asyncpg.InterfaceError("no usable connection")

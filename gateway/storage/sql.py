@@ -178,6 +178,10 @@ class AnyOf(ColumnElement[bool]):
         self.column = column
         self.parameter = bindparam(name, type_=_TextList())
 
+    def self_group(self, against: object = None) -> AnyOf:  # noqa: ARG002 - SQLAlchemy's
+        """Without ``= 1``, which SQLite would be given otherwise, and which no index serves."""
+        return self
+
 
 @compiles(AnyOf, "sqlite")
 def _any_of_on_sqlite(element: AnyOf, compiler: Any, **options: Any) -> str:

@@ -278,23 +278,21 @@ async def test_an_answer_older_than_the_last_poll_is_not_kept(
     store: Store, elsewhere: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look-up reads a key; before it is kept, the key is revoked and a poll sees that."""
-    import gateway.auth.keys
+    read = store.read
 
-    read = gateway.auth.keys.select_active_key
-
-    async def read_and_dawdle(*asked: Any) -> Any:
-        answer = await read(*asked)
+    async def read_and_dawdle(body: Any, **options: Any) -> Any:
+        answer = await read(body, **options)
         if not dawdled.is_set():
             dawdled.set()
             await go_on.wait()
         return answer
 
     dawdled, go_on = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(gateway.auth.keys, "select_active_key", read_and_dawdle)
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
+        monkeypatch.setattr(store, "read", read_and_dawdle)
         asking = asyncio.create_task(keyring.find(API_KEY))
         await dawdled.wait()
-        # The reader would keep SQLite's writer waiting: what a poll would see is put in its place.
+        # What a poll would see is put in its place.
         keyring._change_count += 1
         go_on.set()
         await asking
