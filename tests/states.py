@@ -14,8 +14,9 @@ from sqlalchemy import create_engine
 
 from gateway.config.settings import State
 from gateway.storage import Store
-from gateway.storage.database import SqliteTransaction, Transaction
+from gateway.storage.database import Transaction
 from gateway.storage.engine import parsed, sqlite_file
+from gateway.storage.sqlite_database import SqliteTransaction
 from gateway.storage.upgrade import upgrade
 
 

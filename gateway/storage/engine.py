@@ -14,8 +14,10 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from gateway.storage.database import BUSY_SECONDS, Database, PostgresqlDatabase, SqliteDatabase
+from gateway.storage.database import Database
 from gateway.storage.errors import StoreUnavailable, telling
+from gateway.storage.postgresql_database import PostgresqlDatabase
+from gateway.storage.sqlite_database import BUSY_SECONDS, SqliteDatabase
 
 Result = TypeVar("Result")
 

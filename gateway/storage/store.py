@@ -13,11 +13,12 @@ from sqlalchemy import URL, Connection, insert, select, text
 
 from gateway.config.settings import State
 from gateway.storage import engine as engines
-from gateway.storage.database import ADVISORY_LOCKS, Body, Database, Result
+from gateway.storage.database import Body, Database, Result
 from gateway.storage.encryption import EncryptionKeys, Place
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.keyfile import make_key_file, missing, read_key_file
 from gateway.storage.migrate import migrate
+from gateway.storage.postgresql_database import ADVISORY_LOCKS
 from gateway.storage.process_lock import alone_with
 from gateway.storage.tables import encryption_keys
 

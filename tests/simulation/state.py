@@ -21,10 +21,11 @@ from sqlalchemy import StaticPool, create_engine, delete
 from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
 from gateway.storage import Store, StoreUnavailable
-from gateway.storage.database import Body, Database, Result, run_transaction
+from gateway.storage.database import Body, Database, Result
 from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.migrate import migrate
 from gateway.storage.sql import compile_statement
+from gateway.storage.sqlite_database import run_transaction
 from gateway.storage.tables import metadata
 from tests.house import KEY
 from tests.simulation.machine import Process

@@ -30,15 +30,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateTable
 
-from gateway.storage.database import (
-    Database,
-    PostgresqlDatabase,
-    SqliteDatabase,
-    Transaction,
-    UniqueViolation,
-)
+from gateway.storage.database import Database, Transaction, UniqueViolation
 from gateway.storage.errors import StoreUnavailable
+from gateway.storage.postgresql_database import PostgresqlDatabase
 from gateway.storage.sql import DIALECTS, AnyOf, Statement, upsert
+from gateway.storage.sqlite_database import SqliteDatabase
 from gateway.storage.tables import UTCDateTime
 
 metadata = MetaData()

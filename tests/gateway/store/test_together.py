@@ -126,7 +126,7 @@ async def test_whoever_finds_another_process_at_the_file_waits_for_it(
 async def test_who_has_waited_for_a_locked_file_does_not_wait_as_long_again(
     sqlite: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.storage.database.BUSY_SECONDS", 1.5)
+    monkeypatch.setattr("gateway.storage.sqlite_database.BUSY_SECONDS", 1.5)
     file = sqlite_file(parsed(sqlite.url))
     assert file is not None
     async with open_store(sqlite) as store:
