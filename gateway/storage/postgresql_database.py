@@ -155,13 +155,11 @@ class PostgresqlDatabase(Database):
         for _ in range(POOL_SIZE + 1):
             connection = await pool.acquire(timeout=ACQUIRE_SECONDS)
             transaction = connection.transaction() if writes else None
-            try:
+            with suppress(*_DISCONNECTED, asyncpg.PostgresError):
                 if transaction:
                     await transaction.start()
-            except (*_DISCONNECTED, asyncpg.PostgresError):
-                connection.terminate()
-            if not connection.is_closed():
-                return connection, transaction
+                if not connection.is_closed():
+                    return connection, transaction
             connection.terminate()
             await pool.release(connection)
         raise asyncpg.InterfaceError("no usable connection")
