@@ -22,17 +22,14 @@ from gateway.operator.legacy_reads import (
     load_read_budget,
     save_read_budget,
 )
-from gateway.reads.recent_reads import RecentReads
+from gateway.operator.standalone_executor import create_executor
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.id_rows import IdCollisionError, load_current_ids, save_legacy_ids
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import create_breakers, open_upstream
-from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.passthrough import open_passthrough
 from gateway.writes.batch_routing import BACKEND_KIND, NO_MARK, is_unchanged_import
 from gateway.writes.executor import Caller, FlowExecutor
-from gateway.writes.journal import Journal
-from gateway.writes.outcome_policy import OutcomePolicy
 from mappings import cutover
 from mappings.batch_locks import build_batch_condition
 from mappings.batch_views import EDITABLE_STATUSES, build_batch_record
@@ -375,17 +372,7 @@ async def open_cutover(
         open_upstream(settings, capabilities=capabilities) as upstream,
         open_passthrough(settings, origins, create_breakers(settings)) as passthrough,
     ):
-        optional_endpoints = OptionalEndpoints(settings.upstream.inferred_operations, capabilities)
-        settler = OutcomePolicy(Journal(store, ledger, upstream.clock), upstream.clock)
-        vocabulary = settings.vocabulary.build_vocabulary()
-        player = FlowExecutor(
-            upstream,
-            ledger,
-            vocabulary,
-            optional_endpoints,
-            recent_reads=RecentReads(),
-            policy=settler,
-        )
+        player = create_executor(settings, store, ledger, upstream, capabilities)
         reads = LegacyReader(passthrough, owner.environment, api_key, budget)
         try:
             yield CutoverImport(store, player, reads, key, options)

@@ -16,17 +16,14 @@ from gateway.auth.key_rows import (
 )
 from gateway.auth.keys import ApiKey
 from gateway.config.settings import Settings
-from gateway.reads.recent_reads import RecentReads
+from gateway.operator.standalone_executor import create_executor
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operations import IN_DOUBT, RUNNING, OperationRepository
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream
-from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.writes.executor import Caller, FlowExecutor
-from gateway.writes.journal import Journal
-from gateway.writes.outcome_policy import OutcomePolicy
 from mappings import consistency_checks
 from mappings.effects import Answer, Flow
 from mappings.failures import Conflict, Failure, Refused
@@ -391,16 +388,6 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
     environments = settings.environments.select_configured()
     capabilities = await load_capabilities(ledger, environments)
     async with open_upstream(settings, capabilities=capabilities) as upstream:
-        optional_endpoints = OptionalEndpoints(settings.upstream.inferred_operations, capabilities)
-        settler = OutcomePolicy(Journal(store, ledger, upstream.clock), upstream.clock)
-        vocabulary = settings.vocabulary.build_vocabulary()
-        player = FlowExecutor(
-            upstream,
-            ledger,
-            vocabulary,
-            optional_endpoints,
-            recent_reads=RecentReads(),
-            policy=settler,
-        )
+        player = create_executor(settings, store, ledger, upstream, capabilities)
         ids = AliasIds(store, settings.legacy.stand_ins)
         yield Reconciler(store, ledger, player, ids, environments)

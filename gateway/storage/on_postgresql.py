@@ -128,7 +128,7 @@ class _Line:
         self.connection = connection
         self._prepared: dict[str, Any] = {}
 
-    async def prepared(self, text: str) -> Any:
+    async def prepare(self, text: str) -> Any:
         if (found := self._prepared.get(text)) is None:
             found = self._prepared[text] = await self.connection.prepare(text)
         return found
@@ -147,7 +147,7 @@ class _Line:
     async def _fetched(
         self, worded: Worded | _Joined, arguments: Sequence[Sequence[Any]]
     ) -> Sequence[Any]:
-        statement, rows = await self.prepared(worded.text), list[Any]()
+        statement, rows = await self.prepare(worded.text), list[Any]()
         if len(arguments) == 1:
             rows = await statement.fetch(*arguments[0])
         elif worded.returns:
