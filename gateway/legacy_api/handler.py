@@ -147,7 +147,7 @@ class LegacyHandler:
                 # A proxy resets its own connections, which says nothing about the client.
                 if not is_proxy(request.remote, forwarded_for, self._trusted_proxies):
                     on_reset: Callable[[], None] = partial(
-                        self._idempotency_guard.reopen, context.pending_delivery
+                        self._idempotency_guard.record_reset, context.pending_delivery
                     )
                     request[request_reader.ON_RESET] = on_reset
         finally:

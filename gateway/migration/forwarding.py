@@ -376,8 +376,7 @@ class ForwardedWrites:
 
     async def _find_first_try(self, operation: OperationRecord) -> OperationRecord | None:
         """Finds the first try of a write; raises Invalid, and Unknown if another write blocks it."""
-        rows = await self._journal.operations.list_related_open(operation)
-        await self._settling.load_instances(rows)
+        rows = await self._list_related(operation)
         for row in [*rows, *self._journal.list_unseen(operation, rows)]:
             if row.key_id == operation.key_id and None not in (
                 row.idempotency,
@@ -392,6 +391,18 @@ class ForwardedWrites:
             if row.state in (RUNNING, IN_DOUBT) and set(row.object_ids) & set(operation.object_ids):
                 await self._require_reconciled(row)
         return None
+
+    async def _list_related(self, operation: OperationRecord) -> list[OperationRecord]:
+        await self._journal.save_known_resets()
+        deadline = self._journal.monotonic() + self._retry_wait_seconds
+        rows = await self._journal.operations.list_related_open(operation)
+        # Not if there is a first try already: it is open, so no delivery of it has been recorded.
+        if not any(map(operation.has_same_request, rows)) and await self._settling.wait_for_resets(
+            operation, deadline
+        ):
+            rows = await self._journal.operations.list_related_open(operation)
+        await self._settling.load_instances(rows)
+        return rows
 
     def _is_retry(self, row: OperationRecord, operation: OperationRecord) -> bool:
         if not operation.has_same_request(row):

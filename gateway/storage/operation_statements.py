@@ -81,12 +81,17 @@ HAS_IDEMPOTENCY_KEY = and_(
 )
 
 
+def _has_same_request() -> ColumnElement[bool]:
+    fingerprint = journal.c.fingerprint
+    names = ("fingerprint", "unimported")
+    return fingerprint.in_([bindparam(name, type_=fingerprint.type) for name in names])
+
+
 def build_related_query(
     *besides: ColumnElement[bool], shares: ColumnElement[bool] | None = None
 ) -> Any:
     """What is open and the same request, or is not settled and ``shares`` an object with it."""
-    its = journal.c.fingerprint
-    same = its.in_([bindparam(name, type_=its.type) for name in ("fingerprint", "unimported")])
+    same = _has_same_request()
     concerns = same if shares is None else or_(same, and_(UNFINISHED, shares))
     shown = select(*(journal.c[name] for name in SUMMARY_COLUMNS)).order_by(
         journal.c.began_at, journal.c.id
@@ -119,6 +124,20 @@ SELECT_IDENTICAL = Statement(
         IS_OPEN_OPERATION,
         journal.c.key_id == bindparam("key_id"),
         journal.c.fingerprint == bindparam("fingerprint"),
+    )
+)
+SELECT_DELIVERING_INSTANCES = Statement(
+    lambda _kind: (
+        select(journal.c.instance)
+        .distinct()
+        .where(
+            is_of_tenant(journal),
+            IS_UNREAD_ANSWER,
+            _has_same_request(),
+            journal.c.key_id == bindparam("key_id"),
+            journal.c.instance != bindparam("instance"),
+            journal.c.ended_at > bindparam("since"),
+        )
     )
 )
 SELECT_UNFINISHED = Statement(
@@ -191,7 +210,8 @@ REOPEN_OPERATION = Statement(
             journal.c.state == states.ANSWERED,
             journal.c.answer.is_not(None),
         )
-        .values(state=states.DONE, ended_at=None)
+        # Marked as disconnected, so that a retry does not wait for another report of its delivery.
+        .values(state=states.DONE, ended_at=None, deserted=True)
     )
 )
 

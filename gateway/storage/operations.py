@@ -408,6 +408,25 @@ class OperationRepository:
         those = [_parse_summary(row, subjects) for row in found.values()]
         return [await self._decrypt_answer(one) for one in those]
 
+    async def list_delivering_instances(
+        self, record: OperationRecord, since: datetime
+    ) -> list[str]:
+        """Other instances that have delivered the response to an identical request ``since`` then."""
+        values = {
+            **record.tenant._asdict(),
+            "key_id": record.key_id,
+            "fingerprint": record.fingerprint,
+            "unimported": record.fingerprint_before_import,
+            "instance": record.instance,
+            "since": since,
+        }
+
+        def select_instances() -> Steps[Rows]:
+            return (yield asks.SELECT_DELIVERING_INSTANCES.of(values))
+
+        rows = await self._store.looked_up(Transaction(select_instances, is_brief=True))
+        return [row[0] for row in rows]
+
     async def _decrypt_answer(self, one: OperationRecord) -> OperationRecord:
         """As it is read, its answer is sealed."""
         if one.answer is None:

@@ -251,7 +251,7 @@ UNREAD_ANSWER_CONDITION = "answer IS NOT NULL AND idempotency IS NULL AND state 
 Index(
     # Responses that are kept in case their connection is reset.
     "ix_journal_answered",
-    journal.c.ended_at,
+    journal.c.fingerprint,
     sqlite_where=text(UNREAD_ANSWER_CONDITION),
     postgresql_where=text(UNREAD_ANSWER_CONDITION),
 )

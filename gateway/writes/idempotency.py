@@ -127,6 +127,8 @@ class _WaitState:
     """The operation of which the request is a retry."""
     execution: OperationExecution | None = None
     """The execution of the first attempt, if it runs in this process."""
+    has_checked_resets: bool = False
+    """Whether every reset that other processes knew of when it was received has been saved."""
 
 
 class IdempotencyGuard:
@@ -145,7 +147,6 @@ class IdempotencyGuard:
         """A request waits ``wait_seconds`` for an identical one; see ``[writes]`` in the settings."""
         self._joins_running = joins_running
         self._replay_seconds = replay_seconds
-        self._reopening: set[asyncio.Task[None]] = set()
         self._journal = journal
         self._executor = executor
         self._reconciler = reconciler
@@ -278,17 +279,9 @@ class IdempotencyGuard:
         else:
             self._journal.record_delivery(record)
 
-    def reopen(self, record: OperationRecord) -> None:
-        """Reopens an operation whose connection was reset: the client may not have read the response."""
-        reopening = asyncio.ensure_future(self._reopen(record))
-        self._reopening.add(reopening)
-        reopening.add_done_callback(self._reopening.discard)
-
-    async def _reopen(self, record: OperationRecord) -> None:
-        try:
-            await self._journal.reopen(record)
-        except StoreUnavailable as unavailable:
-            log.error("database_unavailable", reason=str(unavailable))
+    def record_reset(self, record: OperationRecord) -> None:
+        """Notes that the connection was reset after its delivery: an identical request is a retry."""
+        self._journal.record_reset(record)
 
     def stop_delivery(self, record: OperationRecord) -> None:
         """Ends a delivery; an identical request is a retry unless the delivery was recorded."""
@@ -397,11 +390,7 @@ class IdempotencyGuard:
                     wait_state, write_request.caller, render_answer
                 ):
                     return recorded
-                if not await self._reconcile_related(record, rows, wait_state) and (
-                    execution := await self._start_execution(
-                        record, write_request, wait_state, rows
-                    )
-                ):
+                if execution := await self._start_if_new(record, write_request, wait_state, rows):
                     return execution
                 continue
             if not record.has_same_request(first_attempt):
@@ -429,8 +418,8 @@ class IdempotencyGuard:
     async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
         """Related operations, those first that no process is executing."""
         checked_ids: set[str] = set()
-        if self._reopening:
-            await asyncio.gather(*self._reopening)
+        if self._journal.reset_ids:
+            await self._journal.save_deliveries()
         while True:
             rows = await self._journal.operations.list_related_open(record)
             await self._reconciler.load_instances(rows)
@@ -443,6 +432,22 @@ class IdempotencyGuard:
         return sorted(rows, key=self._reconciler.is_executing) + self._journal.list_unseen(
             record, rows
         )
+
+    async def _start_if_new(
+        self,
+        record: OperationRecord,
+        write_request: WriteRequest,
+        wait_state: _WaitState,
+        rows: list[OperationRecord],
+    ) -> OperationExecution | None:
+        """Starts an execution; None if the related operations may have changed and must be read again."""
+        if not wait_state.has_checked_resets and write_request.operation.method != "GET":
+            wait_state.has_checked_resets = True
+            if await self._reconciler.wait_for_resets(record, wait_state.deadline):
+                return None
+        if await self._reconcile_related(record, rows, wait_state):
+            return None
+        return await self._start_execution(record, write_request, wait_state, rows)
 
     async def _start_execution(
         self,

@@ -7,6 +7,7 @@ change. Time in which this process was itself paused and did not look does not c
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,7 +23,11 @@ LEASE_TTL_SECONDS = 20.0
 next write fails at the fence."""
 
 BEATS_PER_LEASE = 4
-"""Heartbeats per lease time."""
+"""Heartbeats per lease time, of a process that has its database alone."""
+SHARED_BEATS_PER_LEASE = 20
+"""The same of processes that share a database: a heartbeat also reports that no reset is unsaved, and
+requests wait for that."""
+_POLL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
@@ -45,7 +50,9 @@ class Heartbeats:
         self._store = store
         self._own_instance = own_instance
         self._ttl_seconds = ttl_seconds
-        self.beat_seconds = ttl_seconds / BEATS_PER_LEASE
+        self.beat_seconds = ttl_seconds / (
+            BEATS_PER_LEASE if store.is_of_one_process else SHARED_BEATS_PER_LEASE
+        )
         self._clock = clock
         self._format_large_requests = format_large_requests
         self._observed: dict[str, _ObservedInstance] = {}
@@ -106,7 +113,7 @@ class Heartbeats:
             return  # a refresh that started later has finished first, and its rows are newer
         self._applied_refresh = refresh_number
         now = self._clock()
-        elapsed = min(now - self._refreshed_at, 2 * self.beat_seconds)
+        elapsed = min(now - self._refreshed_at, self._ttl_seconds / 2)
         self._refreshed_at = now
         for id_, row in rows.items():
             observed = self._observed.get(id_)
@@ -116,6 +123,21 @@ class Heartbeats:
                 observed.quiet_seconds += elapsed
         for id_ in self._observed.keys() - rows.keys():
             del self._observed[id_]
+
+    async def wait_for_beats(self, instance_ids: Iterable[str]) -> None:
+        """Waits until each of these instances has made a whole heartbeat since the call, or is dead.
+
+        That is the second one to be saved: the first may have begun before the call.
+        """
+        await self.refresh()
+        awaited = {id_: self._observed[id_].beats + 2 for id_ in instance_ids if self.is_alive(id_)}
+        while awaited := {
+            id_: beats
+            for id_, beats in awaited.items()
+            if self.is_alive(id_) and self._observed[id_].beats < beats
+        }:
+            await asyncio.sleep(_POLL_SECONDS)
+            await self.refresh()
 
     async def list_remote_large_requests(self) -> list[RequestProgress]:
         """The large requests of other instances, as of the last heartbeat of each."""

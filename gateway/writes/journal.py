@@ -126,7 +126,10 @@ class Journal:
         """Operations whose clients have the response, until that is saved."""
         self.disconnected_ids: dict[str, None] = {}
         """Operations whose clients have disconnected, until that is saved: other instances wait for it."""
+        self.reset_ids: dict[str, None] = {}
+        """Operations whose connections were reset after their delivery, until that is saved."""
         self.delivery_event = asyncio.Event()
+        self._delivery_lock = asyncio.Lock()
         self._hmac = KeyedHmac(store.encryption.derive_lasting_key("journal"))
 
     def build_record(
@@ -302,17 +305,32 @@ class Journal:
         self.delivered_ids[record.id] = None
         self.delivery_event.set()
 
-    async def save_deliveries(self) -> None:
-        self.delivery_event.clear()
-        while ids := list(self.delivered_ids):
-            await self.operations.mark_answered(ids)
-            for id_ in ids:
-                self.delivered_ids.pop(id_, None)
-
-    async def reopen(self, record: OperationRecord) -> None:
-        """Reopens an operation: the reset of the connection says that the client has not read the response."""
+    def record_reset(self, record: OperationRecord) -> None:
+        """Notes that the connection was reset: the client may not have read the response."""
         self.delivered_ids.pop(record.id, None)
-        await self.operations.reopen(record.id)
+        self.reset_ids[record.id] = None
+        self.delivery_event.set()
+
+    async def save_deliveries(self) -> None:
+        """Saves what is known of deliveries: the next identical request is new, or after a reset a retry."""
+        self.delivery_event.clear()
+        # One at a time: a delivery that is saved late must not undo the reset that followed it.
+        async with self._delivery_lock:
+            while ids := list(self.delivered_ids):
+                await self.operations.mark_answered(ids)
+                for id_ in ids:
+                    self.delivered_ids.pop(id_, None)
+            for id_ in list(self.reset_ids):
+                await self.operations.reopen(id_)
+                self.reset_ids.pop(id_, None)
+
+    async def save_known_resets(self) -> None:
+        """Saves every reset that had reached this machine before the call."""
+        # The event loop reports the end of a connection one iteration after it has read the reset.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        if self.reset_ids:
+            await self.save_deliveries()
 
     async def record_disconnect(self, execution: OperationExecution) -> None:
         """Notes that the client disconnected: an identical request is then a retry."""

@@ -37,7 +37,7 @@ from gateway.storage.operations import (
 )
 from gateway.writes import stored_responses
 from gateway.writes.batch_routing import BACKEND_KIND, LEGACY_MARK, revert_marks
-from gateway.writes.executor import Caller, FlowExecutor
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, Caller, FlowExecutor
 from gateway.writes.instance_leases import Heartbeats
 from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
@@ -266,12 +266,36 @@ class WriteReconciler:
             **fields,
         )
 
+    async def wait_for_resets(self, record: OperationRecord, deadline: float) -> bool:
+        """Waits for other processes that delivered an identical request's response a short time ago.
+
+        Until they have saved every reset that reached them by now: a client that gave up without
+        reading the response may retry here before the other process has noticed. False if there
+        are none. ``deadline`` is by the monotonic clock; raises Unknown when it has passed.
+        """
+        if not self.has_other_instances:
+            return False
+        since = self._journal.clock() - _UNREAD_RETENTION
+        instances = await self._journal.operations.list_delivering_instances(record, since)
+        if not instances:
+            return False
+        try:
+            async with asyncio.timeout(deadline - self._journal.monotonic()):
+                await self._heartbeats.wait_for_beats(instances)
+        except TimeoutError:
+            raise Unknown(
+                "whether its first try was received is not known",
+                retry_after=MIN_RETRY_AFTER_SECONDS,
+            ) from None
+        return True
+
     # The sweep
 
     async def _run_heartbeats(self) -> None:
         """Runs apart from the sweep: a service that hangs delays the sweep, but this process is alive."""
         while not self._stopping.is_set():
             try:
+                await self._journal.save_known_resets()
                 await self._heartbeats.beat()
             except StoreUnavailable as unavailable:
                 log.error("heartbeat_failed", reason=str(unavailable))

@@ -1,0 +1,149 @@
+"""A response that one process delivered and its client never read, and the retry at another process.
+
+The client's kernel acknowledges the response, the client gives up without reading it, and the reset
+says so. Two processes share one PostgreSQL; the reset reaches the first, and the retry the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import select
+import signal
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.config.settings import Settings, State
+from gateway.simulator import Service
+from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
+from tests.gateway_processes import (
+    GatewayProcess,
+    open_forker,
+    request_gateway,
+)
+from tests.operator_commands import wait_until_async
+from tests.recording_service import open_recording_service
+from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
+from tests.state import operations_by_state
+
+PAUSE_SECONDS = 1.5
+
+
+@dataclass(slots=True)
+class Instance:
+    process: GatewayProcess
+    session: aiohttp.ClientSession
+
+    async def request(self, method: str, path: str, body: Any = None) -> GatewayResponse:
+        response = await request_gateway(self.session, self.process, method, path, json=body)
+        assert response is not None
+        return response
+
+    def send_unread(self, path: str, body: Any) -> socket.socket:
+        """Sends a request, and returns the connection once its response has begun to arrive."""
+        data = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        )
+        connection = socket.create_connection(("127.0.0.1", self.process.port))
+        connection.sendall(head.encode() + data)
+        assert select.select([connection], [], [], 20)[0]
+        return connection
+
+
+@dataclass(slots=True)
+class Instances:
+    first: Instance
+    second: Instance
+    service: Service
+    settings: Settings
+
+    async def send_and_wait_for_delivery(self, path: str, body: Any) -> socket.socket:
+        """Sends a request to the first process; returns once its response counts as delivered."""
+        connection = await asyncio.to_thread(self.first.send_unread, path, body)
+
+        async def is_delivered() -> bool:
+            states = await operations_by_state(self.settings)
+            return not states["running"] and not states["done"]
+
+        await wait_until_async(is_delivered)
+        return connection
+
+
+@pytest.fixture
+async def instances(postgres: State, tmp_path: Path) -> AsyncIterator[Instances]:  # noqa: F811
+    service = Service(seed=1)
+    async with (
+        open_forker() as forker,
+        open_recording_service(service) as judge,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=40)) as session,
+    ):
+        settings = build_settings(
+            tmp_path, judge.url, state=postgres.model_dump(mode="json", exclude_unset=True)
+        )
+        await import_api_keys(settings, [KEY])
+        first, second = [Instance(await forker.start(settings, tmp_path), session) for _ in "12"]
+        yield Instances(first, second, service, settings)
+
+
+def recipient_body(number: int) -> dict[str, str]:
+    return {
+        "type": "individual",
+        "firstName": "Ada",
+        "lastName": "Lovelace",
+        "email": f"a{number}@example.com",
+    }
+
+
+@pytest.mark.parametrize("seconds", [0, PAUSE_SECONDS])
+async def test_retry_at_another_process_joins_if_the_response_was_reset(
+    instances: Instances, seconds: float
+) -> None:
+    """Also if the first process is paused, so that it learns of the reset only later."""
+    for number in range(1, 4):
+        body = recipient_body(number)
+        connection = await instances.send_and_wait_for_delivery("/v1/recipients", body)
+        if seconds:
+            instances.first.process.kill(signal.SIGSTOP)
+            asyncio.get_running_loop().call_later(
+                seconds, instances.first.process.kill, signal.SIGCONT
+            )
+        connection.close()  # with unread data: a reset
+        retried = await instances.second.request("POST", "/v1/recipients", body)
+        assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+        assert instances.service.created_counts["recipient"] == number
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_identical_requests_of_which_the_first_was_read_are_two(
+    instances: Instances, *, closes: bool
+) -> None:
+    body = recipient_body(1)
+    connection = await instances.send_and_wait_for_delivery("/v1/recipients", body)
+    while b"\r\n\r\n" not in connection.recv(65536):
+        pass
+    if closes:
+        connection.close()
+    second = await instances.second.request("POST", "/v1/recipients", body)
+    assert (second.status, second.headers.get("Idempotent-Replayed")) == (200, None)
+    assert instances.service.created_counts["recipient"] == 2
+    connection.close()
+
+
+async def test_process_that_was_killed_does_not_hold_up_its_clients_next_request(
+    instances: Instances,
+) -> None:
+    body = recipient_body(1)
+    connection = await instances.send_and_wait_for_delivery("/v1/recipients", body)
+    assert connection.recv(65536)
+    await instances.first.process.stop(signal.SIGTERM)
+    second = await instances.second.request("POST", "/v1/recipients", body)
+    assert (second.status, second.headers.get("Idempotent-Replayed")) == (200, None)
+    connection.close()
