@@ -42,7 +42,7 @@ from gateway.legacy_api.deprecation import DeprecationNotice
 from gateway.legacy_api.request_context import RequestContext
 from gateway.legacy_api.routes import Routes
 from gateway.migration.brownouts import Brownouts
-from gateway.migration.forwarding import InboundRequest, list_named_batches
+from gateway.migration.inbound_request import InboundRequest, list_named_batches
 from gateway.migration.recorder import RecordedExchange, Recorder
 from gateway.migration.routing import ServiceRouter
 from gateway.migration.shadow_traffic import ShadowTraffic

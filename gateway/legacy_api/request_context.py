@@ -9,7 +9,7 @@ from typing import Any
 from gateway.admission.limits import Admission
 from gateway.admission.load import AdmissionSlot
 from gateway.http.client_address import Address
-from gateway.migration.forwarding import InboundRequest
+from gateway.migration.inbound_request import InboundRequest
 from gateway.storage.operations import OperationRecord
 from gateway.writes.executor import Caller
 from mappings.effects import Operation

@@ -8,16 +8,16 @@ when it sends the request again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import structlog
 from multidict import CIMultiDict
 
 from gateway.http.decompression import DecompressedBodyTooLarge, DecompressionError, decompress_body
 from gateway.http.responses import PassedResponse
+from gateway.migration.inbound_request import InboundRequest, parse_fields
 from gateway.observability import traces
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
@@ -47,7 +47,7 @@ from gateway.writes.batch_routing import (
     BatchRoutedElsewhereError,
     BatchRouting,
 )
-from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, Caller, StartFence
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, StartFence
 from gateway.writes.idempotency import (
     KEY_REUSED,
     POLL_SECONDS,
@@ -56,61 +56,15 @@ from gateway.writes.idempotency import (
 )
 from gateway.writes.journal import Journal, OperationExecution
 from gateway.writes.reconciler import WriteReconciler, report_inconclusive
-from mappings.effects import JSON, Call, CompareAndSet, Operation, Request
+from mappings.effects import Call, CompareAndSet
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unknown, Unreachable
-
-MAX_VALUE_BYTES = 2 * MAX_ANSWER_BYTES
-"""Memory for the values of a body that is parsed only for its ids (``estimate_memory_bytes``)."""
 
 NOT_MODIFIED = 304
 _SINGLE_BATCH_OPERATIONS = frozenset({"delete_batch", "generate_quote", "start_batch"})
 """They name only the batch, so that a 404 means that the batch does not exist."""
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class InboundRequest:
-    """A legacy request as it was received; ``target`` starts with /v1, ``ids`` are from its path.
-
-    ``flow_request`` is its translation, by which retries are recognized. ``log_fields`` are added
-    to the access log. ``batches`` are the batch ids that it names, in the client's spelling.
-    """
-
-    operation: Operation
-    caller: Caller
-    ids: Mapping[str, str]
-    flow_request: Request
-    target: str
-    headers: CIMultiDict[str]
-    body: bytes = field(repr=False)
-    idempotency_key: str | None
-    log_fields: dict[str, Any]
-    batches: Sequence[str]
-
-    @property
-    def is_write(self) -> bool:
-        return self.operation.method != "GET"
-
-
-async def list_named_batches(
-    operation: Operation, path_ids: Mapping[str, str], flow_request: Request, body: bytes
-) -> Sequence[str]:
-    """Lists the batches that a request names, in the client's spelling."""
-    if not operation.path.startswith("/batches"):
-        return []
-    if path_ids:
-        return [*path_ids.values()][:1]
-    if operation.name != "delete_batches":
-        return []
-    body_fields = await run_in_thread_if(len(body) > json_codec.LARGE_BYTES, _parse_object, body)
-    batch_ids = (body_fields or flow_request.body or {}).get("ids")
-    return (
-        [batch_id for batch_id in batch_ids if isinstance(batch_id, str)]
-        if isinstance(batch_ids, list)
-        else []
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +156,7 @@ class ForwardedWrites:
     async def find_answer(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         """Returns the answer to a write, or that of its first try.
 
-        None for a retry of a write that was translated. Raises DecidedOtherwise.
+        None for a retry of a write that was translated. Raises BatchRoutedElsewhereError.
         """
         operation = self._journal.build_record(
             inbound.caller.key,
@@ -422,20 +376,11 @@ class ForwardedWrites:
             raise Halted(OTHER_IN_DOUBT, retry_after=wait)
 
 
-def _parse_object(data: bytes) -> dict[str, JSON]:
-    """Parses a body's fields; empty if it is not a JSON object or would take too much memory."""
-    try:
-        body = json_codec.loads(data, json_codec.LONG_LISTS, MAX_VALUE_BYTES)
-    except json_codec.JsonError:
-        return {}
-    return body if isinstance(body, dict) else {}
-
-
 def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
     """Parses the id of a created object from a response."""
     for name in ("batch", "payment", "recipient"):
         if inbound.operation.name == f"create_{name}":
-            created_id = (_parse_object(body).get(name) or {}).get("id")
+            created_id = (parse_fields(body).get(name) or {}).get("id")
             return created_id if isinstance(created_id, str) else None
     return None
 

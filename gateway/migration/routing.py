@@ -14,9 +14,9 @@ from gateway.http.responses import PassedResponse
 from gateway.migration.forwarding import (
     ForwardedAnswer,
     ForwardedWrites,
-    InboundRequest,
     LegacySender,
 )
+from gateway.migration.inbound_request import InboundRequest
 from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
@@ -71,7 +71,8 @@ class ServiceRouter:
     async def find_legacy_answer(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         """Returns the legacy service's answer; None if the request is to be translated.
 
-        Raises DecidedOtherwise if another request has just decided otherwise; call it again then.
+        Raises BatchRoutedElsewhereError if another request has just assigned a batch to a service;
+        the caller selects again then.
         """
         if not await self._is_for_legacy(inbound):
             return None

@@ -24,7 +24,7 @@ from gateway.compare.mask import Redactor
 from gateway.compare.rules import Rules
 from gateway.config.settings import Comparing
 from gateway.http.responses import LegacyResponse, PassedResponse
-from gateway.migration.forwarding import MAX_VALUE_BYTES, InboundRequest
+from gateway.migration.inbound_request import MAX_VALUE_BYTES, InboundRequest
 from gateway.migration.routing import ServiceRouter
 from gateway.observability import logs
 from gateway.payloads import json_codec

@@ -1,0 +1,181 @@
+"""Encodes values as compact JSON, in one piece or one slice of rows at a time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gateway.payloads.compressed_buffer import CompressedBuffer
+from gateway.payloads.json_codec.values import MAX_DEPTH, ExactDecimal
+from mappings.lazy_sequences import CompressedSequence, LazySequence, MappedSequence
+
+
+def dumps(value: Any) -> bytes:
+    """Encode as compact, unescaped UTF-8 JSON; raises TypeError for other values, such as floats."""
+    _check_encodable(value)
+    return _encode(value, _CHECKED)
+
+
+def dumps_trusted(value: Any) -> bytes:
+    """Like ``dumps``, but without the check, which takes longer than the encoding."""
+    return _encode(value, _TRUSTED)
+
+
+def dumps_chunks(value: Any) -> list[bytes]:
+    """Like ``dumps``, but returns chunks, because joining them would hold a second copy."""
+    _check_encodable(value)
+    return [*_iter_encoded(value, _CHECKED)]
+
+
+def dumps_compressed(value: Any) -> CompressedBuffer:
+    """Like ``dumps``, but compresses the text while it is produced."""
+    _check_encodable(value)
+    return CompressedBuffer.from_chunks(_iter_encoded(value, _CHECKED))
+
+
+def iterdumps(value: Any) -> Iterator[bytes]:
+    """Like ``dumps_trusted``, but yields one slice of rows at a time."""
+    return _iter_encoded(value, _TRUSTED)
+
+
+def iterdumps_canonical(value: Any) -> Iterator[bytes]:
+    """Like ``iterdumps``, but with sorted fields, for digests."""
+    return _iter_encoded(value, _CANONICAL)
+
+
+def _encode(value: Any, options: _EncodeOptions) -> bytes:
+    # Nearly all values have no rows: trying costs less than searching for them first.
+    try:
+        return options.encoder.encode(value)
+    except _HasRowsError:
+        buffer = io.BytesIO()
+        buffer.writelines(_iter_encoded_slices(value, options))
+        return buffer.getvalue()
+
+
+def _iter_encoded(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
+    try:
+        yield options.encoder.encode(value)
+    except _HasRowsError:
+        yield from _iter_encoded_slices(value, options)
+
+
+def _iter_encoded_slices(value: Any, options: _EncodeOptions) -> Iterator[bytes]:
+    encoder = options.encoder
+    if isinstance(value, LazySequence):
+        comma = b""
+        yield b"["
+        for rows in value.iterate_slices():
+            # ``_find_flaw`` has not looked inside: that would decompress all rows once more.
+            if options.checks_rows:
+                _check_encodable(rows)
+            # Without the brackets, so that the slices together form one list.
+            yield comma + encoder.encode(rows)[1:-1]
+            comma = b","
+        yield b"]"
+    elif isinstance(value, dict):
+        comma = b"{"
+        for name in sorted(value) if options.sorts_fields else value:
+            yield b"%b%b:" % (comma, encoder.encode(name))
+            yield from _iter_encoded(value[name], options)
+            comma = b","
+        yield b"}"
+    else:
+        comma = b"["
+        for item in value:
+            yield comma
+            yield from _iter_encoded(item, options)
+            comma = b","
+        yield b"]"
+
+
+def has_rows(value: Any) -> bool:
+    """Return whether a value, or an object in it, contains lazy sequences."""
+    if not isinstance(value, dict):
+        return isinstance(value, LazySequence)
+    for item in value.values():  # noqa: SIM110 - any() would add a generator
+        # Types are tested first: this runs for every response, and a call for each string is slow.
+        if type(item) not in _SHORT and has_rows(item):
+            return True
+    return False
+
+
+class _HasRowsError(Exception):
+    """The value contains lazy sequences, so it must be encoded in slices."""
+
+
+def _encode_custom_value(value: Any) -> msgspec.Raw:
+    """Encode the types that msgspec does not support."""
+    if isinstance(value, ExactDecimal):
+        return msgspec.Raw(str(value).encode())
+    if isinstance(value, LazySequence):
+        raise _HasRowsError
+    raise TypeError(f"not a JSON value: {type(value).__name__}")
+
+
+_DECIMALS = {Decimal, ExactDecimal}
+_SIMPLE = {str, int, bool, type(None)}
+_PLAIN = _SIMPLE | {CompressedSequence, MappedSequence}
+"""Types that need no check before they are encoded."""
+_NESTS = {dict, list, tuple}
+_SHORT = _SIMPLE | _DECIMALS | {list, tuple}
+"""Types in which ``has_rows`` does not search."""
+
+
+def _check_encodable(value: Any) -> None:
+    """Raise TypeError if the value cannot be encoded as JSON."""
+    if flaw := _find_flaw((value,), MAX_DEPTH):
+        raise TypeError(flaw)
+
+
+def _find_flaw(values: Iterable[Any], max_depth: int) -> str:
+    """Return the reason that values cannot be encoded as JSON, or an empty string.
+
+    msgspec silently encodes floats, bytes, dates, NaN and numeric keys, and has no option against it.
+    """
+    for item in values:
+        kind = type(item)
+        if kind is str or kind in _PLAIN:  # nearly all values are strings
+            continue
+        if kind in _NESTS:
+            if not max_depth:
+                return f"nested deeper than {MAX_DEPTH}"
+            if kind is dict and _has_non_text_key(item):
+                return "a key that is not text"
+            if flaw := _find_flaw(item.values() if kind is dict else item, max_depth - 1):
+                return flaw
+        elif kind not in _DECIMALS:
+            return f"not a JSON value: {kind.__name__}"
+        elif not item.is_finite():
+            return "not a JSON value: a number that is none"
+    return ""
+
+
+def _has_non_text_key(value: dict[Any, Any]) -> bool:
+    for key in value:  # noqa: SIM110 - any() would add a generator
+        if type(key) is not str:
+            return True
+    return False
+
+
+_ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom_value)
+
+
+class _EncodeOptions(NamedTuple):
+    """How a value is encoded: whether its rows are checked, and whether fields are sorted."""
+
+    encoder: msgspec.json.Encoder
+    checks_rows: bool = False
+    sorts_fields: bool = False
+
+
+_TRUSTED = _EncodeOptions(_ENCODER)
+_CHECKED = _EncodeOptions(_ENCODER, checks_rows=True)
+_CANONICAL = _EncodeOptions(
+    msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_custom_value, order="sorted"),
+    sorts_fields=True,
+)

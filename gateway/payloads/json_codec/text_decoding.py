@@ -1,0 +1,134 @@
+"""Decodes a JSON text that is in memory as a whole."""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import simplejson
+
+from gateway.payloads.json_codec.values import MAX_DEPTH, MAX_DIGITS, ExactDecimal
+
+WHITESPACE = b" \t\n\r"
+
+
+class NotSliceableError(Exception):
+    """The text must be decoded at once: it is invalid, or too much of it is in no long list."""
+
+
+class NeedsStrictDecode(NotSliceableError):
+    """The text is invalid, or may be, and needs the strict decoder."""
+
+
+def loads_trusted(text: str) -> Any:
+    """Like ``loads``, but without checks, for a text that ``dumps`` or ``dumps_trusted`` made."""
+    return _FAST_DECODER.decode(text)
+
+
+def decode_text(data: bytes) -> tuple[str, Any]:
+    """Return the reason for a refusal, or an empty string, and the value."""
+    try:
+        value = decode_fast(data)
+    except NeedsStrictDecode:
+        reason, value = _decode_strict(data)
+        if reason:
+            return reason, None
+    # Counting brackets is cheap and proves most texts shallow, so few values are searched.
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
+        return f"nested deeper than {MAX_DEPTH}", value
+    return "", value
+
+
+def decode_fast(data: bytes) -> Any:
+    """Decode a text whose value would be encoded to the same text; raises NeedsStrictDecode."""
+    try:
+        value = _FAST_DECODER.decode(data)
+        written = _ENCODER.encode(value)
+    except (ValueError, ArithmeticError, RecursionError):  # a DecodeError is a ValueError, too
+        raise NeedsStrictDecode from None
+    # Duplicate keys and every other loss make the encoded text shorter, and nothing makes it longer.
+    # So removing whitespace inside of strings too cannot hide a difference.
+    if written != data and written.translate(None, WHITESPACE) != data.translate(None, WHITESPACE):
+        raise NeedsStrictDecode
+    return value
+
+
+def _decode_strict(data: bytes) -> tuple[str, Any]:
+    try:
+        text = data.removeprefix(BOM_UTF8).decode()
+        if text.startswith(("\ufeff", "\xef\xbb\xbf")):  # simplejson would skip a second one too
+            return "not JSON: line 1 column 1", None
+        value = _STRICT_DECODER.decode(text)
+        # simplejson accepts half of a surrogate pair, which cannot be encoded as UTF-8 again.
+        if b"\\ud" in data or b"\\uD" in data:
+            _ENCODER.encode(value)
+    except UnicodeDecodeError:
+        return "not UTF-8", None
+    except UnicodeEncodeError:
+        return "half of a surrogate pair", None
+    except simplejson.JSONDecodeError as error:
+        return f"not JSON: line {error.lineno} column {error.colno}", None
+    except RecursionError:
+        return f"nested deeper than {MAX_DEPTH}", None
+    except (ValueError, ArithmeticError):  # from ``_parse_number`` and from ``int``
+        return f"a number of more than {MAX_DIGITS} digits", None
+    except DuplicateKeyError as error:
+        # Shortened, because the key is the client's and may be as long as the body.
+        return f"the key {error.key[:60]!r} twice in one object", None
+    return "", value
+
+
+def is_deeper(value: Any, max_depth: int) -> bool:
+    """Return whether a decoded value is nested deeper than ``max_depth``."""
+    if type(value) not in _NESTS:
+        return False
+    if not max_depth:
+        return True
+    for item in value.values() if type(value) is dict else value:
+        if type(item) in _NESTS and is_deeper(item, max_depth - 1):
+            return True
+    return False
+
+
+class DuplicateKeyError(Exception):
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    # Parsers differ in which of two equal keys they keep, and a guess could pay the wrong amount.
+    if len(fields) != len(pairs):
+        seen_keys: set[str] = set()
+        for key, _ in pairs:
+            if key in seen_keys:
+                raise DuplicateKeyError(key)
+            seen_keys.add(key)
+    return fields
+
+
+def _parse_number(text: str) -> Decimal:
+    number = Decimal(text)
+    # 1E999999999 is short to send, but a gigabyte when it is written out.
+    if len(text) > MAX_DIGITS or abs(number.adjusted()) > MAX_DIGITS:
+        raise ValueError
+    # A plain ``Decimal`` where possible: it needs no custom hook when it is encoded.
+    return number if str(number) == text else ExactDecimal(text)
+
+
+def _encode_exact_decimal(value: Any) -> msgspec.Raw:
+    if isinstance(value, ExactDecimal):
+        return msgspec.Raw(str(value).encode())
+    raise TypeError(f"not a decoded value: {type(value).__name__}")
+
+
+_STRICT_DECODER = simplejson.JSONDecoder(object_pairs_hook=_build_object, parse_float=_parse_number)
+_FAST_DECODER = msgspec.json.Decoder(float_hook=_parse_number)
+_ENCODER = msgspec.json.Encoder(decimal_format="number", enc_hook=_encode_exact_decimal)
+_NESTS = {dict, list}
+
+scan_value = _STRICT_DECODER.scan_once
+"""Decodes one value of a text at a position; returns it and the position after it."""
