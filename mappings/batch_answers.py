@@ -21,7 +21,7 @@ def build_batch_answer(batch: Batch) -> dict[str, JSON]:
     total = batch.merged_payments.amount
     amount = money.normalize_amount(batch.service_fields.get("amount"))
     answer["status"] = batch.status
-    answer["sentAt"] = batch.sent_at
+    answer["sentAt"] = batch.send_time
     answer["amount"] = (
         money.format_amount(total) if total is not None and batch.has_known_payments else amount
     )

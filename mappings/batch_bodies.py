@@ -334,7 +334,7 @@ def _validate_payable(
 
 
 SIGNED_ADDS = "signed adds"
-"""The kind of the payments that clients have added to a batch by signed requests, each by a name of its own."""
+"""The kind of the payments that clients have added to a batch by signed requests, by the name of the change."""
 
 
 def has_requested_payments(batch: Batch) -> SubFlow:
@@ -346,7 +346,7 @@ def has_requested_payments(batch: Batch) -> SubFlow:
     requested_counts = Counter(
         _build_payment_key(entry, batch.facts.get("currency")) for entry in batch.entries
     )
-    others: list[Payment] = []
+    unrequested: list[Payment] = []
     for payment in batch.payments:
         side = payment.get("asked_side") or "source"
         amount = money.parse_amount(payment.get(f"{side}Amount"))
@@ -355,15 +355,18 @@ def has_requested_payments(batch: Batch) -> SubFlow:
         if requested_counts[actual_counts]:
             requested_counts[actual_counts] -= 1
         else:
-            others.append(payment)
+            unrequested.append(payment)
     if requested_counts.total():
         return False
-    added = list((yield LoadFacts(SIGNED_ADDS, batch.id)).values()) if others else []
-    for payment in others:
-        its = (one for one in added if outcome_rules.is_paid_by(payment, one, batch.currency))
-        if (match := next(its, None)) is None:
+    added_bodies = list((yield LoadFacts(SIGNED_ADDS, batch.id)).values()) if unrequested else []
+    for payment in unrequested:
+        matches = (
+            body for body in added_bodies if outcome_rules.is_paid_by(payment, body, batch.currency)
+        )
+        if (match := next(matches, None)) is None:
             return False
-        added.remove(match)
+        # Each add explains one payment, so that a payment made twice is noticed.
+        added_bodies.remove(match)
     return True
 
 

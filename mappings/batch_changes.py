@@ -44,7 +44,7 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
             partial(_build_added_entry, request, batch),
             changes.added_payments,
             recipients,
-            changes.added_positions,
+            changes.addition_positions,
         )
     )
     call = _build_patch_call(request, batch, changes, added_entries)
@@ -109,7 +109,7 @@ class _BatchChanges(NamedTuple):
         return filter_rows(self.changed_payments, _has_changes)
 
     @property
-    def added_positions(self) -> Sequence[int]:
+    def addition_positions(self) -> Sequence[int]:
         return range(len(self.added_payments))
 
     def select_ref(self, payment: SentPayment) -> PaymentRef:

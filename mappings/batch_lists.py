@@ -107,10 +107,12 @@ def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
 def _fetch_pages(numbers: Sequence[int]) -> SubFlow:
     """Fetch pages in parallel. The first page is fetched alone, since it gives their number."""
     queries = [{"page": str(number), "pageSize": "100"} for number in numbers]
-    first, *others = (Call("GET", "/batches", query=query, probe_ids=()) for query in queries)
-    if not others:
-        return [(yield first)]
-    answers = yield Parallel([first, *others])
+    first_call, *further_calls = (
+        Call("GET", "/batches", query=query, probe_ids=()) for query in queries
+    )
+    if not further_calls:
+        return [(yield first_call)]
+    answers = yield Parallel([first_call, *further_calls])
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer

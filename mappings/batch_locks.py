@@ -144,17 +144,17 @@ def release_lock_if_held(batch: Batch) -> SubFlow:
 SIGNED_CHANGES_KIND = "signed"
 """The kind under which changes of a batch with a client's own signature are stored.
 
-Each that is under way has a name of its own, with the time it began as its value; ``last`` is the
-name of the last to begin, and ``lost`` when one was last found to have no response, so that it may
-still be executed. With a name for each, changes that begin and end at the same time do not
-conflict."""
+Each change that is under way has its own name, with the time it began as the value. ``last`` is the
+name of the last to begin, and ``lost`` the time at which one was last found to have no response, so
+that it may still be executed. Because of the separate names, changes that begin and end at the same
+time do not conflict."""
 
 
 _LAST_KEY, _LOST_KEY = "last", "lost"
 
 SIGNED_CHANGE_TTL_SECONDS = 90
-"""After which a signed change without a known end has ended: the service accepts a timestamp that
-is up to 30 seconds ahead, and for 30 seconds from then; the rest is a margin."""
+"""Seconds after which a signed change without a known end has ended: the service accepts a timestamp
+that is up to 30 seconds ahead, for 30 seconds from then on; the rest is a margin."""
 
 
 def list_active_signed_changes(signed_changes: Mapping[str, JSON], now: datetime) -> list[str]:
@@ -254,8 +254,8 @@ def build_lock_record(
 
 
 ADDS = "adds"
-"""The fact of a batch that has the bodies of payments whose add is under way or in doubt, by a name of
-each add, and of those that were added meanwhile and whose response told no id."""
+"""The fact of a batch with the bodies of payments whose add is under way or in doubt, by the name of the
+add, and of those that were added meanwhile without an id in the response."""
 
 
 def build_external_batch_facts(upstream_id: str) -> dict[str, JSON]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from mappings import funds
 from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS, extract_listed_recipient
-from mappings.batch_views import Batch, Facts, build_batch, is_draft
+from mappings.batch_views import Batch, Facts, build_batch, drop_nulls, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel
 from mappings.errors import NOT_FOUND, is_transient
-from mappings.failures import Conflict, Failure, Invalid, Problem, Refused
+from mappings.failures import Conflict, Failure, Invalid, Problem, Refused, Unreachable
 from mappings.lazy_sequences import filter_rows, iterate_chunks, map_rows, materialize_rows
 from mappings.matching import Entry, Payment, extract_recipient_id, match_payments
 from mappings.payloads import extract_batch, find_payments
@@ -49,6 +49,28 @@ def load_batch(batch_id: str) -> SubFlow:
     if is_draft(stored_batch.facts):
         return (yield from _build_draft(stored_batch))
     return (yield from _build_upstream_batch(stored_batch, (yield stored_batch.summary_call)))
+
+
+def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -> SubFlow:
+    """GET /batch/:id/summary, if the response to the create is incomplete."""
+    created = extract_batch(response)
+    id_, payments = str(created["id"]), find_payments(response)
+    batch = build_batch(id_, facts, entries, created, payments)
+    # A create may be answered with no more than the id (contract, section 5).
+    if created.get("status") and created.get("createdAt") and (payments or not entries):
+        return batch
+    try:
+        summary = yield Call("GET", SUMMARY_PATH.format(id=id_))
+    except Failure as failure:
+        # The batch exists: after an error here the client would create, and pay, another.
+        batch = replace(build_batch(id_, facts, entries, {}, None), service_fields=created)
+        # A read of the balance for the status would time out as well.
+        return replace(batch, computed_status="open") if isinstance(failure, Unreachable) else batch
+    fields = {**created, **drop_nulls(extract_batch(summary))}
+    latest_payments = find_payments(summary)
+    return build_batch(
+        id_, facts, entries, fields, payments if latest_payments is None else latest_payments
+    )
 
 
 def load_batch_with_facts(batch: Batch, facts: Facts) -> SubFlow:

@@ -123,7 +123,7 @@ class Batch:
         return self.status is None or self.status in EDITABLE_STATUSES
 
     @property
-    def sent_at(self) -> JSON:
+    def send_time(self) -> JSON:
         """When processing began, by the service, or else by the start through the gateway."""
         return self.service_fields.get("sentAt") or (
             None if self.is_editable else self.facts.get("started")
@@ -189,7 +189,7 @@ class _SharedBatchFields(NamedTuple):
 
     @classmethod
     def from_batch(cls, batch: Batch) -> _SharedBatchFields:
-        fields = {**batch.facts, **drop_nulls(batch.service_fields), "sentAt": batch.sent_at}
+        fields = {**batch.facts, **drop_nulls(batch.service_fields), "sentAt": batch.send_time}
         times = ("createdAt", "updatedAt", "sentAt", "completedAt")
         batch_object = {**{name: fields.get(name) for name in times}, "id": batch.id}
         return cls(batch.currency, batch_object, _is_recreated(batch.facts))

@@ -36,17 +36,17 @@ from mappings.batch_reads import (
     add_missing_status,
     load_batch,
     load_batches,
+    load_created_batch,
     reject_superseded_batch,
     set_status_by_balance,
 )
 from mappings.batch_views import (
     Batch,
-    build_batch,
     build_batch_record,
     drop_nulls,
     restore_original_fields,
 )
-from mappings.current import BALANCE_PATH, SUMMARY_PATH
+from mappings.current import BALANCE_PATH
 from mappings.drafts import format_timestamp, submit_draft
 from mappings.effects import Answer, Call, CompareAndSet, Flow, LoadFacts, Operation, Request
 from mappings.errors import NOT_FOUND, convert_not_found
@@ -57,14 +57,13 @@ from mappings.failures import (
     Invalid,
     NoSuchOperation,
     Refused,
-    Unreachable,
 )
 from mappings.funds import parse_balances
 from mappings.ids import derive_id, load_legacy_ids
 from mappings.lazy_sequences import map_rows
 from mappings.list_filters import Filters
 from mappings.paging import parse_page_params
-from mappings.payloads import extract_batch, find_payments
+from mappings.payloads import extract_batch
 from mappings.payouts import SubFlow
 from mappings.start_checks import _is_different_amount, check_start
 
@@ -118,20 +117,7 @@ def create_batch(request: Request) -> Flow:
         "updatedAt": created.get("updatedAt") or format_timestamp(request.now),
     }
     yield build_batch_record(created["id"], facts, entries)
-    id_, payments = str(created["id"]), find_payments(response)
-    batch = build_batch(id_, facts, entries, created, payments)
-    if not (created.get("status") and created.get("createdAt") and (payments or not entries)):
-        try:
-            summary = yield Call("GET", SUMMARY_PATH.format(id=id_))
-        except Failure as failure:
-            # The batch exists: after an error here the client would create, and pay, another.
-            batch = replace(build_batch(id_, facts, entries, {}, None), service_fields=created)
-            if isinstance(failure, Unreachable):  # a read of the balance would time out as well
-                batch = replace(batch, computed_status="open")
-        else:
-            fields = {**created, **drop_nulls(extract_batch(summary))}
-            latest = find_payments(summary)
-            batch = build_batch(id_, facts, entries, fields, payments if latest is None else latest)
+    batch = yield from load_created_batch(facts, entries, response)
     return Answer({"batch": build_batch_answer((yield from add_missing_status(batch)))})
 
 

@@ -306,8 +306,8 @@ ENDPOINTS = (
 
 
 _ENDPOINTS_BY_METHOD = {
-    method: tuple(one for one in ENDPOINTS if one.method == method)
-    for method in {one.method for one in ENDPOINTS}
+    method: tuple(endpoint for endpoint in ENDPOINTS if endpoint.method == method)
+    for method in {endpoint.method for endpoint in ENDPOINTS}
 }
 
 

@@ -147,7 +147,9 @@ class ExampleService:
         account = {"recipientAccountId": "A-EXAMPLE", "primary": True, **body}
         recipient = self._require_recipient(recipient_id)
         other_accounts = [
-            other for other in recipient["accounts"] if other.get("type") != account.get("type")
+            existing
+            for existing in recipient["accounts"]
+            if existing.get("type") != account.get("type")
         ]
         recipient["accounts"] = [*other_accounts, account]
         return account

@@ -60,10 +60,10 @@ def partition_by_wallet(payments: Payments) -> tuple[Payments, Payments]:
 
 
 def has_sufficient_funds(balances: Balances, payments: Payments, currency: JSON) -> bool:
-    to_wallets, others = partition_by_wallet(payments)
+    to_wallets, to_banks = partition_by_wallet(payments)
     return compute_required_funds(to_wallets) <= compute_available_funds(
         balances, currency, wallet=True
-    ) and compute_required_funds(others) <= compute_available_funds(
+    ) and compute_required_funds(to_banks) <= compute_available_funds(
         balances, currency, wallet=False
     )
 

@@ -52,11 +52,12 @@ class LazySequence(Sequence[Any]):
     @overload
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
-        wanted = range(len(self))[index]
-        if isinstance(wanted, range):
-            return [self[one] for one in wanted]
-        number, place = divmod(wanted, SLICE_SIZE)
-        return self.read_slice(number)[place]
+        # A ``range`` checks bounds and negative indexes as a list does.
+        positions = range(len(self))[index]
+        if isinstance(positions, range):
+            return [self[position] for position in positions]
+        number, offset = divmod(positions, SLICE_SIZE)
+        return self.read_slice(number)[offset]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, list | LazySequence):

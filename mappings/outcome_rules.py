@@ -240,46 +240,37 @@ def build_added_payment_rule(
     body: JSONObject,
     currency: JSON,
     ids_before: Iterable[str],
-    other_adds: Callable[[], Generator[Step, Any, list[JSONObject]]],
+    load_other_adds: Callable[[], Generator[Step, Any, list[JSONObject]]],
 ) -> OutcomeRule:
-    """GET /batch/:id/summary; ``other_adds`` are the bodies of others that may have made what is found."""
+    """GET /batch/:id/summary; ``load_other_adds`` returns the bodies of other adds that may have made
+    what is found.
+    """
     known_ids = frozenset(ids_before)
-
-    def is_possible(payment: JSONObject) -> bool:
-        return not has_payee(payment) or _is_possible_payment(body, payment, currency)
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
         if write.operator_object_id is not None:
-            payments = extract_payments(summary)
-            named_payment = next(
-                (row for row in payments if row.get("id") == write.operator_object_id), None
-            )
-            is_match = (
-                named_payment is not None
-                and write.operator_object_id not in known_ids
-                and is_possible(named_payment)
-            )
-            return confirm_named_object(
-                write.operator_object_id, "payment", named_payment if is_match else None
+            return _check_named_payment(
+                write.operator_object_id, body, extract_payments(summary), known_ids, currency
             )
         if not has_payment_ids(summary):
             return Inconclusive(NO_PAYMENT_IDS_REASON)
         # After the summary: what it shows was made by adds that were known before.
-        unclaimed_payments = yield from other_adds()
+        unclaimed_payments = yield from load_other_adds()
         new_payments = [row for row in extract_payments(summary) if row.get("id") not in known_ids]
         if find_payments(summary) is None or not all(map(has_payee, new_payments)):
             return Inconclusive("the service does not show the recipients of the batch's payments")
         unclaimed = [row for row in new_payments if row.get("id") not in write.claimed_ids]
-        whose = {
-            row["id"]: _is_of_another(body, row, unclaimed_payments, currency) for row in unclaimed
+        is_of_other_add = {
+            row["id"]: _is_of_other_add(body, row, unclaimed_payments, currency)
+            for row in unclaimed
         }
         matching_payments = [
             row
             for row in unclaimed
-            if _is_same_payment(body, row, currency) and not whose[row["id"]]
+            if _is_same_payment(body, row, currency) and not is_of_other_add[row["id"]]
         ]
-        if any(whose[row["id"]] is None for row in matching_payments):
+        if any(is_of_other_add[row["id"]] is None for row in matching_payments):
             return Inconclusive("it may be what another add has made")
         match = select_created_object(
             matching_payments,
@@ -290,7 +281,7 @@ def build_added_payment_rule(
         if isinstance(match, dict):
             return Confirmed({"payment": match}, object_id=match.get("id"))
         # A new payment to the recipient in another currency may be this one, so nothing is proved.
-        unclear = (row for row in unclaimed if not whose[row["id"]])
+        unclear = (row for row in unclaimed if not is_of_other_add[row["id"]])
         if isinstance(match, Absent) and any(
             _is_possible_payment(body, row, currency) for row in unclear
         ):
@@ -300,18 +291,36 @@ def build_added_payment_rule(
     return read_outcome
 
 
-def _is_of_another(
-    body: JSONObject, shown: JSONObject, others: Iterable[JSONObject], currency: JSON
+def _check_named_payment(
+    payment_id: str,
+    body: JSONObject,
+    shown_payments: Iterable[JSONObject],
+    known_ids: frozenset[str],
+    currency: JSON,
+) -> Confirmed | Inconclusive:
+    """Check the payment that an operator named: it must be new and must not visibly differ."""
+    payment = next((dict(row) for row in shown_payments if row.get("id") == payment_id), None)
+    is_match = (
+        payment is not None
+        and payment_id not in known_ids
+        and (not has_payee(payment) or _is_possible_payment(body, payment, currency))
+    )
+    return confirm_named_object(payment_id, "payment", payment if is_match else None)
+
+
+def _is_of_other_add(
+    body: JSONObject, shown: JSONObject, other_bodies: Iterable[JSONObject], currency: JSON
 ) -> bool | None:
     """Whether a payment that may be ``body``'s was made by another add; None if nothing tells.
 
     Of several that it may be, the memo tells, if the service shows one.
     """
     memo, answers = shown.get("memo"), set[bool | None]()
-    for other in others:
-        if _is_possible_payment(other, shown, currency):
-            is_its, is_mine = (is_compatible(one.get("memo"), memo) for one in (other, body))
-            answers.add(is_its if memo and is_its != is_mine else None)
+    is_mine = is_compatible(body.get("memo"), memo)
+    for other_body in other_bodies:
+        if _is_possible_payment(other_body, shown, currency):
+            is_other = is_compatible(other_body.get("memo"), memo)
+            answers.add(is_other if memo and is_other != is_mine else None)
     if True in answers:
         return True
     return None if None in answers else False

@@ -86,10 +86,14 @@ def _create_upstream_payment(
         body,
         field_map=payment_bodies.map_payments_fields([payment], ""),
         reconcile=outcome_rules.build_added_payment_rule(
-            batch.upstream_id, body, batch.currency, batch.upstream_payment_ids, add.others
+            batch.upstream_id,
+            body,
+            batch.currency,
+            batch.upstream_payment_ids,
+            add.load_other_bodies,
         ),
         match_fields=outcome_rules.select_payment_match_fields(body),
-        in_doubt=add.in_doubt,
+        in_doubt=add.in_doubt_change,
     )
     try:
         response = yield call
@@ -118,8 +122,8 @@ def _find_added_payment(batch: Batch, entry: Entry) -> Payment | None:
     ]
     paying = [
         payment
-        for payment, its in match_payments(new_payments, [entry], batch.currency)
-        if its is not None
+        for payment, matched_entry in match_payments(new_payments, [entry], batch.currency)
+        if matched_entry is not None
     ]
     return next(iter([*paying, *same_recipient[-1:], *new_payments[-1:]]), None)
 

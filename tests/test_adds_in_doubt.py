@@ -189,6 +189,6 @@ async def test_add_without_id_in_its_response_is_distinguished(tmp_path: Path) -
         await day.wait_until_settled()
         again = await day.add_payment("11.00", memo="first")
         assert (again.status, "Idempotent-Replayed" in again.headers) == (200, False), again.text
-        assert setup.service.created_counts["payment"] == 3
+        assert setup.service.creation_counts["payment"] == 3
         await day.start_batch()
         assert day.list_paid_amounts() == ["10.00", "11.00", "11.00"]

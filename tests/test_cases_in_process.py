@@ -38,7 +38,7 @@ async def test_case(file: Path, state: State) -> None:
     await state.put_objects(transcript.objects_before, tenant)
     response = await parts.answer_request(settings, tenant, *transcript.request)
     objects = await state.list_objects(transcript.kinds, tenant)
-    transcript.check(response.status, json.loads(response.encoded_body), objects)
+    transcript.check(response.status, json.loads(response.body_bytes), objects)
 
 
 def test_cases_that_need_the_server_exist() -> None:

@@ -148,7 +148,7 @@ async def test_concurrent_requests_create_the_draft_once(tmp_path: Path) -> None
         recipient = await create_recipient(gateway)
         for _ in range(ROUNDS):
             batch = await create_draft(gateway, recipient)
-            before = service.created_counts["batch"]
+            before = service.creation_counts["batch"]
             several = (
                 load_summary(gateway, batch),
                 generate_quote(gateway, batch),
@@ -160,7 +160,7 @@ async def test_concurrent_requests_create_the_draft_once(tmp_path: Path) -> None
                 "a batch that was started has no quote"
             )
             assert started.status == 200 or is_refused(started), started.text
-            assert service.created_counts["batch"] == before + 1
+            assert service.creation_counts["batch"] == before + 1
 
 
 async def test_concurrent_reads_share_one_created_draft(
@@ -171,7 +171,7 @@ async def test_concurrent_reads_share_one_created_draft(
         recipient = await create_recipient(gateway)
         for _ in range(ROUNDS):
             batch = await create_draft(gateway, recipient)
-            before = service.created_counts["batch"]
+            before = service.creation_counts["batch"]
             several = [
                 ask(gateway, batch) for ask in (load_summary, generate_quote) for _ in range(3)
             ]
@@ -179,7 +179,7 @@ async def test_concurrent_reads_share_one_created_draft(
             assert {response.status for response in answers} == {200}, [
                 response.text for response in answers
             ]
-            assert service.created_counts["batch"] == before + 1
+            assert service.creation_counts["batch"] == before + 1
             (payment,) = await load_payment_ids(gateway, batch)
             for quoted in answers[3:]:
                 (shown,) = quoted.body["batch"]["payments"]["payments"]
@@ -191,7 +191,7 @@ async def test_summary_waits_for_draft_creation(tmp_path: Path) -> None:
     async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
         recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
-        before = service.created_counts["batch"]
+        before = service.creation_counts["batch"]
         simulator.inject_fault(Fault("POST", "/v1/batches", delay=0.4))
         first = asyncio.create_task(generate_quote(gateway, batch))
         await wait_until_draft_is_being_created(gateway)
@@ -201,7 +201,7 @@ async def test_summary_waits_for_draft_creation(tmp_path: Path) -> None:
         assert (started.status, looked.status) == (200, 200), looked.text
         assert looked.body["batchSummary"]["total"]["value"] == 9
         assert (await first).status == 200
-        assert service.created_counts["batch"] == before + 1
+        assert service.creation_counts["batch"] == before + 1
 
 
 async def test_waiter_creates_the_draft_if_the_first_creation_was_refused(
@@ -211,13 +211,13 @@ async def test_waiter_creates_the_draft_if_the_first_creation_was_refused(
     async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
         recipient = await create_recipient(gateway)
         batch = await create_draft(gateway, recipient)
-        before = service.created_counts["batch"]
+        before = service.creation_counts["batch"]
         simulator.inject_fault(Fault("POST", "/v1/batches", status=429, body=REFUSAL, delay=0.4))
         first = asyncio.create_task(load_summary(gateway, batch))
         await wait_until_draft_is_being_created(gateway)
         assert (await load_summary(gateway, batch)).status == 200
         assert (await first).status == 429
-        assert service.created_counts["batch"] == before + 1
+        assert service.creation_counts["batch"] == before + 1
 
 
 async def test_summary_after_concurrent_deletion_finds_nothing(tmp_path: Path) -> None:
@@ -245,9 +245,9 @@ async def test_summary_does_not_create_a_draft_again_while_its_creation_is_in_do
         batch = await create_draft(gateway, recipient)
         simulator.inject_fault(Fault("POST", "/v1/batches", close="after"))
         assert (await load_summary(gateway, batch)).status == 500, "the outcome is unknown"
-        before = service.created_counts["batch"]
+        before = service.creation_counts["batch"]
         assert (await load_summary(gateway, batch)).status == 500, "it still is"
-        assert service.created_counts["batch"] == before, "nothing was sent while it is unknown"
+        assert service.creation_counts["batch"] == before, "nothing was sent while it is unknown"
 
 
 @WITH_AND_WITHOUT_OPTIONAL_ENDPOINTS

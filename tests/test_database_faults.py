@@ -199,7 +199,7 @@ async def _create_batch_at_legacy(
     body = {"sourceCurrency": "USD", "payments": [payment]}
     setup.add_legacy_fault("POST", "/v1/batches", answer_delay=2, **answer)
     asking = asyncio.ensure_future(setup.gateway.request("POST", "/v1/batches", body))
-    await wait_until(lambda: setup.legacy.created_counts["batch"] == 1)
+    await wait_until(lambda: setup.legacy.creation_counts["batch"] == 1)
     return body, asking
 
 
@@ -240,4 +240,4 @@ async def test_legacy_write_in_doubt_during_a_database_fault_is_listed(
             return len((await setup.run_json_command("writes", "unsettled"))["writes"]) == 1
 
         await wait_until_async(is_listed)
-        assert setup.legacy.created_counts["batch"] == 1
+        assert setup.legacy.creation_counts["batch"] == 1

@@ -108,7 +108,7 @@ async def test_no_write_is_sent_during_database_outage_and_sent_writes_are_not_r
             first = asyncio.ensure_future(
                 gateway.request("POST", "/v1/recipients", build_person("one"))
             )
-            await wait_until(lambda: service.created_counts["recipient"] == 1)
+            await wait_until(lambda: service.creation_counts["recipient"] == 1)
             await tcp_proxy.cut()
             lost = await first
             assert "unknown" in lost.body["errors"][0]["message"], lost.text
@@ -116,9 +116,9 @@ async def test_no_write_is_sent_during_database_outage_and_sent_writes_are_not_r
             for response in (lost, refused):
                 code = response.body["errors"][0]["code"]
                 assert (response.status, code) == (500, "internal_server_error")
-            assert service.created_counts["recipient"] == 1
+            assert service.creation_counts["recipient"] == 1
             await tcp_proxy.restore()
             for name in ("one", "two"):
                 retried = await gateway.request("POST", "/v1/recipients", build_person(name))
                 assert retried.status == 200, retried.text
-            assert service.created_counts["recipient"] == 2
+            assert service.creation_counts["recipient"] == 2

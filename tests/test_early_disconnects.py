@@ -88,4 +88,4 @@ async def test_repeated_answered_request_is_a_new_request(
     async with gateway(tmp_path, service) as port:  # type: ignore[attr-defined]
         for _ in range(REPETITIONS):
             assert await asyncio.to_thread(request_and_close, port) == 200
-    assert service.created_counts["batch"] == REPETITIONS
+    assert service.creation_counts["batch"] == REPETITIONS

@@ -33,4 +33,4 @@ async def test_flow_that_waited_for_a_draft_is_replayed_to_its_end(
         retried = await setup.gateway.request("POST", path)
         assert (retried.status, retried.body["batch"]["amount"]) == (200, "6.00"), retried.text
         assert setup.count_calls("POST", "/v1/batches/*/generate-quote") == 1
-        assert setup.service.created_counts["batch"] == 2
+        assert setup.service.creation_counts["batch"] == 2

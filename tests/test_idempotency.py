@@ -143,7 +143,7 @@ async def test_first_answer_is_replayed_after_a_restart(tmp_path: Path) -> None:
         again = await _create_by_new_gateway(settings, "one", RECIPIENT_BODY)
         assert (first.status, again.text) == (200, first.text)
         assert is_body_mismatch(await _create_by_new_gateway(settings, "one", OTHER_RECIPIENT_BODY))
-        assert service.created_counts["recipient"] == 1
+        assert service.creation_counts["recipient"] == 1
     finally:
         await simulator.stop()
 
@@ -165,20 +165,20 @@ async def test_two_instances_give_one_answer(tmp_path: Path, postgres: State) ->
         ):
             service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
             first = asyncio.ensure_future(post_recipient(first_instance, "one"))
-            await wait_until(lambda: service.created_counts["recipient"] == 1)
+            await wait_until(lambda: service.creation_counts["recipient"] == 1)
             assert is_body_mismatch(
                 await post_recipient(second_instance, "one", OTHER_RECIPIENT_BODY)
             )
             retried = await post_recipient(second_instance, "one")
             assert ((await first).status, retried.text) == (200, (await first).text)
             assert (await post_recipient(second_instance, "one")).text == retried.text
-            assert service.created_counts["recipient"] == 1
+            assert service.creation_counts["recipient"] == 1
             assert is_body_mismatch(
                 await post_recipient(first_instance, "one", OTHER_RECIPIENT_BODY)
             )
             other = await post_recipient(second_instance, "two", OTHER_RECIPIENT_BODY)
             assert other.status == 200
-            assert service.created_counts["recipient"] == 2
+            assert service.creation_counts["recipient"] == 2
     finally:
         await simulator.stop()
 

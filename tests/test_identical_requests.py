@@ -38,7 +38,7 @@ class TwoGateways:
         self.service.faults.append(Fault("POST", "/v1/batches", answer_delay=DELAY_SECONDS))
 
     def count_created(self) -> int:
-        return self.service.created_counts["batch"]
+        return self.service.creation_counts["batch"]
 
     async def create_batch(self, gateway: GatewayUnderTest) -> GatewayResponse:
         return await gateway.request("POST", "/v1/batches", self.batch)
@@ -129,7 +129,7 @@ async def test_identical_request_at_another_process_is_a_retry_for_replay_second
             first, retried = await two.create_batch(setup), await two.create_batch(there)
     assert (retried.status, retried.body) == (200, first.body)
     assert retried.headers["Idempotent-Replayed"] == "true"
-    assert service.created_counts["batch"] == 1
+    assert service.creation_counts["batch"] == 1
 
 
 async def test_concurrent_identical_requests_are_executed_once(gateways: TwoGateways) -> None:

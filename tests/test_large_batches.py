@@ -501,7 +501,7 @@ async def test_retry_of_a_large_batch_in_doubt_gets_the_found_batch(
         retried = await setup.house.request("POST", "/v1/batches", data=data)
         assert retried.status == 200, retried.text
         assert retried.body["batch"]["totalPayments"] == COUNT - 1
-        assert setup.service.created_counts["batch"] == 1
+        assert setup.service.creation_counts["batch"] == 1
         await wait_until_async(partial(has_no_journal_pieces, tmp_path))
 
 

@@ -53,7 +53,7 @@ async def test_identical_answered_requests_are_executed_twice(
                 for _ in range(2):
                     assert await send(port, build_create_request(f"ada{number}@example.com")) == 200
                 await asyncio.sleep(0.1 * number)
-    assert service.created_counts["recipient"] == 8
+    assert service.creation_counts["recipient"] == 8
 
 
 @pytest.mark.parametrize("proxy", PROXIES)
@@ -68,7 +68,7 @@ async def test_retry_after_a_timeout_is_executed_once(
         async with run_load_balancer(proxy, gateway.running.port, tmp_path) as port:
             async with await open_connection(port) as connection:
                 await connection.send(build_create_request("ada@example.com"))
-                await wait_until(lambda: service.created_counts["recipient"] == 1)
+                await wait_until(lambda: service.creation_counts["recipient"] == 1)
             await asyncio.sleep(gap)
             assert await send(port, build_create_request("ada@example.com")) == 200
-    assert service.created_counts["recipient"] == 1
+    assert service.creation_counts["recipient"] == 1

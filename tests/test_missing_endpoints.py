@@ -164,7 +164,7 @@ async def test_edit_answered_by_an_error_page_is_not_in_doubt(status: int, tmp_p
         assert not (await setup.run_json_command("writes", "unsettled"))["writes"]
         await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        assert setup.service.created_counts["batch"] == 1
+        assert setup.service.creation_counts["batch"] == 1
 
 
 @pytest.mark.parametrize("sees", [True, False], ids=["says so", "a page"])

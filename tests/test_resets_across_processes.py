@@ -118,7 +118,7 @@ async def test_retry_at_another_process_joins_if_the_response_was_reset(
         connection.close()  # with unread data: a reset
         retried = await instances.second.request("POST", "/v1/recipients", body)
         assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
-        assert instances.service.created_counts["recipient"] == number
+        assert instances.service.creation_counts["recipient"] == number
 
 
 @pytest.mark.parametrize("closes", [True, False])
@@ -133,7 +133,7 @@ async def test_identical_requests_of_which_the_first_was_read_are_two(
         connection.close()
     second = await instances.second.request("POST", "/v1/recipients", body)
     assert (second.status, second.headers.get("Idempotent-Replayed")) == (200, None)
-    assert instances.service.created_counts["recipient"] == 2
+    assert instances.service.creation_counts["recipient"] == 2
     connection.close()
 
 

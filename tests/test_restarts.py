@@ -97,4 +97,4 @@ async def test_retry_is_recognized_after_key_file_lines_are_reordered(
             batch_body = (await gateway.request("GET", f"/v1/batches/{batch}")).body["batch"]
     finally:
         await simulator.stop()
-    assert (batch_body["totalPayments"], service.created_counts["payment"]) == (2, 2)
+    assert (batch_body["totalPayments"], service.creation_counts["payment"]) == (2, 2)

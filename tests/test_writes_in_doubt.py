@@ -116,7 +116,7 @@ async def test_retry_gets_the_answer_of_an_executed_create(
         assert [recipient["id"] for recipient in listed.body["recipients"]] == [
             retried.body["recipient"]["id"]
         ]
-        assert setup.service.created_counts["recipient"] == 1
+        assert setup.service.creation_counts["recipient"] == 1
         assert (
             setup.count_calls("POST", "/v1/recipients") <= 1
         )  # one that is still held up is not counted
@@ -137,7 +137,7 @@ async def test_unexecuted_create_is_sent_again_only_once_certain(
         setup.let_calls_expire()
         last = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert last.status == 200, last.text
-        assert setup.service.created_counts["recipient"] == 1
+        assert setup.service.creation_counts["recipient"] == 1
 
 
 async def test_identical_requests_are_separate_if_the_first_was_delivered(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ async def test_identical_requests_are_separate_if_the_first_was_delivered(tmp_pa
             False,
             True,
         ]
-        assert setup.service.created_counts["recipient"] == 3
+        assert setup.service.creation_counts["recipient"] == 3
 
 
 async def test_delayed_acknowledgement_is_not_a_retry(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ async def test_delayed_acknowledgement_is_not_a_retry(tmp_path: Path) -> None:
         first = await asyncio.to_thread(send, times=3)
         (await asyncio.to_thread(send, times=1)).close()
         first.close()
-        assert setup.service.created_counts["recipient"] == 4
+        assert setup.service.creation_counts["recipient"] == 4
 
 
 async def test_identical_requests_in_flight_are_separate_if_configured(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ async def test_identical_requests_in_flight_are_separate_if_configured(tmp_path:
             *(setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
         )
         assert [answer.status for answer in responses] == [200, 200]
-        assert setup.service.created_counts["recipient"] == 2
+        assert setup.service.creation_counts["recipient"] == 2
 
 
 async def test_waiting_request_is_executed_if_the_first_was_refused(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ async def test_waiting_request_is_executed_if_the_first_was_refused(tmp_path: Pa
             *(setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY) for _ in range(2))
         )
         assert sorted(answer.status for answer in responses) == [200, 429]
-        assert setup.service.created_counts["recipient"] == 1
+        assert setup.service.creation_counts["recipient"] == 1
 
 
 async def test_identical_request_after_its_response_is_a_retry_for_replay_seconds(
@@ -208,7 +208,7 @@ async def test_identical_request_after_its_response_is_a_retry_for_replay_second
         ]
         assert (first.status, retried.status) == (200, 200)
         assert retried.headers["Idempotent-Replayed"] == "true"
-        assert setup.service.created_counts["recipient"] == 1
+        assert setup.service.creation_counts["recipient"] == 1
 
 
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
@@ -229,7 +229,7 @@ async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
         # Closed with unread data: a reset.
         retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
-        assert setup.service.created_counts["recipient"] == 1
+        assert setup.service.creation_counts["recipient"] == 1
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ async def test_executed_write_is_confirmed_immediately(
             200,
             RECIPIENT_BODY["email"],
         )
-        assert setup.service.created_counts["recipient"] == 1
+        assert setup.service.creation_counts["recipient"] == 1
 
 
 async def test_lost_create_is_distinguished_from_an_earlier_identical_one(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ async def test_lost_create_is_distinguished_from_an_earlier_identical_one(tmp_pa
         assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 500
         setup.let_calls_expire()
         assert (await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)).status == 200
-        assert setup.service.created_counts["recipient"] == 2
+        assert setup.service.creation_counts["recipient"] == 2
 
 
 async def test_start_in_doubt_is_read_before_it_is_sent_again(
@@ -380,7 +380,7 @@ async def test_batch_create_in_doubt_is_found_in_the_list(tmp_path: Path) -> Non
         retried = await setup.house.request("POST", "/v1/batches", body)
         assert retried.status == 200, retried.text
         assert retried.body["batch"]["amount"] == "10.00"
-        assert setup.service.created_counts["batch"] == 2
+        assert setup.service.creation_counts["batch"] == 2
 
 
 @pytest.mark.parametrize(
@@ -398,11 +398,11 @@ async def test_unreadable_list_does_not_prove_absence(unreadable: bytes, tmp_pat
         assert (await setup.house.request("POST", "/v1/batches", body)).status == 500
         setup.let_calls_expire()
         assert (await setup.house.request("POST", "/v1/batches", body)).status == 500
-        assert setup.service.created_counts["batch"] == 1
+        assert setup.service.creation_counts["batch"] == 1
         setup.service.faults.clear()
         retried = await setup.house.request("POST", "/v1/batches", body)
         assert retried.status == 200, retried.text
-        assert setup.service.created_counts["batch"] == 1
+        assert setup.service.creation_counts["batch"] == 1
 
 
 async def test_change_in_doubt_with_target_amount_in_batch_currency_is_found(
@@ -424,7 +424,7 @@ async def test_change_in_doubt_with_target_amount_in_batch_currency_is_found(
         setup.let_calls_expire()
         retried = await setup.house.request("PATCH", batch, {"payments": [one]})
         assert retried.status == 200, retried.text
-        assert setup.service.created_counts["payment"] == 2
+        assert setup.service.creation_counts["payment"] == 2
         assert setup.count_calls("PATCH", "/v1/batches/*") == 1
 
 
@@ -440,8 +440,8 @@ async def test_payout_in_doubt_is_completed_without_the_client(
         assert retried.status == 200, retried.text
         assert retried.body["recipient"]["payout"]["accounts"]["bank"]["accountNum"].endswith("67")
         assert (
-            setup.service.created_counts["account"]
-            == setup.service.created_counts["recipient"]
+            setup.service.creation_counts["account"]
+            == setup.service.creation_counts["recipient"]
             == 1
         )
 
@@ -480,7 +480,7 @@ async def test_retry_gets_the_settled_answer_after_a_flow_change(
         assert (
             shown.body["batch"]["amount"] == retried.body["batch"]["amount"] == f"{count * 10}.00"
         )
-        assert setup.service.created_counts["batch"] == 1
+        assert setup.service.creation_counts["batch"] == 1
 
 
 async def test_retry_gets_the_settled_answer_with_its_own_ids(
@@ -506,7 +506,7 @@ async def test_idempotency_key_replays_the_first_answer(tmp_path: Path) -> None:
         retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY, headers=key)
         assert first.status == retried.status == 200
         assert first.text == retried.text
-        assert setup.service.created_counts["recipient"] == 1
+        assert setup.service.creation_counts["recipient"] == 1
         other = await setup.house.request(
             "POST", "/v1/recipients", {**RECIPIENT_BODY, "firstName": "Augusta"}, headers=key
         )
@@ -523,7 +523,7 @@ async def test_idempotency_key_replays_the_first_answer(tmp_path: Path) -> None:
             )
         )
         assert len({answer.text for answer in responses}) == 1
-        assert setup.service.created_counts["recipient"] == 2
+        assert setup.service.creation_counts["recipient"] == 2
 
 
 async def test_disconnected_client_gets_its_answer_on_retry(tmp_path: Path) -> None:
@@ -532,12 +532,12 @@ async def test_disconnected_client_gets_its_answer_on_retry(tmp_path: Path) -> N
         asking = asyncio.ensure_future(
             setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         )
-        await wait_until(lambda: setup.service.created_counts["recipient"] == 1)
+        await wait_until(lambda: setup.service.creation_counts["recipient"] == 1)
         asking.cancel()
         await asyncio.sleep(0.1)
         retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert retried.status == 200, retried.text
-        assert setup.service.created_counts["recipient"] == 1
+        assert setup.service.creation_counts["recipient"] == 1
 
 
 async def test_client_disconnected_before_any_write_is_served_on_retry(
@@ -559,4 +559,4 @@ async def test_client_disconnected_before_any_write_is_served_on_retry(
         retried = await setup.house.request("POST", "/v1/batches", body)
         assert retried.status == 200, retried.text
         await asyncio.sleep(0.5)
-        assert setup.service.created_counts["batch"] == 1
+        assert setup.service.creation_counts["batch"] == 1

@@ -52,7 +52,7 @@ async def import_keys(
         plan = _ImportPlan(existing, store, change_count, reactivate=reactivate)
         # Named keys first, so that a generated name does not take a name that a later line has.
         for line in sorted(lines, key=lambda line: line.key.name is None):
-            plan.add(line)
+            plan.add_line(line)
         await plan.execute(connection)
     return ImportResult(
         keys_by_tenant=Counter(line.key.tenant for line in lines),
@@ -88,6 +88,7 @@ class _ExistingKeys:
         )
 
     def find_key(self, api_key: str) -> AnyRow | None:
+        # One digest for each encryption key: rows that an older one hashed must be found too.
         digests = self.encryption.list_digests(api_key)
         return next((row for digest in digests if (row := self.keys.get(digest))), None)
 
@@ -115,7 +116,7 @@ class _ImportPlan:
     renames: list[tuple[Tenant, str, str]] = field(default_factory=list)
     """Tenant, old name and new name; modes are stored by name and follow the key."""
 
-    def add(self, line: NumberedLine) -> None:
+    def add_line(self, line: NumberedLine) -> None:
         key = line.key
         existing_row = self.existing.find_key(key.api_key)
         # Moving a key would let its clients act on another merchant's account.
@@ -209,6 +210,7 @@ class _ImportPlan:
             new_values["name"] = line.key.name
             if line.key.name != existing_row.name:
                 self.renames.append((line.key.tenant, existing_row.name, line.key.name))
+        # An unchanged key is not written, so that importing a file twice reloads nothing.
         if any(getattr(existing_row, name) != value for name, value in new_values.items()):
             self.changed_keys.append(
                 {"key": existing_row.id, "changed": self.change_count, **new_values}
@@ -229,6 +231,7 @@ class _ImportPlan:
         return name
 
     async def execute(self, connection: AsyncConnection) -> None:
+        # In this order, because keys refer to credentials.
         if self.new_credentials:
             await connection.execute(insert(pairs), list(self.new_credentials.values()))
         if self.new_keys:

@@ -37,7 +37,7 @@ class LegacyResponse:
     chunks: Sequence[bytes] | None = field(default=None, repr=False)
 
     @property
-    def encoded_body(self) -> bytes:
+    def body_bytes(self) -> bytes:
         return json_codec.dumps(self.body) if self.chunks is None else b"".join(self.chunks)
 
     @property
@@ -98,9 +98,7 @@ def build_web_response(
     }
     web_response: web.StreamResponse
     if legacy_response.chunks is None:
-        web_response = CompleteResponse(
-            legacy_response.status, legacy_response.encoded_body, headers
-        )
+        web_response = CompleteResponse(legacy_response.status, legacy_response.body_bytes, headers)
     else:
         web_response = web.Response(
             status=legacy_response.status,
@@ -125,6 +123,7 @@ def build_passthrough_response(
     """
     # A copy, because shadow traffic still compares the original.
     headers = passed_response.headers.copy()
+    # The service counts the same key on its own; two sets of numbers would contradict each other.
     if not any(name.lower().startswith("ratelimit") for name in headers):
         headers.update(build_rate_limit_headers(admission))
     headers["Server"] = SERVER

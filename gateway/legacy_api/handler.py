@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from typing import cast
@@ -20,34 +20,35 @@ from weakref import ref
 import structlog
 from aiohttp import web
 
-from gateway.admission.limits import Admission, RateLimiter
+from gateway.admission.limits import RateLimiter
 from gateway.admission.load import AdmissionSlot, LoadShedder, Overloaded
-from gateway.auth.keys import ApiKey, ApiKeyStore
+from gateway.auth.keys import ApiKeyStore
 from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
 from gateway.http.client_address import (
     Address,
-    format_limit_name,
     is_proxy,
     parse_networks,
     resolve_client_address,
 )
-from gateway.http.delivery import is_acknowledged, is_client_disconnected, wait_for_acknowledgement
+from gateway.http.delivery import is_acknowledged, wait_for_acknowledgement
 from gateway.http.progress import RequestLabels, RequestsInProgress
 from gateway.http.request_ids import generate_id
 from gateway.http.request_reader import BodyPace
 from gateway.http.responses import LegacyResponse, PassedResponse
+from gateway.legacy_api import request_log
+from gateway.legacy_api.authentication import CallerAuthenticator
 from gateway.legacy_api.codec import LegacyCodec
 from gateway.legacy_api.deprecation import DeprecationNotice
 from gateway.legacy_api.request_context import RequestContext
 from gateway.legacy_api.routes import Routes
 from gateway.migration.brownouts import Brownouts
 from gateway.migration.inbound_request import InboundRequest, list_named_batches
-from gateway.migration.recorder import RecordedExchange, Recorder
+from gateway.migration.recorder import Recorder
 from gateway.migration.routing import ServiceRouter
 from gateway.migration.shadow_traffic import ShadowTraffic
 from gateway.migration.usage import NO_TENANT, UsageCounter
-from gateway.observability import access_log, logs, metrics, traces
+from gateway.observability import logs, metrics
 from gateway.storage import StoreUnavailable
 from gateway.storage.mode_rows import COMPARE
 from gateway.storage.operations import OperationRecord
@@ -88,9 +89,9 @@ class LegacyHandler:
         requests_in_progress: RequestsInProgress,
         clock: Callable[[], datetime],
     ) -> None:
-        self._key_store = key_store
-        self._limits = limits
-        self._unauthenticated_limits = unauthenticated_limits
+        self._authenticator = CallerAuthenticator(
+            settings, key_store, limits, unauthenticated_limits, forwarding
+        )
         self._player = player
         self._idempotency_guard = idempotency_guard
         self._disconnect_tasks: set[asyncio.Future[None]] = set()
@@ -107,8 +108,6 @@ class LegacyHandler:
         self._clock = clock
         self._routes = Routes(settings.vocabulary.build_vocabulary())
         self._max_body_bytes = settings.limits.body_bytes
-        self._environments = settings.environments.select_configured()
-        self._requests_per_hour = settings.limits.requests_per_hour
         self._trusted_proxies = parse_networks(settings.server.trusted_proxies)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -160,49 +159,8 @@ class LegacyHandler:
             self._shadow_traffic.offer(
                 inbound, legacy_response, partial(self._run_flow_for_comparison, context, inbound)
             )
-        self._record_exchange(request, context, legacy_response)
+        request_log.offer_exchange(self._recorder, request, context, legacy_response, self._clock())
         return response
-
-    def _record_exchange(
-        self,
-        request: web.BaseRequest,
-        context: RequestContext,
-        legacy_response: LegacyResponse | PassedResponse,
-    ) -> None:
-        """Offers the exchange to the recorder.
-
-        Only requests whose body was read: refusals of a key, a limit or a brownout are not recorded.
-        """
-        operation, key = context.operation, context.caller.key if context.caller else None
-        if operation is None or context.body is None or not self._recorder.is_on:
-            return
-        now = self._clock()
-        if not self._recorder.is_selected(operation.name, key.name if key else "", now):
-            return
-        seconds = asyncio.get_running_loop().time() - context.start_time
-        path, query = request_reader.split_request_target(request)
-        sent_secrets = [
-            *request.headers.getall("X-API-Key", []),
-            *request.headers.getall("Authorization", []),
-        ]
-        key_secrets = [key.credentials.access_key, key.credentials.secret_key] if key else []
-        self._recorder.offer(
-            RecordedExchange(
-                operation=operation.name,
-                key=key.name if key else "",
-                started_at=now - timedelta(seconds=seconds),
-                seconds=seconds,
-                method=request.method,
-                target=f"{path}?{query}" if query else path,
-                content_type=request.headers.get("Content-Type", ""),
-                body=context.body,
-                status=legacy_response.status,
-                answer=legacy_response.body
-                if isinstance(legacy_response, PassedResponse)
-                else legacy_response.encoded_body,
-                secrets=tuple(secret.strip() for secret in (*sent_secrets, *key_secrets)),
-            )
-        )
 
     def _record_request(
         self, request: web.BaseRequest, context: RequestContext, status: int
@@ -210,7 +168,7 @@ class LegacyHandler:
         """Writes the access log line and counts the usage."""
         # One duration for both, so that the log and the counts agree.
         seconds = asyncio.get_running_loop().time() - context.start_time
-        _log_request(request, context, status, seconds)
+        request_log.log_request(request, context, status, seconds)
         caller = context.caller
         self._usage.count(
             caller.key.tenant if caller else NO_TENANT,
@@ -321,7 +279,7 @@ class LegacyHandler:
         if sunset_problem := self._deprecation.find_refusal(self._clock()):
             raise Invalid(sunset_problem)
         # Before the body is read, so that a refused client costs no memory.
-        context.admission = await self._authenticate_and_admit(request, context, operation)
+        context.admission = await self._authenticator.admit_caller(request, context, operation)
         if not context.admission.is_admitted:
             context.log_fields["reason"] = metrics.RATE_LIMIT_REASON
             wait = str(context.admission.retry_after_seconds)
@@ -497,65 +455,6 @@ class LegacyHandler:
             context.slot.check_capacity(merchant)
         return context.slot
 
-    async def _authenticate_and_admit(
-        self, request: web.BaseRequest, context: RequestContext, operation: Operation
-    ) -> Admission:
-        """Identifies the caller and counts the request; raises Invalid if the key is refused."""
-        address = context.address
-        if operation.is_keyless:
-            context.caller = await self._find_optional_caller(request, context, operation, address)
-            name = f"address {format_limit_name(address)}"
-            return await self._unauthenticated_limits.admit(name, self._requests_per_hour)
-        key = await self._authenticate(request, context)
-        # The client may have disconnected during the lookup, before there was a caller to mark.
-        context.caller = Caller(
-            key,
-            context.request_id,
-            is_disconnected=request.transport is None,
-            is_connection_closed=partial(is_client_disconnected, request),
-            received_at=context.start_time,
-        )
-        if key.allowed_ips and (address is None or not key.admits(address)):
-            # Logged only: the response does not say which check failed.
-            context.log_fields["reason"] = "the client's address is not in the key's allowed_ips"
-            raise Invalid(errors.NOT_AUTHORIZED)
-        return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
-
-    async def _find_optional_caller(
-        self,
-        request: web.BaseRequest,
-        context: RequestContext,
-        operation: Operation,
-        address: Address | None,
-    ) -> Caller | None:
-        """Finds the caller of an operation that needs no key, if the key selects the service."""
-        header_values = request.headers.getall("X-API-Key", [])
-        if not (self._forwarding.has_any_switch and len(header_values) == 1):
-            return None
-        try:
-            key = await self._key_store.find(header_values[0].strip())
-        except StoreUnavailable:
-            return None
-        if key is None or (key.allowed_ips and (address is None or not key.admits(address))):
-            return None
-        is_translated = self._forwarding.is_translated(key, operation)
-        return None if is_translated else Caller(key, context.request_id)
-
-    async def _authenticate(self, request: web.BaseRequest, context: RequestContext) -> ApiKey:
-        header_values = request.headers.getall("X-API-Key", [])
-        if len(header_values) == 1:
-            key = await self._key_store.find(header_values[0].strip())
-            if key and key.environment in self._environments:
-                request_reader.mark_authenticated(request, key.tenant)
-                return key
-            reason = "of an environment that is not configured" if key else "unknown or revoked"
-            context.log_fields["reason"] = f"the API key is {reason}"
-        else:
-            context.log_fields["reason"] = (
-                "more than one API key" if header_values else "no API key"
-            )
-        raise Invalid(errors.INVALID_KEY)
-
     def _resolve_address(self, request: web.BaseRequest) -> Address | None:
         forwarded_for = request.headers.getall("X-Forwarded-For", [])
         return resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
@@ -576,29 +475,3 @@ def _read_idempotency_key(request: web.BaseRequest) -> str | None:
     header_values = request.headers.getall("Idempotency-Key", [])
     # A GET may write (the summary does), but to its client it is a read, which needs no key.
     return parse_idempotency_key(header_values) if request.method != "GET" else None
-
-
-def _log_request(
-    request: web.BaseRequest, context: RequestContext, status: int, seconds: float
-) -> None:
-    caller, log_fields = context.caller, context.log_fields
-    if context.pending_delivery and context.pending_delivery.request_id != context.request_id:
-        # `trace` finds an operation by the request id of its first try.
-        log_fields = {**log_fields, "retry_of": context.pending_delivery.request_id}
-    access_log.log_request(
-        status=status,
-        method=request.method,
-        duration_seconds=seconds,
-        request_id=context.request_id,
-        api="legacy",
-        route=traces.ROUTES_BY_OPERATION[context.operation.name] if context.operation else None,
-        client_address=context.address,
-        operation=context.operation.name if context.operation else None,
-        tenant=caller.key.tenant if caller else None,
-        key_name=caller.key.name if caller else None,
-        upstream_calls=caller.call_count if caller else 0,
-        upstream_seconds=caller.service_seconds if caller else 0.0,
-        extra_fields=log_fields,
-    )
-    for notice in context.notices:
-        log.warning("request_warning", request_id=context.request_id, reason=notice)

@@ -83,7 +83,7 @@ class LegacySender:
         """Whether the environment has a legacy address."""
         return self._passthrough.has_environment(environment)
 
-    async def send(self, inbound: InboundRequest) -> PassedResponse:
+    async def forward(self, inbound: InboundRequest) -> PassedResponse:
         """Sends a request once; raises Unreachable, and for a write Unknown."""
         with instrumentation.instrument_legacy_call(
             inbound.caller.key.environment, inbound.operation
@@ -250,7 +250,7 @@ class ForwardedWrites:
         self, inbound: InboundRequest, execution: OperationExecution, call: Call
     ) -> PassedResponse:
         try:
-            response = await self._sender.send(inbound)
+            response = await self._sender.forward(inbound)
         except Unknown as unknown:
             await _save_if_possible(
                 execution.leave_in_doubt(f"passed on to the legacy service: {unknown}")

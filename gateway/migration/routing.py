@@ -101,7 +101,7 @@ class ServiceRouter:
         )
 
     async def _find_legacy_read(self, inbound: InboundRequest) -> ForwardedAnswer | None:
-        response = await self._sender.send(inbound)
+        response = await self._sender.forward(inbound)
         return (
             None
             if _is_any_payment_read(inbound) and response.status == 404
@@ -116,7 +116,7 @@ class ServiceRouter:
             return None
         if not self._sender.has_environment(inbound.caller.key.environment):
             return None
-        response = await self._sender.send(inbound)
+        response = await self._sender.forward(inbound)
         if response.status != 200:
             return None
         inbound.log_fields.setdefault("mode", FORWARD)
@@ -155,7 +155,7 @@ class ServiceRouter:
 
     async def fetch_legacy_read(self, inbound: InboundRequest) -> PassedResponse:
         """Fetches the legacy service's answer to a read; raises Unreachable."""
-        return await self._sender.send(inbound)
+        return await self._sender.forward(inbound)
 
 
 def _is_any_payment_read(inbound: InboundRequest) -> bool:

@@ -160,7 +160,7 @@ class ShadowTraffic:
         if control.status >= 500 or control.status in (304, 429):
             raise _NotComparableError
         candidate = response if isinstance(response, LegacyResponse) else await item.translate()
-        bodies = (control.body, candidate.encoded_body)
+        bodies = (control.body, candidate.body_bytes)
         if (
             await asyncio.to_thread(lambda: max(map(json_codec.estimate_memory_bytes, bodies)))
             > MAX_VALUE_BYTES

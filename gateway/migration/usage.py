@@ -38,14 +38,14 @@ class Tally(UsageCounts):
     gateway: Durations = field(default_factory=Durations)
     service: Durations = field(default_factory=Durations)
 
-    def add(self, other: Tally) -> None:
+    def add_tally(self, tally: Tally) -> None:
         for name in ("requests", "refused", "failed", "ms", "service_ms"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.slowest_ms = max(self.slowest_ms, other.slowest_ms)
-        self.gateway.add(other.gateway)
-        self.service.add(other.service)
-        self.first_at = min(filter(None, (self.first_at, other.first_at)), default=None)
-        self.last_at = max(filter(None, (self.last_at, other.last_at)), default=None)
+            setattr(self, name, getattr(self, name) + getattr(tally, name))
+        self.slowest_ms = max(self.slowest_ms, tally.slowest_ms)
+        self.gateway.add(tally.gateway)
+        self.service.add(tally.service)
+        self.first_at = min(filter(None, (self.first_at, tally.first_at)), default=None)
+        self.last_at = max(filter(None, (self.last_at, tally.last_at)), default=None)
 
 
 class UsageCounter:
@@ -105,7 +105,7 @@ class UsageCounter:
         except StoreUnavailable:
             # Requests were counted during the failed write.
             for count_key, tally in self._tallies.items():
-                tallies.setdefault(count_key, Tally()).add(tally)
+                tallies.setdefault(count_key, Tally()).add_tally(tally)
             self._tallies = tallies
             raise
 
@@ -113,7 +113,7 @@ class UsageCounter:
 def _build_usage_counts(tallies: Mapping[CountKey, Tally]) -> dict[UsageKey, UsageCounts]:
     counts: dict[UsageKey, Tally] = {}
     for (span, tenant, key, operation), tally in tallies.items():
-        counts.setdefault(UsageKey(*tenant, key, operation, span.date()), Tally()).add(tally)
+        counts.setdefault(UsageKey(*tenant, key, operation, span.date()), Tally()).add_tally(tally)
     return {**counts}
 
 

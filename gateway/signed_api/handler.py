@@ -358,7 +358,7 @@ class SignedHandler:
         payment = await _read_added_payment(passthrough_request)
         written = SignedWrite(*write_fields, stamp, context.request_id, payment)
         try:
-            return await self._write_guard.send(written, send)
+            return await self._write_guard.send_write(written, send)
         except WrongBatchStatus:
             reason = "the recorded state of the batch does not allow this write"
             raise Refusal(refusals.WRONG_STATUS, reason) from None

@@ -99,7 +99,7 @@ class SignedWriteGuard:
         self._edit_wait_seconds = edit_wait_seconds
         self._unregister_tasks: set[asyncio.Future[None]] = set()
 
-    async def send(self, write: SignedWrite, send: Send[Response]) -> Response:
+    async def send_write(self, write: SignedWrite, send: Send[Response]) -> Response:
         """Sends a write and returns the service's response.
 
         Raises WrongBatchStatus, StoreUnavailable, and the Failure because of which the write was
@@ -158,10 +158,12 @@ class SignedWriteGuard:
             # An unanswered change may still take effect while its timestamp is valid. A quote
             # changes nothing.
             lost_at = self._now() if is_in_doubt and action != _QUOTE_ACTION else None
-            its = batch_locks.remove_signed_change(change_id, lost_at)
+            remaining_changes = batch_locks.remove_signed_change(change_id, lost_at)
             await self._unregister_change(
                 tenant,
-                CompareAndSet(batch_locks.SIGNED_CHANGES_KIND, first_batch, its, linked=added),
+                CompareAndSet(
+                    batch_locks.SIGNED_CHANGES_KIND, first_batch, remaining_changes, linked=added
+                ),
             )
         return response
 

@@ -38,7 +38,7 @@ def insert_batch(tenant: Tenant, batch: Batch, orders: Iterable[PaymentOrder]) -
     batch.id = _generate_batch_id(tenant)
     tenant.batches[batch.id] = batch
     tenant.register_legacy_id(batch.id)
-    tenant.effects.created_counts["batch"] += 1
+    tenant.effects.creation_counts["batch"] += 1
     for order in orders:
         payments.insert_payment(tenant, batch, order)
 

@@ -22,7 +22,7 @@ class CurrentInterface:
     def __init__(self, service: Service) -> None:
         self.service = service
 
-    def authenticate(self, exchange: Exchange) -> AcceptedRequest:
+    def accept_request(self, exchange: Exchange) -> AcceptedRequest:
         service = self.service
         credentials = authenticate_request(
             service.credentials,
@@ -46,7 +46,7 @@ class CurrentInterface:
             exchange.method, exchange.path, request.tenant.vocabulary, request.tenant.options
         )
         if exchange.method != "GET":
-            request.body = {**_parse_query_arguments(request.query), **_parse_body(exchange)}
+            request.body = {**_parse_query_arguments(request.query), **_parse_json_body(exchange)}
         return run_operation(request)
 
     def status_for(self, refusal: ApiError) -> int:
@@ -64,7 +64,7 @@ def _parse_query_arguments(query: Mapping[str, str]) -> JsonObject:
     return arguments
 
 
-def _parse_body(exchange: Exchange) -> JsonObject:
+def _parse_json_body(exchange: Exchange) -> JsonObject:
     """Parse the request body; an empty one counts as an empty object."""
     if not exchange.body:
         return {}

@@ -19,4 +19,4 @@ class Effects:
     """Starts, and counts of created objects by type, without seeded ones."""
 
     starts: list[BatchStart] = field(default_factory=list)
-    created_counts: Counter[str] = field(default_factory=Counter)
+    creation_counts: Counter[str] = field(default_factory=Counter)

@@ -79,18 +79,18 @@ class Problems:
         return Problems(self.collected, self.prefix + prefix)
 
     def add_empty_field(self, name: str) -> None:
-        self.add("empty_field", name, "Required field is missing or empty")
+        self.add_problem("empty_field", name, "Required field is missing or empty")
 
     def add_invalid_field(self, name: str, message: str = "Value is invalid") -> None:
-        self.add("invalid_field", name, message)
+        self.add_problem("invalid_field", name, message)
 
     def add_not_found(self, name: str, object_name: str) -> None:
-        self.add("not_found", name, f"{object_name} does not exist")
+        self.add_problem("not_found", name, f"{object_name} does not exist")
 
     def add_invalid_status(self, name: str, message: str) -> None:
-        self.add("invalid_status", name, message)
+        self.add_problem("invalid_status", name, message)
 
-    def add(self, code: str, name: str, message: str) -> None:
+    def add_problem(self, code: str, name: str, message: str) -> None:
         self.collected.append(Problem(code, message, self.prefix + name))
 
     def raise_if_any(self) -> None:

@@ -27,8 +27,8 @@ class Interface(Protocol):
     name: InterfaceName
     headers: Mapping[str, str]
 
-    def authenticate(self, exchange: Exchange) -> AcceptedRequest:
-        """Identify the caller."""
+    def accept_request(self, exchange: Exchange) -> AcceptedRequest:
+        """Identify the caller and parse the query."""
 
     def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
         """Run the operation and return the fields that follow `ok` in the response."""
@@ -67,7 +67,7 @@ class RequestHandler:
         """Authenticate the caller, then take the next matching fault."""
         # In this order: a request that is refused for its credentials must not use up a fault.
         try:
-            exchange.request = self.interface.authenticate(exchange)
+            exchange.request = self.interface.accept_request(exchange)
         except ApiError as error:
             self._set_error_response(exchange, error)
             return None

@@ -45,13 +45,15 @@ class Merchants:
         # No operation created a merchant that is known by its credentials only: its id is its name.
         tenant_key = (merchant_id, environment)
         if tenant_key not in self.by_tenant:
-            self.add(Merchant(self.generate_id(), merchant_id, environment, name=merchant_id))
+            self.add_merchant(
+                Merchant(self.generate_id(), merchant_id, environment, name=merchant_id)
+            )
         return self.by_tenant[tenant_key]
 
     def generate_id(self) -> int:
         return next(self._ids)
 
-    def add(self, merchant: Merchant) -> None:
+    def add_merchant(self, merchant: Merchant) -> None:
         self.by_tenant[merchant.merchant_id, merchant.environment] = merchant
 
     def find_credentials(self, api_key: str) -> ServiceCredentials | None:

@@ -81,7 +81,7 @@ def _insert_merchant(
     tenant: Tenant, merchant: Merchant, *, creates_credentials: bool
 ) -> JsonObject:
     """Insert a sub-merchant and build the answer; only this one shows the keys."""
-    tenant.merchants.add(merchant)
+    tenant.merchants.add_merchant(merchant)
     merchant_view: JsonObject = {"id": merchant.id}
     if creates_credentials:
         credentials = ServiceCredentials(

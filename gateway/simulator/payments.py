@@ -31,7 +31,7 @@ def insert_payment(tenant: Tenant, batch: Batch, order: PaymentOrder) -> Payment
     batch.payments[payment.id] = tenant.payments[payment.id] = payment
     tenant.register_legacy_id(payment.id)
     batch.updated_at = now
-    tenant.effects.created_counts["payment"] += 1
+    tenant.effects.creation_counts["payment"] += 1
     return payment
 
 

@@ -68,7 +68,7 @@ def create_account(request: AcceptedRequest) -> JsonObject:
     account = accounts.build_draft_account(request.tenant, problems, recipient.fields, request.body)
     problems.raise_if_any()
     accounts.attach_account(recipient, account)
-    request.tenant.effects.created_counts["account"] += 1
+    request.tenant.effects.creation_counts["account"] += 1
     _record_account_change(request, recipient)
     return {"account": views.build_account(account)}
 

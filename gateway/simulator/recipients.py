@@ -30,10 +30,10 @@ def insert_recipient(tenant: Tenant, fields: JsonObject, drafts: Iterable[Accoun
     recipient = Recipient(_generate_recipient_id(tenant), fields, created_at=now, updated_at=now)
     tenant.recipients[recipient.id] = recipient
     tenant.register_legacy_id(recipient.id)
-    tenant.effects.created_counts["recipient"] += 1
+    tenant.effects.creation_counts["recipient"] += 1
     for account in drafts:
         accounts.attach_account(recipient, account)
-        tenant.effects.created_counts["account"] += 1
+        tenant.effects.creation_counts["account"] += 1
     refresh_status(recipient)
     return recipient
 

@@ -86,8 +86,8 @@ class Service:
         return self.effects.starts
 
     @property
-    def created_counts(self) -> Counter[str]:
-        return self.effects.created_counts
+    def creation_counts(self) -> Counter[str]:
+        return self.effects.creation_counts
 
     def _read_clock(self) -> float:
         # Tenants get this method instead of the clock: a test may replace `clock` later.

@@ -33,7 +33,7 @@ def decode_response_parts(text: StoredText) -> tuple[int, str, dict[str, str]]:
 
 def encode_response(response: LegacyResponse) -> StoredText:
     return stored_json.compress_if_large(
-        encode_response_parts(response.status, response.encoded_body.decode(), response.headers)
+        encode_response_parts(response.status, response.body_bytes.decode(), response.headers)
     )
 
 

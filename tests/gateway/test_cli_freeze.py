@@ -171,10 +171,10 @@ async def test_running_operation_of_several_calls_is_finished(tmp_path: Path) ->
     async with open_operated_gateway(tmp_path, seconds=5) as operated:
         operated.add_fault("POST", "/v1/recipients", answer_delay=1.5)
         making = asyncio.ensure_future(create_recipient(operated.gateway))
-        await wait_until(lambda: operated.service.created_counts["recipient"] == 1)
+        await wait_until(lambda: operated.service.creation_counts["recipient"] == 1)
         await operated.run_command("freeze", "--all")
         await making
-        assert operated.service.created_counts["account"] == 1
+        assert operated.service.creation_counts["account"] == 1
 
 
 async def test_read_does_not_create_frozen_draft(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ async def test_idempotency_key_does_not_replay_freeze_refusal(tmp_path: Path) ->
         assert await post_recipient(operated, **key) == FROZEN_REFUSAL
         await operated.run_command("unfreeze", "--all")
         assert await post_recipient(operated, **key) == (200, None)
-        assert operated.service.created_counts["recipient"] == 1
+        assert operated.service.creation_counts["recipient"] == 1
 
 
 # The installed commands.

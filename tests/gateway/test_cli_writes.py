@@ -152,7 +152,7 @@ async def test_confirmed_create_is_adopted_and_retry_gets_first_answer(
         assert again.status == 200, again.text
         assert (again.body["batch"]["amount"], again.body["batch"]["totalPayments"]) == ("10.00", 1)
         assert (
-            operated.service.created_counts["batch"]
+            operated.service.creation_counts["batch"]
             == operated.count_calls("POST", "/v1/batches")
             == 1
         )
@@ -198,7 +198,7 @@ async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
         assert ", did not happen\n" in traced, "of the request"
         assert f"{find_operator()} told of {write}: did not happen: " in traced
         assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 200
-        assert operated.service.created_counts["batch"] == 1
+        assert operated.service.creation_counts["batch"] == 1
 
 
 async def test_visible_outcome_overrides_operator_outcome(tmp_path: Path) -> None:
@@ -243,8 +243,8 @@ async def test_confirmed_change_lets_its_flow_continue(tmp_path: Path) -> None:
         assert again.status == 200, again.text
         assert again.body["recipient"]["payout"]["accounts"]["wallet"]["address"]
         assert (
-            operated.service.created_counts["recipient"]
-            == operated.service.created_counts["account"]
+            operated.service.creation_counts["recipient"]
+            == operated.service.creation_counts["account"]
             == 1
         )
 
@@ -279,8 +279,8 @@ async def test_object_of_lost_recipient_write_can_be_named(
         await wait_until_async(lambda: has_no_write_in_doubt(operated))
         again = await operated.gateway.request("POST", "/v1/recipients", body)
         assert again.body["recipient"]["id"], again.text
-        assert operated.service.created_counts["recipient"] == 1
-        assert operated.service.created_counts["account"] == (what == "accounts")
+        assert operated.service.creation_counts["recipient"] == 1
+        assert operated.service.creation_counts["account"] == (what == "accounts")
 
 
 async def test_payment_named_by_operator_is_shown(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_payment_named_by_operator_is_shown(tmp_path: Path) -> None:
         again = await operated.gateway.request("POST", f"/v1/batches/{batch}/payments", body)
         assert (again.status, again.body["payment"]["sourceAmount"]) == (200, "7.00")
         assert first != new
-        assert operated.service.created_counts["payment"] == 2
+        assert operated.service.creation_counts["payment"] == 2
 
 
 # Rejected outcomes.
@@ -409,7 +409,7 @@ async def test_next_process_lists_and_settles_write_of_killed_process(
                 asking = asyncio.ensure_future(
                     session.post(f"{serves.url}/v1/recipients", json=body)
                 )
-                await wait_until(lambda: service.created_counts["recipient"] == 1)
+                await wait_until(lambda: service.creation_counts["recipient"] == 1)
                 serves.process.kill()
                 await asyncio.gather(asking, return_exceptions=True)
             (write,) = await listed()
@@ -417,7 +417,9 @@ async def test_next_process_lists_and_settles_write_of_killed_process(
             assert write["why"] == "the process that sent it ended before the answer came"
             async with run_serve(tmp_path) as serves:
                 await wait_until_async(all_are_settled, 20)
-                assert service.created_counts["recipient"] == service.created_counts["account"] == 1
+                assert (
+                    service.creation_counts["recipient"] == service.creation_counts["account"] == 1
+                )
                 assert await serves.stop() == 0
     finally:
         await simulator.stop()

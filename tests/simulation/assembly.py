@@ -271,7 +271,7 @@ class Gateway:
             await self.process.step()
             if not connection.is_disconnected and not connection.response.done():
                 connection.response.set_result(
-                    Response(response.status, response.encoded_body, response.headers)
+                    Response(response.status, response.body_bytes, response.headers)
                 )
                 await self.process.step()
                 if finished:

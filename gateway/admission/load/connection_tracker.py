@@ -68,7 +68,7 @@ class ConnectionTracker(Generic[ConnectionT]):
         self.connections.start_request(connection, self._clock())
 
     def authenticate(self, connection: ConnectionT, tenant: Hashable) -> None:
-        self.connections.authenticate(connection, tenant, self._clock())
+        self.connections.assign_tenant(connection, tenant, self._clock())
 
     def start_work(self, connection: ConnectionT) -> None:
         self.connections.start_work(connection, self._clock())

@@ -104,7 +104,8 @@ class ConnectionTable(Generic[ConnectionT]):
                 is_other_request=phase is not ConnectionPhase.REQUEST,
             )
 
-    def authenticate(self, connection: ConnectionT, tenant: Hashable, now: float) -> None:
+    def assign_tenant(self, connection: ConnectionT, tenant: Hashable, now: float) -> None:
+        """Move a connection to the group of a tenant, once its request is authenticated."""
         state = self._states.get(connection)
         if state is not None and state.phase is ConnectionPhase.REQUEST:
             self._leave_group(connection, state)

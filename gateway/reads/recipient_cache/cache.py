@@ -380,7 +380,7 @@ class RecipientCache:
 
 
 def _sort_by_date(entries: list[RecipientEntry]) -> list[RecipientEntry]:
-    entries.sort(key=lambda one: one.stamp)
+    entries.sort(key=lambda entry: entry.stamp)
     return entries
 
 

@@ -75,5 +75,5 @@ def _build_checked_id(
     check_government_id(nested_problems, government_id, str(recipient.get("type")))
     for problem in nested_problems.collected:
         if problem.field == "value":  # The account's own rules report a wrong country.
-            problems.add(problem.code, name, problem.message)
+            problems.add_problem(problem.code, name, problem.message)
     return government_id

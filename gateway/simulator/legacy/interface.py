@@ -32,7 +32,7 @@ class LegacyInterface:
     def __init__(self, service: Service) -> None:
         self.service = service
 
-    def authenticate(self, exchange: Exchange) -> AcceptedRequest:
+    def accept_request(self, exchange: Exchange) -> AcceptedRequest:
         """Find the route, then check the API key, which geography and preflights do not need."""
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
         if exchange.method == "OPTIONS" or not self._require_route(exchange).needs_key:
@@ -52,7 +52,7 @@ class LegacyInterface:
         if exchange.method == "OPTIONS":
             return self._answer_preflight(exchange)
         route = self._require_route(exchange)
-        body = _parse_body(exchange.body) if route.takes_body else {}
+        body = _parse_json_body(exchange.body) if route.takes_body else {}
         id_mapper = IdMapper(request.tenant)
         legacy_request = LegacyRequest(
             request.tenant, id_mapper, route.ids, request.query, body, request.logged_recipients
@@ -79,7 +79,7 @@ class LegacyInterface:
         return {}
 
 
-def _parse_body(data: bytes) -> JsonObject:
+def _parse_json_body(data: bytes) -> JsonObject:
     # The Content-Type is not checked: section 5 asks for one, but clients omit it.
     try:
         body = decode_json(data, JsonNumber)

@@ -27,7 +27,7 @@ class LegacyRequest:
 
     def require_path_recipient(self) -> Recipient:
         recipient = self.require_recipient(self.path_ids[0])
-        if not any(other is recipient for other in self.logged_recipients):
+        if not any(logged is recipient for logged in self.logged_recipients):
             self.logged_recipients.append(recipient)
         return recipient
 

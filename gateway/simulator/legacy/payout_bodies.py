@@ -53,7 +53,7 @@ class PayoutPlan:
             )
         for account, _ in self.new_accounts:
             accounts.attach_account(recipient, account)
-            tenant.effects.created_counts["account"] += 1
+            tenant.effects.creation_counts["account"] += 1
         for _, replaced_account in self.new_accounts:
             if replaced_account is not None:
                 accounts.remove_account(recipient, replaced_account)

@@ -14,4 +14,4 @@ def translate_problems(
     """
     for problem in found_problems.collected:
         name = problem.field or ""
-        problems.add(problem.code, client_names.get(name, path + name), problem.message)
+        problems.add_problem(problem.code, client_names.get(name, path + name), problem.message)

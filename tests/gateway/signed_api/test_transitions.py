@@ -70,7 +70,7 @@ class TransitionsHarness:
 
     async def send_write(self, request: SignedWrite, *answers: int | Exception) -> int:
         self.service.answers = list(answers)
-        return (await self.transitions.send(request, self.service)).status
+        return (await self.transitions.send_write(request, self.service)).status
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ async def test_interrupted_change_may_still_be_executed(
         raise answer
 
     with pytest.raises(type(answer)):
-        await harness.transitions.send(build_write("/v1/batches/B-1/payments"), cut_off)
+        await harness.transitions.send_write(build_write("/v1/batches/B-1/payments"), cut_off)
     assert await load_signed_changes(harness) == (0, True)
 
 
@@ -301,7 +301,7 @@ async def test_change_that_ends_after_its_deadline_ends_no_other_change(
             await end.wait()
             return await harness.service(turn)
 
-        sending = asyncio.ensure_future(harness.transitions.send(adds, long))
+        sending = asyncio.ensure_future(harness.transitions.send_write(adds, long))
         await left.wait()
         return sending
 
@@ -342,7 +342,7 @@ async def test_concurrent_changes_do_not_exclude_each_other(tmp_path: Path) -> N
             FakeUpstream(ledger),
         )
         adds = build_write("/v1/batches/B-1/payments")
-        await asyncio.gather(*(transitions.send(adds, service) for _ in range(20)))
+        await asyncio.gather(*(transitions.send_write(adds, service) for _ in range(20)))
         assert (service.sent_count, ledger.record_count) == (20, 40), (
             "one record at start and one at end of each change, without retries"
         )
@@ -372,7 +372,7 @@ async def test_answer_does_not_wait_for_hanging_storage(tmp_path: Path) -> None:
             return PassedResponse(200)
 
         async with asyncio.timeout(20):
-            passed = await transitions.send(build_write("/v1/batches/B-1/payments"), hangs)
+            passed = await transitions.send_write(build_write("/v1/batches/B-1/payments"), hangs)
         assert passed.status == 200
 
 
@@ -543,5 +543,5 @@ async def test_answer_is_returned_if_ledger_update_fails(
         return PassedResponse(200)
 
     with capture_logs() as logged:
-        assert (await harness.transitions.send(build_write(), breaks)).status == 200
+        assert (await harness.transitions.send_write(build_write(), breaks)).status == 200
     assert "database_unavailable" in [line["event"] for line in logged]

@@ -21,7 +21,7 @@ UNKNOWN_PAYEE_PAYMENT = {"recipient": {"id": "R-nobody"}, "amount": "1.00", "cur
 
 
 async def count_created(client):
-    return {name: client.service.created_counts[name] for name in ("batch", "payment")}
+    return {name: client.service.creation_counts[name] for name in ("batch", "payment")}
 
 
 async def test_batch_may_be_empty(client):

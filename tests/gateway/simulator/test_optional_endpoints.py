@@ -118,7 +118,7 @@ async def test_batch_is_edited(client, clock, batch, payments, payee):
     assert changed["updatedAt"] != changed["createdAt"] == payments[0]["createdAt"]
     assert added["memo"] == "three"
     assert (await client.call("GET", f"/v1/payments/{payments[1]['id']}")).status == 404
-    assert client.service.created_counts["payment"] == 3
+    assert client.service.creation_counts["payment"] == 3
 
 
 async def test_edit_is_all_or_nothing(client, batch, batch_path, payments, payee):

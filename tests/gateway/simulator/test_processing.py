@@ -225,7 +225,7 @@ async def test_create_can_return_an_error(client, payee, executes, created_count
         "POST", "/v1/batches", {"currency": "USD", "payments": [client.build_payment(payee)]}
     )
     assert answer.status == 502
-    assert [client.service.created_counts[name] for name in ("batch", "payment")] == [
+    assert [client.service.creation_counts[name] for name in ("batch", "payment")] == [
         created_count,
         created_count,
     ]
@@ -241,5 +241,10 @@ async def test_records_cover_all_merchants(client, payee, us_bank, us_address):
     assert [(batch_start.merchant, batch_start.environment) for batch_start in client.service.batch_starts] == [
         ("demo", "sandbox"), ("other", "live"),
     ]  # fmt: skip
-    assert client.service.created_counts == {"recipient": 2, "account": 2, "batch": 2, "payment": 2}
+    assert client.service.creation_counts == {
+        "recipient": 2,
+        "account": 2,
+        "batch": 2,
+        "payment": 2,
+    }
     assert client.service.read_balance("other", "USD", environment="live") == Decimal("999989.00")

@@ -338,7 +338,7 @@ async def test_brief_service_trouble_does_not_replace_the_batch(
             await operated.age_sent_writes()
         await request_successfully(gateway, "PATCH", path, body)
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        assert service.created_counts["batch"] == 1, "it was not created a second time"
+        assert service.creation_counts["batch"] == 1, "it was not created a second time"
 
 
 @pytest.mark.parametrize("mode", ["use", "avoid"])

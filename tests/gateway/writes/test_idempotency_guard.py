@@ -103,7 +103,7 @@ async def test_operation_delivered_during_lookup_does_not_answer_the_next(
     for _ in range(3):
         said, _ = await harness.send_request()
         assert said.status == 200
-    assert harness.service.created_counts["recipient"] == 3
+    assert harness.service.creation_counts["recipient"] == 3
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -129,7 +129,7 @@ async def test_operation_recorded_during_lookup_is_the_first_attempt(
     harness.rows.before_answer = begins
     with pytest.raises(Unknown):
         await harness.send_request()
-    assert harness.service.created_counts["recipient"] == 0
+    assert harness.service.creation_counts["recipient"] == 0
 
 
 async def test_finished_operation_keeps_only_its_answer_until_delivery(
@@ -145,10 +145,10 @@ async def test_finished_operation_keeps_only_its_answer_until_delivery(
         [],
     )
     again, same = await harness.send_request()
-    assert (again.encoded_body, same and same.id) == (first.encoded_body, one.id)
-    assert harness.service.created_counts["recipient"] == 1
+    assert (again.body_bytes, same and same.id) == (first.body_bytes, one.id)
+    assert harness.service.creation_counts["recipient"] == 1
     await harness.send_request()
-    assert harness.service.created_counts["recipient"] == 2
+    assert harness.service.creation_counts["recipient"] == 2
     over = await harness.rows.find_operation(one.id)
     assert over is not None
     assert over.state == ANSWERED

@@ -56,7 +56,7 @@ async def test_payout_method_may_be_created_with_recipient(legacy, payee):
     assert (payee["status"], payee["payoutMethod"]) == ("active", "bank-transfer")
     assert payee["payout"]["accounts"]["bank"]["accountNum"] == "****47"
     assert payee["primaryCurrency"] == "USD"
-    assert legacy.service.created_counts == {"recipient": 1, "account": 1}
+    assert legacy.service.creation_counts == {"recipient": 1, "account": 1}
 
 
 async def test_wallet_requires_no_address(legacy, wallet_holder):
@@ -117,7 +117,7 @@ async def test_wallet_requires_no_address(legacy, wallet_holder):
 )
 async def test_all_errors_are_listed_and_nothing_is_created(legacy, body, errors):
     assert await legacy.request_refused("POST", "/recipients", body) == (406, errors)
-    assert legacy.service.created_counts == {}
+    assert legacy.service.creation_counts == {}
 
 
 async def test_lenient_bodies_are_accepted(legacy):

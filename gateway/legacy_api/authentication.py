@@ -1,0 +1,99 @@
+"""Identifies the caller of a legacy request and counts the request against its rate limit."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from aiohttp import web
+
+from gateway.admission.limits import Admission, RateLimiter
+from gateway.auth.keys import ApiKey, ApiKeyStore
+from gateway.config.settings import Settings
+from gateway.http import request_reader
+from gateway.http.client_address import Address, format_limit_name
+from gateway.http.delivery import is_client_disconnected
+from gateway.legacy_api.request_context import RequestContext
+from gateway.migration.routing import ServiceRouter
+from gateway.storage import StoreUnavailable
+from gateway.writes.executor import Caller
+from mappings import errors
+from mappings.effects import Operation
+from mappings.failures import Invalid
+
+
+class CallerAuthenticator:
+    """Checks the API key, the client's address and the rate limit, in this order."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        key_store: ApiKeyStore,
+        limits: RateLimiter,
+        unauthenticated_limits: RateLimiter,
+        forwarding: ServiceRouter,
+    ) -> None:
+        self._key_store = key_store
+        self._limits = limits
+        self._unauthenticated_limits = unauthenticated_limits
+        self._forwarding = forwarding
+        self._environments = settings.environments.select_configured()
+        self._requests_per_hour = settings.limits.requests_per_hour
+
+    async def admit_caller(
+        self, request: web.BaseRequest, context: RequestContext, operation: Operation
+    ) -> Admission:
+        """Identifies the caller and counts the request; raises Invalid if the key is refused."""
+        address = context.address
+        if operation.is_keyless:
+            context.caller = await self._find_optional_caller(request, context, operation, address)
+            name = f"address {format_limit_name(address)}"
+            return await self._unauthenticated_limits.admit(name, self._requests_per_hour)
+        key = await self._find_key(request, context)
+        # The client may have disconnected during the lookup, before there was a caller to mark.
+        context.caller = Caller(
+            key,
+            context.request_id,
+            is_disconnected=request.transport is None,
+            is_connection_closed=partial(is_client_disconnected, request),
+            received_at=context.start_time,
+        )
+        if key.allowed_ips and (address is None or not key.admits(address)):
+            # Logged only: the response does not say which check failed.
+            context.log_fields["reason"] = "the client's address is not in the key's allowed_ips"
+            raise Invalid(errors.NOT_AUTHORIZED)
+        return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
+
+    async def _find_optional_caller(
+        self,
+        request: web.BaseRequest,
+        context: RequestContext,
+        operation: Operation,
+        address: Address | None,
+    ) -> Caller | None:
+        """Finds the caller of an operation that needs no key, if the key selects the service."""
+        header_values = request.headers.getall("X-API-Key", [])
+        if not (self._forwarding.has_any_switch and len(header_values) == 1):
+            return None
+        try:
+            key = await self._key_store.find(header_values[0].strip())
+        except StoreUnavailable:
+            return None
+        if key is None or (key.allowed_ips and (address is None or not key.admits(address))):
+            return None
+        is_translated = self._forwarding.is_translated(key, operation)
+        return None if is_translated else Caller(key, context.request_id)
+
+    async def _find_key(self, request: web.BaseRequest, context: RequestContext) -> ApiKey:
+        header_values = request.headers.getall("X-API-Key", [])
+        if len(header_values) == 1:
+            key = await self._key_store.find(header_values[0].strip())
+            if key and key.environment in self._environments:
+                request_reader.mark_authenticated(request, key.tenant)
+                return key
+            reason = "of an environment that is not configured" if key else "unknown or revoked"
+            context.log_fields["reason"] = f"the API key is {reason}"
+        else:
+            context.log_fields["reason"] = (
+                "more than one API key" if header_values else "no API key"
+            )
+        raise Invalid(errors.INVALID_KEY)

@@ -1,0 +1,85 @@
+"""Access log line and recording of a legacy request."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+import structlog
+from aiohttp import web
+
+from gateway.http import request_reader
+from gateway.http.responses import LegacyResponse, PassedResponse
+from gateway.legacy_api.request_context import RequestContext
+from gateway.migration.recorder import RecordedExchange, Recorder
+from gateway.observability import access_log, traces
+
+log = structlog.get_logger()
+
+
+def log_request(
+    request: web.BaseRequest, context: RequestContext, status: int, seconds: float
+) -> None:
+    caller, log_fields = context.caller, context.log_fields
+    if context.pending_delivery and context.pending_delivery.request_id != context.request_id:
+        # `trace` finds an operation by the request id of its first try.
+        log_fields = {**log_fields, "retry_of": context.pending_delivery.request_id}
+    access_log.log_request(
+        status=status,
+        method=request.method,
+        duration_seconds=seconds,
+        request_id=context.request_id,
+        api="legacy",
+        route=traces.ROUTES_BY_OPERATION[context.operation.name] if context.operation else None,
+        client_address=context.address,
+        operation=context.operation.name if context.operation else None,
+        tenant=caller.key.tenant if caller else None,
+        key_name=caller.key.name if caller else None,
+        upstream_calls=caller.call_count if caller else 0,
+        upstream_seconds=caller.service_seconds if caller else 0.0,
+        extra_fields=log_fields,
+    )
+    for notice in context.notices:
+        log.warning("request_warning", request_id=context.request_id, reason=notice)
+
+
+def offer_exchange(
+    recorder: Recorder,
+    request: web.BaseRequest,
+    context: RequestContext,
+    legacy_response: LegacyResponse | PassedResponse,
+    now: datetime,
+) -> None:
+    """Offers the exchange to the recorder.
+
+    Only requests whose body was read: refusals of a key, a limit or a brownout are not recorded.
+    """
+    operation, key = context.operation, context.caller.key if context.caller else None
+    if operation is None or context.body is None or not recorder.is_on:
+        return
+    if not recorder.is_selected(operation.name, key.name if key else "", now):
+        return
+    seconds = asyncio.get_running_loop().time() - context.start_time
+    path, query = request_reader.split_request_target(request)
+    sent_secrets = [
+        *request.headers.getall("X-API-Key", []),
+        *request.headers.getall("Authorization", []),
+    ]
+    key_secrets = [key.credentials.access_key, key.credentials.secret_key] if key else []
+    recorder.offer(
+        RecordedExchange(
+            operation=operation.name,
+            key=key.name if key else "",
+            started_at=now - timedelta(seconds=seconds),
+            seconds=seconds,
+            method=request.method,
+            target=f"{path}?{query}" if query else path,
+            content_type=request.headers.get("Content-Type", ""),
+            body=context.body,
+            status=legacy_response.status,
+            answer=legacy_response.body
+            if isinstance(legacy_response, PassedResponse)
+            else legacy_response.body_bytes,
+            secrets=tuple(secret.strip() for secret in (*sent_secrets, *key_secrets)),
+        )
+    )
