@@ -129,6 +129,7 @@ def parse_credentials(data: bytes) -> Credentials:
 
 def _parse_object(shape: type[Shape], number: int, line: bytes) -> Shape:
     try:
+        # The decoders' errors hold the input (``doc``, ``object``), so only their kind is reported.
         parsed = json.loads(line.decode(), object_pairs_hook=_build_unique_object)
     except UnicodeDecodeError:
         raise ImportRefused(number, "", "not UTF-8 text") from None
@@ -184,8 +185,10 @@ def _check_consistency(lines: list[NumberedLine]) -> None:
     )
     names = _ConsistencyCheck("name", "line {line} already has this name")
     for number, key in ((line.number, line.key) for line in lines):
+        # Related to its own line number, so that any second use is a contradiction.
         keys.check(number, key.api_key, number)
         credentials.check(number, key.tenant, key.credentials)
+        # Per environment: a test account may have the access key of a live one.
         holders.check(number, (key.environment, key.access_key), key.merchant)
         if key.name is not None:
             names.check(number, key.name, number)

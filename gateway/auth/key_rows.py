@@ -116,6 +116,7 @@ async def increment_key_change_count(connection: AsyncConnection) -> int:
 async def revoke_key(store: Store, key_id: str) -> None:
     """Revokes a key; running gateways refuse it after their next poll."""
     async with store.write() as connection:
+        # First: the row lock of the counter makes changes visible in the order of their numbers.
         change = await increment_key_change_count(connection)
         result = await connection.execute(
             update(keys)
@@ -158,6 +159,7 @@ def decrypt_credentials(row: AnyRow, tenant: Tenant, encryption: EncryptionKeys)
 
 async def replace_credentials(store: Store, tenant: Tenant, credentials: Credentials) -> None:
     """Replaces a tenant's credentials, and deletes the old secret; raises AccessKeyTaken."""
+    # The context binds the ciphertext to its tenant: moved to another row it cannot be decrypted.
     encrypted_secret = store.encryption.encrypt(credentials.secret_key, build_secret_place(tenant))
     new = {
         "access_key": credentials.access_key,
@@ -210,6 +212,7 @@ async def select_key_change_count(connection: AsyncConnection) -> int:
 
 async def select_keys_changed_since(connection: AsyncConnection, count: int) -> Sequence[AnyRow]:
     """Selects changed keys with their credentials, also revoked ones."""
+    # Also revoked keys: the caller has to forget those.
     query = select(*_KEY_COLUMNS).join_from(keys, pairs).where(keys.c.changed > count)
     return (await connection.execute(query)).all()
 

@@ -190,6 +190,7 @@ class ApiKeyStore:
                 return key
             if digest in self._unknown:
                 return None
+        # Clients open many connections at once after a restart; their key is loaded only once.
         return await self._lookups.run(digest, lambda: self._load_key(digest, api_key))
 
     async def refresh(self) -> None:
@@ -211,6 +212,8 @@ class ApiKeyStore:
             )
         if count < self._change_count:  # the database was replaced or restored from a backup
             self._known.clear()
+        # Before the keys: modes refer to keys by name, and a renamed key must not lose its mode
+        # meanwhile.
         for hook in self._refresh_hooks if has_changes else ():
             await hook()
         if count != self._change_count:
@@ -218,6 +221,8 @@ class ApiKeyStore:
             self._unknown.clear()
             for listener in self._listeners:
                 listener(changed_rows if has_changes else None)
+        # After the listeners, and the count last: if any of this fails, the next poll repeats all
+        # of it.
         self._update_cached_keys({row.id: row for row in changed_rows})
         self._change_count = count
         self._confirmed_at = start_time
@@ -383,6 +388,7 @@ def find_replacement_problem(old_probe: AccountProbe, new_probe: AccountProbe) -
         return "the service refuses the stored credentials, so the accounts cannot be compared"
     if "unreachable" in (new_probe.result, old_probe.result):
         return f"the accounts could not be compared: {new_probe.description}"
+    # An empty stored account proves nothing about the identity of a filled one.
     if not old_probe.recipients and new_probe.recipients:
         return "the new credentials' account has recipients, but the stored credentials' has none"
     if not set(old_probe.recipients) <= set(new_probe.recipients):

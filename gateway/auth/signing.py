@@ -59,6 +59,7 @@ def build_string_to_sign(stamp: int, method: str, target: str, body: bytes) -> b
 
     ``stamp`` is in whole seconds since 1970, ``target`` is from ``format_signed_target``.
     """
+    # The line feed at the end belongs to the signed text also if there is no body (section 5).
     return _encode_signed_head(stamp, method, target) + body + b"\n"
 
 

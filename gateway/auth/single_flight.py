@@ -20,6 +20,7 @@ class SingleFlight(Generic[Result]):
     ) -> Result:
         if not (task := self._tasks.get(key)):
             task = asyncio.create_task(create_coroutine())
+            # No await between the look-up and this line, so two callers cannot both create a task.
             self._tasks[key] = task
             task.add_done_callback(lambda done: self._remove_task(key, done))
         # Shielded, because other callers wait for the same task if this one is cancelled.

@@ -64,6 +64,8 @@ def _parse_address(text: str | None) -> Address | None:
     except ValueError:
         return None
     ipv4_address = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    # A dual-stack socket reports an IPv4 client as ::ffff:192.0.2.1; address lists name the IPv4
+    # address.
     return ipv4_address or address
 
 

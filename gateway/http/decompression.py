@@ -64,6 +64,7 @@ def _iter_decompressed(body: bytes, wbits: int) -> Iterator[bytes]:
                 part = decompressor.decompress(rest, STEP_BYTES)
             except zlib.error:
                 raise DecompressionError from None
+            # The output is limited to ``STEP_BYTES``, so zlib may not have consumed all input.
             rest = decompressor.unconsumed_tail
             if part:
                 yield part

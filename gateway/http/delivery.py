@@ -61,6 +61,8 @@ def is_acknowledged(
     A client that closes its side right after the response has acknowledged it. The kernel can
     tell that only while this side's socket is open.
     """
+    # Bytes that are still in this process cannot have been acknowledged; the kernel does not know
+    # them.
     if transport is None or transport.get_write_buffer_size():
         return False
     if underlying_transport is not None and underlying_transport.get_write_buffer_size():

@@ -68,6 +68,7 @@ def parse_path_parts(target: str) -> list[str]:
     is about; never sent.
     """
     path = _extract_path(target)
+    # Unlike the check above without a maximum: each decoding shortens the path, so this ends.
     while (decoded_path := _percent_decode(path)) != path:
         path = decoded_path
     parts = [part.partition(";")[0].strip() for part in path.split("/")]

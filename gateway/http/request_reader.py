@@ -82,6 +82,8 @@ def ends_connection(request: web.BaseRequest) -> bool:
 
 
 def mark_authenticated(request: web.BaseRequest, tenant: Hashable) -> None:
+    # Before the body is read: at the connection limit, unknown clients then cannot displace this
+    # one.
     if connection := request.get(CONNECTION):
         connection.authenticate(tenant)
 
@@ -100,6 +102,7 @@ def parse_query(query: str) -> dict[str, str]:
     """Parses the query parameters that are not blank; the first of a repeated one counts."""
     if not query:
         return {}
+    # A client may send a malformed escape; the legacy lists refuse no parameter.
     pairs = parse_qsl(query, keep_blank_values=False, errors="replace")
     # Reversed, so that the first of a repeated parameter overwrites the others.
     return {name: value for name, value in reversed(pairs) if value.strip()}
@@ -115,6 +118,7 @@ def resolve_request_id(request: web.BaseRequest) -> str:
         return generate_id()
     keys = [line.strip() for line in request.headers.getall("X-API-Key", ())]
     for line in request.headers.getall("Authorization", ()):
+        # The parts after the scheme: the access key and the signature.
         keys += re.split(r"[:\s]+", line.strip())[1:]
     # The pattern also keeps line breaks out of logs and headers.
     if any(key and key in client_id for key in keys) or not _REQUEST_ID_PATTERN.fullmatch(
@@ -139,6 +143,7 @@ async def read_whole_body(
     """
     body = io.BytesIO()
     async for part in iter_body_chunks(request, max_bytes, slot, pace):
+        # ``BytesIO`` returns its buffer without a copy; joining a list of parts would need one.
         body.write(part)
     return body.getvalue()
 
@@ -257,6 +262,8 @@ async def iter_body_chunks(
 async def _read_chunk(request: web.BaseRequest, seconds: float) -> bytes:
     try:
         with Timeout(seconds):
+            # Whatever has arrived: waiting for a whole chunk would count a slow but steady client
+            # as stalled.
             return await request.content.readany()
     except TimeoutError:
         request[BODY_TIMED_OUT] = True

@@ -52,6 +52,7 @@ class CompleteResponse(web.StreamResponse):
         self._is_last = self._is_last or not request.keep_alive
         head = self._encode_head(request)
         writer, transport = request.writer, request.transport
+        # A closed transport drops writes silently, and the response would count as sent.
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the client has disconnected")
         # Content-Length stays that of the body that GET would have (RFC 9110, section 9.3.2).
@@ -104,6 +105,7 @@ class BufferedPayload(Payload):
         for buffer in self._value:
             view = memoryview(buffer)
             for start in range(0, len(view), CHUNK_BYTES):
+                # Waits for the client, so that the write buffer never holds a second copy of the body.
                 await writer.write(view[start : start + CHUNK_BYTES])
                 await asyncio.sleep(0)  # a fast client must not keep others waiting
                 sent_bytes += len(view[start : start + CHUNK_BYTES])

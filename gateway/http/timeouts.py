@@ -52,6 +52,8 @@ class Timeout:
             self._timer = self._loop.call_at(self._timer_deadline, self._handle_timer)
         else:
             self._has_expired = True
+            # Only a flag and a cancellation: the exception becomes TimeoutError where the task
+            # leaves the block.
             self._task.cancel()
 
     def __exit__(

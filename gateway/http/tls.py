@@ -27,8 +27,9 @@ class Certificate:
     """The listener's certificate; a new connection uses the last one that could be loaded."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Raises Misconfigured."""
+        """Raises ConfigurationError."""
         self._files = (certificate, key)
+        # Before the files are loaded: a change during the load is then seen by the next check.
         self._loaded_stamps = self._read_file_stamps()
         self.context = _create_server_ssl_context(certificate, key)
 
@@ -62,11 +63,12 @@ def _read_file_stamp(path: Path) -> tuple[int, int] | None:
         status = path.stat()
     except OSError:
         return None
+    # The inode as well: certificate tools replace files, and may keep the modification time.
     return status.st_mtime_ns, status.st_ino
 
 
 def load_certificate(server: Server) -> Certificate | None:
-    """Loads the configured certificate; None for plain HTTP. Raises Misconfigured."""
+    """Loads the configured certificate; None for plain HTTP. Raises ConfigurationError."""
     if server.tls_certificate_file is None or server.tls_key_file is None:
         return None
     return Certificate(server.tls_certificate_file, server.tls_key_file)
@@ -97,7 +99,7 @@ def create_client_ssl_context(
     """Creates the TLS context for calls to the service, whose certificate is always verified.
 
     ``ca_file`` is a PEM file of certificate authorities that replace the system's, and ``setting``
-    the name of its setting. Raises Misconfigured.
+    the name of its setting. Raises ConfigurationError.
     """
     try:
         context = ssl.create_default_context(cafile=ca_file)
