@@ -238,7 +238,7 @@ async def test_large_object_state_is_searched_in_a_thread(
     assert [row["id"] for row in listed["recipients"]] == [recipient]
     await request_successfully(gateway, "GET", "/batches")
     assert len(threads) == 3
-    assert all(name.startswith("aside") for name in threads), threads
+    assert all(name.startswith("worker") for name in threads), threads
 
 
 async def test_started_superseded_batches_are_searched_among_superseded_only(

@@ -25,14 +25,14 @@ from mappings.effects import JSON
 from mappings.errors import BODY_TOO_LARGE, ErrorAnswer
 from mappings.failures import Invalid, Problem
 
-BODY_TIMED_OUT: web.RequestKey[bool] = web.RequestKey("too_slow", bool)
+BODY_TIMED_OUT: web.RequestKey[bool] = web.RequestKey("body_timed_out", bool)
 """Set if the body did not arrive in time: the connection does not wait for the rest."""
 
-ON_DISCONNECT: web.RequestKey[Callable[[bool], None]] = web.RequestKey("deserted", None)
+ON_DISCONNECT: web.RequestKey[Callable[[bool], None]] = web.RequestKey("on_disconnect", None)
 """Called if the connection ends before the request does, with whether the client has acknowledged
 everything that was sent to it."""
 
-IS_LAST_RESPONSE: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last", None)
+IS_LAST_RESPONSE: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last_response", None)
 """Whether a response sent now is the last on its connection, and needs ``Connection: close``."""
 
 CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None)
@@ -41,11 +41,11 @@ CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None
 ARRIVED_AT: web.RequestKey[float] = web.RequestKey("arrived_at", float)
 """When the request came, by the loop's clock; earlier than it was read if the process was stopped."""
 
-ON_RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("reset", None)
+ON_RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("on_reset", None)
 """Called if the connection is reset after the response was acknowledged."""
 
 UNDERLYING_TRANSPORT: web.RequestKey[asyncio.Transport] = web.RequestKey(
-    "beneath", asyncio.Transport
+    "underlying_transport", asyncio.Transport
 )
 """The TCP transport below TLS."""
 
@@ -54,7 +54,7 @@ _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 class ClientConnection(RequestConnection, Protocol):
     def authenticate(self, tenant: Hashable) -> None:
-        """The client has proven whose request it is: until then it is one of its address."""
+        """Attribute the connection to a tenant; until then it counts for its client's address."""
 
 
 class BodyTooLarge(Exception):

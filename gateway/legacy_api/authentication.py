@@ -76,6 +76,7 @@ class CallerAuthenticator:
             return None
         try:
             key = await self._key_store.find(header_values[0].strip())
+        # The operation needs no database, so an outage must not stop it.
         except StoreUnavailable:
             return None
         if key is None or (key.allowed_ips and (address is None or not key.admits(address))):
@@ -85,8 +86,10 @@ class CallerAuthenticator:
 
     async def _find_key(self, request: web.BaseRequest, context: RequestContext) -> ApiKey:
         header_values = request.headers.getall("X-API-Key", [])
+        # Of several keys a proxy in front may check one and the gateway use another.
         if len(header_values) == 1:
             key = await self._key_store.find(header_values[0].strip())
+            # Keys stay stored when an environment is taken out of the configuration.
             if key and key.environment in self._environments:
                 request_reader.mark_authenticated(request, key.tenant)
                 return key

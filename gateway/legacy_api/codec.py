@@ -68,12 +68,14 @@ class LegacyCodec:
             return None, ()
         encoding = request.headers.get("Content-Encoding", "")
         charset = request.charset, self._undeclared_charset
+        # The memory of the values counts for the request until it ends.
         slot = cast("AdmissionSlot", context.slot)
         body = await request_reader.decode_json_body(
             data, encoding, charset, self._max_body_bytes, slot
         )
         # The size of a compressed body says nothing about its decompressed size.
         is_long = len(data) > json_codec.LARGE_BYTES or bool(encoding)
+        # First: the shapes below know only the neutral words.
         translated = self._vocabulary.translate_to_neutral(body_shape, body)
         parsed_body: tuple[JSON, tuple[Problem, ...]]
         parsed_body = await run_in_thread_if(
@@ -136,6 +138,7 @@ class LegacyCodec:
             or not cast("Operation", context.operation).is_write
         ):
             return {}
+        # All of them could be hundreds of thousands.
         if context.caller.is_long:
             current_ids = {id_: current_ids[id_] for id_ in path_ids.values() if id_ in current_ids}
         return self._ids.select_imported(context.caller.key.tenant, current_ids)
@@ -174,7 +177,7 @@ class LegacyCodec:
         slices, current_ids = _iter_sent_id_slices(path_ids, body_shape, body), CompressedMapping()
         while sent_ids := await run_in_thread(next, slices, None):
             resolved_ids = await self._ids.resolve_current_ids(tenant, sent_ids, is_cached=False)
-            # Keyed looks up entries fastest in the order in which they were added.
+            # CompressedMapping finds entries fastest in the order in which they were added.
             await run_in_thread(
                 current_ids.update,
                 [(id_, resolved_ids[id_]) for id_ in sent_ids if id_ in resolved_ids],
@@ -203,11 +206,13 @@ class LegacyCodec:
                 context, tenant, body, deferred_ids, is_long=is_long
             )
             body = replace_ids(operation.answer_shape, body, client_ids)
+        # Last: ids are found by the neutral field names.
         response = responses.build_success_response(
             self._vocabulary.translate_from_neutral(operation.answer_shape, body)
         )
         if not is_long:
             return response
+        # Encoded once, and the chunks serve the stored copy for retries too.
         chunks = await run_in_thread(json_codec.dumps_chunks, response.body)
         _record_progress(context, "sending_response", sum(map(len, chunks)), is_long=is_long)
         return replace(response, body={}, chunks=chunks)
@@ -249,6 +254,7 @@ class LegacyCodec:
         if fields := [problem.field for problem in answer.problems if problem.field]:
             # Bounded, because one body may have problems in thousands of fields.
             context.log_fields["error_fields"] = fields[:10]
+        # A 4xx of the gateway's own checks is the client's mistake, and its codes say enough.
         if answer.status >= 500 or isinstance(failure, Refused | Halted):
             context.log_fields |= {
                 "error.type": failure.error_type,

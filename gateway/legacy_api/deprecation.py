@@ -32,6 +32,7 @@ class DeprecationNotice:
 
     def select_headers(self, environment: str | None = None) -> Mapping[str, str]:
         """Returns ``Deprecation``, ``Sunset`` and ``Link``; empty if no end is announced."""
+        # Built once at start: every response carries them.
         return self._headers_by_environment.get(environment, {})
 
     def find_refusal(self, now: datetime) -> Problem | None:

@@ -116,6 +116,7 @@ class LegacyHandler:
             request_reader.resolve_request_id(request), arrived_at, self._resolve_address(request)
         )
         on_disconnect: Callable[[bool], None] = partial(self._handle_disconnect, context)
+        # Set before anything is awaited: the client may disconnect at any time from here on.
         request[request_reader.ON_DISCONNECT] = on_disconnect
         self._requests_in_progress.track(partial(_build_labels, ref(context)), context.start_time)
         try:
@@ -200,6 +201,7 @@ class LegacyHandler:
             await response.write_eof()
         except OSError:
             return False
+        # From here on a disconnect may follow a complete delivery.
         context.is_response_written = True
         underlying_transport = request.get(request_reader.UNDERLYING_TRANSPORT)
         self._idempotency_guard.watch_delivery(
@@ -214,6 +216,7 @@ class LegacyHandler:
         )
 
     def _handle_disconnect(self, context: RequestContext, has_acknowledged_all: bool) -> None:
+        # Determined while the socket was still open; afterwards the kernel cannot tell any more.
         context.is_delivered = context.is_response_written and has_acknowledged_all
         if context.caller is None or context.is_delivered:
             return
@@ -224,6 +227,7 @@ class LegacyHandler:
             task = asyncio.ensure_future(
                 self._idempotency_guard.record_disconnect(context.caller.execution)
             )
+            # The event loop has only weak references to tasks, so the set keeps them alive.
             self._disconnect_tasks.add(task)
             task.add_done_callback(self._finish_disconnect)
 
@@ -276,6 +280,7 @@ class LegacyHandler:
         if operation is None:
             raise Invalid(errors.NOT_FOUND)
         context.operation = operation
+        # Before authentication: after the sunset every key gets the same answer.
         if sunset_problem := self._deprecation.find_refusal(self._clock()):
             raise Invalid(sunset_problem)
         # Before the body is read, so that a refused client costs no memory.
@@ -293,6 +298,7 @@ class LegacyHandler:
             return responses.build_error_response(
                 ErrorAnswer(403, (interruption.problem,), str(interruption.seconds))
             )
+        # After the rate limit (contract, section 1), so that refused uploads count as requests too.
         request_reader.check_content_length(request, self._max_body_bytes)
         slot = self._acquire_slot(request, context)
         # The selected service may depend on the body, so it is selected after the body is read.
@@ -305,12 +311,14 @@ class LegacyHandler:
             else b""
         )
         context.body = body if self._recorder.is_on else b""
+        # Before the slot is acquired: an invalid body must not take a place from other requests.
         parsed_body = await self._codec.decode_body(request, context, body)
         del body  # it may be large, and the flow may take long
         flow_request = await self._codec.build_request(
             request, context, route_match.ids, parsed_body
         )
         del parsed_body
+        # Keyless operations make no calls (contract, section 10), so they need no place.
         if context.caller:
             await slot.acquire(context.caller.key.tenant_name)
         return await self._run_flow(request, context, operation, flow_request)
@@ -323,6 +331,8 @@ class LegacyHandler:
         slot: AdmissionSlot,
     ) -> LegacyResponse | PassedResponse:
         """Answers from the legacy service, or with calls of the current one if that is selected."""
+        # A read with a body is answered without it, and the body is never forwarded (contract,
+        # section 2).
         is_body_ignored = request_reader.is_read_with_body(request)
         body = (
             b""
@@ -358,6 +368,8 @@ class LegacyHandler:
                 request, context, inbound.operation, flow_request, routing_records
             )
         except Failure as failure:
+            # Either service may have the payment: it belongs to a batch, and the request names
+            # none.
             if fallback_response := await self._forwarding.find_fallback_response(inbound, failure):
                 return fallback_response
             raise
@@ -405,6 +417,7 @@ class LegacyHandler:
         try:
             answer = await self._player.execute(flow, caller, problems)
             return await self._codec.build_response(comparison_context, answer)
+        # Not a difference: the caller does not count a comparison without an answer.
         except Unreachable:
             raise
         except Failure as failure:

@@ -61,6 +61,7 @@ def offer_exchange(
         return
     seconds = asyncio.get_running_loop().time() - context.start_time
     path, query = request_reader.split_request_target(request)
+    # Not only the caller's key: a keyless operation may carry one that nobody has checked.
     sent_secrets = [
         *request.headers.getall("X-API-Key", []),
         *request.headers.getall("Authorization", []),

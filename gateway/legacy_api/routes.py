@@ -75,6 +75,7 @@ def _compile_pattern(path: str, words: Mapping[str, str]) -> re.Pattern[str]:
     for part in path.split("/"):
         name = part.strip("{}<>")
         if part.startswith("{"):
+            # The segment before an id says what kind of id it is.
             parts.append(f"(?P<{name}>{ID_PATTERNS[parts[-1]]})")
         else:
             parts.append(re.escape(words[name]) if part.startswith("<") else part)

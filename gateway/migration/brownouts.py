@@ -70,6 +70,7 @@ class Brownouts:
 
     async def _refresh(self) -> None:
         self._open_brownouts = await list_open_brownouts(self._store, self._clock())
+        # Exchanged before the write: requests are counted while it waits for the database.
         hits, self._hits = self._hits, Counter()
         try:
             await save_hits(self._store, hits)

@@ -224,6 +224,7 @@ class ForwardedWrites:
         except OwnershipLostError:
             raise Unknown("another process has taken the write over") from None
         finally:
+            # Also after a failure: the write may have been executed nevertheless.
             if inbound.operation.path.startswith("/recipients"):
                 self._recent_reads.invalidate(
                     operation.tenant, inbound.flow_request.ids.get("id", "")
@@ -282,6 +283,8 @@ class ForwardedWrites:
         stored_response = await run_in_thread_if(
             len(response.body) > json_codec.LARGE_BYTES, _encode_stored_response, response
         )
+        # Also a 5xx is the service's answer and ends the write (contract, section 7); those of proxies
+        # were raised as Unknown before.
         if response.status >= 400:
             execution.record_response(call, Refused(response.status))
             # As for translated writes: any other error may not occur on the next try.
@@ -290,6 +293,7 @@ class ForwardedWrites:
             await execution.close(
                 ANSWERED if is_permanent else UNDONE, stored_response if is_stored else None
             )
+            # The batch exists nowhere, so nothing needs its routing any more.
             if response.status == 404 and inbound.operation.name in _SINGLE_BATCH_OPERATIONS:
                 await self._batch_routing.delete_marks(inbound.caller.key.tenant, inbound.batches)
             elif response.status < 500:
@@ -386,6 +390,7 @@ def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
 
 
 def _select_fence(inbound: InboundRequest) -> Fence | None:
+    # A read has no execution, and so no fence.
     execution = inbound.caller.execution
     if execution is None or inbound.operation.name != "start_batch":
         return execution

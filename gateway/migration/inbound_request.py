@@ -48,10 +48,12 @@ async def list_named_batches(
     """Lists the batches that a request names, in the client's spelling."""
     if not operation.path.startswith("/batches"):
         return []
+    # The first id in a path below /batches is the batch; a second one is a payment.
     if path_ids:
         return [*path_ids.values()][:1]
     if operation.name != "delete_batches":
         return []
+    # From the raw body: the flow request has current ids, but batches are recorded by the client's.
     body_fields = await run_in_thread_if(len(body) > json_codec.LARGE_BYTES, parse_fields, body)
     batch_ids = (body_fields or flow_request.body or {}).get("ids")
     return (

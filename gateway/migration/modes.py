@@ -107,6 +107,7 @@ class Modes:
             return
         switches = await list_switches(self._store)
         self._log_changes(switches)
+        # Assigned in one step without an await, so that a request never sees half of a switch.
         self._switches = {
             (switch.tenant, switch.key, switch.group): switch.mode for switch in switches
         }

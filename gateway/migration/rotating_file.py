@@ -68,6 +68,7 @@ class RotatingFile:
             self._append_line(LINES_HEADER.encode())
         except OSError:
             self.close()
+            # A file without its header would be refused by ``compare``.
             path.unlink(missing_ok=True)
             raise
         # File names begin with the time, so they sort by age.
@@ -83,6 +84,7 @@ class RotatingFile:
                 # A write to a nearly full disk may be partial.
                 rest = rest[os.write(self._descriptor, rest) :]
         except OSError:
+            # A reader takes each line as JSON, so half a line would spoil the file.
             os.ftruncate(self._descriptor, self._file_size)
             raise
         self._file_size += len(line) + 1

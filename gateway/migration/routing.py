@@ -57,6 +57,7 @@ class ServiceRouter:
 
     def is_forwarded(self, key: ApiKey, operation: Operation) -> bool:
         """Whether the key's mode forwards the operation to the legacy service."""
+        # In mode ``compare`` the configuration says whose answer clients get.
         mode = self._modes.select_mode(key, find_mode_group(operation))
         return mode == FORWARD or (mode == COMPARE and self._is_legacy_answer_used)
 
@@ -88,6 +89,7 @@ class ServiceRouter:
         except BatchRoutedElsewhereError:
             del inbound.log_fields["mode"]
             raise
+        # A retry of a translated write, or a payment that the legacy service lacks, is translated.
         if answer is None and inbound.log_fields["mode"] == FORWARD:
             del inbound.log_fields["mode"]
         return answer
@@ -116,6 +118,7 @@ class ServiceRouter:
             return None
         if not self._sender.has_environment(inbound.caller.key.environment):
             return None
+        # The failure of the current service is the better answer than any other of the legacy one.
         response = await self._sender.forward(inbound)
         if response.status != 200:
             return None

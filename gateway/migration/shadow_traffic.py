@@ -93,6 +93,7 @@ class ShadowTraffic:
 
     async def __aexit__(self, *_: object) -> None:
         """Drops queued comparisons, and waits a bounded time for running ones."""
+        # Counted as dropped, so that the numbers add up to the requests that were offered.
         while not self._queue.empty():
             self._select_tally(self._queue.get_nowait().inbound).dropped += 1
             self._queue.task_done()
@@ -169,6 +170,7 @@ class ShadowTraffic:
         differ = Differ(
             self._rules, IdMap(has_separate_ids=False), operation=item.inbound.operation.name
         )
+        # Without headers: they differ between the services and say nothing about the data.
         control_answer, candidate_answer = (
             Answer(control.status, {}, bodies[0]),
             Answer(candidate.status, {}, bodies[1]),
@@ -176,6 +178,7 @@ class ShadowTraffic:
         differences = await asyncio.to_thread(
             differ.compare_answers, control_answer, candidate_answer
         )
+        # A path may contain keys from the data, such as ids, and those are never stored.
         redactor = Redactor(item.inbound.flow_request.api_keys)
         return {
             (difference.kind, redactor.redact_normal_path(difference.control_path))

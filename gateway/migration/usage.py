@@ -99,6 +99,7 @@ class UsageCounter:
 
     async def _write_tallies(self) -> None:
         """Writes the counts; if that fails, they are written next time."""
+        # Exchanged before the write: requests are counted while it waits for the database.
         tallies, self._tallies = self._tallies, {}
         try:
             await add_usage(self._store, _build_usage_counts(tallies), _build_traffic(tallies))

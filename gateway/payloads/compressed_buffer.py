@@ -70,6 +70,7 @@ class CompressedBuffer:
     def iter_compressed_parts(self) -> Iterator[bytes]:
         """Yield the compressed parts, which can be stored and restored."""
         yield from self._compressed_parts
+        # Compressed on its own and not kept: the buffer may still be appended to.
         if open_part := self._open_part.getvalue():
             yield zlib.compress(open_part, _COMPRESSION_LEVEL)
 

@@ -50,6 +50,7 @@ def decode_value(text: StoredText) -> JSON:
     """Decode a stored value; long lists become ``Rows``."""
     if isinstance(text, CompressedBuffer):
         return json_codec.loads(text, json_codec.LONG_LISTS)
+    # Stored by an older version; a database that it wrote must stay readable.
     if is_large(text):
         return json_codec.loads(zlib.decompress(base64.b64decode(text[1:])), json_codec.LONG_LISTS)
     return json_codec.loads_trusted(text)

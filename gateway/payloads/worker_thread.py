@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-_thread = ThreadPoolExecutor(1, "aside")
+_thread = ThreadPoolExecutor(1, "worker")
 
 
 async def run_in_thread(work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:

@@ -55,6 +55,7 @@ class ListReader:
             result = await _query_service(question, question.native_query, call_service)
             if result and not any(map(question.is_hidden, result.rows)):
                 return result
+            # The service's totals count the hidden rows, so its page cannot be used.
             if result:
                 self._lists_hidden[cache_key] = True
         if self._caches is not None and question.is_indexed and self._caches.can_cache(tenant):
@@ -84,6 +85,7 @@ class ListReader:
             question, call_service, tenant, partial(self._with_alias_order, tenant)
         )
         cache_key = (tenant, question.path)
+        # Asked once: after that the next query may go straight to the service.
         if question.excluded_ids and cache_key not in self._lists_hidden:
             self._lists_hidden[cache_key] = await caches.has_hidden_rows(question, tenant)
         return result

@@ -47,6 +47,8 @@ class RecentReads:
         If it has changed since, the answer may be from before a change and is not used.
         """
         if self._is_single_process and _has_single_recipient(body):
+            # With the count from before the call: an answer that a change overtook is then never
+            # used.
             self._answers[_build_cache_key(tenant, call)] = (change_count, body)
 
     def invalidate(self, tenant: Tenant, recipient_id: str = "") -> None:

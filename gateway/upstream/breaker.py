@@ -70,6 +70,7 @@ class CircuitBreaker:
         """Returns the seconds until the next probe may be sent."""
         if self._open_until is None:
             return 0
+        # A running probe may fail, and then the breaker is open for the whole time again.
         return self._open_seconds if self._is_probing else max(0, self._open_until - now)
 
     def record_outcome(self, call: BreakerCall, now: float) -> None:
@@ -139,23 +140,24 @@ class CircuitBreakers:
         log_fields = {"service": self._service, "environment": environment}
         if new_state == "closed":
             log.warning("circuit_breaker_closed", **log_fields)
+        # Not when a probe fails: the outage is logged once.
         elif old_state == "closed":
             reason = f"{self._failures} calls in a row got no response"
             log.error("circuit_breaker_opened", **log_fields, reason=reason)
 
 
 class _TrackedCall:
-    """Context manager of ``Breakers.track``; a class, because a generator costs more per call."""
+    """Context manager of ``CircuitBreakers.track``; a class, because a generator costs more per call."""
 
-    __slots__ = ("_breakers", "_environment", "_trial")
+    __slots__ = ("_breakers", "_call", "_environment")
 
     def __init__(self, breakers: CircuitBreakers, environment: str) -> None:
         self._breakers = breakers
         self._environment = environment
 
     def __enter__(self) -> BreakerCall:
-        self._trial = self._breakers.start_call(self._environment)
-        return self._trial
+        self._call = self._breakers.start_call(self._environment)
+        return self._call
 
     def __exit__(self, *_: object) -> None:
-        self._breakers.end_call(self._environment, self._trial)
+        self._breakers.end_call(self._environment, self._call)

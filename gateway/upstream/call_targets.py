@@ -27,4 +27,5 @@ class TargetBuilder:
             match = endpoint.pattern.fullmatch(call.path)
             path = path_template.format(**(match.groupdict() if match else {}))
         query = self._vocabulary.translate_from_neutral(endpoint.query_shape, dict(call.query))
+        # Spaces as ``%20``: a ``+`` is a plus sign to services that decode the query like a path.
         return path + (f"?{urlencode(query, quote_via=quote)}" if query else "")

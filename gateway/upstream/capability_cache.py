@@ -29,6 +29,7 @@ class CapabilityCache:
 
     async def put(self, environment: str, name: str, value: Any) -> None:
         """Stores a value; if that raises StoreUnavailable, this process uses the value anyway."""
+        # In memory first: the caller acts on the value even if the database is unavailable.
         self._values[environment, name] = value
         # The stored time follows with the next reload.
         self._found_at.pop((environment, name), None)

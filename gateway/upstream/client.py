@@ -212,6 +212,7 @@ class UpstreamClient:
             fence=fence,
             deadline=Deadline(self.timeout_seconds, self._bytes_per_second),
         )
+        # Outside of the deadline: an open breaker refuses the call at once.
         with self._breakers.track(environment) as breaker_call:
             signing_options, answer = await self._send_before_deadline(call, breaker_call)
         await self._record_answer(call, signing_options, answer)
@@ -323,6 +324,8 @@ class UpstreamClient:
             lost = ResponseLost(type(error).__name__)
         finally:
             call.has_left = attempt.has_left
+            # Also after an error: the age of the timestamp says how long the write may still be
+            # executed.
             call.sent_at = attempt.sent_at
             # Only attempts that reached the network count.
             call.attempts += attempt.has_left
@@ -357,6 +360,7 @@ class UpstreamClient:
 
 def _is_signature_refusal(body: bytes | CompressedBuffer) -> bool:
     """Whether a 401 body is an error of the service itself (current interface, section 7)."""
+    # The service's own refusal is short, and parsing a large page would block other requests.
     if len(body) > json_codec.LARGE_BYTES:
         return False
     try:
@@ -379,6 +383,7 @@ def _build_headers(call: _UpstreamCall) -> dict[str, str]:
     }
     if call.body:
         headers |= {"Content-Type": "application/json", "Content-Length": str(len(call.body))}
+    # Without a length some servers wait for a body (RFC 9110, section 8.6).
     elif call.method != "GET":
         headers["Content-Length"] = "0"
     return headers

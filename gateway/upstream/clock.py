@@ -70,6 +70,7 @@ def measure_skew(
         service_time = _parse_date(headers.get("Date", ""))
     except (ValueError, OverflowError):
         return None
+    # ``Date`` is cut to whole seconds, which is half a second on average.
     return SkewSample(service_time + 0.5 - (received_at - seconds / 2), seconds / 2 + 0.5)
 
 
@@ -141,6 +142,7 @@ class ServiceClock:
         The sample of the refusal; or no correction, if the call already used that sample, because
         the correction itself may be wrong. None if there is nothing else to try.
         """
+        # A refused call proves that its timestamp was wrong, so one sample is enough here.
         if sample and not sample.agrees_with(correction):
             return sample.correction
         # The current correction was never proven, so the local clock may be right.

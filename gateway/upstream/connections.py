@@ -29,10 +29,15 @@ def create_session(settings: Settings, *skipped_headers: str) -> aiohttp.ClientS
             keepalive_timeout=IDLE_TIMEOUT_SECONDS,
         ),
         request_class=SignedRequest,
+        # A cookie set for one merchant would be sent with the calls of another.
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.upstream.timeout_seconds * CONNECT_TIMEOUT_SHARE
+            # Each call has its own deadline, which large bodies extend.
+            total=None,
+            sock_connect=settings.upstream.timeout_seconds * CONNECT_TIMEOUT_SHARE,
         ),
+        # Proxies come from the configuration only: a variable of the shell must not redirect
+        # payments.
         trust_env=False,
         auto_decompress=False,
         skip_auto_headers=skipped_headers,

@@ -14,7 +14,7 @@ from gateway.http.tls import create_client_ssl_context
 class EgressConfig:
     """The egress options; ``origins`` are addresses by environment.
 
-    The constructor raises Misconfigured.
+    The constructor raises ConfigurationError.
     """
 
     def __init__(self, settings: Settings, origins: Mapping[str, str] | None = None) -> None:

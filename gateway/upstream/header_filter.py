@@ -80,6 +80,7 @@ def is_writable(headers: CIMultiDictProxy[str]) -> bool:
 def _remove_headers(
     headers: CIMultiDictProxy[str], removed_names: frozenset[str]
 ) -> CIMultiDict[str]:
+    # ``Connection`` may name any header: what it names ends here (RFC 9110, section 7.6.1).
     removed_names |= HOP_BY_HOP | _list_connection_headers(headers)
     return CIMultiDict(
         (name, value)

@@ -111,6 +111,7 @@ class OptionalEndpoints:
         return call.is_read and bool(finding and finding["present"])
 
     def _can_be_missing(self, refusal: Refused) -> bool:
+        # In mode ``use`` the operator has said that the service has the path.
         if self._mode == "use" or refusal.status not in MISSING_STATUSES:
             return False
         # A problem with a field is about an object in the body, so the path exists.
@@ -144,6 +145,7 @@ class OptionalEndpoints:
         else:
             if now < compute_missing_until(previous):
                 return  # a concurrent request has found the same
+            # Longer each time: every try costs two refused calls and two reads.
             finding["seconds"] = _compute_missing_seconds(previous)
             log.warning(
                 "inferred_operation_missing",
@@ -209,8 +211,10 @@ async def _check_object_exists(call: Call, refusal: Refused, send: SendCall) -> 
             if failure.status in (401, 403, 429):
                 raise
         raise Unreachable("cannot tell whether the path or the request was refused") from None
+    # A cache or a proxy may answer with another object; a summary without an id counts as right.
     if batch and extract_batch(body).get("id", batch) != batch:
         raise Unreachable("the service's summary does not show the batch")
+    # The payment may just have been removed: then the refusal is right and the path exists.
     if payments and not await run_in_thread_if(
         json_codec.has_rows(body), _has_all_payments, body, payments
     ):

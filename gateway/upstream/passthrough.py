@@ -203,6 +203,8 @@ class PassthroughClient:
                 breaker_call.record_failure()
         except ResponseLost as lost:
             reason = str(lost)
+            # An answer that cannot be parsed shows that something responds: no failure for the
+            # breaker.
             if lost.is_connection_failure or not attempt.has_left:
                 breaker_call.record_failure()
             else:
@@ -244,8 +246,11 @@ class PassthroughClient:
                 response = await self._session.request(
                     request.method,
                     url,
+                    # A new iterator for each connection: the spool is read from its beginning.
                     data=None if body is None else body.iter_chunks(),
                     headers=headers,
+                    # A redirect would send the client's credentials to a host of the answer's
+                    # choice.
                     allow_redirects=False,
                     middlewares=(attempt,),
                     **self._egress.build_request_options(request.environment),

@@ -164,6 +164,7 @@ class SignedRequest(aiohttp.ClientRequest):
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
         if conn.protocol is None or conn.protocol.should_close or not conn.protocol.is_connected():
+            # Before signing, so that the caller may take another connection even for a write.
             raise UnusableConnection("no connection that can be used", is_connection_failure=True)
         # yarl may have normalized the target, and then the signature would not match.
         if self.url.raw_path_qs != self.attempt.path:
@@ -178,6 +179,7 @@ async def _read_body(
     max_bytes: int,
     on_bytes_received: Callable[[int], None],
 ) -> bytes | CompressedBuffer:
+    # aiohttp's parser has checked that the length is a number.
     declared = size = int(headers.get("Content-Length", 0))
     if size <= max_bytes and content.is_eof():  # the usual case: it arrived with the headers
         body = content.read_nowait()
@@ -239,6 +241,7 @@ def build_response_lost(error: Exception) -> ResponseLost:
     """Converts an error; the message does not contain the URL, whose query may name a person."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return ResponseLost(_describe_connect_error(error), is_connection_failure=True)
+    # No connection failure: the proxy responds, and another connection would not help.
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return ResponseLost(f"the proxy refuses to connect (status {error.status})")
     if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):

@@ -21,6 +21,7 @@ class Spool:
 
     async def append(self, part: bytes) -> None:
         self.size += len(part)
+        # From this size on the data is in a file, and writing it could block the event loop.
         if self.size > MAX_MEMORY_BYTES:
             await asyncio.to_thread(self._file.write, part)
         else:

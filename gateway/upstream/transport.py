@@ -80,6 +80,7 @@ class Origin:
 
     async def _acquire_connection(self) -> Connection:
         try:
+            # The pool may make the call wait: it is signed only afterwards.
             return await self._connector.connect(self._connect_request, [], self._timeout)
         except TimeoutError:
             raise aiohttp.ConnectionTimeoutError from None
@@ -145,6 +146,7 @@ async def _read_answer(
     """Reads the final answer; informational (1xx) ones are skipped."""
     while True:
         message, content = await protocol.read()
+        # 101 is final: the connection would switch to another protocol.
         if not 100 <= message.code <= 199 or message.code == 101:
             return await attempt.read_answer(message.code, message.headers, content, max_bytes)
 

@@ -36,6 +36,7 @@ async def check_eviction_policy(url: str) -> EvictionCheck:
         return EvictionCheck("error", "Redis refuses the password", hint)
     except ResponseError as response_error:
         hint = f"make sure that maxmemory-policy is {REQUIRED_POLICY}: with others the limit may not hold"
+        # Only a warning: some managed services forbid INFO, and the policy may be right.
         return EvictionCheck(
             "warning",
             f"Redis does not report its policy ({describe_redis_error(response_error)})",

@@ -80,6 +80,8 @@ class _RequestWindow:
         ):
             self.total -= self._counts[self._head]
             self._head += 1
+        # Cut off only when half is expired: each removal copies the rest, so this keeps the
+        # average cost constant.
         if self._head > len(self._seconds) // 2:
             del self._seconds[: self._head], self._counts[: self._head]
             self._head = 0
@@ -123,10 +125,12 @@ class InProcessRateLimiter:
         self._windows: OrderedDict[str, _RequestWindow] = OrderedDict()
 
     async def admit(self, key: str, limit: int) -> Admission:
+        # Relative to the start, so that a second fits into the four bytes of an array entry.
         now = math.floor(self._clock()) - self._started_at
         if now != self._last_cleanup:
             self._drop_idle_keys(now)
             self._last_cleanup = now
+        # Stored only if the request is admitted: refused keys must not fill the memory.
         window = self._windows.get(key) or _RequestWindow()
         window.drop_expired(now)
         if window.total >= limit:

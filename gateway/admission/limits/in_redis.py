@@ -141,6 +141,7 @@ class RedisRateLimiter:
         self.local_decision_count += 1
         # At least 1, so that a low limit does not block a key during an outage.
         share = max(1, limit // self._process_count) if limit > 0 else 0
+        # The headers still show the configured limit, which holds again when Redis is back.
         return replace(await self._local_limiter.admit(key, share), limit=limit)
 
     async def _ask_redis(self, question: AdmissionQuestion) -> AdmissionReply | None:
@@ -189,6 +190,7 @@ class RedisRateLimiter:
 
     async def _disconnect(self) -> None:
         """Close the connection; pending questions get no reply, and are decided locally."""
+        # Removed first: no further question is queued while this one waits for the close.
         connection, self._connection = self._connection, None
         while not self._pending.empty():
             self._pending.get_nowait().set_reply(None)
@@ -198,6 +200,7 @@ class RedisRateLimiter:
 
     def _record_outage(self, error: Exception) -> None:
         self._is_password_refused = isinstance(error, AuthenticationError)
+        # Logged once per outage, not at each attempt to reconnect.
         if self._outage_started_at is not None:
             return
         self._outage_started_at = time.monotonic()

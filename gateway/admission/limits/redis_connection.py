@@ -86,6 +86,7 @@ class RedisConnection:
     async def _run_script(
         self, questions: Sequence[AdmissionQuestion]
     ) -> list[AdmissionReply | ResponseError]:
+        # No MULTI: each script is atomic by itself, and the questions do not depend on each other.
         pipe = self._redis.pipeline(transaction=False)
         for redis_key, limit in questions:
             pipe.evalsha(_SCRIPT_DIGEST, 1, redis_key, limit)
@@ -133,6 +134,7 @@ def describe_redis_error(error: BaseException) -> str:
 
 def create_redis_client(url: str) -> Redis:
     """Create a client with one connection and no retries. It uses RESP2, which all servers support."""
+    # A retry could count a request twice: the first try may have been executed.
     client: Redis = Redis.from_url(
         url,
         protocol=2,

@@ -24,6 +24,7 @@ async def fetch_request_counts(url: str, names: Sequence[str]) -> list[int]:
 
     Raises one of ``REDIS_ERRORS``.
     """
+    # Closed after each use: reports are rare, and Redis limits its connections.
     redis = create_redis_client(url)
     try:
         async with asyncio.timeout(COUNT_TIMEOUT_SECONDS):

@@ -89,6 +89,7 @@ class LoadShedder:
     def wake(self, waiter: Waiter, shed_reason: str = "") -> None:
         """Wake a waiter to run, or to fail if there is a reason."""
         wakeup = self._wakeups.get(waiter)
+        # A timeout may have ended the wait in the same round of the event loop.
         if wakeup is not None and not wakeup.done():
             wakeup.set_result(shed_reason)
 
@@ -125,6 +126,8 @@ class AdmissionSlot:
             self._holder, size, self._reserved_bytes
         ):
             raise self._load.record_shed("request bodies exceed load.held_bytes")
+        # Counted only after the budget accepted it, so that ``release`` gives back no more than it
+        # took.
         self._reserved_bytes += size
 
     async def acquire(self, merchant: str) -> None:
@@ -136,6 +139,8 @@ class AdmissionSlot:
         if waiter.state is WaiterState.WAITING:
             await self._load.wait_for_turn(waiter)
         if self._connection:
+            # From here on the connection is not closed for others: the request may change
+            # something.
             self._connection.start_work()
 
     def cancel_wait(self) -> None:

@@ -100,6 +100,8 @@ class ConnectionTracker(Generic[ConnectionT]):
         while True:
             await asyncio.sleep(self._sweep_interval_seconds)
             now = self._clock()
+            # Two times: a pause that ended just before this sweep must still be seen by the next
+            # request.
             self._sweep_times = (*self._sweep_times[-1:], now)
             for connection in self.connections.pop_overdue(now):
                 self.closed_counts["overdue"] += 1

@@ -107,6 +107,7 @@ class ConnectionTable(Generic[ConnectionT]):
     def assign_tenant(self, connection: ConnectionT, tenant: Hashable, now: float) -> None:
         """Move a connection to the group of a tenant, once its request is authenticated."""
         state = self._states.get(connection)
+        # Not later: a connection in another phase has been closed or carries another request.
         if state is not None and state.phase is ConnectionPhase.REQUEST:
             self._leave_group(connection, state)
             state.tenant = tenant
@@ -117,6 +118,8 @@ class ConnectionTable(Generic[ConnectionT]):
 
     def end_work(self, connection: ConnectionT, now: float) -> None:
         """Record that the response is being sent, or that the client read some of it."""
+        # Not for a connection that was closed or became idle meanwhile: it would count as busy
+        # again.
         if self._get_phase(connection) in (ConnectionPhase.WORK, ConnectionPhase.REQUEST):
             self._change_phase(connection, ConnectionPhase.REQUEST, now)
 
@@ -166,6 +169,7 @@ class ConnectionTable(Generic[ConnectionT]):
             self._unauthenticated.values(),
             self._authenticated.values(),
         )
+        # Equal numbers go against unknown clients, which can open connections without a key.
         groups = (
             unauthenticated
             if sum(map(len, unauthenticated)) >= sum(map(len, authenticated))
@@ -198,6 +202,8 @@ class ConnectionTable(Generic[ConnectionT]):
         self._join_group(connection, state, now)
 
     def _join_group(self, connection: ConnectionT, state: _ConnectionState, now: float) -> None:
+        # A running request may pay somebody, so its connection is in no group and is never
+        # replaced.
         if state.phase is not ConnectionPhase.WORK:
             groups, holder = self._find_groups(state)
             groups.setdefault(holder, {})[connection] = now

@@ -94,6 +94,7 @@ class FairLimiter:
         )
 
     def _can_wait(self, merchant: str) -> bool:
+        # A merchant's own maximum holds even while the total queue is empty.
         queue_length = len(self._queues.get(merchant, ()))
         if queue_length >= self._capacity.max_waiting_per_merchant:
             return False
@@ -126,6 +127,7 @@ class FairLimiter:
 
     def _start_waiters(self) -> Iterator[Waiter]:
         while merchants := [merchant for merchant in self._queues if self._can_run(merchant)]:
+            # By running requests first, or a merchant with a long queue would get most places.
             next_merchant = min(
                 merchants,
                 key=lambda merchant: (

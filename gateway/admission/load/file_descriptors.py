@@ -23,6 +23,7 @@ def reserve_descriptors(connections: int, upstream_connections: int) -> int:
         soft = (
             wanted_descriptors if hard == resource.RLIM_INFINITY else min(wanted_descriptors, hard)
         )
+        # Raising the soft limit up to the hard one needs no privilege.
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY or soft >= wanted_descriptors:
         return connections

@@ -39,5 +39,6 @@ class MemoryBudget:
     def release(self, merchant: str, size: int) -> None:
         self.reserved_bytes -= size
         self._bytes_by_merchant[merchant] -= size
+        # Removed at zero, so that the counter does not grow with every merchant ever served.
         if not self._bytes_by_merchant[merchant]:
             del self._bytes_by_merchant[merchant]

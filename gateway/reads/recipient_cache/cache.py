@@ -128,6 +128,7 @@ class RecipientCache:
                 self._last_finished_sync >= requested_sync
             ):  # a synchronization that started after this call has finished
                 return
+            # Read here and not above: queries that came while this one waited are served by it too.
             newest_request = self._last_requested_sync
             await self._sync(reader, deleted_ids)
             self._last_finished_sync = newest_request
@@ -139,6 +140,8 @@ class RecipientCache:
             raise CacheUnavailable("a refresh takes longer than lists.index_seconds")
         for attempt in range(MAX_SYNC_ATTEMPTS):
             self._remove_deleted(deleted_ids)
+            # The count before the increment: a recipient created between the two is then a surplus,
+            # not a gap.
             count_before, increment_start = await reader.count_rows(), self._increment_start
             await self._apply_increment(reader)
             self._check_room(len(self.rows))
@@ -250,6 +253,8 @@ class RecipientCache:
             self._store_entries(entries)
 
         await reader.walk_all(records, store_entries)
+        # A copy, because rows are removed in the loop; entries read since then are newer than the
+        # walk.
         for id_ in [id_ for id_, entry in self.rows.items() if entry.asked_at < started_at]:
             if id_ not in seen_ids:
                 del self.rows[id_]
@@ -280,6 +285,7 @@ class RecipientCache:
             sent_at = self._monotonic()
             walked_entries = await reader.walk(self._store_entries, self._increment_start)
             unseen_ids = (changed_ids & self.rows.keys()) - {entry.id for entry in walked_entries}
+            # Before the reads, for the same reason as in a walk.
             read_at = self._monotonic()
             for id_ in await reader.fetch_each(unseen_ids, self._store_entries):
                 self._remove(id_, read_at)
@@ -350,6 +356,7 @@ class RecipientCache:
         entries_by_date = await run_in_thread(_sort_by_date, [*self.rows.values()])
         stamps = [entry.stamp for entry in entries_by_date]
         spans = [(0, len(stamps), len(stamps) - service_count)] if stamps else []
+        # Searching must not cost more than reading everything.
         max_calls = reader.call_count + max(len(stamps) // PAGE_SIZE, 12)
         while spans:
             if reader.call_count >= max_calls:

@@ -125,6 +125,7 @@ class RecipientCaches:
             return await self.query(question, call_service, tenant, prepare_order)
         except CacheUnavailable as error:
             self._drop_cache(tenant, cache)
+            # Remembered, or each query would start and give up another refresh.
             self._uncacheable.put(tenant, True)
             log.info("recipient_cache_not_used", **tenant._asdict(), reason=str(error))
             raise
@@ -136,6 +137,7 @@ class RecipientCaches:
                 ServiceListReader(question, call_service, self._monotonic, cache.page_size),
                 question.excluded_ids,
             )
+        # A copy: other requests may change the cache while a thread filters and sorts.
         rows = [*cache.rows.values()]
         return await run_in_thread(_select_page, await prepare_order(question, rows), rows)
 
@@ -189,6 +191,7 @@ class RecipientCaches:
         )
         for tenant, other_cache in sorted(other_caches.items(), key=lambda item: item[1].used_at):
             if (
+                # Nothing is evicted in vain, nor a cache that is in use.
                 total + count <= max_recipients
                 or count > max_recipients
                 or not self._is_idle(other_cache)

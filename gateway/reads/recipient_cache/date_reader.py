@@ -86,6 +86,7 @@ class ServiceListReader:
         walked_entries: list[RecipientEntry] = []
         number = FIRST_PAGE
         while True:
+            # Before the call: what changes during it must count as newer than this reading.
             requested_at = self.monotonic()
             page = await self._fetch_page(since, until, number=number)
             entries = (
@@ -130,6 +131,7 @@ class ServiceListReader:
 
         A service that lists archived recipients adds them again with its list.
         """
+        # One iterator for all tasks: each takes the next id when it is free.
         remaining_ids = iter(ids)
         missing_ids: list[str] = []
 
@@ -151,6 +153,7 @@ class ServiceListReader:
                 raise
             return False
         row = body.get("recipient") or {}
+        # Stored under this id, it would show another person's bank account to the client.
         if row.get("id") != id_:
             raise CacheUnavailable("the service returned another recipient than requested")
         if is_deleted_for_clients(row, {}):
@@ -183,6 +186,8 @@ class ServiceListReader:
         except Refused as error:
             if error.status not in (400, 406):
                 raise
+            # Only the page size can be dropped; without the dates the synchronization proves
+            # nothing.
             if requested_size != PAGE_SIZE or not error.has_problem("invalid_field", "pageSize"):
                 raise CacheUnavailable(
                     "the service does not filter and sort by update date"

@@ -80,6 +80,7 @@ class RecipientEntry:
         )
         self.stamp = parse_row_stamp(row)
         self.asked_at = asked_at
+        # From the service's own values: an answer must be the same with and without the cache.
         self.packed = _compress(json_codec.dumps_trusted(recipient_rows.select_answer_fields(row)))
 
     def _set_fields(

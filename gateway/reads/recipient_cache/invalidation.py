@@ -44,6 +44,7 @@ class CacheInvalidation(PeriodicTask):
         scopes_by_id = await load_event_scopes(
             self._store, (DROP_ACTION, RECIPIENT_ERASED), self._store.clock() - MAX_CLOCK_SKEW
         )
+        # At the first poll there are no caches yet, so its entries are only remembered.
         seen_ids, self._seen_ids = self._seen_ids, set(scopes_by_id)
         for id_ in self._seen_ids - (self._seen_ids if seen_ids is None else seen_ids):
             self._caches.drop(scopes_by_id[id_])

@@ -35,6 +35,8 @@ class RemoteChanges:
 
     async def __call__(self) -> Collection[str]:
         now = self._store.clock()
+        # Overlaps with the last query, because rows may become visible late; reported ones are
+        # skipped.
         earliest = (self._last_query_at or now) - MAX_WRITE_DELAY
         query = select(*_COLUMNS).where(
             writes.c.merchant == self._tenant.merchant,

@@ -44,6 +44,8 @@ def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
     """Filter and sort all rows, and return the requested page."""
     matching_rows = [row for row in rows if not question.is_hidden(row) and question.is_match(row)]
     if question.sort_key is not None:
+        # Sorted twice: the second sort is stable, so ties are in the order of ids in both
+        # directions.
         matching_rows.sort(key=lambda row: str(row["id"]))
         matching_rows.sort(key=question.sort_key, reverse=question.is_descending)
     rows, counts = Page(question.page, question.page_size).select_rows(matching_rows)
@@ -141,6 +143,7 @@ async def _fetch_pages_in_parallel(
 
 async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
     """Return all results; if one fails, wait for the others and raise its error."""
+    # Not cancelled at the first error: an aborted call would cost its connection.
     outcomes = await asyncio.gather(*coroutines, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -172,6 +175,7 @@ async def _fetch_uncounted_pages(
     pages = [first]
     seen_ids = {row["id"] for row in first.rows}
     while pages[-1].rows:
+        # Some services repeat the last page for numbers past the end.
         page = await _fetch_page(question, len(pages) + 1, size, call_service)
         if all(row["id"] in seen_ids for row in page.rows):
             break
