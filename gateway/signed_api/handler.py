@@ -188,6 +188,7 @@ class SignedHandler:
             )
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             context.log_fields |= logs.describe_exception(error)
+            # An error after a write was sent must not look like "not executed".
             is_in_doubt = bool(context.calls) and request.method not in READ_METHODS
             unknown = errors.translate_failure(Unknown(type(error).__name__))
             error_response = responses.build_error_response(
@@ -216,6 +217,7 @@ class SignedHandler:
         verifier = SignatureVerifier(secrets, signature_header, request.method, request.raw_path)
         slot = self._acquire_slot(request, context, signers, address)
         async with self._spool_body(request, verifier, slot) as body:
+            # Only now: the signature covers the body, so it is known after the last byte.
             sender = self._sender_authenticator.require_sender(signers, verifier.match_secrets())
             context.tenant = sender.tenant
             request_reader.mark_authenticated(request, sender.tenant or UNKNOWN_TENANT)
@@ -330,15 +332,15 @@ class SignedHandler:
                 # Hints at clock skew or credentials that were replaced at the service only.
                 context.log_fields["reason"] = "the service refuses a signature that is valid here"
             response = StreamedResponse(upstream_response, context.request_id, context.admission)
-            trouble = await stream_response(
+            problem = await stream_response(
                 client,
                 response,
                 upstream_response,
                 reads_to_end=is_write,
                 seconds=self._timeout_seconds,
             )
-            if trouble:
-                context.log_fields["reason"] = trouble
+            if problem:
+                context.log_fields["reason"] = problem
         return response
 
     async def _send_write(
@@ -356,9 +358,9 @@ class SignedHandler:
             passthrough_request.target,
         )
         payment = await _read_added_payment(passthrough_request)
-        written = SignedWrite(*write_fields, stamp, context.request_id, payment)
+        write = SignedWrite(*write_fields, stamp, context.request_id, payment)
         try:
-            return await self._write_guard.send_write(written, send)
+            return await self._write_guard.send_write(write, send)
         except WrongBatchStatus:
             reason = "the recorded state of the batch does not allow this write"
             raise Refusal(refusals.WRONG_STATUS, reason) from None
@@ -397,13 +399,17 @@ class SignedHandler:
             context.service_seconds = asyncio.get_running_loop().time() - start_time
 
 
-LONGEST_PAYMENT = 64 * 1024
-"""Bytes of the body of a payment that is read besides being passed on."""
+MAX_PAYMENT_BYTES = 64 * 1024
+"""Largest body of an added payment that is parsed before it is passed on."""
 
 
-async def _read_added_payment(passage: PassthroughRequest) -> Mapping[str, JSON] | None:
-    body = passage.body
-    if body is None or body.size > LONGEST_PAYMENT or not is_add(passage.method, passage.target):
+async def _read_added_payment(
+    passthrough_request: PassthroughRequest,
+) -> Mapping[str, JSON] | None:
+    body = passthrough_request.body
+    if body is None or body.size > MAX_PAYMENT_BYTES:
+        return None
+    if not is_add(passthrough_request.method, passthrough_request.target):
         return None
     try:
         return extract_added_payment(

@@ -34,6 +34,7 @@ class StreamedResponse(web.StreamResponse):
         headers.setdefault("X-Request-Id", request_id)
         headers.setdefault("Access-Control-Allow-Origin", "*")
         headers["Server"] = SERVER
+        # The body is streamed unchanged, so the service's length holds.
         if length := upstream_response.headers.get("Content-Length"):
             headers["Content-Length"] = length
         super().__init__(status=upstream_response.status, headers=headers)
@@ -108,6 +109,7 @@ async def stream_response(
         problem = await client.send_part(response, b"", seconds)
         async for part in upstream_response.iter_chunks():
             problem = problem or await client.send_part(response, part, seconds)
+            # Breaking off closes the connection to the service, which spares it the rest of a read.
             if problem and not reads_to_end:
                 break
     except ResponseLost as lost:

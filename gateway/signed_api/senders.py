@@ -96,10 +96,12 @@ class SenderAuthenticator:
         Raises Refusal if there is none, or more than one.
         """
         if not signers:
+            # Nothing here can verify it; the service does.
             return AuthenticatedSender(self._unknown_key_environment, None, self._requests_per_hour)
         matching_signers = [
             candidate for candidate, is_match in zip(signers, matches, strict=True) if is_match
         ]
+        # Guessing could move money in the live environment for a request meant as a test.
         if len(matching_signers) > 1:  # the same credentials in both environments: ambiguous
             raise build_invalid_key_refusal("the signature is good in both environments")
         if not matching_signers:

@@ -119,9 +119,11 @@ class SignerStore:
     def _invalidate(self, rows: Sequence[AnyRow] | None) -> None:
         # A new key may be among them.
         self._unknown.clear()
+        # Any key may have changed, for example because the database was restored.
         if rows is None:
             self._known.clear()
             return
+        # By tenant too: after a rotation the cached entry still has the old access key.
         tenants = {Tenant(row.merchant, row.environment) for row in rows}
         access_keys = {row.access_key for row in rows}
         for access_key, signers in list(self._known.items()):

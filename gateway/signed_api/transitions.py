@@ -79,7 +79,7 @@ class SignedWrite:
     stamp: int
     request_id: str
     payment: Mapping[str, JSON] | None = None
-    """That it adds to a batch."""
+    """The payment that the write adds to a batch, if it does."""
 
 
 class SignedWriteGuard:
@@ -134,7 +134,7 @@ class SignedWriteGuard:
 
     async def _send_change(
         self,
-        written: SignedWrite,
+        write: SignedWrite,
         tenant: Tenant,
         batch: str,
         action: str,
@@ -144,13 +144,16 @@ class SignedWriteGuard:
         change_id = os.urandom(8).hex()
         first_batch = await self._register_change(tenant, batch, change_id)
         is_in_doubt = True  # also if this task is cancelled at shutdown
-        added: list[CompareAndSet] = []
+        payment_records: list[CompareAndSet] = []
         try:
             response = await send(None)
             # After a 5xx the service may still have executed it.
             is_in_doubt = response.status >= 500
-            if written.payment is not None and 200 <= response.status < 300:
-                added = [CompareAndSet(SIGNED_ADDS, first_batch, {change_id: written.payment})]
+            if write.payment is not None and 200 <= response.status < 300:
+                # Recorded, so that the check before a start does not take it for a stranger's.
+                payment_records = [
+                    CompareAndSet(SIGNED_ADDS, first_batch, {change_id: write.payment})
+                ]
         except Failure as failure:
             is_in_doubt = isinstance(failure, Unknown)
             raise
@@ -162,7 +165,10 @@ class SignedWriteGuard:
             await self._unregister_change(
                 tenant,
                 CompareAndSet(
-                    batch_locks.SIGNED_CHANGES_KIND, first_batch, remaining_changes, linked=added
+                    batch_locks.SIGNED_CHANGES_KIND,
+                    first_batch,
+                    remaining_changes,
+                    linked=payment_records,
                 ),
             )
         return response
@@ -184,7 +190,8 @@ class SignedWriteGuard:
             signed_changes = await self._object_state.load(
                 tenant, batch_locks.SIGNED_CHANGES_KIND, first_batch
             )
-            # What is added here is claimed by no write: one in doubt could be taken for it.
+            # No write claims the payment that this change may add: reconciliation could take it for that
+            # of an add in doubt.
             if facts.get("phase") in _BUSY_PHASES or facts.get(batch_locks.ADDS):
                 await asyncio.sleep(pause)
                 # Backs off, because many requests may wait for one edit.
@@ -225,26 +232,27 @@ class SignedWriteGuard:
             await self._object_state.compare_and_set_all(tenant, [changes])
 
 
-ADD = "payments"
+_ADD_ACTION = "payments"
 
 
 def is_add(method: str, target: str) -> bool:
     """Whether a write adds a payment to a batch."""
     batch, action = _parse_batch_target(target)
-    return method == "POST" and batch is not None and action == ADD
+    return method == "POST" and batch is not None and action == _ADD_ACTION
 
 
 def extract_added_payment(body: JSON) -> dict[str, JSON] | None:
-    """Whom a payment that is added pays, and how much; None if that is not told."""
+    """Returns the recipient and amounts of an added payment; None if it names no recipient."""
     recipient = body.get("recipient") if isinstance(body, dict) else None
     id_ = recipient.get("id") if isinstance(recipient, dict) else None
     if not isinstance(id_, str):
         return None
-    named = {name: str(body[name]) for name in _AMOUNTS if body.get(name) is not None}
-    return {"recipient": {"id": id_}, **named}
+    # As text: the service's amounts are compared with these by their value.
+    amounts = {name: str(body[name]) for name in _AMOUNT_FIELDS if body.get(name) is not None}
+    return {"recipient": {"id": id_}, **amounts}
 
 
-_AMOUNTS = ("amount", "currency", "sourceAmount", "targetAmount", "targetCurrency")
+_AMOUNT_FIELDS = ("amount", "currency", "sourceAmount", "targetAmount", "targetCurrency")
 
 
 def _parse_batch_target(target: str) -> tuple[str | None, str]:
@@ -289,7 +297,7 @@ class SignedStart(Generic[Response]):
         return self._response
 
     async def _send_call(self, _call: Call, fence: Fence | None) -> JSON:
-        """Sends the call with the client's signature, in place of the player's signed call."""
+        """Sends the call with the client's signature, in place of a call signed by the gateway."""
         response = self._response = await self._send(fence)
         # The recorded answer of a start has no content; the client gets the service's own
         # response.
