@@ -53,6 +53,8 @@ def _fetch_balances() -> SubFlow:
     for entry in parse_balances((yield Call("GET", BALANCE_PATH))):
         is_wallet = entry.get("type") == current.WALLET
         currency = entry.get("currency")
+        # Clients read balances by currency; the wallet account has its own key (legacy interface,
+        # section 2).
         name = current.WALLET if is_wallet else str(currency)
         balances[name] = {
             # If the service marks no account as primary, the first one is.

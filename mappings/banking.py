@@ -168,6 +168,8 @@ def resolve_branch(bank: Mapping[str, JSON], shown_branch: JSON = None) -> JSON:
 
 def _extract_sort_code(bank: Mapping[str, JSON]) -> str | None:
     """Returns the sort code that a British IBAN contains, or None."""
+    # A legacy client may send a British IBAN alone, and ``branchId`` is required (contract,
+    # section 4).
     iban = normalize_iban(bank.get("iban") or "")
     if bank.get("country") != "GB" or not iban.startswith("GB"):
         return None
@@ -212,6 +214,7 @@ def validate_bank_account(bank: Mapping[str, JSON], prefix: str) -> Iterator[Pro
 def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
     country, branch = bank["country"], resolve_branch(bank)
     field = prefix + choose_branch_field(bank)
+    # A mask cannot be checked: it is compared with the shown one elsewhere.
     if rule := BRANCH_RULES.get(country):
         if not branch:
             yield build_empty_problem(field)

@@ -38,6 +38,7 @@ def build_batch_answer(batch: Batch) -> dict[str, JSON]:
 def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
     """Build a listed ``Batch``, whose payments may not have been read."""
     answer = build_batch_answer(batch)
+    # A list shows only totals; no payments here means that none were read.
     if batch.merged_payments or batch.service_fields.get("totalPayments") is None:
         return answer
     amount = money.parse_amount(batch.service_fields.get("amount"))

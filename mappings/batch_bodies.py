@@ -109,6 +109,7 @@ def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentP
     if _is_same_amount(body.get("sourceAmount"), payment.get("sourceAmount")):
         del body["sourceAmount"]
     is_same = _is_same_amount(body.get("targetAmount"), payment.get("targetAmount"))
+    # The same number in another currency is a change.
     if is_same and body.get("targetCurrency") in (None, target_currency):
         del body["targetAmount"]
     if not body.get("targetAmount") and body.get("targetCurrency") == target_currency:
@@ -223,7 +224,7 @@ def resolve_recipients(payments: Sequence[SentPayment], batch_currency: JSON) ->
         recipient, fault = _select_recipient(payment, rows_by_address)
         facts = facts_by_id.get(recipient.get("id", ""), {})
         if fault := fault or _validate_payable(payment, recipient, facts, batch_currency):
-            (states if fault.code == "invalid_status" else value_problems).add(fault)
+            (states if fault.code == "invalid_status" else value_problems).add_problem(fault)
     if problems := value_problems or states:
         raise Invalid(*problems, omitted_count=problems.more)
     return map_rows(lambda payment: _select_recipient(payment, rows_by_address)[0], payments)
@@ -252,6 +253,7 @@ def _find_recipients_by_address(addresses: list[str]) -> SubFlow:
     Reading stops at the second match, which makes an address ambiguous.
     """
     calls = [_build_address_lookup(address) for address in addresses]
+    # One step for all: a batch may name a thousand addresses.
     answers = (yield Parallel(calls)) if calls else []
     rows_by_address: dict[str, list[dict[str, JSON]]] = {}
     extra_pages = 0
@@ -395,6 +397,7 @@ def extract_listed_recipient(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
     if len(recipient) == 1 and (id_ := recipient.get("id")) is not None:
         return {"id": id_}
     fields = _copy_fields({}, RECIPIENT_FIELDS, recipient)
+    # A full recipient has the country in its address, a reduced one beside it.
     if not fields.get("country") and (country := (recipient.get("address") or {}).get("country")):
         fields["country"] = country
     return fields

@@ -73,6 +73,8 @@ class _BatchChanges(NamedTuple):
         body = request.body
         payments = collect_sent_payments(body.get("payments"), problems=request.problems)
         updates = collect_sent_payments(body.get("update_payments"), "update_payments")
+        # An entry with an id under ``payments`` is an update, never an addition (contract, section
+        # 5).
         named_payments = chain_rows(filter_rows(payments, _is_named), updates)
         removed_payments = collect_sent_payments(body.get("remove_payments"), "remove_payments")
         added_payments = filter_rows(payments, _is_new)
@@ -199,6 +201,7 @@ def _build_patch_call(
         return {"id": batch_changes.select_ref(change).upstream_id, **changes}
 
     changed_payments = batch_changes.effective_changes
+    # Without the currency: for another one a new batch is made (``drafts``).
     fields = {name: value for name, value in batch_changes.facts.items() if name == "description"}
     lists = {
         "payments": batch_changes.added_payments,

@@ -43,6 +43,7 @@ def list_all_batches(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
         for id_, facts in facts_by_id.items()
         if facts.get("phase") != "deleted"
     }
+    # An edited batch has another id at the service than clients know.
     ids_by_upstream = {facts.get("upstream"): id_ for id_, facts in facts_by_id.items()}
     superseded_ids = {
         superseded_id
@@ -131,6 +132,7 @@ def filter_batch_rows(
     Raises the failure of a read, unless the batch is deleted: an incomplete list would look
     complete.
     """
+    # Complete batches stay complete, so a batch that was seen complete is not read again.
     completions = (yield LoadFacts("complete")) if filters.status else {}
     decisions = {row["id"]: _decide_by_row(filters, row, completions) for row in rows}
     passing_rows = {row["id"]: row for row in rows if decisions[row["id"]] is not False}

@@ -136,6 +136,7 @@ def _load_stored_batch(requested_id: str) -> SubFlow:
     if not facts:
         # A batch submitted from a draft has another id at the service, which redirects here.
         redirect = yield LoadFacts("alias", requested_id)
+        # A superseded batch: only its id at the service leads here, and clients know another one.
         if redirect.get("abandoned"):
             raise Invalid(NOT_FOUND)
         if redirect.get("id"):

@@ -328,11 +328,13 @@ def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFie
     """Complete the service's payment with requested values, and with computed ones if possible."""
     requested = _convert_to_source_amount(entry or {}, payment, batch)
     merged = {**payment}
+    # The first id that the client got, even if the payment was submitted again since.
     merged["id"] = requested.get("id") or payment.get("id")
     merged["upstream"] = payment.get("id") or requested.get("upstream")
     merged["asked_side"] = _derive_fixed_side(requested)
     if extra := requested.get("told"):
         merged["told"] = extra
+    # Field by field: summaries often show no more of a recipient than the id.
     merged["recipient"] = {**(requested.get("recipient") or {}), **(payment.get("recipient") or {})}
     _fill_amount_side(merged, requested, batch)
     # The memo was not sent (``send_memo``), or the service does not store memos.

@@ -74,6 +74,7 @@ def _compare_status(batch: Batch, now: str) -> SubFlow:
         derive_batch_status(drop_nulls(batch.service_fields)),
         batch.facts.get("started"),
     )
+    # While a change is under way both sides may differ for a moment.
     if status is None or not is_unlocked(batch.facts):
         return []
     if started_at and status in EDITABLE_STATUSES:
@@ -85,6 +86,7 @@ def _compare_status(batch: Batch, now: str) -> SubFlow:
         return []
     when = batch.service_fields.get("sentAt") or now
     says = f"it was started outside the gateway ({when}): its status there is {status}"
+    # A start through the gateway may run at this moment, and is not one from outside.
     expected = {name: batch.facts.get(name) for name in ("phase", "version", "started")}
     yield CompareAndSet("batch", batch.id, {"started": when}, expected=expected)
     return [_build_difference("started_elsewhere", f"{says}; this is now recorded", recorded=True)]

@@ -63,6 +63,7 @@ class Account(TypedDict, total=False):
     bankPostalCode: str | None
     emailAddress: str | None
     phoneNumber: str | None
+    # Only in responses: legacy clients cannot create accounts of this type.
     mailing: JSON
 
 
@@ -255,6 +256,7 @@ class Endpoint:
     pattern: re.Pattern[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Compiled once: every call is matched with it, so that no flow can call anything else.
         pattern_text = re.sub(r"\{(\w+)\}", rf"(?P<\1>{ID_PATTERN})", self.path)
         object.__setattr__(self, "pattern", re.compile(pattern_text))
 

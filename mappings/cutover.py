@@ -79,10 +79,12 @@ def _find_recipient(legacy_recipient: LegacyObject) -> SubFlow:
         if refused.status != 404:
             raise
     else:
+        # Not searched for by its fields: under its own id it is certainly the same one.
         return None if is_deleted_for_clients(recipient, {}) else recipient
     rows = (
         yield Call("GET", "/recipients", query={"email": str(legacy_recipient.get("email"))})
     ).get("recipients")
+    # The address alone is not enough: two recipients may share one.
     compared_fields = ("email", "createdAt", "referenceId")
     candidates = [
         row
@@ -100,6 +102,7 @@ def _extract_holds(legacy_recipient: LegacyObject) -> dict[str, JSON]:
     for name in ("autoswitch", "holdup"):
         value = payout.get(name)
         hold = {**DEFAULT_HOLD, **(value if isinstance(value, dict) else {})}
+        # None deletes a stored hold, so that a repeated import follows the legacy service.
         holds[name] = None if hold == DEFAULT_HOLD else hold
     return holds
 
@@ -243,6 +246,7 @@ def _build_batch_match(
     if (
         status in LEGACY_STATUSES
         and current_status is not None
+        # Only editable or not: the words for the stages of processing differ between the services.
         and (status in EDITABLE_STATUSES) != (current_status in EDITABLE_STATUSES)
     ):
         return _build_mismatch(
@@ -283,6 +287,7 @@ def _pair_payments(
     """
     by_id = {str(payment.get("id")): payment for payment in current_payments}
     unmatched: dict[tuple[JSON, ...], list[str]] = defaultdict(list)
+    # Payments that are found by their id must not be paired with others that look like them.
     known_ids = {current_ids.get(str(payment["id"]), str(payment["id"])) for payment in payments}
     for payment in current_payments:
         if str(payment.get("id")) not in known_ids:

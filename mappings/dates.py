@@ -33,6 +33,7 @@ def parse_span(text: str) -> tuple[datetime, datetime] | None:
     start = parse_instant(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
     if start == EARLIEST_INSTANT:
         return None
+    # Both ends of a span are included, so a day ends with its last microsecond.
     return start, datetime.combine(day, time.max, UTC) if day else start
 
 

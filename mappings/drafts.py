@@ -121,6 +121,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
         batch, "editing", request.now, (build_signed_guard(batch.id, batch.signed_changes),)
     )
     now = format_timestamp(request.now)
+    # A draft takes any currency: it has no batch at the service yet.
     if "currency" in edit.facts and not batch.is_draft:
         yield from _recreate_in_currency(batch, request, call, edit)
         return
@@ -304,6 +305,7 @@ def release_stale_lock(
         return None
     released_facts: dict[str, JSON] = {"phase": "sent" if facts.get("upstream") else "draft"}
     also: tuple[CompareAndSet, ...] = ()
+    # Each phase has one write; what it did decides what the batch is now.
     if phase == "deleting" and executed_at:
         released_facts = {"phase": "deleted"}
     elif phase == "starting" and executed_at:
@@ -363,6 +365,7 @@ def submit_draft(batch: Batch, request: Request) -> SubFlow:
 
 def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
     description = batch.facts.get("description")
+    # From the stored entries and not from what answers show: those may have computed values.
     body = build_batch_body(
         str(batch.currency), description, batch.entries, memo=request.options.send_memo
     )

@@ -106,7 +106,7 @@ class Request:
             if not (
                 refused_fields and refused_fields.intersection(list_enclosing_fields(finding.field))
             ):
-                additional.add(finding)
+                additional.add_problem(finding)
         if self.problems or additional:
             raise Invalid(*self.problems, *additional, omitted_count=additional.more)
 

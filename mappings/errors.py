@@ -143,6 +143,7 @@ def derive_refusal_status(problems: Sequence[Problem]) -> int:
     statuses = [REFUSAL_STATUS.get(problem.code, 500) for problem in problems]
     if not statuses or 500 in statuses:
         return 500
+    # Validation first: that is what the client can correct.
     return 400 if 400 in statuses else statuses[0]
 
 
@@ -196,6 +197,7 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
     if refusal.status >= 500:
         return build_legacy_error(_apply_service_message(refusal, INTERNAL_ERROR))
     if refusal.status == 429:
+        # By status: the limit may be a proxy's, which sends any code or none.
         return ErrorAnswer(
             429, (_apply_service_message(refusal, RATE_LIMIT_EXCEEDED),), refusal.retry_after
         )

@@ -51,6 +51,8 @@ class ExampleService:
             case ListQuery():
                 rows = [self._require_recipient("R-EXAMPLE")] if step.path == "/recipients" else []
                 return ListPage(rows, len(rows), len(rows))
+            # Nothing is stored: an example shows the calls for an object that the gateway does not
+            # know yet.
             case LoadFacts():
                 return {}
             case CompareAndSet():

@@ -22,16 +22,16 @@ MAX_ERRORS = 100
 
 
 class ProblemList:
-    """The first ``MAX_ERRORS`` problems, each once; the rest is counted and not kept.
+    """The first ``MAX_ERRORS`` problems, each once; the rest is only counted.
 
-    A short body can have a million: kept, they take a hundred times its size.
+    A short body can have a million problems, which would take a hundred times its size.
     """
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], Problem] = {}
         self.more = 0
 
-    def add(self, problem: Problem) -> None:
+    def add_problem(self, problem: Problem) -> None:
         key = problem.code, problem.field or problem.message
         if key in self._first:
             return

@@ -177,6 +177,7 @@ def _parse_day(value: Any) -> Any:
 def _parse_flag(value: Any) -> Any:
     if isinstance(value, bool):
         return value
+    # Clients of one library send ``"True"`` and ``"False"`` (contract, section 0).
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     raise build_invalid_error("must be true or false")
@@ -313,6 +314,7 @@ def drop_empty_fields(body: Any) -> Any:
     if isinstance(body, dict):
         fields = body.copy()
         for name, value in body.items():
+            # Only nested values cost a call: most fields are text.
             if isinstance(value, _NESTED_TYPES):
                 fields[name] = drop_empty_fields(value)
             elif value == "" and name not in FIELDS_THAT_MAY_BE_EMPTY:
@@ -398,6 +400,8 @@ class _BodyParser:
             if value and name in value:
                 items = self._parse_rows(name, rows)
                 result = CompressedSequence(items) if isinstance(rows, LazySequence) else [*items]
+                # A list with a part that could not be repaired is removed as a whole, like any
+                # invalid value.
                 value |= {name: result} if len(result) == len(rows) else {name: None}
         return value
 
@@ -412,6 +416,7 @@ class _BodyParser:
         """Normalizes a body, or a slice of a list at ``offset``; None if it cannot be repaired."""
         reported: set[Problem] = set()
         round_number = 0
+        # After the limit the rest is only counted, which keeps a hostile body cheap.
         is_counted_only = self.is_full
         while True:
             try:

@@ -109,6 +109,7 @@ class FieldTable:
     def _iterate_current_fields(self, fields: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
         for name, value in fields.items():
             row = self._by_legacy[name]
+            # Read-only fields are dropped, not refused: clients send whole objects back.
             if not row.is_sent or row.current_name is None:
                 continue
             if row.nested_table and isinstance(value, dict):

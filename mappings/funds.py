@@ -88,5 +88,7 @@ def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool)
 
 def sum_field(rows: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
     """Return the exact sum of a field over the rows that have an amount in it."""
+    # Rows without an amount are left out: the sum informs, and never blocks a start (contract,
+    # section 5).
     amounts = (money.parse_amount(row.get(name)) for row in rows)
     return money.sum_decimals(amount for amount in amounts if amount is not None)

@@ -52,6 +52,7 @@ def read_country(request: Request) -> Flow:
     No call. A sanctioned country is not found, like any other unlisted code.
     """
     yield from ()  # Makes this function a generator, as every flow is.
+    # Clients send it in lower case, too (contract, section 10).
     code = request.ids["code"]
     # ASCII only: "ß" in upper case is SS, South Sudan.
     country = load_countries().get(code.upper()) if code.isascii() else None

@@ -73,6 +73,7 @@ def map_government_id_fields(government_ids: list[ClientGovernmentId]) -> dict[s
         for index, government_id in enumerate(government_ids)
     }
     names = {"governmentIds": government_ids[0].field, **entry_fields}
+    # Some services report a US id under the name ``ssn``.
     us_field = next(
         (government_id.field for government_id in government_ids if government_id.country == "US"),
         None,

@@ -60,6 +60,7 @@ def derive_alias_id(key: bytes, merchant: str, id_: str) -> str:
 
 def derive_id(prefix: str, *parts: str) -> str:
     """Derives an id for an object that the service does not have; equal parts give equal ids."""
+    # The line feed keeps the parts apart: ("a", "bc") and ("ab", "c") differ.
     text = "\n".join(parts).encode()
     return f"{prefix}-{_encode_digest(hashlib.sha256(text).digest())}"
 

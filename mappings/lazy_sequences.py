@@ -86,6 +86,7 @@ class CompressedSequence(LazySequence):
                 self._append_block(block, ends)
                 block, ends = bytearray(), [0]
         self._append_block(block, ends)
+        # One slice is enough: rows are mostly read in order.
         self._cached_slice: tuple[int, list[Any]] = (-1, [])
 
     def _append_block(self, block: bytearray, ends: Sequence[int]) -> None:
@@ -152,6 +153,7 @@ class CompressedMapping(Mapping[str, Any]):
 
     def update(self, pairs: Iterable[tuple[str, Any]]) -> None:
         for pair in pairs:
+            # Kept beside the entry, so that growing and most comparisons decompress nothing.
             name_hash = hash(pair[0])
             slot = self._find_slot(pair[0], name_hash)
             self._count += self._slots[slot] == _FREE_SLOT
@@ -182,6 +184,7 @@ class CompressedMapping(Mapping[str, Any]):
         last = len(slots) - 1
         slot = name_hash & last
         while (number := slots[slot]) != _FREE_SLOT:
+            # Equal hashes do not prove equal names: clients choose the names.
             if hashes[number] == name_hash and self._read_pair(number)[0] == name:
                 break
             slot = (slot + 1) & last
@@ -278,6 +281,7 @@ def map_rows(function: Callable[..., Any], *sources: Sequence[Any]) -> Sequence[
 
 def materialize_rows(rows: Sequence[Any]) -> Sequence[Any]:
     """Computes a lazily mapped sequence now, so that later reads do not compute it again."""
+    # A mapped sequence also keeps its sources in memory, which often are much larger.
     return CompressedSequence(rows) if isinstance(rows, MappedSequence) else rows
 
 

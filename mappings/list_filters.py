@@ -67,6 +67,7 @@ class Filters:
             since=start_span[0] if start_span else EARLIEST_INSTANT,
             until=end_span[1] if end_span else LATEST_INSTANT,
             recipient=query.get("recipient"),
+            # An unknown country stays as it is, and matches nothing.
             country=(find_alpha_2_code(country) or country) if country else None,
             source_currency=source_currency.strip().upper() if source_currency else None,
             target_currency=target_currency.strip().upper() if target_currency else None,
@@ -191,6 +192,7 @@ def _extract_payee_id(payment: Payment) -> JSON:
 
 
 def search_payments(search: str, payments: Sequence[Payment]) -> SubFlow:
+    # Clients search for the ids that they know.
     search_text, legacy_ids = search.casefold(), (yield load_legacy_ids(payments))
     return [
         payment

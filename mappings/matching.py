@@ -80,6 +80,7 @@ def _match_individually(
     payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON
 ) -> Sequence[tuple[Payment, Entry | None]]:
     entries = [*entries]
+    # Ids first: they are proof, everything below is only likely.
     by_id = {id_: entry for entry in entries for id_ in _list_entry_ids(entry)}
     matches = [by_id.get(str(payment.get("id"))) for payment in payments]
     entries_without_id = [
@@ -124,6 +125,7 @@ def _take_entry(
     entries_by_pay: Mapping[tuple[JSON, ...], list[Entry]], payment: Payment, currency: JSON
 ) -> Entry | None:
     for side, amount, target_currency in _list_possible_requests(payment, currency):
+        # Taken out, because a batch may have several equal payments.
         entries = entries_by_pay.get((side, extract_recipient_id(payment), amount), [])
         for position, entry in enumerate(entries):
             if _has_target_currency(entry, side, target_currency):
@@ -143,6 +145,7 @@ def _list_possible_requests(payment: Payment, currency: JSON) -> Iterator[tuple[
         amount_currency = payment.get("currency")
         if None in (amount_currency, currency) or amount_currency == currency:
             yield "source", amount, None
+        # In either form: a service may show an amount as it was sent, not as it is paid.
         yield "target", amount, amount_currency
 
 

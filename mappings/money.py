@@ -10,7 +10,7 @@ from mappings.effects import JSON
 
 CENT = Decimal("0.01")
 MAX_DIGITS = 1000
-"""The longest amount accepted, equal to the limit for clients (``kinds.Amount``)."""
+"""The longest amount accepted, equal to the limit for clients (``field_types.Amount``)."""
 
 EXACT_CONTEXT = Context(prec=2 * MAX_DIGITS)
 """The context for all arithmetic: Python's default context silently rounds to 28 digits."""
@@ -78,5 +78,6 @@ def convert_to_json_number(amount: Decimal) -> Decimal | int:
 
 
 def _pad_to_cents(amount: Decimal) -> Decimal:
+    # Padded only: an amount with more decimals is shown in full rather than rounded.
     cents = EXACT_CONTEXT.quantize(amount, CENT)
     return cents if cents == amount else amount

@@ -62,6 +62,7 @@ def load_newest_payments(
     yield from reader.read_batches(other_ids)
     while batch_ids := reader.take_next_batches(remaining_ids):
         yield from reader.read_batches(batch_ids)
+    # Counted without being read: ``meta`` has the total over all batches.
     unread_count = sum(completions[id_]["payments"] for id_ in remaining_ids)
     return NewestPayments(
         [dated_payment.payment for dated_payment in reader.newest], reader.records + unread_count
@@ -128,6 +129,7 @@ class _NewestPaymentsReader:
         )
         self.records += len(payments)
         candidates = chain(self.newest, _date_payments(batch, payments))
+        # At most ``limit`` payments are in memory, however many a batch has.
         self.newest = nlargest(self.limit, candidates, key=lambda candidate: candidate[:4])
 
     def take_next_batches(self, remaining_ids: deque[str]) -> Sequence[str]:
@@ -149,6 +151,7 @@ class _NewestPaymentsReader:
 
 def build_completion_records(batch: Batch) -> Iterator[CompareAndSet]:
     """Build the record of a batch that is complete; none for any other."""
+    # Without its payments, the record would say that it has none.
     if batch.status == "complete" and batch.has_known_payments:
         newest_created_at = max(
             (dated_payment.created_at for dated_payment in _date_payments(batch, batch.payments)),

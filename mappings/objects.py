@@ -163,6 +163,7 @@ def build_recipient_answer(
 
 
 def build_compliance_answer(compliance: JSON) -> JSON:
+    # Passed on as it is (contract, section 0): the document shows an object, but null occurs.
     if not isinstance(compliance, dict):
         return compliance
     answer = COMPLIANCE.translate_to_legacy(compliance)
@@ -374,6 +375,7 @@ LEGACY_PAYMENT_STATUSES = frozenset({"pending", "processed", "failed", "returned
 
 def derive_legacy_payment_status(payment: Mapping[str, JSON]) -> JSON:
     status = payment.get("status")
+    # Clients may fail on unknown words (contract, section 5).
     return status if status in LEGACY_PAYMENT_STATUSES else "pending"
 
 

@@ -84,6 +84,7 @@ def select_created_object(
         return Absent()
     if write.identical_count > 1 or len(matches) > 1:
         matches = [candidate for candidate in matches if is_full_match(candidate)]
+    # More matches than writes: some were made by others, and nothing tells which.
     if not 0 < len(matches) <= write.identical_count:
         return Inconclusive("others are like it")
     # Identical writes each claim one of the identical objects, so it does not matter which.
@@ -95,6 +96,7 @@ def is_new_object(row: JSONObject, write: InDoubtWrite) -> bool:
     try:
         created_at = datetime.fromisoformat(str(row.get("createdAt")))
     except ValueError:
+        # Nothing contradicts it; the other fields have to decide.
         return True
     return created_at >= write.not_before if created_at.tzinfo else True
 
@@ -119,6 +121,7 @@ def is_compatible(expected: JSON, actual: JSON) -> bool:
 
 def is_same_text(sent_text: str, shown_text: str) -> bool:
     if "*" in shown_text:
+        # Equality of the visible end does not prove equality, but a difference disproves it.
         visible_end = shown_text.rpartition("*")[2]
         return sent_text.replace(" ", "").endswith(visible_end)
     return sent_text.strip().casefold() == shown_text.strip().casefold()

@@ -349,6 +349,7 @@ def build_edited_batch_rule(
             return Inconclusive("the service does not show the batch's payments")
         if not has_payment_ids(summary):
             return Inconclusive(NO_PAYMENT_IDS_REASON)
+        # Of the service's ids: entries of a draft have others.
         old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
         shown_by_id = {str(row.get("id")): row for row in extract_payments(summary)}
         evidence = [id_ not in shown_by_id for id_ in list_removed_ids()]
@@ -399,6 +400,7 @@ def build_deleted_batch_rule(upstream_id: str) -> OutcomeRule:
             if refusal.status != 404:
                 raise
             return Confirmed({"object": "deleted"})
+        # Some services go on showing a deleted batch.
         is_deleted = extract_batch(summary).get("status") in ("deleted", "archived")
         return Confirmed({"object": "deleted"}) if is_deleted else Absent()
 
@@ -425,6 +427,7 @@ def build_start_rule(upstream_id: str) -> OutcomeRule:
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         batch = extract_batch((yield Call("GET", SUMMARY_PATH.format(id=upstream_id))))
         status = derive_batch_status(batch)
+        # Unknown words count as started: taking a started batch for open could start it twice.
         if status and status not in EDITABLE_STATUSES:
             return Confirmed({"batch": batch})
         return Absent() if status else Inconclusive("the service shows no status of the batch")

@@ -31,6 +31,7 @@ class Page:
 
         ``records`` is the total if ``rows`` are only the first of them.
         """
+        # Past the end the slice is empty, and an empty page is the answer (contract, section 3).
         start, records = (self.number - 1) * self.size, len(rows) if records is None else records
         meta = build_meta(self.number, math.ceil(records / self.size), records)
         return rows[start : start + self.size], meta

@@ -24,6 +24,7 @@ def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str,
     body = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount}
     if amount_currency is not None:
         body["currency"] = amount_currency
+    # A setting, because the current document does not list it (contract, section 5).
     if memo and (text := entry.get("memo")):
         body["memo"] = text
     return body
@@ -60,6 +61,7 @@ def map_change_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
 def map_payment_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
     """Map the field names of one payment of a call to those in the client's request."""
     side = payment.amount_side
+    # The client may have named the recipient by address, and an error must name that field.
     field = "id" if payment.recipient.get("id") else "email"
     item = {call_prefix.removesuffix("."): payment.prefix.removesuffix(".")} if call_prefix else {}
     return item | {

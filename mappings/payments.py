@@ -65,6 +65,7 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
     if not batch.is_draft:
         return batch, (yield from _create_upstream_payment(batch, request, payment, entry)), entry
     entry = yield from _add_recipient_details(entry)
+    # Derived, so that a resumed flow gives the payment the same id again.
     entry["id"] = derive_id("P", request.seed, batch.id)
     yield from edit_batch(batch, request, _UNUSED_CALL, Edit(added_entries=[entry]))
     return batch, {"id": entry["id"]}, entry
@@ -155,6 +156,7 @@ def read_payment(request: Request) -> Flow:
     """
     batch = yield from load_batch(request.ids["id"])
     payment = _require_payment(batch, request)
+    # Not for a draft: its upstream payments are those of a superseded batch.
     if not _has_all_details(payment) and payment.get("upstream") and not batch.is_draft:
         payment = _merge_payments(payment, (yield from _fetch_payment(payment["upstream"])))
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
@@ -250,12 +252,14 @@ def read_any_payment(request: Request) -> Flow:
     """
     id_ = request.ids["id"]
     redirect = yield LoadFacts("alias", id_)
+    # The service may still have it, in a superseded batch.
     if redirect.get("gone"):
         raise Invalid(NOT_FOUND)
     batch_id, service_payment = redirect.get("batch"), {}
     if batch_id is None:
         service_payment = extract_payment((yield Call("GET", f"/payments/{id_}")))
         batch_id = (service_payment.get("batch") or {}).get("id")
+    # Without a batch nothing is stored about it, so the service's payment is all there is.
     if batch_id is None:
         return Answer({"payment": (yield from _build_full_payment(service_payment, request))})
     payment = (yield from load_batch(batch_id)).find_payment(redirect.get("id", id_))

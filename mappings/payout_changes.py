@@ -180,6 +180,7 @@ class PayoutChanges:
             else self._build_wallet_fields(account)
         )
         changes = {name: value for name, value in fields.items() if value != account.get(name)}
+        # A patch of another kind of account must not change which one is paid.
         if method == self.target_method and (
             changes or find_primary_account(self.recipient) is not account
         ):
@@ -249,6 +250,7 @@ def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubF
         if fields := changes.build_account_changes(method):
             account = changes.find_account(method) or {}
             response = yield from _update_account(changes, method, fields, options)
+            # The response has the new id, so later calls need it; its fields take precedence.
             new_account = {"primary": bool(account.get("primary")), **account, **fields, **response}
             recipient = replace_accounts(recipient, [new_account], [account])
     return (yield from add_accounts(recipient, changes.creation_plan, options))

@@ -69,6 +69,7 @@ def read_payout_method(request: Request) -> Flow:
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
     answer = build_payout_answer(recipient, facts, request.options)
+    # Only here: inside a recipient a missing payout is no error (contract, section 4).
     if answer is None:
         raise Invalid(NOT_FOUND)
     return Answer(answer)

@@ -160,6 +160,7 @@ def plan_accounts(
     """Plans the accounts for these methods of a valid payout."""
     accounts = []
     for method in methods:
+        # Stated for each account: otherwise the service decides by the order of creation.
         account = {**build_account_body(payout, method, recipient), "primary": method == primary}
         accounts.append((account, map_account_fields(payout, method)))
     return AccountPlan(tuple(accounts), payout.currency)
@@ -212,6 +213,7 @@ def build_account_body(payout: Payout, method: str, recipient: Recipient) -> dic
     account = {"type": current.BANK_TRANSFER, **translate_bank_account(bank)}
     # setdefault: fields inside the account take precedence over those of the payout.
     account.setdefault("currency", payout.currency)
+    # Required by the current interface, optional in the legacy one (contract, section 4).
     account.setdefault("accountHolderName", derive_account_holder(recipient))
     return account
 
@@ -219,11 +221,13 @@ def build_account_body(payout: Payout, method: str, recipient: Recipient) -> dic
 def translate_bank_account(bank: Mapping[str, JSON], shown_branch: JSON = None) -> dict[str, JSON]:
     """Translates the fields of ``accounts.bank`` that the client sent."""
     account = BANK.translate_to_current(bank)
+    # People write IBANs in groups of four; the service expects them without blanks.
     if iban := account.get("iban"):
         account["iban"] = banking.normalize_iban(iban)
     if branch := banking.resolve_branch(bank, shown_branch):
         rule = banking.BRANCH_RULES.get(str(bank.get("country")))
         account["branchId"] = rule.strip_separators(branch) if rule else branch
+    # In other countries answers show the bank's name here, and clients send it back.
     if bank.get("country") == "CA" and bank.get("institution"):
         account["bankId"] = banking.INSTITUTION_RULE.strip_separators(bank["institution"])
     if bank.get("bankRegion"):
@@ -330,6 +334,7 @@ def add_accounts(
     try:
         for account, field_map in plan.accounts:
             path = f"/recipients/{recipient['id']}/accounts"
+            # Also those just added: a new account is recognized by an id that was not there before.
             existing = [*(original.get("accounts") or []), *new_accounts]
             reconcile = recipient_outcomes.build_added_account_rule(
                 recipient["id"], account, collect_account_ids(existing)
@@ -469,6 +474,7 @@ def collect_new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
     holds: dict[str, JSON] = {}
     for name, hold in payout.holds.items():
         previous = build_hold_answer(facts, name)
+        # Clients that send whole objects back did not ask for a hold.
         if {**previous, **hold} != previous:
             holds[name] = {**previous, **hold}
     return holds

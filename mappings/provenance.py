@@ -81,6 +81,7 @@ def _explain_field(name: str) -> str:
         ):
             return reason
     last = path.rpartition(".")[2]
+    # By the last part of the path, because every table knows only its own fields.
     reasons = (
         row.reason
         for table in _TABLES

@@ -58,8 +58,10 @@ def build_create_body(
     result = RECIPIENT.translate_to_current(body)
     # The create call of the current interface takes no language; select_later_fields has it.
     result.pop("language", None)
+    # The service derives the name of an individual (current interface, section 2.3).
     if body["type"] == "business":
         result["name"] = body["name"]
+    # In the create call: some countries refuse an account without the id.
     if government_ids:
         result["governmentIds"] = build_government_id_entries(government_ids)
     return result
@@ -194,7 +196,7 @@ def derive_status_fact(
 ) -> dict[str, JSON]:
     """Returns the change of the stored legacy status after an update.
 
-    ``answered`` is the recipient in the response of the service, which may have changed its status.
+    ``updated`` is the recipient in the response of the service, which may have changed its status.
     """
     if "status" not in fields:
         word, status = facts.get("status"), updated.get("status")

@@ -36,6 +36,7 @@ def build_created_recipient_rule(body: JSONObject) -> OutcomeRule:
         rows = yield from fetch_list("/recipients", "recipients", {"email": str(body.get("email"))})
         if rows is None:
             return Inconclusive("too many recipients have its address")
+        # Not all fields: the service may normalize addresses and phone numbers.
         match_fields = select_recipient_match_fields(body)
         candidates = [
             row
@@ -203,6 +204,7 @@ def build_deleted_account_rule(recipient_id: str, account_id: str) -> OutcomeRul
 def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JSON]]]:
     try:
         recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
+    # The recipient was deleted meanwhile, and its accounts with it.
     except Refused as refusal:
         if refusal.status != 404:
             raise

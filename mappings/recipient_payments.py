@@ -29,6 +29,7 @@ def load_draft_payments(id_: str) -> SubFlow:
     for batch_id, facts in (yield LoadFacts("batch")).items():
         if not is_draft(facts) or facts.get("phase") == "deleted":
             continue
+        # Filtered before the batch is built: it may have a hundred thousand payments of others.
         entries = (yield LoadFacts("payments", batch_id)).get("entries", [])
         own_entries = filter_rows(entries, lambda entry: extract_recipient_id(entry) == id_)
         payments += build_batch(batch_id, facts, own_entries, {}, None).payments
@@ -96,6 +97,7 @@ def _match_entries(payments: Sequence[Payment], entries: Sequence[Entry]) -> Seq
     by_id = {item["id"]: item for item in entries if item.get("id")}
     if all(item["id"] in by_id for item in payments):
         return [by_id[item["id"]] for item in payments]
+    # Equal amounts to one recipient cannot be told apart here.
     if by_id or len(payments) > 1 or len(entries) > 1:
         return None
     (payment,), (entry,) = payments, entries

@@ -63,6 +63,7 @@ class _QueryFilters:
 def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQuery:
     """Builds the step for a list query; unknown parameters are ignored."""
     filters = _QueryFilters()
+    # In a fixed order, so that equal queries make equal calls.
     for name, add_filter in _FILTERS.items():
         if value := query.get(name):
             add_filter(filters, value, query, facts_by_id)
@@ -138,6 +139,7 @@ def _filter_by_country(filters: _QueryFilters, value: str, *_: Any) -> None:
             lambda row: bool(_extract_address(row).get("country") == code), country=code
         )
     else:
+        # A value that no recipient can have: the list is empty, not an error (contract, section 3).
         filters.add_gateway_filter(lambda _row: False)
 
 

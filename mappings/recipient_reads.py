@@ -31,6 +31,7 @@ def load_recipient_with_call(
     recipient_result, call_result = yield Parallel(
         [Call("GET", f"/recipients/{recipient_id}"), call]
     )
+    # The recipient first: if it does not exist, that is the answer, whatever the other read says.
     for result in (recipient_result, call_result):
         if isinstance(result, Exception):
             raise result
@@ -54,6 +55,7 @@ def drop_stale_facts(
         raise Invalid(NOT_FOUND)
     word = facts.get("status")
     if word and not is_status_word_valid(word, recipient.get("status")):
+        # Somebody has changed the status elsewhere, and the service wins (contract, section 3).
         yield CompareAndSet("recipient", recipient_id, {"status": None})
         other_facts = {name: fact for name, fact in facts.items() if name != "status"}
         return {**other_facts, "status_shown_before": word}

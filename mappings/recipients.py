@@ -102,6 +102,7 @@ def create_recipient(request: Request) -> Flow:
             # A 404 is about the new recipient, which the client did not name: hide it.
             raise Refused(500) from None
         raise
+    # After all calls: an undone recipient needs no facts.
     if holds:
         yield CompareAndSet("recipient", new_recipient["id"], holds)
     answer = build_recipient_answer(recipient, holds, request.options)
@@ -179,6 +180,7 @@ def list_recipients(request: Request) -> Flow:
                      the cached list: the total, the recipients changed since, and the archived ones
                      if the total has shrunk; without a cache, every page
     """
+    # Facts of all recipients, because filters by status depend on the stored words.
     facts_by_id = yield LoadFacts("recipient")
     result = yield recipient_queries.build_list_query(request.query, facts_by_id)
     answers = [
@@ -363,6 +365,7 @@ def delete_recipient(request: Request) -> Flow:
     """
     id_ = request.ids["id"]
     yield from recipient_reads.load_recipient(id_)
+    # Recorded afterwards: if the deletion is refused, the recipient still exists for clients.
     yield _build_recipient_deletion(id_)
     yield CompareAndSet("recipient", id_, {"deleted": True})
     return Answer({"object": "deleted"})

@@ -64,6 +64,7 @@ def rewrite_marked_texts(
     node: ShapeNode | None, value: JSON, rewrite: TextRewriter, rename: FieldRenamer | None = None
 ) -> JSON:
     """Returns the value with all marked texts rewritten and fields renamed."""
+    # No marks below: the value is passed on as it is, also if it does not match the shape.
     if node is None:
         return value
     if isinstance(value, str):

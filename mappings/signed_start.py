@@ -52,6 +52,7 @@ def start_signed_batch(request: Request) -> Flow:
             only_while_client_waits=True,
         )
     except (Refused, Unreachable, Conflict) as failure:
+        # A batch without facts gets none: it would look like one made through the gateway.
         facts_before = {"phase": "sent", "since": None} if facts else dict.fromkeys(lock_facts)
         yield CompareAndSet("batch", batch_id, facts_before)
         if isinstance(failure, Conflict):  # the upstream batch was superseded meanwhile
@@ -93,6 +94,7 @@ def _acquire_lock(upstream_id: str, batch_id: str, request: Request) -> SubFlow:
         if not facts:
             lock_facts |= build_external_batch_facts(upstream_id)
         expected_redirect = {"abandoned": None, "id": redirect.get("id")}
+        # In the same transaction: an edit may supersede the batch between the read and this write.
         redirect_guard = CompareAndSet("alias", upstream_id, {}, expected=expected_redirect)
         try:
             yield CompareAndSet(

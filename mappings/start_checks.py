@@ -30,6 +30,7 @@ def _verify_payments(batch: Batch, request: Request) -> SubFlow:
     is_made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
     if request.options.verify_before_start == "off" or not is_made_here:
         return ()
+    # By content and not by id: the service may have given the payments other ids.
     if (yield from batch_bodies.has_requested_payments(batch)):
         return ()
     if request.options.verify_before_start == "refuse":

@@ -96,6 +96,7 @@ def _convert_figure(value: JSON) -> JSON:
 
 def _build_method_figures(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
     """Build the figures by payout method; both methods of the legacy document are always there."""
+    # Clients index the result by method without checking that it is there.
     by_method: dict[str, list[Mapping[str, JSON]]] = {current.BANK_TRANSFER: [], current.WALLET: []}
     for payment in payments:
         by_method.setdefault(funds.determine_payment_method(payment), []).append(payment)

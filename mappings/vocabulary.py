@@ -63,6 +63,7 @@ class VocabularyTranslator:
             key, bracket, index = part.partition("[")
             if isinstance(node, ListNode):
                 node = node.item
+            # A part below a field without marks has the same name on both sides.
             if isinstance(node, ObjectNode):
                 part = self._translate_field(node, key)[1] + bracket + index  # noqa: PLW2901
                 node = node.fields.get(key)
