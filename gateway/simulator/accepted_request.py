@@ -16,8 +16,8 @@ Entry = TypeVar("Entry")
 class AcceptedRequest:
     """An authenticated request.
 
-    `body` includes the query parameters (section 4). `recipients` are those that the request
-    concerns; it is entered in their activity logs.
+    `body` includes the query parameters (section 4). `logged_recipients` are those
+    that the request concerns; it is entered in their activity logs.
     """
 
     tenant: Tenant
@@ -40,6 +40,8 @@ class AcceptedRequest:
         problems = Problems()
         if ids is None or ids == []:
             problems.add_empty_field("ids")
+        # Before any look-up: a list of other values is a mistake in the body, not an unknown
+        # object.
         elif not isinstance(ids, list) or not all(isinstance(value, str) for value in ids):
             problems.add_invalid_field("ids", "Must be an array of strings")
         problems.raise_if_any()

@@ -55,6 +55,7 @@ def parse_account_fields(
     sent_fields = {name: body[name] for name in ("currency", *field_names) if name in body}
     if account_type == MOBILE_WALLET and "phone" in body:  # Section 2.6 uses both names.
         sent_fields["phoneNumber"] = body["phone"]
+    # Checked as a whole: a change of the country makes other fields required.
     merged_fields = {**previous_fields, **sent_fields}
     if account_type != BANK_TRANSFER and is_blank(merged_fields.get("currency")):
         merged_fields["currency"] = previous_fields.get("currency")
@@ -147,6 +148,7 @@ def _check_bank_ids(problems: Problems, bank_fields: JsonObject, country: str) -
 
 def _check_wallet(problems: Problems, fields: JsonObject, _: ServiceOptions) -> None:
     _require_fields(problems, fields, "emailAddress")
+    # A missing address was reported above; one problem per field is enough.
     address = fields.get("emailAddress")
     if not is_blank(address) and (error := values.validate_email(address)):
         problems.add_invalid_field("emailAddress", error)

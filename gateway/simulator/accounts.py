@@ -103,6 +103,7 @@ def remove_account(recipient: Recipient, account: Account) -> None:
 
 
 def set_primary_account(recipient: Recipient, account: Account) -> None:
+    # Rule 2: exactly one account is primary.
     for other_account in recipient.accounts:
         other_account.is_primary = other_account is account
     recipient.fields["primaryCurrency"] = account.fields["currency"]

@@ -29,6 +29,7 @@ def record_request(service: Service, exchange: Exchange) -> None:
     if exchange.request is None or not exchange.request.logged_recipients:
         return
     entry = _build_log_entry(exchange, exchange.request.tenant, headers)
+    # One entry for all of them: a request that names several recipients is in the log of each.
     for recipient in exchange.request.logged_recipients:
         recipient.activities.append(entry)
 
@@ -60,6 +61,7 @@ def _build_log_entry(exchange: Exchange, tenant: Tenant, headers: Mapping[str, s
         "response": exchange.response_body.decode("utf-8", "replace"),
         "code": exchange.status,
         "source": "api",
+        # Section 2.8 does not define it; only the live environment pays anybody.
         "testMode": tenant.environment != "live",
         "createdAt": format_timestamp(tenant.now()),
     }

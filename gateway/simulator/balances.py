@@ -26,6 +26,7 @@ def build_balances(tenant: Tenant) -> JsonObject:
     payment debits it, because the document does not say which balance funds payments to wallets.
     """
     words = tenant.vocabulary
+    # The document marks one balance as primary and does not say which: here the first one.
     entries = {
         currency: _build_balance(amount, currency, words.service, position == 0)
         for position, (currency, amount) in enumerate(tenant.balances.items())

@@ -37,6 +37,7 @@ def _build_object_answer(request: AcceptedRequest, event: str) -> JsonObject:
 
 def create_batch(request: AcceptedRequest) -> JsonObject:
     batch = batches.create_batch(request.tenant, request.body)
+    # Even a bare answer has the id: without it no client could go on.
     return (
         {"batch": {"id": batch.id}}
         if _has_bare_answers(request)
@@ -93,6 +94,7 @@ def list_batches(request: AcceptedRequest) -> JsonObject:
     """List batches, newest first; `search` matches any part of the id."""
     search = request.query.get("search", "").casefold()
     matches = [batch for batch in request.tenant.batches.values() if search in batch.id.casefold()]
+    # Dictionaries keep the order of insertion, which is that of creation.
     newest_first = reversed(matches)
     return request.build_page(
         "batches", list(newest_first), lambda batch: batch_views.build_batch(request.tenant, batch)

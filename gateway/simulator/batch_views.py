@@ -57,6 +57,7 @@ def build_payment(tenant: Tenant, payment: Payment) -> JsonObject:
 
 def build_listed_payment(tenant: Tenant, payment: Payment) -> JsonObject:
     """Build a payment of a batch's list: with a reduced recipient and three more fields."""
+    # As of the last quote: the recipient may have another primary account by now.
     method = payment.terms.account_type
     wallet = tenant.vocabulary.wallet
     return {
@@ -78,6 +79,7 @@ def _build_reduced_recipient(payee: Recipient) -> JsonObject:
         "name": payee.fields["name"],
         "status": payee.status,
         "country": payee.address.get("country"),
+        # Tests override fields by the service's names, also in this reduced form.
         **{name: payee.overrides[name] for name in REDUCED_FIELDS & payee.overrides.keys()},
     }
 

@@ -26,6 +26,7 @@ def create_batch(tenant: Tenant, body: JsonObject) -> Batch:
     currency = parse_currency(problems, body, tenant.vocabulary.batch_currency) or ""
     description = parse_text(problems, body, "description")
     now = tenant.now()
+    # Without an id yet: payments are checked against a batch that may never come to exist.
     batch = Batch("", currency, description, created_at=now, updated_at=now)
     orders = _parse_payment_orders(tenant, problems, body, batch)
     problems.raise_if_any()
@@ -134,6 +135,7 @@ def _parse_payment_references(
 
 def delete_batches(tenant: Tenant, batches: list[Batch]) -> None:
     """Delete all of the batches, or none if one has been started. Raises ApiError."""
+    # All are checked before the first one is deleted.
     for batch in batches:
         batch.check_open()
     for batch in batches:

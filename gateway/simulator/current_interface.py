@@ -24,6 +24,7 @@ class CurrentInterface:
 
     def accept_request(self, exchange: Exchange) -> AcceptedRequest:
         service = self.service
+        # The document does not say whether the path or the signature counts first: here the signature.
         credentials = authenticate_request(
             service.credentials,
             service.vocabulary,
@@ -45,6 +46,7 @@ class CurrentInterface:
         run_operation, request.path_ids = require_operation(
             exchange.method, exchange.path, request.tenant.vocabulary, request.tenant.options
         )
+        # Arguments may also be query parameters (section 4); the body takes precedence.
         if exchange.method != "GET":
             request.body = {**_parse_query_arguments(request.query), **_parse_json_body(exchange)}
         return run_operation(request)

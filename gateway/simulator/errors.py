@@ -94,6 +94,7 @@ class Problems:
         self.collected.append(Problem(code, message, self.prefix + name))
 
     def raise_if_any(self) -> None:
+        # The first group that has a problem decides the status; the others would contradict it.
         for codes in REPORTED_TOGETHER:
             if reported := [problem for problem in self.collected if problem.code in codes]:
                 raise ApiError(*reported)

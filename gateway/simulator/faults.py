@@ -10,7 +10,7 @@ from typing import Literal
 class Fault:
     """A fault for the next authenticated requests with this method and path.
 
-    It applies `remaining_uses` times. `*` in a path matches one segment; `*` alone matches any path
+    It applies `times` times. `*` in a path matches one segment; `*` alone matches any path
     or method. With a `status`, this response replaces the service's, and the operation does not run
     unless `executes` is set. `close` closes the connection before or after the operation runs.
     `delay` is waited before the operation and `answer_delay` after it, in seconds.

@@ -82,13 +82,16 @@ class RequestHandler:
         await asyncio.sleep(fault.delay)
         if fault.runs_operation:
             self._run_operation(exchange, request)
+        # A separate delay, so that a test can cut the connection after the operation was executed.
         await asyncio.sleep(fault.answer_delay)
         if fault.status is not None:
+            # After the operation: the response is wrong although the write was executed.
             exchange.status, exchange.response_body = fault.status, fault.body
             exchange.response_headers = dict(fault.headers)
 
     def _run_operation(self, exchange: Exchange, request: AcceptedRequest) -> None:
         try:
+            # Processing has no task of its own: each request first brings its tenant up to date.
             processing.finish_due_batches(request.tenant)
             exchange.response_body = encode_json(
                 {"ok": True, **self.interface.handle_operation(exchange, request)}
@@ -109,6 +112,7 @@ class RequestHandler:
         headers = CIMultiDict(
             {
                 "Content-Type": "application/json; charset=utf-8",
+                # From the service's own clock, which tests may set apart from the client's.
                 "Date": formatdate(self.service.clock(), usegmt=True),
                 "Server": "simulator",
                 **self.interface.headers,

@@ -14,6 +14,7 @@ def normalize_iban(iban: str) -> str:
 
 def _compute_remainder(iban: str) -> int:
     rearranged = iban[4:] + iban[:4]
+    # ISO 13616: letters count as 10 to 35, and the whole number has the remainder 1.
     return int("".join(str(int(character, 36)) for character in rearranged)) % 97
 
 

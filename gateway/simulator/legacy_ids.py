@@ -13,6 +13,7 @@ def build_legacy_id(merchant: str, service_id: str) -> str:
     if len(suffix) <= MAX_SUFFIX_LENGTH:
         return service_id
     # A hash, so that the id never changes: clients store it in their databases.
+    # With the merchant: two merchants must not see that they share an object's id.
     number = int.from_bytes(hashlib.sha256(f"{merchant} {service_id}".encode()).digest(), "big")
     characters = []
     for _ in range(MAX_SUFFIX_LENGTH):

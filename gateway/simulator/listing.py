@@ -87,6 +87,7 @@ def _parse_filters(
             problems.add_invalid_field(name, error)
         else:
             tests.append(query_filter.build_test(value))
+    # Section 4.1: the currency is required with this filter.
     if query.get("payoutMethod") == BANK_TRANSFER and not query.get("currency"):
         problems.add_empty_field("currency")
     return tests
@@ -152,6 +153,7 @@ def _build_search_test(value: str) -> RecipientTest:
     prefix = value.casefold()
 
     def matches(recipient: Recipient) -> bool:
+        # Section 4.1: by prefix, of the user part and of the domain part.
         email = _fold_case(recipient.fields["email"])
         search_texts = (
             _fold_case(recipient.fields["name"]),

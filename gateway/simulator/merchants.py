@@ -67,6 +67,7 @@ class Merchants:
         return next(matches, None) if api_key else None
 
     def delete_credentials(self, merchant: Merchant) -> None:
+        # Collected first, because the dictionary must not change while it is read.
         access_keys = [
             access_key
             for access_key, credentials in self.credentials.items()

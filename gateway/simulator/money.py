@@ -29,6 +29,7 @@ def format_amount(value: Decimal) -> str:
 
 
 def sum_amounts(amounts: Iterable[Decimal]) -> Decimal:
+    # Not ``sum``: Python's default context rounds to 28 digits.
     return reduce(EXACT_CONTEXT.add, amounts, ZERO)
 
 

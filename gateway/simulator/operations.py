@@ -105,6 +105,7 @@ def require_operation(
         if match := _find_route(table, method, path):
             if is_offered:
                 return match
+            # The status is an option, because services answer 404, 405 or 501 to unknown paths.
             raise OperationNotFound(options.inferred_status)
     raise OperationNotFound
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.simulator import partner_rules as recipient_rules
+from gateway.simulator import partner_rules
 from gateway.simulator.accepted_request import AcceptedRequest
 from gateway.simulator.errors import ApiError, Problem, Problems
 from gateway.simulator.json_codec import JsonObject
@@ -21,16 +21,16 @@ def create_submerchant(request: AcceptedRequest) -> JsonObject:
     """Create a sub-merchant. Its keys work even while incomplete onboarding leaves it pending."""
     parent = _require_parent(request)
     problems = Problems()
-    merchant_body = recipient_rules.parse_object(problems, request.body, "merchant")
-    onboarding_body = recipient_rules.parse_object(problems, request.body, "onboarding")
+    merchant_body = partner_rules.parse_object(problems, request.body, "merchant")
+    onboarding_body = partner_rules.parse_object(problems, request.body, "onboarding")
     problems.raise_if_any()
-    merchant_fields = recipient_rules.parse_fields(
-        problems.nest("merchant."), merchant_body, recipient_rules.MERCHANT_CHECKS, required=True
+    merchant_fields = partner_rules.parse_fields(
+        problems.nest("merchant."), merchant_body, partner_rules.MERCHANT_CHECKS, required=True
     )
-    onboarding = recipient_rules.parse_fields(
+    onboarding = partner_rules.parse_fields(
         problems.nest("onboarding."),
         onboarding_body,
-        recipient_rules.ONBOARDING_CHECKS,
+        partner_rules.ONBOARDING_CHECKS,
         required=False,
     )
     problems.raise_if_any()
@@ -41,7 +41,7 @@ def create_submerchant(request: AcceptedRequest) -> JsonObject:
         merchant_fields["name"],
         merchant_fields["currency"],
         parent.merchant_id,
-        "approved_by_partner" if recipient_rules.is_onboarding_complete(onboarding) else "pending",
+        "approved_by_partner" if partner_rules.is_onboarding_complete(onboarding) else "pending",
         website=merchant_fields["website"],
         is_sandbox=parent.is_sandbox,
         country=merchant_fields["country"],
@@ -54,12 +54,12 @@ def create_sandbox(request: AcceptedRequest) -> JsonObject:
     """Create a sandbox sub-merchant, in the sandbox environment even for a live parent."""
     parent = _require_parent(request)
     problems = Problems()
-    merchant_body = recipient_rules.parse_object(problems, request.body, "merchant")
-    merchant_fields = recipient_rules.parse_fields(
-        problems.nest("merchant."), merchant_body, recipient_rules.MERCHANT_CHECKS, required=False
+    merchant_body = partner_rules.parse_object(problems, request.body, "merchant")
+    merchant_fields = partner_rules.parse_fields(
+        problems.nest("merchant."), merchant_body, partner_rules.MERCHANT_CHECKS, required=False
     )
-    flags = recipient_rules.parse_fields(
-        problems, request.body, {"apikey": recipient_rules.validate_flag}, required=False
+    flags = partner_rules.parse_fields(
+        problems, request.body, {"apikey": partner_rules.validate_flag}, required=False
     )
     problems.raise_if_any()
     merchant = Merchant(
@@ -129,12 +129,13 @@ def update_onboarding(request: AcceptedRequest) -> JsonObject:
     if merchant.parent_id is None:
         raise _build_not_authorized_error()
     problems = Problems()
-    changes = recipient_rules.parse_fields(
-        problems, request.body, recipient_rules.ONBOARDING_CHANGE_CHECKS, required=False
+    changes = partner_rules.parse_fields(
+        problems, request.body, partner_rules.ONBOARDING_CHANGE_CHECKS, required=False
     )
     problems.raise_if_any()
     merchant.onboarding |= changes
-    if merchant.status == "pending" and recipient_rules.is_onboarding_complete(merchant.onboarding):
+    # Nothing else completes the onboarding: the document shows no transitions (section 3).
+    if merchant.status == "pending" and partner_rules.is_onboarding_complete(merchant.onboarding):
         merchant.status = "approved_by_partner"
     return {}
 
@@ -172,8 +173,8 @@ def _build_funding_account(merchant: Merchant, currency: str) -> JsonObject:
 
 def save_bank_account(request: AcceptedRequest) -> JsonObject:
     problems = Problems()
-    bank_fields = recipient_rules.parse_fields(
-        problems, request.body, recipient_rules.BANK_ACCOUNT_CHECKS, required=True
+    bank_fields = partner_rules.parse_fields(
+        problems, request.body, partner_rules.BANK_ACCOUNT_CHECKS, required=True
     )
     problems.raise_if_any()
     request.tenant.merchant_record.bank_account = bank_fields
@@ -207,9 +208,9 @@ def save_widget_colors(request: AcceptedRequest) -> JsonObject:
     problems = Problems()
     if not request.body.get("colors"):
         problems.add_empty_field("colors")
-    color_fields = recipient_rules.parse_object(problems, request.body, "colors")
-    checks = dict.fromkeys(recipient_rules.COLOR_FIELDS, recipient_rules.validate_color)
-    colors = recipient_rules.parse_fields(
+    color_fields = partner_rules.parse_object(problems, request.body, "colors")
+    checks = dict.fromkeys(partner_rules.COLOR_FIELDS, partner_rules.validate_color)
+    colors = partner_rules.parse_fields(
         problems.nest("colors."), color_fields, checks, required=False
     )
     problems.raise_if_any()

@@ -60,6 +60,7 @@ def require_payment(tenant: Tenant, payment_id: str) -> ListedPayment:
     """Return a payment of a batch or a seeded one. Raises ApiError `not_found`."""
     if payment_id in tenant.payments:
         return _build_listed_payment(tenant, tenant.payments[payment_id])
+    # Seeded payments are stored with their recipients, because they belong to no batch.
     for payee in tenant.recipients.values():
         for seeded_payment in _iter_seeded_payments(tenant, payee):
             if seeded_payment.id == payment_id:
@@ -89,6 +90,7 @@ def _iter_seeded_payments(tenant: Tenant, payee: Recipient) -> Iterable[ListedPa
     def create_builder(payment: JsonObject) -> Callable[[], JsonObject]:
         return lambda: {"recipient": views.build_recipient(tenant, payee), **payment}
 
+    # A function per payment below: a lambda in the loop would see only the last one.
     for seeded_payment in payee.payments:
         memo, created = (
             str(seeded_payment.get("memo", "")),

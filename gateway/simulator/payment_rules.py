@@ -61,6 +61,7 @@ def parse_payment_change(
         "memo": payment.memo,
     }
     sent_fields = _translate_amount_fields(body, payment.batch)
+    # A change of the memo alone keeps the rate that the client was quoted.
     unchanged_terms = None if {"amount", "currency"} & sent_fields.keys() else payment.terms
     merged_fields = {**previous_fields, **sent_fields}
     return _build_payment_order(
@@ -76,6 +77,7 @@ def parse_payment_change(
 def _translate_amount_fields(body: JsonObject, batch: Batch) -> JsonObject:
     # Clients of inferred paths send the payloads of the earlier document.
     if body.get("sourceAmount") is not None:
+        # The body last: a field of the current document takes precedence.
         return {"amount": body["sourceAmount"], "currency": batch.currency, **body}
     if body.get("targetAmount") is not None:
         return {"amount": body["targetAmount"], "currency": body.get("targetCurrency"), **body}

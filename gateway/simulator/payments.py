@@ -28,6 +28,7 @@ def insert_payment(tenant: Tenant, batch: Batch, order: PaymentOrder) -> Payment
         created_at=now,
         updated_at=now,
     )
+    # In two indexes: payments are also read by their id alone.
     batch.payments[payment.id] = tenant.payments[payment.id] = payment
     tenant.register_legacy_id(payment.id)
     batch.updated_at = now

@@ -15,6 +15,7 @@ def start_batch(tenant: Tenant, batch: Batch) -> None:
     if not batch.payments:
         raise build_invalid_status_error("Batch has no payments")
     now = tenant.now()
+    # A batch that was never quoted has no rates to expire.
     if batch.quote_expires_at is not None and now >= batch.quote_expires_at:
         raise ApiError(Problem("expired_quote", "Quote has expired"))
     problems = Problems()
@@ -59,9 +60,11 @@ def finish_due_batches(tenant: Tenant) -> None:
     """Finish the batches whose processing time has passed; called before each request."""
     duration = timedelta(seconds=tenant.options.processing_seconds)
     now = tenant.now()
+    # A copy, because finished batches are removed in the loop.
     for batch in list(tenant.processing_batches):
         if batch.sent_at is not None and batch.sent_at + duration <= now:
             tenant.processing_batches.remove(batch)
+            # The time at which it was due, not that of the request that noticed it.
             _finish_batch(tenant, batch, batch.sent_at + duration)
 
 

@@ -12,6 +12,7 @@ def generate_quote(tenant: Tenant, batch: Batch) -> None:
     """Generate a quote that replaces the previous one. Raises ApiError after the start."""
     batch.check_open()
     batch.quote_count += 1
+    # The count first: it is part of the rate.
     for payment in batch.payments.values():
         renew_terms(tenant, payment)
     now = tenant.now()
@@ -34,6 +35,7 @@ def compute_terms(
     recipient's primary account. In another currency it is the target amount. Quotes change the
     rates of bank transfers only.
     """
+    # A recipient without an account can be in a batch; only the start requires one.
     method = payee.primary_account.type if payee.primary_account else None
     quotes = batch.quote_count if method == BANK_TRANSFER else 0
     source, fee = batch.currency, views.payment_fee(tenant, payee)

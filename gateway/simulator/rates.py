@@ -102,8 +102,10 @@ def exchange_rate(source: str, target: str, quotes: int = 0) -> Decimal:
     """
     if source == target:
         return Decimal(1)
+    # Both rates are per US dollar, so their quotient is the cross rate.
     base_rate = EXACT_CONTEXT.divide(Decimal(CURRENCIES[target][1]), Decimal(CURRENCIES[source][1]))
     quoted_rate = EXACT_CONTEXT.multiply(base_rate, 1 + quotes * QUOTE_STEP)
+    # Ten decimals are exact enough that the other amount is right to the cent.
     return quoted_rate.quantize(RATE_PRECISION, context=EXACT_CONTEXT)
 
 

@@ -10,6 +10,7 @@ from gateway.simulator.state import Recipient
 
 def create_recipient(request: AcceptedRequest) -> JsonObject:
     recipient = recipients.create_recipient(request.tenant, request.body)
+    # The recipient did not exist when the request came, so the path cannot name it.
     request.logged_recipients.append(recipient)
     return {"recipient": views.build_recipient(request.tenant, recipient)}
 
@@ -31,6 +32,7 @@ def delete_recipient(request: AcceptedRequest) -> JsonObject:
 
 def delete_recipients(request: AcceptedRequest) -> JsonObject:
     """Delete several recipients, or none if one id is unknown."""
+    # All are looked up before the first one is archived.
     found_recipients = [
         request.tenant.require_recipient(recipient_id) for recipient_id in request.parse_ids()
     ]

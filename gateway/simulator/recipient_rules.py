@@ -69,6 +69,7 @@ def parse_recipient_fields(
     """
     sent_fields = {name: body[name] for name in checks if name in body}
     merged_fields = {**previous_fields, **sent_fields}
+    # Of the merged fields: a change of the type may make others required.
     missing = _list_missing_fields(merged_fields)
     for name in missing:
         problems.add_empty_field(name)
@@ -99,6 +100,7 @@ def _fill_individual_name(fields: JsonObject) -> JsonObject:
 def _parse_address(problems: Problems, body: Mapping[str, Any], merged_fields: JsonObject) -> None:
     address = dict(merged_fields.get("address") or {})
     sent_fields = body.get("address", {})
+    # Null removes the address; a missing field leaves it as it is.
     if sent_fields is None:
         address, sent_fields = {}, {}
     if not isinstance(sent_fields, dict):

@@ -29,8 +29,10 @@ def insert_recipient(tenant: Tenant, fields: JsonObject, drafts: Iterable[Accoun
     now = tenant.now()
     recipient = Recipient(_generate_recipient_id(tenant), fields, created_at=now, updated_at=now)
     tenant.recipients[recipient.id] = recipient
+    # Both interfaces show the same objects, each under its own id.
     tenant.register_legacy_id(recipient.id)
     tenant.effects.creation_counts["recipient"] += 1
+    # In the order of the request: without a primary one, the first becomes it (section 4.2).
     for account in drafts:
         accounts.attach_account(recipient, account)
         tenant.effects.creation_counts["account"] += 1

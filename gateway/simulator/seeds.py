@@ -35,6 +35,7 @@ STATUS_WEIGHTS = {"": 16, "suspended": 2, "archived": 2}
 def seed_recipients(tenant: Tenant, count: int, seed: int) -> list[Recipient]:
     rng = create_random("recipients", seed)
     new_recipients = [_build_recipient(tenant, rng, position) for position in range(count)]
+    # Without `insert_recipient`: seeded objects do not count as created by a test.
     tenant.recipients.update((recipient.id, recipient) for recipient in new_recipients)
     for recipient in new_recipients:
         tenant.register_legacy_id(recipient.id)
@@ -63,6 +64,7 @@ def _build_recipient(tenant: Tenant, rng: random.Random, position: int) -> Recip
     recipient = Recipient(recipient_id, _build_fields(rng, place, position), created_at, updated_at)
     for account_type in _choose_account_types(rng, tenant, place):
         attach_account(recipient, _build_account(rng, recipient, place, account_type))
+    # Then some are suspended or archived, as in a real list.
     refresh_status(recipient)
     recipient.status = _choose_weighted(rng, STATUS_WEIGHTS) or recipient.status
     recipient.compliance_status = _choose_weighted(rng, COMPLIANCE_WEIGHTS)

@@ -29,6 +29,7 @@ class Listener:
         try:
             await web.TCPSite(self._runner, self.host, port).start()
         except OSError:
+            # The runner is set up already and would keep its resources.
             await self.stop()
             raise
 

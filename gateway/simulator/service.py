@@ -65,6 +65,7 @@ class Service:
         merchant: str = DEMO_CREDENTIALS.merchant,
         environment: str = DEMO_CREDENTIALS.environment,
     ) -> Tenant:
+        # Created on first use, so that tests need not announce their merchants.
         tenant_key = (merchant, environment)
         if tenant_key not in self.tenants:
             self.tenants[tenant_key] = Tenant(
@@ -208,6 +209,7 @@ class Service:
     def take_fault(
         self, method: str, path: str, interface: InterfaceName = "current"
     ) -> Fault | None:
+        # In the order in which tests have queued them.
         for fault in self.faults:
             if fault.interface == interface and fault.matches(method, path):
                 # A fault with several uses stays in the queue until they are used up.

@@ -59,6 +59,7 @@ def _parse_authorization(
     vocabulary: Vocabulary,
     authorization: str,
 ) -> tuple[ServiceCredentials | None, str]:
+    # Compared as written: the document shows the scheme in one spelling only.
     scheme, _, credential = authorization.partition(" ")
     access_key, _, signature = credential.partition(":")
     return (

@@ -178,6 +178,7 @@ class Tenant:
 
     @property
     def merchant_record(self) -> Merchant:
+        # Found by name each time: partner operations may create or delete it meanwhile.
         return self.merchants.find_or_create(self.merchant, self.environment)
 
     def register_legacy_id(self, service_id: str) -> None:
@@ -191,6 +192,7 @@ class Tenant:
 
     def require_recipient(self, recipient_id: str) -> Recipient:
         """Raises ApiError `not_found`, also for an archived recipient unless `reads_archived`."""
+        # The document calls archiving a deletion, and does not say whether it can still be read.
         recipient = self.recipients.get(recipient_id)
         if recipient is None or (recipient.is_archived and not self.options.reads_archived):
             raise build_not_found_error("Recipient")

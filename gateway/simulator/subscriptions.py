@@ -48,6 +48,7 @@ def create_subscription(request: AcceptedRequest) -> JsonObject:
 
 def _parse_subscription_fields(request: AcceptedRequest, previous_fields: JsonObject) -> JsonObject:
     problems = Problems()
+    # Checked as a whole: all three fields must be there after a change too.
     fields = {name: request.body.get(name, previous_fields.get(name)) for name in FIELD_CHECKS}
     for name, validate in FIELD_CHECKS.items():
         if is_blank(fields[name]):

@@ -48,6 +48,7 @@ def validate_unmasked(value: Any) -> str | None:
 
 def validate_date(value: Any) -> str | None:
     try:
+        # The pattern first: ``fromisoformat`` accepts other ISO 8601 forms too.
         if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
             date.fromisoformat(value)
             return None

@@ -91,6 +91,7 @@ def _select_route(tenant: Tenant, account: Account | None) -> str | None:
         return None
     if account.type != BANK_TRANSFER:
         return "transfer"
+    # Wire first: tests make countries of any region wire countries.
     country = account.fields["country"]
     if country in tenant.options.wire_countries:
         return "wire"
@@ -124,6 +125,7 @@ def _build_bank_fields(fields: JsonObject) -> JsonObject:
         "swiftBic": fields.get("swiftBic"),
         "bankId": fields.get("bankId"),
         "branchId": fields.get("branchId"),
+        # Any name will do, as long as one account always shows the same.
         "bankName": BANK_NAMES[sum(map(ord, number)) % len(BANK_NAMES)],
         "bankAddress": fields.get("bankAddress"),
         "bankCity": fields.get("bankCity"),

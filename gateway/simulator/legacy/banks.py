@@ -58,6 +58,8 @@ def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject)
     if "country" in fields:
         fields["country"] = lenient.normalize_country(fields["country"])
     for name in MASKED_FIELDS:
+        # A mask that is sent back means "unchanged"; any other mask is refused by the service's
+        # rules.
         if name in fields and fields[name] == mask_value(previous_fields.get(name)):
             del fields[name]
     if sent_fields.get("name") is not None:

@@ -37,6 +37,7 @@ def _parse_currency(problems: Problems, body: JsonObject) -> str:
         (nested_problems, lenient.normalize_currency(entry.get("sourceCurrency")))
         for nested_problems, entry in parse_entries(Problems(), body, "payments")
     ]
+    # Payments that disagree are reported with each payment, when it is parsed.
     given_currencies = [
         (nested_problems, code)
         for nested_problems, code in payment_currencies
@@ -53,6 +54,7 @@ def _parse_currency(problems: Problems, body: JsonObject) -> str:
 def parse_batch_edit(id_mapper: IdMapper, body: JsonObject, batch: Batch) -> BatchEdit:
     """Parse all changes of a batch; clients may send back a whole batch. Raises ApiError."""
     problems = Problems()
+    # A batch that is read has its payments as a page object.
     body = {**body, "payments": _extract_payment_list(body.get("payments"))}
     sent_description = {name: body[name] for name in ("description",) if name in body}
     description = parse_text(

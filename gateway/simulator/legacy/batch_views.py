@@ -15,6 +15,7 @@ def batch_status(id_mapper: IdMapper, batch: Batch) -> str:
     word = str(batch.overrides.get("status", batch_views.batch_status(id_mapper.tenant, batch)))
     if word in STATUSES:
         return word
+    # An unknown word of the service is a stage of processing for legacy clients.
     return "complete" if word in ENDED_STATUSES else "processing"
 
 

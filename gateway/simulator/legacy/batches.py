@@ -68,6 +68,7 @@ def delete_batches(request: LegacyRequest) -> JsonObject:
 def list_batches(request: LegacyRequest) -> JsonObject:
     """List batches, newest first; ties are sorted by id."""
     matches = filters.filter_batches(request, request.tenant.batches.values())
+    # Two stable sorts, so that `reverse` does not reverse the order of ties.
     matches.sort(key=lambda batch: request.id_mapper.build_client_id(batch.id))
     matches.sort(key=lambda batch: batch.created_at, reverse=True)
     return request.build_page(

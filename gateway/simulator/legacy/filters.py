@@ -29,8 +29,10 @@ def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[
     payment_tests = _build_payment_tests(request)
 
     def matches(batch: Batch) -> bool:
+        # Most lists have no filter, and building a view for each entry is slow.
         if not FILTER_NAMES & query.keys():
             return search in id_mapper.build_client_id(batch.id).casefold()
+        # Filters compare what clients see, in their own words.
         batch_view = batch_views.build_batch(id_mapper, batch)
         payment_views_of_batch = (
             payment_views.build_batch_entry(id_mapper, payment)
@@ -117,6 +119,7 @@ def _matches_currency(query: Mapping[str, str], name: str, currency: object) -> 
 
 
 def _matches_dates(query: Mapping[str, str], view: JsonObject) -> bool:
+    # A test may have removed the date; the entry then counts as the oldest.
     created = parse_date(str(view.get("createdAt"))) or datetime.min.replace(tzinfo=UTC)
     start, end = parse_date(query.get("startDate", "")), parse_date(query.get("endDate", ""))
     if end is not None and DATE_PATTERN.fullmatch(query["endDate"]):

@@ -71,6 +71,7 @@ def _build_checked_id(
     problems: Problems, name: str, value: object, country: str, recipient: JsonObject
 ) -> JsonObject:
     government_id = {"country": country, "type": _select_id_type(country), "value": value}
+    # Apart, because problems of the entry are reported under the client's own field.
     nested_problems = Problems()
     check_government_id(nested_problems, government_id, str(recipient.get("type")))
     for problem in nested_problems.collected:

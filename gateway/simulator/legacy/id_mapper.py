@@ -18,6 +18,7 @@ class IdMapper:
 
     def resolve_id(self, client_id: str) -> str:
         """Return the service's id for a client's; an unknown one is returned unchanged."""
+        # Only ids that were shortened are in the table.
         if client_id in self.tenant.service_ids_by_legacy_id:
             return self.tenant.service_ids_by_legacy_id[client_id]
         self.service_spellings.add(client_id)

@@ -53,6 +53,7 @@ class LegacyInterface:
             return self._answer_preflight(exchange)
         route = self._require_route(exchange)
         body = _parse_json_body(exchange.body) if route.takes_body else {}
+        # One per request: a response spells an id as its request did.
         id_mapper = IdMapper(request.tenant)
         legacy_request = LegacyRequest(
             request.tenant, id_mapper, route.ids, request.query, body, request.logged_recipients

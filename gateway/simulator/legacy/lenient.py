@@ -41,6 +41,7 @@ def normalize_body(value: Any) -> Any:
         }
     if isinstance(value, list):
         return [normalize_body(item) for item in value]
+    # A bool is an int in Python, but clients mean true and false.
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

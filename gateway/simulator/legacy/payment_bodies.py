@@ -49,6 +49,7 @@ def parse_payment_change(
     6). An amount that equals the shown one is no change: clients send whole objects back.
     """
     body = _remove_unchanged_amounts(body, payment.terms)
+    # After the unchanged amounts are gone: a whole object sent back has both.
     amount = _parse_amount(problems, body, payment.batch.currency, is_required=False)
     memo = parse_text(problems, {"memo": payment.memo, **body}, "memo")
     if amount is None:
@@ -151,6 +152,7 @@ def _parse_recipient(id_mapper: IdMapper, problems: Problems, body: JsonObject) 
     matches = (
         _find_by_email(id_mapper, value) if field_name == "email" else _find_by_id(id_mapper, value)
     )
+    # Paying one of several recipients with the same address would be a guess.
     if len(matches) != 1:
         message = (
             "Recipient does not exist" if not matches else "Is the address of several recipients"

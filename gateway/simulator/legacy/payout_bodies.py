@@ -51,6 +51,7 @@ class PayoutPlan:
             accounts.replace_account_fields(
                 tenant, recipient, account, fields, make_primary=make_primary
             )
+        # Before the old ones are removed: a recipient must not be without an account in between.
         for account, _ in self.new_accounts:
             accounts.attach_account(recipient, account)
             tenant.effects.creation_counts["account"] += 1
@@ -103,6 +104,7 @@ class PayoutParser:
             for word in self._method_words
             if _has_account_body(word, account_bodies.get(word), method)
         ]
+        # Before the accounts, because each of them depends on whether it is the primary one.
         primary_word = self._parse_primary_method(method, given_words)
         for word in given_words:
             self._parse_account(word, bodies_by_word[word], primary_word)
@@ -187,6 +189,7 @@ class PayoutParser:
     def _make_existing_primary(self, word: str) -> None:
         """Make an existing method the primary one, which only a PATCH can do."""
         current_account = self._find_current_account(word)
+        # A POST adds methods, so it must have the account that it names.
         if current_account is None or self.mode != "patch":
             self.account_problems.add_empty_field(word)
         else:
@@ -215,6 +218,7 @@ class PayoutParser:
             ):
                 _remove_unchanged_currency(current_account, translated_body)
             translated_body.fields.setdefault("currency", self.currency)
+        # Legacy clients send an IBAN alone; this service then wants the number in it as well.
         if self.tenant.options.account_number_with_iban == "required":
             add_account_number(translated_body)
         if is_change and current_account is not None:

@@ -105,6 +105,7 @@ def _build_bank_account(recipient: Recipient, account: Account) -> JsonObject:
     branch = account_view["branchId"]
     branch_fields = list_branch_fields(country)
     return {
+        # Section 2: the institution code in Canada, elsewhere the name of the bank.
         "institution": account_view["bankId"] if country == "CA" else account_view["bankName"],
         "branch": branch,
         "branchNum": branch if "branchNum" in branch_fields else None,

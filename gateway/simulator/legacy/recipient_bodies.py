@@ -38,6 +38,7 @@ UpdateGovernmentIds = Callable[..., list[JsonObject] | None]
 
 
 def parse_new_recipient(problems: Problems, body: JsonObject) -> JsonObject:
+    # Null means that a new recipient does not have the field.
     given_fields = {name: value for name, value in body.items() if value is not None}
     fields = _parse_fields(problems, _translate_fields(problems, given_fields), body, {})
     if ids := _parse_ssn(problems, body, fields, government_ids.add_government_id):
@@ -72,6 +73,7 @@ def _find_country_of_new_id(body: JsonObject, recipient: Recipient) -> str | Non
         lenient.normalize_country(bank.get("country"))
         or (current_account and current_account.fields.get("country"))
     )
+    # A masked id that is sent back changes nothing.
     is_new = bank["governmentId"] != government_ids.find_masked_id(recipient.fields, country)
     return country if is_new else None
 

@@ -102,6 +102,7 @@ def _create_city_test(_: IdMapper, value: str) -> RecipientTest:
 
 
 def _create_country_test(_: IdMapper, value: str) -> RecipientTest:
+    # Clients send two- and three-letter codes in any case.
     code = lenient.normalize_country(value)
     return lambda recipient: bool(recipient.address.get("country") == code)
 
@@ -126,6 +127,7 @@ def parse_date(value: str) -> datetime | None:
         parsed_date = datetime.fromisoformat(value)
     except ValueError:
         return None
+    # Without an offset: the document has all dates in UTC.
     return parsed_date.replace(tzinfo=UTC) if parsed_date.tzinfo is None else parsed_date
 
 

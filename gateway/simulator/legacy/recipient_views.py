@@ -20,6 +20,7 @@ SERVICE_STATUS_BY_LEGACY_STATUS = {"inactive": "active", "disabled": "suspended"
 def translate_status(recipient: Recipient) -> str:
     service_status = str(recipient.overrides.get("status", recipient.status))
     word = recipient.legacy_status
+    # The legacy word counts as long as nobody has changed the status through the current interface.
     if word is not None and SERVICE_STATUS_BY_LEGACY_STATUS[word] == service_status:
         return word
     return LEGACY_STATUSES.get(service_status, "incomplete")
@@ -32,6 +33,7 @@ def translate_compliance_status(recipient: Recipient) -> str:
 
 
 def translate_compliance_word(word: str) -> str:
+    # This document has no word for `review`.
     return word if word in ("verified", "blocked") else "pending"
 
 

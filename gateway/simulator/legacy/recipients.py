@@ -52,6 +52,7 @@ def update_recipient(request: LegacyRequest) -> JsonObject:
     plan = _parse_payout(request, problems, fields, recipient, "patch")
     problems.raise_if_any()
     if status is not None:
+        # The service has fewer words; the legacy one is stored beside it.
         fields["status"] = recipient_bodies.STATUS_CHOICES[status][0]
     if request.body.get("id"):  # A whole object sent back: unchanged fields are not changes.
         current_view = recipient_views.build_recipient(request.id_mapper, recipient)
@@ -132,7 +133,9 @@ def list_activities(request: LegacyRequest) -> JsonObject:
     def build_entry(activity: JsonObject) -> JsonObject:
         fields_with_ids = ("url", "request", "response")
         return activity | {
-            name: activity[name].replace(recipient.id, client_id) for name in fields_with_ids
+            # The log has the service's id, which legacy clients do not know.
+            name: activity[name].replace(recipient.id, client_id)
+            for name in fields_with_ids
         }
 
     return request.build_page("activities", list(reversed(recipient.activities)), build_entry)

@@ -93,10 +93,12 @@ def _build_figures(payments: Iterable[Payment]) -> JsonObject:
 
 
 def _format_number(amount: Decimal) -> int | Decimal:
+    # Normalizing turns 100 into 1E+2, so whole numbers become integers.
     normalized = money.round_to_cents(amount).normalize(money.EXACT_CONTEXT)
     return int(normalized) if normalized == normalized.to_integral_value() else normalized
 
 
 def _read_wallet_balance(tenant: Tenant, currency: str) -> int | Decimal:
+    # A wallet in another currency cannot pay for this batch.
     wallet_currency, amount = tenant.wallet_balance or ("", money.ZERO)
     return _format_number(amount if wallet_currency == currency else money.ZERO)
