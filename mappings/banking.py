@@ -88,7 +88,7 @@ OPTIONAL_ID_RULES = {"US": DigitRule(9, 9, "social security number")}
 
 @lru_cache(maxsize=512)
 def has_iban_format(country: str) -> bool:
-    """Tells if the IBAN registry contains the country."""
+    """Whether the IBAN registry contains the country."""
     try:
         get_iban_spec(country)
     except SchwiftyException:
@@ -273,7 +273,7 @@ def is_iban(text: str) -> bool:
 
 
 def is_iban_like(text: str) -> bool:
-    """Tells if it is an IBAN in any notation: with blanks or hyphens, or prefixed with "IBAN"."""
+    """Whether it is an IBAN in any notation: with blanks or hyphens, or prefixed with "IBAN"."""
     compact = re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text)).upper().removeprefix("IBAN")
     return bool(re.match("[A-Z]{2}[0-9]{2}", compact)) and is_iban(compact)
 

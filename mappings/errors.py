@@ -148,7 +148,7 @@ def derive_refusal_status(problems: Sequence[Problem]) -> int:
 
 
 def is_transient(failure: Failure) -> bool:
-    """Tells if a read failed for a temporary reason that says nothing about the object."""
+    """Whether a read failed for a temporary reason that says nothing about the object."""
     # Any other refusal is an answer: the object does not exist, or must not be read.
     if isinstance(failure, Refused):
         return failure.status == 429 or failure.status >= 500

@@ -92,7 +92,7 @@ class Refused(Failure):
         self.retry_after = retry_after
 
     def has_problem(self, code: str, field: str) -> bool:
-        """Tells if the refusal reports this code for this field, by the current field name."""
+        """Whether the refusal reports this code for this field, by the current field name."""
         # Services name a field with or without the path to it.
         return any(
             problem.code == code and (problem.field or "").rpartition(".")[2] == field

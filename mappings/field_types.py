@@ -233,7 +233,7 @@ def _parse_ssn(value: Any) -> Any:
 
 
 def is_mask(value: Any) -> bool:
-    """Tells if a value is a masked identifier as answers show it (``****47``)."""
+    """Whether a value is a masked identifier as answers show it (``****47``)."""
     return isinstance(value, str) and "*" in value
 
 

@@ -311,6 +311,6 @@ def build_row_mapping(rows: Sequence[Any], pairs: Iterable[tuple[str, Any]]) -> 
 
 
 def has_only_type(rows: Sequence[Any], row_type: type) -> bool:
-    """Tells if all rows are exactly of this type, not of a subclass."""
+    """Whether all rows are exactly of this type, not of a subclass."""
     found_types = rows.row_types if isinstance(rows, CompressedSequence) else set(map(type, rows))
     return found_types <= {row_type}

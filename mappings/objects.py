@@ -136,7 +136,7 @@ UPSTREAM_STATUS = {"disabled": "suspended", "inactive": "active"}
 
 
 def is_status_word_valid(word: str, status: JSON) -> bool:
-    """Tells if the service's status is still the one that was set for this legacy status."""
+    """Whether the service's status is still the one that was set for this legacy status."""
     return status is not None and bool(UPSTREAM_STATUS.get(word, word) == status)
 
 
@@ -145,7 +145,7 @@ def derive_legacy_compliance(status: JSON) -> JSON:
 
 
 def is_deleted_for_clients(recipient: Mapping[str, JSON], facts: Facts) -> bool:
-    """Tells if the recipient is deleted from the point of view of legacy clients."""
+    """Whether the recipient is deleted from the point of view of legacy clients."""
     return bool(facts.get("deleted")) or recipient.get("status") == ARCHIVED
 
 
@@ -336,7 +336,7 @@ def build_currency_answer(code: str | None, options: LegacyOptions) -> dict[str,
 
 
 def is_superseded(payment: Mapping[str, JSON], redirects: Mapping[str, Facts]) -> bool:
-    """Tells if the payment belongs to a superseded batch, which clients must not see."""
+    """Whether the payment belongs to a superseded batch, which clients must not see."""
     batch = payment.get("batch") or {}
     return bool(redirects.get(str(batch.get("id")), {}).get("abandoned"))
 

@@ -69,7 +69,7 @@ class PayoutChanges:
         return select_shown_accounts(self.recipient).get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
 
     def is_new(self, method: str) -> bool:
-        """Tells if the account must be created: there is none, or its country changes.
+        """Whether the account must be created: there is none, or its country changes.
 
         An invalid country counts as a change: without it the account cannot be validated as an
         update.
@@ -86,7 +86,7 @@ class PayoutChanges:
         return is_refused or bool(country and account.get("country") != country)
 
     def _is_shown_account(self, method: str, account: Mapping[str, JSON]) -> bool:
-        """Tells if it is the shown account, by the mask of its number or by its wallet address."""
+        """Whether it is the shown account, by the mask of its number or by its wallet address."""
         if method == legacy.WALLET and self.payout.wallet is not None:
             address = self.payout.wallet.get("address")
             return self.payout.has_shown_mask and address == account.get("emailAddress")

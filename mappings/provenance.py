@@ -67,7 +67,7 @@ def explain_unsent_fields(body: JSON, sent_fields: set[str | None]) -> Iterator[
 
 
 def is_within(field: str, outer: str) -> bool:
-    """Tells if a field path is equal to another, or inside it."""
+    """Whether a field path is equal to another, or inside it."""
     return field == outer or field.startswith((f"{outer}.", f"{outer}["))
 
 

@@ -176,7 +176,7 @@ def build_update_fields(
 
 
 def _is_name_sent(body: Mapping[str, JSON], recipient: Recipient) -> bool:
-    """Tells if ``name`` must be sent.
+    """Whether ``name`` must be sent.
 
     The service derives an individual's name from the first and last name, so ``name`` is sent only
     if it comes alone. A whole object sent back always has all three, even if unchanged ones were

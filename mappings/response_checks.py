@@ -19,7 +19,7 @@ LIST_FIELDS = {
 
 
 def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
-    """Tells if the response to a read contains the expected list or balances.
+    """Whether the response to a read contains the expected list or balances.
 
     Only reads whose malformed response would look empty are checked. A bare ``{"ok": true}`` is
     shown as empty, but ``outcome_rules`` never takes it as proof that a write was not executed.
@@ -37,5 +37,5 @@ def has_expected_shape(endpoint: Endpoint, body: Mapping[str, JSON]) -> bool:
 
 
 def _is_list_of_objects(value: JSON) -> bool:
-    """Tells if the value is a list of objects; some services send null for an empty list."""
+    """Whether the value is a list of objects; some services send null for an empty list."""
     return value is None or (isinstance(value, list | LazySequence) and has_only_type(value, dict))

@@ -160,7 +160,10 @@ class LegacyHandler:
             self._shadow_traffic.offer(
                 inbound, legacy_response, partial(self._run_flow_for_comparison, context, inbound)
             )
-        request_log.offer_exchange(self._recorder, request, context, legacy_response, self._clock())
+        if self._recorder.is_on:
+            request_log.offer_exchange(
+                self._recorder, request, context, legacy_response, self._clock()
+            )
         return response
 
     def _record_request(

@@ -55,7 +55,7 @@ def offer_exchange(
     Only requests whose body was read: refusals of a key, a limit or a brownout are not recorded.
     """
     operation, key = context.operation, context.caller.key if context.caller else None
-    if operation is None or context.body is None or not recorder.is_on:
+    if operation is None or context.body is None:
         return
     if not recorder.is_selected(operation.name, key.name if key else "", now):
         return

@@ -1,24 +1,24 @@
 -- Admits a request of one key, or refuses it. KEYS[1] is the key's tally, ARGV[1] its limit.
--- Answers whether it is admitted (1 or 0), what remains, and the seconds until more does.
+-- Returns whether it is admitted (1 or 0), the requests that remain, and the seconds until more do.
 --
--- The tally is a list of "second:admitted", oldest first: how many requests were admitted up to
--- the end of that second, since the tally began. Its first entry has ceased to count; the others
--- are counted from it. At most 3,602 entries, whatever the limit.
+-- The tally is a list of "second:admitted", oldest first: the number of requests admitted from the
+-- beginning of the tally to the end of that second. The first entry has expired; the others are
+-- counted relative to it. There are at most 3,602 entries, whatever the limit.
 --
--- The same is done in in_process.py, and the two have to agree.
+-- in_process.py implements the same rule: keep the two in agreement.
 
-local KEPT = 3601
+local RETAINED = 3601
 local tally, limit = KEYS[1], tonumber(ARGV[1])
 local now = tonumber(redis.call('TIME')[1])
 
-if limit < 1 then return {0, 0, KEPT} end
+if limit < 1 then return {0, 0, RETAINED} end
 
 local function entry(at)
   local second, admitted = string.match(redis.call('LINDEX', tally, at), '^(%d+):(%d+)$')
   return tonumber(second), tonumber(admitted)
 end
 
--- The first entry from `low` on of which something holds; `high` where there is none before.
+-- Finds the first entry from `low` on for which `holds` is true; `high` if there is none before it.
 local function first(low, high, holds)
   if holds(entry(low)) then return low end
   while low < high do
@@ -30,8 +30,8 @@ end
 
 local length = redis.call('LLEN', tally)
 
--- Redis's clock was set back by more than an hour: what it said until then is void.
-if length > 1 and entry(-1) > now + KEPT then
+-- Redis's clock was set back by more than an hour: the times recorded until then are meaningless.
+if length > 1 and entry(-1) > now + RETAINED then
   redis.call('DEL', tally)
   length = 0
 end
@@ -39,8 +39,8 @@ if length == 0 then
   length = redis.call('RPUSH', tally, '0:0')
 end
 
-if length > 1 and entry(1) + KEPT <= now then
-  local counts = function(second) return second + KEPT > now end
+if length > 1 and entry(1) + RETAINED <= now then
+  local counts = function(second) return second + RETAINED > now end
   local live = first(1, length, counts)
   redis.call('LTRIM', tally, live - 1, -1)
   length = length - live + 1
@@ -50,9 +50,9 @@ local _, before = entry(0)
 local newest, admitted = entry(-1)
 
 if admitted - before >= limit then
-  -- Which entry has to go for one place to be free: the first, unless the limit was lowered.
+  -- The entry that has to expire before a request is admitted: the first, unless the limit was lowered.
   local function frees(_, upto) return upto > admitted - limit end
-  return {0, 0, entry(first(1, length, frees)) + KEPT - now}
+  return {0, 0, entry(first(1, length, frees)) + RETAINED - now}
 end
 
 admitted = admitted + 1
@@ -62,5 +62,5 @@ else
   newest = now
   redis.call('RPUSH', tally, string.format('%d:%d', now, admitted))
 end
-redis.call('EXPIRE', tally, newest - now + KEPT)
-return {1, limit - (admitted - before), entry(1) + KEPT - now}
+redis.call('EXPIRE', tally, newest - now + RETAINED)
+return {1, limit - (admitted - before), entry(1) + RETAINED - now}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gateway.admission.limits.redis_connection import create_redis_client
 
-COUNT_SCRIPT = Path(__file__).with_name("counted.lua").read_text("utf-8")
+COUNT_SCRIPT = Path(__file__).with_name("count.lua").read_text("utf-8")
 
 COUNT_BATCH_SIZE = 100
 """Keys in one script call. This is about a millisecond of Redis's time, for which requests wait."""

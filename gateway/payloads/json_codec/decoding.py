@@ -19,7 +19,7 @@ LONG_LISTS = frozenset({"payments", "update_payments", "remove_payments", "entri
 
 
 class JsonError(Exception):
-    """The bytes are not JSON, or JSON that cannot be kept exactly.
+    """The bytes are not JSON, or JSON that cannot be represented exactly.
 
     The message has the reason, but never the input.
     """
