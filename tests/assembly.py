@@ -38,7 +38,8 @@ from gateway.upstream.client import Reply, open_upstream
 from gateway.upstream.clock import ServiceClock
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
-from gateway.writes.executor import Caller, FlowExecutor
+from gateway.writes.caller import Caller
+from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from gateway.writes.instance_leases import Heartbeats
 from gateway.writes.journal import Journal

@@ -26,7 +26,8 @@ from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.id_rows import save_legacy_ids
 from gateway.storage.tables import pieces
 from gateway.writes import reconciler
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from mappings.lazy_sequences import CompressedSequence
 from tests.bench import large_batch_bodies
 from tests.bench.large_batch_service import LargeBatchConnection

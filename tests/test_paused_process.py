@@ -10,7 +10,7 @@ import pytest
 
 from gateway.admission.load import connection_tracker
 from gateway.simulator import Service
-from gateway.writes import journal
+from gateway.writes import operation_execution
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import KEY
 from tests.sockets import open_connection
@@ -21,7 +21,7 @@ from tests.sockets import open_connection
 async def test_start_is_not_sent_if_its_request_came_before_a_long_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, starts: int, *, is_new: bool
 ) -> None:
-    monkeypatch.setattr(journal, "START_DEADLINE_SECONDS", 2.0)
+    monkeypatch.setattr(operation_execution, "START_DEADLINE_SECONDS", 2.0)
     monkeypatch.setattr(connection_tracker, "PROCESS_PAUSE_SECONDS", 1.5)
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _):

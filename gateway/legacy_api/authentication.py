@@ -15,7 +15,7 @@ from gateway.http.delivery import is_client_disconnected
 from gateway.legacy_api.request_context import RequestContext
 from gateway.migration.routing import ServiceRouter
 from gateway.storage import StoreUnavailable
-from gateway.writes.executor import Caller
+from gateway.writes.caller import Caller
 from mappings import errors
 from mappings.effects import Operation
 from mappings.failures import Invalid

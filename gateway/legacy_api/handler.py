@@ -54,8 +54,10 @@ from gateway.storage.mode_rows import COMPARE
 from gateway.storage.operations import OperationRecord
 from gateway.upstream import header_filter
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
-from gateway.writes.executor import Caller, FlowExecutor
-from gateway.writes.idempotency import IdempotencyGuard, WriteRequest, parse_idempotency_key
+from gateway.writes.caller import Caller
+from gateway.writes.executor import FlowExecutor
+from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
+from gateway.writes.idempotency_keys import parse_idempotency_key
 from mappings import errors
 from mappings.effects import CompareAndSet, Operation, Request
 from mappings.errors import ErrorAnswer

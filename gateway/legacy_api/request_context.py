@@ -11,7 +11,7 @@ from gateway.admission.load import AdmissionSlot
 from gateway.http.client_address import Address
 from gateway.migration.inbound_request import InboundRequest
 from gateway.storage.operations import OperationRecord
-from gateway.writes.executor import Caller
+from gateway.writes.caller import Caller
 from mappings.effects import Operation
 
 

@@ -47,15 +47,14 @@ from gateway.writes.batch_routing import (
     BatchRoutedElsewhereError,
     BatchRouting,
 )
-from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, StartFence
-from gateway.writes.idempotency import (
-    KEY_REUSED,
-    POLL_SECONDS,
-    RETRY_WINDOW,
-    check_client_connected,
-)
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.call_sender import StartFence
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
+from gateway.writes.idempotency import POLL_SECONDS, check_client_connected
+from gateway.writes.idempotency_keys import KEY_REUSED
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler, report_inconclusive
+from gateway.writes.retry_matching import RETRY_WINDOW
 from mappings.effects import Call, CompareAndSet
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unknown, Unreachable

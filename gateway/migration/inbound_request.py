@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.upstream.client import MAX_ANSWER_BYTES
-from gateway.writes.executor import Caller
+from gateway.writes.caller import Caller
 from mappings.effects import JSON, Operation, Request
 
 MAX_VALUE_BYTES = 2 * MAX_ANSWER_BYTES

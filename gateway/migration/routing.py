@@ -20,7 +20,7 @@ from gateway.migration.inbound_request import InboundRequest
 from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage.mode_rows import COMPARE, FORWARD, TRANSLATE
 from gateway.writes.batch_routing import BatchRoutedElsewhereError, BatchRouting
-from gateway.writes.executor import Caller
+from gateway.writes.caller import Caller
 from mappings import errors
 from mappings.effects import CompareAndSet, Operation
 from mappings.failures import Failure, Invalid, Problem, Unreachable

@@ -29,7 +29,8 @@ from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import create_breakers, open_upstream
 from gateway.upstream.passthrough import open_passthrough
 from gateway.writes.batch_routing import BACKEND_KIND, NO_MARK, is_unchanged_import
-from gateway.writes.executor import Caller, FlowExecutor
+from gateway.writes.caller import Caller
+from gateway.writes.executor import FlowExecutor
 from mappings import cutover
 from mappings.batch_locks import build_batch_condition
 from mappings.batch_views import EDITABLE_STATUSES, build_batch_record

@@ -23,7 +23,8 @@ from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.operations import IN_DOUBT, RUNNING, OperationRepository
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.client import open_upstream
-from gateway.writes.executor import Caller, FlowExecutor
+from gateway.writes.caller import Caller
+from gateway.writes.executor import FlowExecutor
 from mappings import consistency_checks
 from mappings.effects import Answer, Flow
 from mappings.failures import Conflict, Failure, Refused

@@ -25,7 +25,8 @@ from gateway.http.responses import LegacyResponse
 from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant
 from gateway.storage.operations import OperationRepository
 from gateway.upstream.send_attempt import Fence
-from gateway.writes.executor import MIN_POLL_SECONDS, Caller
+from gateway.writes.caller import Caller
+from gateway.writes.executor import MIN_POLL_SECONDS
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from mappings import batch_locks, errors
 from mappings.batch_bodies import SIGNED_ADDS

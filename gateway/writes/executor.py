@@ -1,47 +1,34 @@
 """Executes flows: performs the steps that a flow yields. Nothing else calls the service for a flow.
 
-It translates vocabulary both ways, turns each response of the service into a result or one of the
-four errors (Refused, Unreachable, Unknown, NoSuchOperation), and sends it back into the flow at its
-``yield``.
+The result of each step, or its failure, is sent back into the flow at its ``yield``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 
-from gateway.admission.load import LoadShedder, Overloaded
-from gateway.auth.keys import ApiKey
-from gateway.config import settings
-from gateway.http import progress
+from gateway.admission.load import LoadShedder
 from gateway.http.request_paths import extract_recipient_id
 from gateway.payloads import json_codec
-from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.reads.listing import ListReader
 from gateway.reads.recent_reads import RecentReads
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.operations import Write
 from gateway.storage.tenants import Tenant
-from gateway.upstream import instrumentation
-from gateway.upstream.call_targets import TargetBuilder
-from gateway.upstream.client import MAX_ANSWER_BYTES, Reply, UpstreamClient
+from gateway.upstream.client import UpstreamClient
 from gateway.upstream.optional_endpoints import OptionalEndpoints
-from gateway.upstream.send_attempt import Fence
-from gateway.writes.journal import OperationExecution
+from gateway.writes.call_sender import CallSender
+from gateway.writes.caller import Caller
+from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
-from mappings import errors
-from mappings.current import Endpoint, require_endpoint
 from mappings.effects import (
     JSON,
-    MAX_PARALLEL_CALLS,
     Absent,
     Answer,
     AwaitFacts,
@@ -70,12 +57,6 @@ from mappings.failures import (
     Unknown,
     Unreachable,
 )
-from mappings.response_checks import has_expected_shape
-from mappings.vocabulary import build_current_translator
-
-MAX_ANSWER_MEMORY_BYTES = 8 * MAX_ANSWER_BYTES
-"""Estimated bytes in memory. The service sends no answer with a value in every ten bytes; hostile
-input does."""
 
 READ_BACK_SECONDS = 5.0
 """Seconds for the reads right after a write without a response: its client is waiting."""
@@ -88,66 +69,6 @@ MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class StartFence:
-    """The fence of a batch start, which is also refused when it is late or its client has disconnected."""
-
-    caller: Caller
-    execution: OperationExecution
-
-    @property
-    def _can_be_sent(self) -> bool:
-        is_disconnected = self.caller.is_disconnected or self.caller.is_connection_closed()
-        return self.execution.is_start_in_time and not is_disconnected
-
-    @property
-    def is_fenced(self) -> bool:
-        return self.execution.is_fenced and self._can_be_sent
-
-    async def fence(self) -> None:
-        if not self._can_be_sent:
-            raise Unreachable("not sent: its client does not wait any more")
-        await self.execution.fence()
-
-
-def _build_fence(call: Call, caller: Caller) -> Fence | None:
-    if call.is_read or caller.execution is None:
-        return None
-    return (
-        StartFence(caller, caller.execution) if call.only_while_client_waits else caller.execution
-    )
-
-
-@dataclass(slots=True)
-class Caller:
-    """The API key and client of the request being executed, and its cost so far."""
-
-    key: ApiKey
-    request_id: str
-    call_count: int = 0
-    service_seconds: float = 0.0
-    execution: OperationExecution | None = None
-    is_disconnected: bool = False
-    received_at: float | None = None
-    """When the request was received, by the event loop's clock."""
-    is_connection_closed: Callable[[], bool] = bool
-    """Whether the client's end of the connection is closed at this moment."""
-    is_long: bool = False
-    """Whether its bodies are so large that they are processed in a worker thread."""
-    send_write: Callable[[Call, OperationExecution | None], Awaitable[JSON]] | None = None
-    """Sends the writes, if the client has signed them itself."""
-    stamped_at: datetime | None = None
-    """The timestamp of the client's own signature."""
-    _read_slots: asyncio.Semaphore | None = None
-
-    @property
-    def read_slots(self) -> asyncio.Semaphore:
-        """Limits the parallel reads of the request; created lazily, as most requests make none."""
-        if self._read_slots is None:
-            self._read_slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
-        return self._read_slots
 
 
 class FlowExecutor:
@@ -167,12 +88,10 @@ class FlowExecutor:
     ) -> None:
         self._upstream = upstream
         self._object_state = object_state
-        self._translator = build_current_translator(vocabulary)
-        self._targets = TargetBuilder(vocabulary)
         self._optional_endpoints = optional_endpoints
         self._policy = policy
         self._listing = listing or ListReader()
-        self._load = load or LoadShedder(settings.Load())
+        self._call_sender = CallSender(upstream, vocabulary, optional_endpoints, load)
         self._recent_reads = recent_reads
 
     async def execute(
@@ -281,8 +200,8 @@ class FlowExecutor:
     async def _send_or_reconcile(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
-        if execution.entered_write is not None:
-            return await self._reconcile_write(call, execution.entered_write, caller, execution)
+        if execution.current_write is not None:
+            return await self._reconcile_write(call, execution.current_write, caller, execution)
         environment = caller.key.environment
         if not _can_send_write(call, execution):
             failure: Failure = Unreachable("not sent: its client does not wait any more")
@@ -337,14 +256,14 @@ class FlowExecutor:
         """Reads once whether a write without a response was executed; None if that is not proven."""
         if (
             call.reconcile is None
-            or execution.entered_write is None
+            or execution.current_write is None
             or caller.send_write is not None
         ):
             return None  # a signed request needs the service's own response, and there is none
         try:
             async with asyncio.timeout(READ_BACK_SECONDS):
                 in_doubt_write = await self._policy.build_in_doubt_write(
-                    execution, execution.entered_write
+                    execution, execution.current_write
                 )
                 outcome = await self._evaluate_outcome(call.reconcile(in_doubt_write), caller)
         except TimeoutError:
@@ -410,7 +329,7 @@ class FlowExecutor:
                 return await self.call_parallel(calls, caller)
             case ListQuery():
                 return await self._listing.query(
-                    step, lambda call: self.send_call(call, caller), tenant
+                    step, lambda call: self._call_sender.send(call, caller), tenant
                 )
             case LoadFacts("legacy id", None, ids):
                 return await self._object_state.load_legacy_ids(tenant, ids or ())
@@ -453,14 +372,14 @@ class FlowExecutor:
 
     async def _perform_call(self, call: Call, caller: Caller) -> JSON:
         if call.probe_ids is not None:
-            send_call = partial(self.send_call, caller=caller)
+            send_call = partial(self._call_sender.send, caller=caller)
             return await self._optional_endpoints.send_call(call, caller.key.environment, send_call)
         tenant = caller.key.tenant
         if call.cache_seconds and (cached := self._recent_reads.get(tenant, call)) is not None:
             return cached
         cache_generation = self._recent_reads.count_changes(tenant)
         try:
-            body = await self.send_call(call, caller)
+            body = await self._call_sender.send(call, caller)
         finally:
             self._invalidate_cache(call, tenant)
         if call.cache_seconds:
@@ -470,146 +389,6 @@ class FlowExecutor:
     def _invalidate_cache(self, call: Call, tenant: Tenant) -> None:
         if not call.is_read and call.path.startswith("/recipients"):
             self._recent_reads.invalidate(tenant, extract_recipient_id(call.path))
-
-    async def send_call(self, call: Call, caller: Caller) -> JSON:
-        """Sends a call and returns the body of a 2xx response; raises Refused, Unreachable or Unknown."""
-        if caller.send_write is not None and not call.is_read:
-            return await caller.send_write(call, caller.execution)
-        endpoint = require_endpoint(call.method, call.path)
-        reply = await self._send(call, endpoint, caller)
-        is_long = len(reply.body) > json_codec.LARGE_BYTES
-        caller.is_long = caller.is_long or is_long
-        _log_progress(caller, "receiving_response", call, reply.body)
-        body = (
-            await self._decode_long(call, caller, reply.body)
-            if is_long
-            else _decode_object(reply.body)
-        )
-        if reply.status == 204 and call.method == "DELETE":
-            body = {}  # deletes may be answered without a body (legacy document, section 4.3)
-        if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
-            translated = self._translator.translate_to_neutral(endpoint.response_shape, body)
-            if not has_expected_shape(endpoint, translated):
-                raise Unreachable("unreadable")
-            return translated
-        if 200 <= reply.status < 300 and not (body and body.get("errors")):
-            raise Unreachable("unreadable") if call.is_read else Unknown("unreadable")
-        is_confirmed = (
-            call.probe_ids is not None
-            and self._optional_endpoints.is_confirmed_with_reads(reply.status)
-        )
-        if not (call.is_read or is_confirmed or _is_proven_refusal(reply.status, body)):
-            raise Unknown(f"status {reply.status}")
-        raise await run_in_thread_if(
-            caller.is_long, self._build_refused, call, endpoint, reply, body or {}
-        )
-
-    async def _decode_long(
-        self, call: Call, caller: Caller, data: bytes | CompressedBuffer
-    ) -> dict[str, JSON] | None:
-        """Decodes a long response; None if it is not JSON or needs more memory than a request may use.
-
-        A response that cannot be decoded in slices is charged to ``load.held_bytes`` meanwhile.
-        """
-        cost = await run_in_thread(json_codec.estimate_memory_bytes, data)
-        if cost > MAX_ANSWER_MEMORY_BYTES:
-            return None
-        with suppress(json_codec.NotSliceableError):
-            return _parse_object(
-                await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
-            )
-        admission_slot = self._load.create_slot(caller.key.tenant_name)
-        try:
-            if cost > admission_slot.max_bytes:
-                return None
-            admission_slot.reserve_bytes(cost)
-            return await run_in_thread(_decode_object, data)
-        except Overloaded as overloaded:
-            if call.is_read:
-                raise
-            raise Unknown(overloaded.reason) from None
-        finally:
-            admission_slot.release()
-
-    async def _send(self, call: Call, endpoint: Endpoint, caller: Caller) -> Reply:
-        body: bytes | CompressedBuffer | None = None
-        if call.body is not None:
-            current_body = self._translator.translate_from_neutral(endpoint.body_shape, call.body)
-            if not caller.is_long:
-                body = json_codec.dumps(current_body)
-            elif json_codec.has_rows(current_body):
-                body = await run_in_thread(json_codec.dumps_compressed, current_body)
-            else:
-                body = await run_in_thread(json_codec.dumps, current_body)
-            _log_progress(caller, "calling_service", call, body)
-        started_at = asyncio.get_running_loop().time()
-        caller.call_count += 1
-        with instrumentation.instrument_call(
-            caller.key.environment, call.method, endpoint.path
-        ) as span:
-            try:
-                reply = await self._upstream.send(
-                    caller.key.environment,
-                    caller.key.credentials,
-                    call.method,
-                    self._targets.build(call, endpoint),
-                    body,
-                    request_id=caller.request_id,
-                    write=not call.is_read,
-                    fence=_build_fence(call, caller),
-                )
-            finally:
-                caller.service_seconds += asyncio.get_running_loop().time() - started_at
-            span.record_status(reply.status)
-        return reply
-
-    def _build_refused(
-        self, call: Call, endpoint: Endpoint, reply: Reply, body: Mapping[str, JSON]
-    ) -> Refused:
-        problems = [
-            problem for entry in _list_error_entries(body) if (problem := _parse_problem(entry))
-        ]
-        status = reply.status
-        if status < 400:
-            # The service sends no 3xx; something between it and the gateway does.
-            status = _derive_status(body) if status < 300 else 502
-            if status == 404 and call.probe_ids is not None:
-                status = 400  # only a real 404 may mean that the endpoint is missing
-        return Refused(
-            status,
-            problems,
-            field_map=self._build_field_map(call, endpoint, problems),
-            retry_after=_parse_retry_after(reply),
-        )
-
-    def _build_field_map(
-        self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
-    ) -> dict[str, str]:
-        """The field map in the service's own field names, which its error messages use."""
-        names = errors.select_mentioned_fields(call.field_map, problems)
-        return {
-            self._translator.translate_field_path(endpoint.body_shape, name): field_
-            for name, field_ in names.items()
-        }
-
-
-def _log_progress(
-    caller: Caller,
-    step: Literal["calling_service", "receiving_response"],
-    call: Call,
-    body: bytes | CompressedBuffer,
-) -> None:
-    """Logs and records the progress of large bodies; the many short reads of a large request are not."""
-    if caller.is_long and (not call.is_read or len(body) > json_codec.LARGE_BYTES):
-        endpoint_name = f"{call.method} {require_endpoint(call.method, call.path).path}"
-        log.info(
-            "large_payload_progress",
-            request_id=caller.request_id,
-            step=step,
-            call=endpoint_name,
-            body_bytes=len(body),
-        )
-        progress.record_progress(step, len(body) if step == "receiving_response" else 0, len(body))
 
 
 MANY_OBJECTS = 1000
@@ -634,44 +413,9 @@ def _throw_into_flow(flow: Generator[Step, Any, Any], failure: Failure) -> tuple
         return None, stop.value
 
 
-def _decode_object(data: bytes | CompressedBuffer) -> dict[str, JSON] | None:
-    try:
-        return _parse_object(json_codec.loads(data))
-    except json_codec.JsonError:
-        return None
-
-
-def _parse_object(body: JSON) -> dict[str, JSON] | None:
-    return body if isinstance(body, dict) else None
-
-
 def _can_send_write(call: Call, execution: OperationExecution) -> bool:
     """Whether a write may be sent. Without its client an operation is continued, but never started."""
     return execution.is_client_waiting or not (call.only_while_client_waits or not execution.writes)
-
-
-def _is_proven_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
-    """Whether a response to a write proves that it was not executed (contract, section 7).
-
-    A 4xx with the service's own error JSON does, and so does a 2xx with ``ok: false`` and error codes.
-    A 5xx does not: it may come from a proxy that gave up while the service was still working.
-    """
-    if status < 300:
-        return _derive_status(body or {}) < 500
-    return 400 <= status < 500 and any(map(_parse_problem, _list_error_entries(body or {})))
-
-
-def _derive_status(body: Mapping[str, JSON]) -> int:
-    """The status that the error codes of a 2xx with ``ok: false`` stand for; 500 if one has no code."""
-    problems = [_parse_problem(entry) for entry in _list_error_entries(body)]
-    parsed = [problem for problem in problems if problem is not None]
-    return errors.derive_refusal_status(parsed) if len(parsed) == len(problems) else 500
-
-
-def _parse_retry_after(reply: Reply) -> str | None:
-    """The Retry-After of a response; None if it is not valid as a header value."""
-    header = reply.headers.get("Retry-After", "")
-    return header if header and header.isascii() and header.isprintable() else None
 
 
 def _is_transient(failure: Failure) -> bool:
@@ -679,19 +423,3 @@ def _is_transient(failure: Failure) -> bool:
     if isinstance(failure, Refused):
         return failure.status >= 500 or failure.status == 429
     return isinstance(failure, Unreachable)
-
-
-def _list_error_entries(body: Mapping[str, JSON]) -> list[JSON]:
-    errors = body.get("errors")
-    return errors if isinstance(errors, list) else []
-
-
-def _parse_problem(entry: JSON) -> Problem | None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("code"), str):
-        return None
-    message, field = entry.get("message"), entry.get("field")
-    return Problem(
-        entry["code"],
-        message if isinstance(message, str) else "",
-        field if isinstance(field, str) else None,
-    )

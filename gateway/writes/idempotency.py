@@ -18,22 +18,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakKeyDictionary
 
 import structlog
 
 from gateway.http.responses import LegacyResponse
-from gateway.payloads import stored_json
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.operations import (
     ANSWERED,
     DONE,
-    FORWARDED_PREFIX,
-    IN_DOUBT,
     RUNNING,
     UNDONE,
     DuplicateOperationError,
@@ -42,44 +38,20 @@ from gateway.storage.operations import (
 )
 from gateway.writes import stored_responses
 from gateway.writes.batch_routing import BatchRoutedElsewhereError
-from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, Caller, FlowExecutor
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.caller import Caller
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
+from gateway.writes.idempotency_keys import KEY_REUSED
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
+from gateway.writes.recipient_locks import RecipientLocks
 from gateway.writes.reconciler import WriteReconciler
+from gateway.writes.retry_matching import RetryMatcher
 from mappings.effects import Answer, CompareAndSet, Operation, Request
-from mappings.errors import OTHER_IN_DOUBT
-from mappings.failures import Conflict, Failure, Halted, Invalid, Problem, Unknown
+from mappings.failures import Failure, Halted, Invalid, Problem, Unknown
 from mappings.frozen import frozen_dataclass
 
-RETRY_WINDOW = timedelta(hours=24)
 POLL_SECONDS = 0.2
 """Seconds between two looks at an operation that a request waits for."""
-DELIVERY_REPORT_SECONDS = 1.0
-"""Seconds within which the process that sends a response records for others that it was delivered."""
-_MAX_KEY_LENGTH = 255
-
-KEY_REUSED = Problem(
-    "invalid_field", "This Idempotency-Key was used with another request.", "Idempotency-Key"
-)
-INVALID_KEY = Problem(
-    "invalid_field",
-    f"An Idempotency-Key is 1 to {_MAX_KEY_LENGTH} visible characters, and given once.",
-    "Idempotency-Key",
-)
-
-RECIPIENT_BUSY = Problem(
-    "internal_server_error",
-    "Another change of this recipient's payout methods is under way; nothing was done. "
-    "Try again later.",
-)
-
-SERIALIZED_OPERATIONS = frozenset(
-    {"create_payout_method", "update_payout_method", "update_recipient"}
-)
-"""Operations that may read and then write one recipient's accounts."""
-
-_RECIPIENT_LOCK_KIND = "payout turn"
-"""The kind of object state that holds the lock on a recipient: the id of the operation."""
-
 RenderAnswer = Callable[[Answer], Awaitable[LegacyResponse]]
 RenderFailure = Callable[[Failure], Awaitable[LegacyResponse]]
 RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
@@ -101,20 +73,6 @@ class WriteRequest:
     """Marks and checks of the service that owns its batches; see ``OperationExecution``."""
 
 
-def parse_idempotency_key(header_values: Sequence[str]) -> str | None:
-    """Parses the ``Idempotency-Key`` of a request; raises Invalid if it is not a valid key."""
-    if not header_values:
-        return None
-    key = header_values[0].strip()
-    if (
-        len(header_values) > 1
-        or not 0 < len(key) <= _MAX_KEY_LENGTH
-        or not (key.isascii() and key.isprintable())
-    ):
-        raise Invalid(INVALID_KEY)
-    return key
-
-
 @dataclass(slots=True)
 class _WaitState:
     """How long a request waits for other operations, and the first attempt it belongs to."""
@@ -129,6 +87,10 @@ class _WaitState:
     """The execution of the first attempt, if it runs in this process."""
     has_checked_resets: bool = False
     """Whether every reset that other processes knew of when it was received has been saved."""
+
+    @property
+    def first_attempt_id(self) -> str | None:
+        return None if self.first_attempt is None else self.first_attempt.id
 
 
 class IdempotencyGuard:
@@ -147,6 +109,10 @@ class IdempotencyGuard:
         """A request waits ``wait_seconds`` for an identical one; see ``[writes]`` in the settings."""
         self._joins_running = joins_running
         self._replay_seconds = replay_seconds
+        self._retries = RetryMatcher(
+            journal, reconciler, joins_running=joins_running, replay_seconds=replay_seconds
+        )
+        self._recipient_locks = RecipientLocks(journal, reconciler)
         self._journal = journal
         self._executor = executor
         self._reconciler = reconciler
@@ -178,7 +144,7 @@ class IdempotencyGuard:
                 if not isinstance(execution, OperationExecution):
                     return execution
                 try:
-                    await self._acquire_recipient_lock(execution, wait_state)
+                    await self._recipient_locks.acquire(execution, wait_state.deadline)
                     response = await self._execute(
                         execution, write_request, render_answer, render_failure
                     )
@@ -242,10 +208,22 @@ class IdempotencyGuard:
             await execution.close(ANSWERED if is_final else UNDONE, stored)
             return response
         response = self._responses[execution] = await render_answer(answer)
+        await self._finish(execution, response, key_digest, has_key=has_key)
+        return response
+
+    async def _finish(
+        self,
+        execution: OperationExecution,
+        response: LegacyResponse,
+        key_digest: str | None,
+        *,
+        has_key: bool,
+    ) -> None:
+        """Records the response of a successful operation, which is delivered next."""
         # Registered before others can see that it is done: its response is as good as delivered.
         self._journal.deliveries[execution.operation_record.id] = execution
         try:
-            is_read = write_request.operation.method == "GET"
+            is_read = execution.operation.method == "GET"
             # A long response is rebuilt from the steps instead, unless an Idempotency-Key may ask for it.
             is_stored = not is_read and (has_key or not response.is_long)
             stored = (
@@ -257,7 +235,6 @@ class IdempotencyGuard:
         except BaseException:
             self.stop_delivery(execution.operation_record)
             raise
-        return response
 
     async def _leave_in_doubt(self, execution: OperationExecution, unknown: Unknown) -> None:
         try:
@@ -292,77 +269,6 @@ class IdempotencyGuard:
         """Notes that the client disconnected before it had the response."""
         await self._journal.record_disconnect(execution)
 
-    # Lock of a recipient's payout methods
-
-    async def _acquire_recipient_lock(
-        self, execution: OperationExecution, wait_state: _WaitState
-    ) -> None:
-        """Waits until no process executes another write on the recipient's payout methods."""
-        recipient = execution.request.ids.get("id")
-        if (
-            execution.is_resumed
-            or execution.operation.name not in SERIALIZED_OPERATIONS
-            or recipient is None
-        ):
-            return
-        try:
-            while earlier := self._find_earlier_execution(execution):
-                await self._wait_for_recipient(wait_state, earlier.ended)
-            while self._reconciler.has_other_instances and not await self._try_recipient_lock(
-                execution, recipient
-            ):
-                await self._wait_for_recipient(wait_state)
-        except Failure:
-            await execution.close(UNDONE)
-            raise
-
-    def _find_earlier_execution(self, execution: OperationExecution) -> OperationExecution | None:
-        """An earlier execution in this process that writes to the same recipient."""
-        for other in self._journal.executions.values():
-            if other is execution:
-                return None
-            is_serialized = (
-                other.operation.name in SERIALIZED_OPERATIONS
-                and other.operation_record.tenant == execution.operation_record.tenant
-            )
-            if is_serialized and set(other.operation_record.object_ids) & set(
-                execution.operation_record.object_ids
-            ):
-                return other
-        return None
-
-    async def _wait_for_recipient(
-        self, wait_state: _WaitState, ended: asyncio.Event | None = None
-    ) -> None:
-        if self._journal.monotonic() > wait_state.deadline:
-            raise Halted(RECIPIENT_BUSY, retry_after=MIN_RETRY_AFTER_SECONDS)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_SECONDS):
-                await (ended.wait() if ended else asyncio.sleep(POLL_SECONDS / 4))
-
-    async def _try_recipient_lock(self, execution: OperationExecution, recipient: str) -> bool:
-        """Tries to take the lock, which is free as soon as the operation that holds it is closed."""
-        record, object_state = execution.operation_record, self._journal.object_state
-        holder = (await object_state.load(record.tenant, _RECIPIENT_LOCK_KIND, recipient)).get(
-            "holder"
-        )
-        if holder is not None:
-            row = await self._journal.operations.find_operation(str(holder))
-            if row is not None and row.state in (RUNNING, IN_DOUBT):
-                if not self._reconciler.is_executing(row) and not await self._reconciler.reconcile(
-                    row
-                ):
-                    raise self._build_in_doubt_error(row)
-                return False
-        acquire = CompareAndSet(
-            _RECIPIENT_LOCK_KIND, recipient, {"holder": record.id}, expected={"holder": holder}
-        )
-        try:
-            await object_state.compare_and_set_all(record.tenant, [acquire])
-        except Conflict:
-            return False
-        return True
-
     # Retry or new operation
 
     async def _find_or_start_execution(
@@ -382,7 +288,13 @@ class IdempotencyGuard:
         while True:
             rows = await self._load_related_records(record)
             first_attempt = next(
-                (row for row in rows if self._is_retry(row, record, write_request, wait_state)),
+                (
+                    row
+                    for row in rows
+                    if self._retries.is_retry(
+                        row, record, write_request.operation, wait_state.first_attempt_id
+                    )
+                ),
                 None,
             )
             if first_attempt is None:
@@ -395,15 +307,17 @@ class IdempotencyGuard:
                 continue
             if not record.has_same_request(first_attempt):
                 raise Invalid(KEY_REUSED)
-            if self._is_being_delivered(first_attempt, record, wait_state):
+            if self._retries.is_being_delivered(
+                first_attempt, record, wait_state.received_at[0], wait_state.first_attempt_id
+            ):
                 await self._wait_for_first_attempt(
                     first_attempt, _WaitState(wait_state.deadline, wait_state.received_at)
                 )
                 continue
-            if response := await _load_stored_response(
+            if response := await stored_responses.load_response(
                 first_attempt, write_request.caller, render_answer
             ):
-                return _mark_replayed(response), first_attempt
+                return stored_responses.mark_replayed(response), first_attempt
             wait_state.first_attempt = first_attempt
             if not self._reconciler.is_executing(first_attempt) and (
                 execution := await self._reconciler.take_over(
@@ -511,7 +425,7 @@ class IdempotencyGuard:
         """The response of another attempt of the same request."""
         response = self._responses.get(execution)
         return (
-            (_mark_replayed(response), execution.operation_record)
+            (stored_responses.mark_replayed(response), execution.operation_record)
             if response is not None and execution.ended.is_set()
             else None
         )
@@ -526,8 +440,8 @@ class IdempotencyGuard:
             return recorded
         row = await self._journal.operations.find_operation(wait_state.first_attempt.id)
         if row is not None and row.state in (DONE, ANSWERED):
-            if response := await _load_stored_response(row, caller, render_answer):
-                return _mark_replayed(response), row
+            if response := await stored_responses.load_response(row, caller, render_answer):
+                return stored_responses.mark_replayed(response), row
             raise Unknown("the same request, sent at the same time, was answered")
         return None
 
@@ -542,86 +456,16 @@ class IdempotencyGuard:
                 continue
             if not self._reconciler.is_executing(row):
                 if not await self._reconciler.reconcile(row):
-                    raise self._build_in_doubt_error(row)
+                    raise self._reconciler.build_in_doubt_error(row)
                 return True
-            if row.state != RUNNING or row.turn or self._is_resumed(row):
+            if row.state != RUNNING or row.turn or self._retries.is_resumed(row):
                 if self._journal.monotonic() > wait_state.deadline:
-                    raise self._build_in_doubt_error(row)
+                    raise self._reconciler.build_in_doubt_error(row)
                 await self._wait_for_first_attempt(
                     row, _WaitState(wait_state.deadline, wait_state.received_at)
                 )
                 return True
         return False
-
-    def _build_in_doubt_error(self, row: OperationRecord) -> Halted:
-        """Refuses a request, before anything is sent, because of another on the same object."""
-        retry_after = max(self._reconciler.seconds_until_conclusive(row), MIN_RETRY_AFTER_SECONDS)
-        return Halted(OTHER_IN_DOUBT, retry_after=retry_after)
-
-    def _is_resumed(self, row: OperationRecord) -> bool:
-        execution = self._journal.executions.get(row.id)
-        return execution is not None and execution.is_resumed
-
-    def _is_retry(
-        self,
-        row: OperationRecord,
-        record: OperationRecord,
-        write_request: WriteRequest,
-        wait_state: _WaitState,
-    ) -> bool:
-        """Whether the request is a retry of ``row``: by its Idempotency-Key, or identical and open.
-
-        An open connection of the first attempt proves nothing: a load balancer may hold it after
-        the client has left (contract, section 7).
-        """
-        if self._has_same_key(row, record):
-            return True
-        if not self._is_identical(row, record, write_request):
-            return False
-        if self._joins_running or (
-            wait_state.first_attempt and wait_state.first_attempt.id == row.id
-        ):
-            return True
-        is_running = row.state == RUNNING and not row.turn and self._reconciler.is_executing(row)
-        return not is_running or self._journal.is_client_disconnected(row) or self._is_resumed(row)
-
-    def _is_being_delivered(
-        self, row: OperationRecord, record: OperationRecord, wait_state: _WaitState
-    ) -> bool:
-        """Whether another process is about to record that the response was delivered, or was not."""
-        if self._replay_seconds:
-            return False  # deliveries are recorded late then; until then the request is a retry
-        if self._journal.monotonic() - wait_state.received_at[0] > DELIVERY_REPORT_SECONDS:
-            return False  # the first client does not read its response; this one waits
-        is_joined = self._has_same_key(row, record) or (
-            wait_state.first_attempt and wait_state.first_attempt.id == row.id
-        )
-        if not is_joined and self._journal.is_being_acknowledged(row):
-            return True
-        is_reported = row.deserted or not self._reconciler.is_owned_by_other(row)
-        return row.state == DONE and not is_joined and not is_reported
-
-    def _has_same_key(self, row: OperationRecord, record: OperationRecord) -> bool:
-        """Whether both have the same Idempotency-Key, from the same API key."""
-        key_digest = record.idempotency
-        return key_digest is not None and (row.key_id, row.idempotency) == (
-            record.key_id,
-            key_digest,
-        )
-
-    def _is_identical(
-        self, row: OperationRecord, record: OperationRecord, write_request: WriteRequest
-    ) -> bool:
-        """Whether the requests are identical, and the first is open and not yet delivered."""
-        return (
-            write_request.operation.method != "GET"
-            and record.has_same_request(row)
-            and None in (row.idempotency, record.idempotency)
-            and row.began_at >= record.began_at - RETRY_WINDOW
-            and row.is_open
-            and not self._journal.is_delivered(row)
-            and row.id not in self._journal.failed_starts
-        )
 
 
 def _can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool:
@@ -644,29 +488,7 @@ def _is_transient(failure: Failure) -> bool:
     )
 
 
-def _mark_replayed(response: LegacyResponse) -> LegacyResponse:
-    return replace(response, headers={**response.headers, "Idempotent-Replayed": "true"})
-
-
 def check_client_connected(caller: Caller) -> None:
     """Raises Unknown if the client has disconnected: it may have retried and been answered already."""
     if caller.is_disconnected:
         raise Unknown("its client went away before anything of it was begun")
-
-
-async def _load_stored_response(
-    first_attempt: OperationRecord, caller: Caller, render_answer: RenderAnswer
-) -> LegacyResponse | None:
-    """The stored response of a first attempt, if any; raises Unknown if the legacy service had it."""
-    if first_attempt.answer is not None and first_attempt.state in (DONE, ANSWERED):
-        is_long = stored_json.is_large(first_attempt.answer)
-        stored = await run_in_thread_if(
-            is_long, stored_responses.decode_stored_response, first_attempt.answer
-        )
-        if isinstance(stored, LegacyResponse):
-            return stored
-        caller.is_long = caller.is_long or is_long
-        return await render_answer(stored)
-    if first_attempt.operation.startswith(FORWARDED_PREFIX):
-        raise Unknown("its first try went to the legacy service")
-    return None

@@ -28,7 +28,8 @@ from gateway.storage.operations import (
     Write,
 )
 from gateway.upstream.clock import MAX_STAMP_AGE_SECONDS, SKEW_TOLERANCE_SECONDS, ServiceClock
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from mappings.effects import (
     Absent,
     Call,
@@ -81,7 +82,7 @@ class OutcomePolicy:
 
     def record_unanswered(self, execution: OperationExecution, age_seconds: float) -> None:
         """Notes that the last write was sent ``age_seconds`` ago and has no response."""
-        if write := execution.unanswered_write:
+        if write := execution.write_in_doubt:
             entered = write.entered_at.timestamp()
             now, really = self._monotonic() - age_seconds, self._clock.monotonic() - age_seconds
             self._unanswered[execution.operation_record.id] = UnansweredWrite(
@@ -93,7 +94,7 @@ class OutcomePolicy:
 
         The process that had it sends nothing more: it has lost the fence.
         """
-        unanswered, write = self._unanswered.get(record.id), execution.unanswered_write
+        unanswered, write = self._unanswered.get(record.id), execution.write_in_doubt
         was_owned_by_other = record.state == RUNNING and record.instance != self._journal.instance
         if (
             write is None

@@ -37,9 +37,11 @@ from gateway.storage.operations import (
 )
 from gateway.writes import stored_responses
 from gateway.writes.batch_routing import BACKEND_KIND, LEGACY_MARK, revert_marks
-from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, Caller, FlowExecutor
+from gateway.writes.caller import Caller
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS, FlowExecutor
 from gateway.writes.instance_leases import Heartbeats
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from mappings import OPERATIONS, SIGNED, UNLISTED
 from mappings.effects import (
@@ -52,7 +54,8 @@ from mappings.effects import (
     Step,
     WriteOutcome,
 )
-from mappings.failures import Failure, Unknown
+from mappings.errors import OTHER_IN_DOUBT
+from mappings.failures import Failure, Halted, Unknown
 
 SWEEP_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
@@ -134,6 +137,11 @@ class WriteReconciler:
         """Seconds after which a retry can expect a result."""
         return self._policy.seconds_until_conclusive(record)
 
+    def build_in_doubt_error(self, record: OperationRecord) -> Halted:
+        """Refuses a request, before anything is sent, because of another on the same object."""
+        retry_after = max(self.seconds_until_conclusive(record), MIN_RETRY_AFTER_SECONDS)
+        return Halted(OTHER_IN_DOUBT, retry_after=retry_after)
+
     async def take_over(
         self, record: OperationRecord, operation: Operation
     ) -> OperationExecution | None:
@@ -187,7 +195,7 @@ class WriteReconciler:
     async def _close_forwarded(self, execution: OperationExecution, operator_outcome: str) -> bool:
         object_id, write = (
             operator_outcome if operator_outcome not in OPERATOR_OUTCOMES else None,
-            execution.unanswered_write,
+            execution.write_in_doubt,
         )
         if write is not None:
             call = Call(write.method, write.path, reconcile=report_inconclusive)

@@ -8,13 +8,23 @@ client uses.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gateway.http.responses import LegacyResponse
 from gateway.payloads import stored_json
 from gateway.payloads.stored_json import StoredText
+from gateway.payloads.worker_thread import run_in_thread_if
+from gateway.storage.operations import (
+    ANSWERED,
+    DONE,
+    FORWARDED_PREFIX,
+    OperationRecord,
+)
+from gateway.writes.caller import Caller
 from mappings.effects import Answer
+from mappings.failures import Unknown
 
 _ANSWER_START = "{"
 """The first character of a stored answer (a JSON object); stored responses are JSON arrays."""
@@ -47,3 +57,25 @@ def decode_stored_response(text: StoredText) -> LegacyResponse | Answer:
         return Answer(stored["body"], tuple(stored["notices"]))
     status, body, headers = decode_response_parts(text)
     return LegacyResponse(status, {}, headers, chunks=[body.encode()])
+
+
+def mark_replayed(response: LegacyResponse) -> LegacyResponse:
+    return replace(response, headers={**response.headers, "Idempotent-Replayed": "true"})
+
+
+async def load_response(
+    first_attempt: OperationRecord,
+    caller: Caller,
+    render_answer: Callable[[Answer], Awaitable[LegacyResponse]],
+) -> LegacyResponse | None:
+    """The stored response of a first attempt, if any; raises Unknown if the legacy service had it."""
+    if first_attempt.answer is not None and first_attempt.state in (DONE, ANSWERED):
+        is_long = stored_json.is_large(first_attempt.answer)
+        stored = await run_in_thread_if(is_long, decode_stored_response, first_attempt.answer)
+        if isinstance(stored, LegacyResponse):
+            return stored
+        caller.is_long = caller.is_long or is_long
+        return await render_answer(stored)
+    if first_attempt.operation.startswith(FORWARDED_PREFIX):
+        raise Unknown("its first try went to the legacy service")
+    return None

@@ -28,10 +28,12 @@ from gateway.upstream.client import Reply
 from gateway.upstream.clock import ServiceClock, measure_skew
 from gateway.upstream.optional_endpoints import OptionalEndpoints
 from gateway.upstream.send_attempt import Fence
-from gateway.writes.executor import Caller, FlowExecutor
+from gateway.writes.caller import Caller
+from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
 from gateway.writes.instance_leases import Heartbeats
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
 from gateway.writes.reconciler import WriteReconciler
 from mappings import OPERATIONS, UNLISTED, errors, field_types

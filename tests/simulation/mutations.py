@@ -9,11 +9,12 @@ from typing import Any
 
 from gateway.storage import operations
 from gateway.storage.operations import OperationRepository, Write
-from gateway.writes import journal, outcome_policy
+from gateway.writes import operation_execution, outcome_policy
 from gateway.writes.executor import FlowExecutor
-from gateway.writes.idempotency import IdempotencyGuard
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
+from gateway.writes.retry_matching import RetryMatcher
 from mappings import batch_locks, batches
 from mappings.batch_views import Batch
 from tests.simulation.network import FATES
@@ -21,7 +22,7 @@ from tests.simulation.scenarios import create_recipient, start_contested_batch
 
 
 def _retry_is_new_request() -> Iterator[tuple[Any, str, Any]]:
-    yield IdempotencyGuard, "_is_retry", lambda *_: False
+    yield RetryMatcher, "is_retry", lambda *_: False
     yield operations, "_refuse_identical", lambda *_: iter(())
 
 
@@ -100,7 +101,7 @@ def _batch_is_written_without_lock() -> Iterator[tuple[Any, str, Any]]:
             yield from plain(batch, phase, *more)
 
     yield batches, "acquire_batch_lock", acquire_batch_lock
-    yield journal, "_build_superseded_check", lambda _call: []
+    yield operation_execution, "_build_superseded_check", lambda _call: []
 
 
 def _select_fates(*names: str) -> tuple[Any, ...]:

@@ -15,9 +15,10 @@ from gateway.http.responses import LegacyResponse
 from gateway.simulator import Service, start_simulator
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.operations import ANSWERED, DONE, OperationRecord, OperationRepository
-from gateway.writes.executor import Caller
+from gateway.writes.caller import Caller
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from mappings import OPERATIONS
 from mappings.effects import Answer, Request
 from mappings.failures import Failure, Unknown

@@ -14,7 +14,8 @@ from gateway.http.request_ids import generate_id
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, open_store
 from gateway.storage.operations import CONFIRMED, SENT, OwnershipLostError
 from gateway.upstream.clock import ServiceClock
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from mappings import OPERATIONS
 from mappings.effects import Call, CompareAndSet, Confirmed, Request
 from mappings.failures import Conflict, Unknown
@@ -75,12 +76,12 @@ async def test_unsaved_reads_are_repeated_after_storage_failure(
         with pytest.raises(StoreUnavailable):
             await first.record_outcome(CALL, CONFIRMED_CREATE)
     first = await take_up_again(journal, first)
-    assert first.unanswered_write is not None
+    assert first.write_in_doubt is not None
     second = await take_up_again(journal, second)
     await claim_outcome(second, first, journal)
     first = await take_up_again(journal, first)
-    assert first.entered_write is not None
-    assert first.entered_write.state == SENT
+    assert first.current_write is not None
+    assert first.current_write.state == SENT
     with pytest.raises(Unknown):
         await first.record_outcome(CALL, CONFIRMED_CREATE)
     await first.compare_and_set(CompareAndSet("recipient", "R-2", {"status": "inactive"}))

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable
 from gateway.storage.operations import OperationRecord, OperationRepository
-from gateway.writes.journal import Journal, OperationExecution
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler
 from mappings import OPERATIONS
 from mappings.effects import Call, Request

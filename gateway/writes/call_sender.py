@@ -1,0 +1,289 @@
+"""Sends the calls of a flow to the service.
+
+It translates vocabulary both ways, and turns each response into a result or one of the four errors
+(Refused, Unreachable, Unknown, NoSuchOperation).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from gateway.admission.load import LoadShedder, Overloaded
+from gateway.config import settings
+from gateway.http import progress
+from gateway.payloads import json_codec
+from gateway.payloads.compressed_buffer import CompressedBuffer
+from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
+from gateway.upstream import instrumentation
+from gateway.upstream.call_targets import TargetBuilder
+from gateway.upstream.client import MAX_ANSWER_BYTES, Reply, UpstreamClient
+from gateway.upstream.optional_endpoints import OptionalEndpoints
+from gateway.upstream.send_attempt import Fence
+from gateway.writes.caller import Caller
+from gateway.writes.operation_execution import OperationExecution
+from mappings import errors
+from mappings.current import Endpoint, require_endpoint
+from mappings.effects import (
+    JSON,
+    Call,
+    Vocabulary,
+)
+from mappings.failures import (
+    Problem,
+    Refused,
+    Unknown,
+    Unreachable,
+)
+from mappings.response_checks import has_expected_shape
+from mappings.vocabulary import build_current_translator
+
+log = structlog.get_logger()
+
+
+MAX_ANSWER_MEMORY_BYTES = 8 * MAX_ANSWER_BYTES
+"""Estimated bytes in memory. The service sends no answer with a value in every ten bytes; hostile
+input does."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFence:
+    """The fence of a batch start, which is also refused when it is late or its client has disconnected."""
+
+    caller: Caller
+    execution: OperationExecution
+
+    @property
+    def _can_be_sent(self) -> bool:
+        is_disconnected = self.caller.is_disconnected or self.caller.is_connection_closed()
+        return self.execution.is_start_in_time and not is_disconnected
+
+    @property
+    def is_fenced(self) -> bool:
+        return self.execution.is_fenced and self._can_be_sent
+
+    async def fence(self) -> None:
+        if not self._can_be_sent:
+            raise Unreachable("not sent: its client does not wait any more")
+        await self.execution.fence()
+
+
+def _build_fence(call: Call, caller: Caller) -> Fence | None:
+    if call.is_read or caller.execution is None:
+        return None
+    return (
+        StartFence(caller, caller.execution) if call.only_while_client_waits else caller.execution
+    )
+
+
+class CallSender:
+    """Sends one call to the service, and turns the response into a result or a failure."""
+
+    def __init__(
+        self,
+        upstream: UpstreamClient,
+        vocabulary: Vocabulary,
+        optional_endpoints: OptionalEndpoints,
+        load: LoadShedder | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._translator = build_current_translator(vocabulary)
+        self._targets = TargetBuilder(vocabulary)
+        self._optional_endpoints = optional_endpoints
+        self._load = load or LoadShedder(settings.Load())
+
+    async def send(self, call: Call, caller: Caller) -> JSON:
+        """Sends a call and returns the body of a 2xx response; raises Refused, Unreachable or Unknown."""
+        if caller.send_write is not None and not call.is_read:
+            return await caller.send_write(call, caller.execution)
+        endpoint = require_endpoint(call.method, call.path)
+        reply = await self._exchange(call, endpoint, caller)
+        is_long = len(reply.body) > json_codec.LARGE_BYTES
+        caller.is_long = caller.is_long or is_long
+        _log_progress(caller, "receiving_response", call, reply.body)
+        body = (
+            await self._decode_long(call, caller, reply.body)
+            if is_long
+            else _decode_object(reply.body)
+        )
+        if reply.status == 204 and call.method == "DELETE":
+            body = {}  # deletes may be answered without a body (legacy document, section 4.3)
+        if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
+            translated = self._translator.translate_to_neutral(endpoint.response_shape, body)
+            if not has_expected_shape(endpoint, translated):
+                raise Unreachable("unreadable")
+            return translated
+        if 200 <= reply.status < 300 and not (body and body.get("errors")):
+            raise Unreachable("unreadable") if call.is_read else Unknown("unreadable")
+        is_confirmed = (
+            call.probe_ids is not None
+            and self._optional_endpoints.is_confirmed_with_reads(reply.status)
+        )
+        if not (call.is_read or is_confirmed or _is_proven_refusal(reply.status, body)):
+            raise Unknown(f"status {reply.status}")
+        raise await run_in_thread_if(
+            caller.is_long, self._build_refused, call, endpoint, reply, body or {}
+        )
+
+    async def _decode_long(
+        self, call: Call, caller: Caller, data: bytes | CompressedBuffer
+    ) -> dict[str, JSON] | None:
+        """Decodes a long response; None if it is not JSON or needs more memory than a request may use.
+
+        A response that cannot be decoded in slices is charged to ``load.held_bytes`` meanwhile.
+        """
+        cost = await run_in_thread(json_codec.estimate_memory_bytes, data)
+        if cost > MAX_ANSWER_MEMORY_BYTES:
+            return None
+        with suppress(json_codec.NotSliceableError):
+            return _parse_object(
+                await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
+            )
+        admission_slot = self._load.create_slot(caller.key.tenant_name)
+        try:
+            if cost > admission_slot.max_bytes:
+                return None
+            admission_slot.reserve_bytes(cost)
+            return await run_in_thread(_decode_object, data)
+        except Overloaded as overloaded:
+            if call.is_read:
+                raise
+            raise Unknown(overloaded.reason) from None
+        finally:
+            admission_slot.release()
+
+    async def _exchange(self, call: Call, endpoint: Endpoint, caller: Caller) -> Reply:
+        body: bytes | CompressedBuffer | None = None
+        if call.body is not None:
+            current_body = self._translator.translate_from_neutral(endpoint.body_shape, call.body)
+            if not caller.is_long:
+                body = json_codec.dumps(current_body)
+            elif json_codec.has_rows(current_body):
+                body = await run_in_thread(json_codec.dumps_compressed, current_body)
+            else:
+                body = await run_in_thread(json_codec.dumps, current_body)
+            _log_progress(caller, "calling_service", call, body)
+        started_at = asyncio.get_running_loop().time()
+        caller.call_count += 1
+        with instrumentation.instrument_call(
+            caller.key.environment, call.method, endpoint.path
+        ) as span:
+            try:
+                reply = await self._upstream.send(
+                    caller.key.environment,
+                    caller.key.credentials,
+                    call.method,
+                    self._targets.build(call, endpoint),
+                    body,
+                    request_id=caller.request_id,
+                    write=not call.is_read,
+                    fence=_build_fence(call, caller),
+                )
+            finally:
+                caller.service_seconds += asyncio.get_running_loop().time() - started_at
+            span.record_status(reply.status)
+        return reply
+
+    def _build_refused(
+        self, call: Call, endpoint: Endpoint, reply: Reply, body: Mapping[str, JSON]
+    ) -> Refused:
+        problems = [
+            problem for entry in _list_error_entries(body) if (problem := _parse_problem(entry))
+        ]
+        status = reply.status
+        if status < 400:
+            # The service sends no 3xx; something between it and the gateway does.
+            status = _derive_status(body) if status < 300 else 502
+            if status == 404 and call.probe_ids is not None:
+                status = 400  # only a real 404 may mean that the endpoint is missing
+        return Refused(
+            status,
+            problems,
+            field_map=self._build_field_map(call, endpoint, problems),
+            retry_after=_parse_retry_after(reply),
+        )
+
+    def _build_field_map(
+        self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
+    ) -> dict[str, str]:
+        """The field map in the service's own field names, which its error messages use."""
+        names = errors.select_mentioned_fields(call.field_map, problems)
+        return {
+            self._translator.translate_field_path(endpoint.body_shape, name): field_
+            for name, field_ in names.items()
+        }
+
+
+def _log_progress(
+    caller: Caller,
+    step: Literal["calling_service", "receiving_response"],
+    call: Call,
+    body: bytes | CompressedBuffer,
+) -> None:
+    """Logs and records the progress of large bodies; the many short reads of a large request are not."""
+    if caller.is_long and (not call.is_read or len(body) > json_codec.LARGE_BYTES):
+        endpoint_name = f"{call.method} {require_endpoint(call.method, call.path).path}"
+        log.info(
+            "large_payload_progress",
+            request_id=caller.request_id,
+            step=step,
+            call=endpoint_name,
+            body_bytes=len(body),
+        )
+        progress.record_progress(step, len(body) if step == "receiving_response" else 0, len(body))
+
+
+def _decode_object(data: bytes | CompressedBuffer) -> dict[str, JSON] | None:
+    try:
+        return _parse_object(json_codec.loads(data))
+    except json_codec.JsonError:
+        return None
+
+
+def _parse_object(body: JSON) -> dict[str, JSON] | None:
+    return body if isinstance(body, dict) else None
+
+
+def _is_proven_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
+    """Whether a response to a write proves that it was not executed (contract, section 7).
+
+    A 4xx with the service's own error JSON does, and so does a 2xx with ``ok: false`` and error codes.
+    A 5xx does not: it may come from a proxy that gave up while the service was still working.
+    """
+    if status < 300:
+        return _derive_status(body or {}) < 500
+    return 400 <= status < 500 and any(map(_parse_problem, _list_error_entries(body or {})))
+
+
+def _derive_status(body: Mapping[str, JSON]) -> int:
+    """The status that the error codes of a 2xx with ``ok: false`` stand for; 500 if one has no code."""
+    problems = [_parse_problem(entry) for entry in _list_error_entries(body)]
+    parsed = [problem for problem in problems if problem is not None]
+    return errors.derive_refusal_status(parsed) if len(parsed) == len(problems) else 500
+
+
+def _parse_retry_after(reply: Reply) -> str | None:
+    """The Retry-After of a response; None if it is not valid as a header value."""
+    header = reply.headers.get("Retry-After", "")
+    return header if header and header.isascii() and header.isprintable() else None
+
+
+def _list_error_entries(body: Mapping[str, JSON]) -> list[JSON]:
+    errors = body.get("errors")
+    return errors if isinstance(errors, list) else []
+
+
+def _parse_problem(entry: JSON) -> Problem | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("code"), str):
+        return None
+    message, field = entry.get("message"), entry.get("field")
+    return Problem(
+        entry["code"],
+        message if isinstance(message, str) else "",
+        field if isinstance(field, str) else None,
+    )

@@ -1,0 +1,46 @@
+"""The client on whose behalf a flow is executed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from gateway.auth.keys import ApiKey
+from gateway.writes.operation_execution import OperationExecution
+from mappings.effects import (
+    JSON,
+    MAX_PARALLEL_CALLS,
+    Call,
+)
+
+
+@dataclass(slots=True)
+class Caller:
+    """The API key and client of the request being executed, and its cost so far."""
+
+    key: ApiKey
+    request_id: str
+    call_count: int = 0
+    service_seconds: float = 0.0
+    execution: OperationExecution | None = None
+    is_disconnected: bool = False
+    received_at: float | None = None
+    """When the request was received, by the event loop's clock."""
+    is_connection_closed: Callable[[], bool] = bool
+    """Whether the client's end of the connection is closed at this moment."""
+    is_long: bool = False
+    """Whether its bodies are so large that they are processed in a worker thread."""
+    send_write: Callable[[Call, OperationExecution | None], Awaitable[JSON]] | None = None
+    """Sends the writes, if the client has signed them itself."""
+    stamped_at: datetime | None = None
+    """The timestamp of the client's own signature."""
+    _read_slots: asyncio.Semaphore | None = None
+
+    @property
+    def read_slots(self) -> asyncio.Semaphore:
+        """Limits the parallel reads of the request; created lazily, as most requests make none."""
+        if self._read_slots is None:
+            self._read_slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)
+        return self._read_slots

@@ -1,0 +1,495 @@
+"""An operation that this process executes: its steps, writes and object state until they are saved.
+
+The results of a flow's steps are held in memory and saved at checkpoints: before a write leaves, and
+together with each change of object state. If the process is killed, it is therefore known which
+writes were sent, and the flow can be replayed up to that point without sending anything twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gateway.payloads import json_codec
+from gateway.payloads.compressed_buffer import CompressedBuffer
+from gateway.payloads.stored_json import StoredText
+from gateway.payloads.worker_thread import run_in_thread_if
+from gateway.storage import StoreUnavailable
+from gateway.storage.object_state import has_expectation
+from gateway.storage.operations import (
+    ABSENT,
+    ANSWERED,
+    CONFIRMED,
+    DONE,
+    IN_DOUBT,
+    MAY_EXIST,
+    NO_ENDPOINT,
+    REFUSED,
+    SENT,
+    UNDONE,
+    UNSENT,
+    AlreadyClaimedError,
+    Checkpoint,
+    OperationRecord,
+    RestoreUncheckedError,
+    Write,
+    WritesFrozenError,
+)
+from gateway.writes import step_records
+from gateway.writes.batch_routing import BACKEND_KIND, BatchRoutedElsewhereError
+from gateway.writes.stored_requests import encode_request
+from mappings import errors
+from mappings.effects import (
+    Absent,
+    Call,
+    CompareAndSet,
+    Confirmed,
+    LoadFacts,
+    MayExist,
+    Operation,
+    Request,
+    Step,
+)
+from mappings.failures import (
+    Conflict,
+    Failure,
+    Halted,
+    NoSuchOperation,
+    Refused,
+    Unknown,
+    Unreachable,
+)
+
+if TYPE_CHECKING:
+    from gateway.writes.journal import Journal
+
+START_DEADLINE_SECONDS = 25.0
+"""Seconds after its request was received within which a start is sent (contract, section 7)."""
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class OperationExecution:
+    """An operation that this process executes, with its unsaved steps, changes and outcomes."""
+
+    journal: Journal
+    operation_record: OperationRecord
+    operation: Operation
+    request: Request
+    is_saved: bool = False
+    """Whether the operation is in the database; it is inserted with its first change."""
+    is_client_waiting: bool = True
+    """Whether a client is waiting for the response."""
+    recorded_steps: list[tuple[str, step_records.Outcome]] = field(default_factory=list)
+    writes: dict[int, Write] = field(default_factory=dict)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    is_resumed: bool = False
+    unrelated_ids: frozenset[str] | None = None
+    """Open operations of which this is known not to be a retry; any other identical one takes precedence."""
+    received_at: tuple[float, float] = (0.0, 0.0)
+    """When the waiting request was received, by the monotonic and the wall clock."""
+    is_client_disconnected: bool = False
+    """Whether an identical request is a retry: the client disconnected, or this is a retry itself."""
+    is_sending: bool = False
+    """Whether a write is in flight, or its outcome is not saved yet."""
+    fenced_at: tuple[float, float] = (0.0, 0.0)
+    """When the fence was last known to be held, by both clocks; never later than it really was."""
+    in_doubt_change: CompareAndSet | None = None
+    """The object state to set while the last write is in doubt."""
+    failed_reads: list[Failure] = field(default_factory=list)
+    """Reads since the last checkpoint that failed and may succeed later."""
+    routing_changes: Sequence[CompareAndSet] = ()
+    """Marks and checks of the service that owns its batches, saved with its first change; a conflict
+    raises BatchRoutedElsewhereError."""
+    new_aliases: dict[str, str] = field(default_factory=dict)
+    """New aliases in the response, legacy id to current id; saved when the operation is finished."""
+    has_chunks: bool = False
+    """Whether any of its stored texts may be in chunks."""
+    _pending_changes: list[CompareAndSet] = field(default_factory=list)
+    """Changes of object state to save with the next checkpoint."""
+    _position: int = 0
+    _saved_step_count: int = 0
+    """Number of saved steps."""
+    _unsaved_change_end: int = 0
+    """Number of unsaved steps up to the last that changed something."""
+    _unsaved_steps: list[tuple[Step | str, step_records.Outcome]] = field(default_factory=list)
+    """Steps since the last checkpoint; their fingerprints are computed when they are saved."""
+    _unsaved_outcomes: list[Write] = field(default_factory=list)
+
+    # Steps
+
+    @property
+    def is_replaying(self) -> bool:
+        return self._position < len(self.recorded_steps)
+
+    def replay_step(self, step: Step) -> step_records.Outcome:
+        """The recorded result of the step; raises Unknown if another step was recorded."""
+        fingerprint, outcome = self.recorded_steps[self._position]
+        if fingerprint != step_records.fingerprint_step(step):
+            raise Unknown("the program has changed since: it would go on differently")
+        self._position += 1
+        return outcome
+
+    def record_step(self, step: Step, outcome: step_records.Outcome) -> None:
+        # The fingerprint replaces a query for very many recipients, whose ids would fill memory.
+        recorded = (
+            step_records.fingerprint_step(step)
+            if isinstance(step, LoadFacts) and step.ids
+            else step
+        )
+        self._unsaved_steps.append((recorded, outcome))
+        self._position += 1
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a checkpoint takes so long that it is encoded in a worker thread."""
+        return json_codec.has_rows(self.request.body) or any(
+            json_codec.has_rows(outcome) or step_records.is_long(step)
+            for step, outcome in self._unsaved_steps
+        )
+
+    @property
+    def current_write(self) -> Write | None:
+        """The recorded write at the current step, if there is one."""
+        return self.writes.get(self._position)
+
+    @property
+    def write_in_doubt(self) -> Write | None:
+        """The write in doubt: at most one, the last."""
+        return next((write for write in self.writes.values() if write.state == SENT), None)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the operation has changed nothing yet; only then can it still be refused."""
+        return not (self.writes or self.is_resumed or self._saved_step_count)
+
+    def mark_steps_saved(self) -> None:
+        self._saved_step_count = len(self.recorded_steps)
+
+    def restore_unsaved(self, previous: OperationExecution) -> None:
+        """Takes over the steps that an earlier execution in this process could not save."""
+        if (
+            previous._saved_step_count != self._saved_step_count
+        ):  # they were saved despite the error
+            return
+        self._unsaved_steps, self._unsaved_outcomes = (
+            previous._unsaved_steps,
+            previous._unsaved_outcomes,
+        )
+        self._unsaved_change_end, self._pending_changes = (
+            previous._unsaved_change_end,
+            previous._pending_changes,
+        )
+        if self._unsaved_outcomes and self._unsaved_outcomes[-1].state == CONFIRMED:
+            # That outcome comes from reads, so it is read again: another write may have claimed
+            # the object since.
+            self._unsaved_outcomes.pop()
+            self._unsaved_steps.pop()
+            self._unsaved_change_end = min(self._unsaved_change_end, len(self._unsaved_steps))
+        self.recorded_steps += step_records.fingerprint_steps(self._unsaved_steps)
+        self.writes |= {write.number: write for write in self._unsaved_outcomes}
+
+    def is_failed_read(self, failure: Failure) -> bool:
+        """Whether the failure comes from a read that may succeed later."""
+        return any(failure is read_failure for read_failure in self.failed_reads)
+
+    # Checkpoints
+
+    async def save_write(self, call: Call, stamped_at: datetime | None = None) -> None:
+        """Saves a write before it leaves. The timestamp of a signed request may be ahead of our clock."""
+        journal = self.journal
+        call_digest = await run_in_thread_if(
+            self.is_long or step_records.is_long(call), journal.digest_call, call
+        )
+        now = self.journal.service_time(self.operation_record.tenant.environment)
+        now = max(now, stamped_at or now)
+        write = Write(self._position, call.method, call.path, call_digest, now)
+        self.is_sending = True
+        # A write that needs its client counts as a first change, even if it is a later step.
+        checks = self._build_checks(call.only_while_client_waits or not self.writes)
+        await self._save_checkpoint(
+            new_write=write,
+            object_changes=[*self._first_changes, *_build_superseded_check(call)],
+            **checks,
+        )
+        self.writes[write.number] = write
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether no other process can have taken over the operation since the last check.
+
+        By both clocks: while a machine is suspended, one of them usually stops.
+        """
+        readings = zip(self.journal.read_clocks(), self.fenced_at, strict=True)
+        return all(
+            abs(now - earlier) < self.journal.fence_after_seconds for now, earlier in readings
+        )
+
+    @property
+    def is_start_in_time(self) -> bool:
+        """Whether a start may still be sent, which is for ``START_DEADLINE_SECONDS`` after its request."""
+        readings = zip(self.journal.read_clocks(), self.received_at, strict=True)
+        return all(abs(now - earlier) < START_DEADLINE_SECONDS for now, earlier in readings)
+
+    async def fence(self) -> None:
+        """Checks before a write leaves that this process still owns it; raises OwnershipLostError.
+
+        If the process was paused after it had recorded the write, another may have taken the
+        operation over and concluded that the write was not executed.
+        """
+        await self._save_checkpoint(is_sending=True)
+
+    async def compare_and_set(self, step: CompareAndSet) -> None:
+        """Changes object state, and records the step in the same commit.
+
+        A change that cannot conflict and follows a write needs no commit of its own: it is saved with
+        the next checkpoint, before any further step and before the response.
+        """
+        if self.is_saved and not (self.is_unchanged or has_expectation(step)):
+            self._pending_changes.append(step)
+            self._record_change(step, None)
+            return
+        self._unsaved_steps.append((step, None))
+        has_checks = self.operation.method != "GET" and self.is_unchanged
+        try:
+            await self._save_checkpoint(
+                object_changes=[*self._first_changes, step], **self._build_checks(has_checks)
+            )
+        except (Conflict, Halted) as failure:
+            self._unsaved_steps[-1] = (step, failure)
+            self._position += 1
+            raise
+        except BaseException:
+            self._unsaved_steps.pop()
+            raise
+        self._position += 1
+
+    async def save_pending_changes(self) -> None:
+        """Saves pending changes, before a step that must see them."""
+        if self._pending_changes:
+            await self._save_checkpoint()
+
+    @property
+    def _first_changes(self) -> Sequence[CompareAndSet]:
+        return self.routing_changes if self.is_unchanged else ()
+
+    def _build_checks(self, is_first_change: bool) -> dict[str, Any]:
+        """The checks that can refuse a first change; later changes are never refused, so that an
+        operation in progress can be completed.
+        """
+        return {
+            "refuses_if_frozen": is_first_change,
+            "refuses_if_restored": is_first_change
+            and self.operation.path.endswith("/start-processing"),
+        }
+
+    def record_response(self, call: Call, outcome: step_records.Outcome) -> None:
+        """Records the response to the last write."""
+        if isinstance(outcome, Refused):
+            self._resolve_write(REFUSED, outcome.status)
+        elif isinstance(outcome, NoSuchOperation):
+            self._resolve_write(NO_ENDPOINT)
+        elif isinstance(outcome, Failure):
+            self._resolve_write(UNSENT)
+        else:
+            self._resolve_write(ANSWERED, object_id=_find_created_id(call, outcome))
+        self._record_change(call, outcome)
+
+    async def record_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
+        """Records and saves the outcome of a write that had no response, so that others see it at once."""
+        write, change_end = self.writes[self._position], self._unsaved_change_end
+        if isinstance(outcome, Confirmed):
+            self._resolve_write(CONFIRMED, object_id=outcome.object_id)
+            self._record_change(call, outcome.body)
+        else:
+            self._resolve_write(MAY_EXIST if isinstance(outcome, MayExist) else ABSENT)
+            self._record_change(call, Unreachable("it was sent, and did not happen"))
+        try:
+            await self._save_checkpoint()
+        except AlreadyClaimedError:
+            self._position -= 1
+            self._unsaved_change_end = change_end
+            self.writes[self._position] = write
+            self._unsaved_steps.pop()
+            self._unsaved_outcomes.pop()
+            raise Unknown("what was seen is another's", retry_after=1) from None
+
+    def _resolve_write(
+        self, state: str, status: int | None = None, object_id: str | None = None
+    ) -> None:
+        now = self.journal.clock()
+        write = self.writes[self._position]
+        entry = (write.number, write.method, write.path, write.alike, write.entered_at)
+        resolved = Write(*entry, state, status, object_id, write.told, now)
+        self.writes[self._position] = resolved
+        self._unsaved_outcomes.append(resolved)
+
+    def _record_change(self, step: Step, outcome: step_records.Outcome) -> None:
+        self.record_step(step, outcome)
+        self._unsaved_change_end = len(self._unsaved_steps)
+
+    @property
+    def has_executed_write(self) -> bool:
+        """Whether any of its writes was executed."""
+        return any(write.state in (ANSWERED, CONFIRMED) for write in self.writes.values())
+
+    # Ends
+
+    async def save_start(self) -> None:
+        """Saves the operation before its first step, so that other processes see that it runs."""
+        await self._save_checkpoint()
+
+    async def finish(self, answer: StoredText | None = None, key_digest: str | None = None) -> None:
+        """Marks the operation as done, before its response is sent.
+
+        It is never replayed if the answer is stored, or if it is a read for its client, who can
+        repeat it; the steps are then deleted. Otherwise the reads after the last change are dropped,
+        as a replay repeats them. ``key_digest`` is the Idempotency-Key of a retry, if the first
+        attempt had none.
+        """
+        if self.is_saved:
+            del self._unsaved_steps[self._unsaved_change_end :]
+            changes: dict[str, Any] = {"state": DONE, "why": None, "answer": answer}
+            if key_digest is not None:
+                changes["idempotency"] = key_digest
+            if (
+                not self.is_client_waiting
+            ):  # the response goes to a retry, which may come to another process
+                changes["deserted"] = True
+            drops = answer is not None or self.operation.method == "GET"
+            await self._save_checkpoint(
+                column_values=changes, drops_payload=drops, new_aliases=self.new_aliases
+            )
+
+    async def close(self, state: str = ANSWERED, answer: StoredText | None = None) -> None:
+        """Closes the operation in an end state, and deletes its stored request."""
+        if self.is_saved:
+            changes: dict[str, Any] = {"state": state, "why": None, "answer": answer}
+            if state == UNDONE:
+                changes["idempotency"] = None
+            await self._save_checkpoint(column_values=changes, drops_payload=True)
+
+    async def leave_in_doubt(self, reason: str) -> None:
+        """Marks the operation as in doubt, to be replayed: a write is in doubt, or a later read failed."""
+        if self.is_saved:
+            if self.failed_reads:
+                del self._unsaved_steps[self._unsaved_change_end :]
+            changes = {"state": IN_DOUBT, "why": reason}
+            try:
+                await self._save_checkpoint(
+                    column_values=changes,
+                    object_changes=[self.in_doubt_change] if self.in_doubt_change else (),
+                )
+            except Conflict:  # it was recorded before
+                await self._save_checkpoint(column_values=changes)
+
+    async def _save_checkpoint(
+        self,
+        *,
+        is_sending: bool = False,
+        object_changes: Sequence[CompareAndSet] = (),
+        drops_payload: bool = False,
+        **parts: Any,
+    ) -> None:
+        # By the clocks from before the transaction: the fence is never held for longer than they say.
+        started_at = self.journal.read_clocks()
+        # Copies: steps that are recorded while this is saved belong to the next checkpoint.
+        saved_steps, outcomes = self._unsaved_steps[:], self._unsaved_outcomes[:]
+        pending_changes = self._pending_changes[:]
+        is_long, is_first = self.is_long, not self.is_saved
+        step_results = None
+        if saved_steps and not drops_payload:
+            encoded_steps = await self._encode(
+                partial(step_records.encode_steps, saved_steps), is_long=is_long
+            )
+            step_results = self._saved_step_count + len(saved_steps) - 1, encoded_steps
+        record = self.operation_record
+        if is_first:
+            encoded_request = await self._encode(
+                partial(encode_request, self.request), is_long=is_long
+            )
+            record = replace(record, asked=encoded_request, deserted=self.is_client_disconnected)
+        checkpoint = Checkpoint(
+            is_first,
+            step_results=step_results,
+            resolved_writes=outcomes,
+            object_ids=[write.made for write in outcomes if write.made],
+            object_changes=[*pending_changes, *object_changes],
+            drops_payload=drops_payload,
+            has_chunks=self.has_chunks,
+            unrelated_ids=self.unrelated_ids,
+            **parts,
+        )
+        await self._write_checkpoint(record, checkpoint)
+        self.is_saved = True
+        self.fenced_at = started_at
+        self.is_sending = is_sending or checkpoint.new_write is not None
+        self.failed_reads.clear()
+        self._saved_step_count += len(saved_steps)
+        self._unsaved_change_end = 0
+        del self._unsaved_steps[: len(saved_steps)]
+        del self._unsaved_outcomes[: len(outcomes)]
+        del self._pending_changes[: len(pending_changes)]
+        if is_first and self.is_client_disconnected and not record.deserted:  # meanwhile
+            with suppress(StoreUnavailable):
+                await self.journal.record_disconnect(self)
+
+    async def _encode(self, encode: Callable[[], StoredText], *, is_long: bool) -> StoredText:
+        encoded = await run_in_thread_if(is_long, encode)
+        self.has_chunks = self.has_chunks or isinstance(encoded, CompressedBuffer)
+        return encoded
+
+    async def _write_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
+        """Saves a checkpoint; raises what the flow is told if the transaction refuses it."""
+        try:
+            await self.journal.operations.save_checkpoint(record, checkpoint)
+        except WritesFrozenError:
+            raise Halted(
+                errors.WRITES_FROZEN, retry_after=errors.FREEZE_RETRY_AFTER_SECONDS
+            ) from None
+        except RestoreUncheckedError:
+            raise Halted(errors.RESTORE_CHECK_PENDING) from None
+        except Conflict as conflict:
+            if str(conflict) == BACKEND_KIND:
+                raise BatchRoutedElsewhereError from None
+            raise
+        except StoreUnavailable:
+            if self.is_saved and self._unsaved_outcomes:
+                # Only this process knows the outcome of the write.
+                self.journal.unsaved_executions[record.id] = self
+            raise
+
+
+_BATCH_PATH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
+
+
+def _build_superseded_check(call: Call) -> list[CompareAndSet]:
+    """A check that the batch in the path of a write is not superseded (contract, section 7)."""
+    match = _BATCH_PATH.match(call.path)
+    return [CompareAndSet("alias", match[1], {}, expected={"abandoned": None})] if match else []
+
+
+_CREATED_FIELDS = ("recipient", "batch", "payment")
+
+
+def _find_created_id(call: Call, outcome: step_records.Outcome) -> str | None:
+    """The id of the object that a create returned."""
+    if call.method != "POST" or not isinstance(outcome, dict):
+        return None
+    if re.search(r"/(generate-quote|start-processing)$", call.path):
+        return None
+    account = outcome.get("account")
+    if isinstance(account, dict):
+        object_id = account.get("recipientAccountId")
+    else:
+        created = (outcome[name] for name in _CREATED_FIELDS if isinstance(outcome.get(name), dict))
+        object_id = next(created, outcome).get("id")
+    return object_id if isinstance(object_id, str) else None
+
+
+# A request as text

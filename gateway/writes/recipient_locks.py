@@ -1,0 +1,111 @@
+"""Locks of recipients: writes on one recipient's payout methods take turns, across processes.
+
+See the contract of the translation, section 7, Blocking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from gateway.storage.operations import (
+    IN_DOUBT,
+    RUNNING,
+    UNDONE,
+)
+from gateway.writes.executor import MIN_RETRY_AFTER_SECONDS
+from gateway.writes.journal import Journal
+from gateway.writes.operation_execution import OperationExecution
+from gateway.writes.reconciler import WriteReconciler
+from mappings.effects import CompareAndSet
+from mappings.failures import Conflict, Failure, Halted, Problem
+
+RECIPIENT_BUSY = Problem(
+    "internal_server_error",
+    "Another change of this recipient's payout methods is under way; nothing was done. "
+    "Try again later.",
+)
+
+SERIALIZED_OPERATIONS = frozenset(
+    {"create_payout_method", "update_payout_method", "update_recipient"}
+)
+"""Operations that may read and then write one recipient's accounts."""
+
+_RECIPIENT_LOCK_KIND = "payout turn"
+"""The kind of object state that holds the lock on a recipient: the id of the operation."""
+
+_POLL_SECONDS = 0.2
+"""Seconds between two attempts to take a lock."""
+
+
+class RecipientLocks:
+    """The locks of all recipients; one object for each process."""
+
+    def __init__(self, journal: Journal, reconciler: WriteReconciler) -> None:
+        self._journal = journal
+        self._reconciler = reconciler
+
+    async def acquire(self, execution: OperationExecution, deadline: float) -> None:
+        """Waits until no process executes another write on the recipient's payout methods."""
+        recipient = execution.request.ids.get("id")
+        if (
+            execution.is_resumed
+            or execution.operation.name not in SERIALIZED_OPERATIONS
+            or recipient is None
+        ):
+            return
+        try:
+            while earlier := self._find_earlier_execution(execution):
+                await self._wait(deadline, earlier.ended)
+            while self._reconciler.has_other_instances and not await self._try_acquire(
+                execution, recipient
+            ):
+                await self._wait(deadline)
+        except Failure:
+            await execution.close(UNDONE)
+            raise
+
+    def _find_earlier_execution(self, execution: OperationExecution) -> OperationExecution | None:
+        """An earlier execution in this process that writes to the same recipient."""
+        for earlier in self._journal.executions.values():
+            if earlier is execution:
+                return None
+            is_serialized = (
+                earlier.operation.name in SERIALIZED_OPERATIONS
+                and earlier.operation_record.tenant == execution.operation_record.tenant
+            )
+            if is_serialized and set(earlier.operation_record.object_ids) & set(
+                execution.operation_record.object_ids
+            ):
+                return earlier
+        return None
+
+    async def _wait(self, deadline: float, ended: asyncio.Event | None = None) -> None:
+        if self._journal.monotonic() > deadline:
+            raise Halted(RECIPIENT_BUSY, retry_after=MIN_RETRY_AFTER_SECONDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_POLL_SECONDS):
+                await (ended.wait() if ended else asyncio.sleep(_POLL_SECONDS / 4))
+
+    async def _try_acquire(self, execution: OperationExecution, recipient: str) -> bool:
+        """Tries to take the lock, which is free as soon as the operation that holds it is closed."""
+        record, object_state = execution.operation_record, self._journal.object_state
+        holder = (await object_state.load(record.tenant, _RECIPIENT_LOCK_KIND, recipient)).get(
+            "holder"
+        )
+        if holder is not None:
+            row = await self._journal.operations.find_operation(str(holder))
+            if row is not None and row.state in (RUNNING, IN_DOUBT):
+                if not self._reconciler.is_executing(row) and not await self._reconciler.reconcile(
+                    row
+                ):
+                    raise self._reconciler.build_in_doubt_error(row)
+                return False
+        acquire = CompareAndSet(
+            _RECIPIENT_LOCK_KIND, recipient, {"holder": record.id}, expected={"holder": holder}
+        )
+        try:
+            await object_state.compare_and_set_all(record.tenant, [acquire])
+        except Conflict:
+            return False
+        return True

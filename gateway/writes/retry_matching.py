@@ -1,0 +1,106 @@
+"""Which requests are retries of which operations (contract of the translation, section 7: Retries)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from gateway.storage.operations import (
+    DONE,
+    RUNNING,
+    OperationRecord,
+)
+from gateway.writes.journal import Journal
+from gateway.writes.reconciler import WriteReconciler
+from mappings.effects import Operation
+
+RETRY_WINDOW = timedelta(hours=24)
+DELIVERY_REPORT_SECONDS = 1.0
+"""Seconds within which the process that sends a response records for others that it was delivered."""
+
+
+class RetryMatcher:
+    """Compares a request with the operations that are related to it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        reconciler: WriteReconciler,
+        *,
+        joins_running: bool,
+        replay_seconds: float,
+    ) -> None:
+        self._journal = journal
+        self._reconciler = reconciler
+        self._joins_running = joins_running
+        self._replay_seconds = replay_seconds
+
+    def is_resumed(self, row: OperationRecord) -> bool:
+        """Whether this process continues an operation that was interrupted."""
+        execution = self._journal.executions.get(row.id)
+        return execution is not None and execution.is_resumed
+
+    def is_retry(
+        self,
+        row: OperationRecord,
+        record: OperationRecord,
+        operation: Operation,
+        first_attempt_id: str | None,
+    ) -> bool:
+        """Whether the request is a retry of ``row``: by its Idempotency-Key, or identical and open.
+
+        ``first_attempt_id`` is the operation of which it was found to be a retry before, if any.
+
+        An open connection of the first attempt proves nothing: a load balancer may hold it after
+        the client has left (contract, section 7).
+        """
+        if self._has_same_key(row, record):
+            return True
+        if not self._is_identical(row, record, operation):
+            return False
+        if self._joins_running or row.id == first_attempt_id:
+            return True
+        is_running = row.state == RUNNING and not row.turn and self._reconciler.is_executing(row)
+        return not is_running or self._journal.is_client_disconnected(row) or self.is_resumed(row)
+
+    def is_being_delivered(
+        self,
+        row: OperationRecord,
+        record: OperationRecord,
+        received_at: float,
+        first_attempt_id: str | None,
+    ) -> bool:
+        """Whether another process is about to record that the response was delivered, or was not.
+
+        ``received_at`` is when the request was received, by the monotonic clock.
+        """
+        if self._replay_seconds:
+            return False  # deliveries are recorded late then; until then the request is a retry
+        if self._journal.monotonic() - received_at > DELIVERY_REPORT_SECONDS:
+            return False  # the first client does not read its response; this one waits
+        is_joined = self._has_same_key(row, record) or row.id == first_attempt_id
+        if not is_joined and self._journal.is_being_acknowledged(row):
+            return True
+        is_reported = row.deserted or not self._reconciler.is_owned_by_other(row)
+        return row.state == DONE and not is_joined and not is_reported
+
+    def _has_same_key(self, row: OperationRecord, record: OperationRecord) -> bool:
+        """Whether both have the same Idempotency-Key, from the same API key."""
+        key_digest = record.idempotency
+        return key_digest is not None and (row.key_id, row.idempotency) == (
+            record.key_id,
+            key_digest,
+        )
+
+    def _is_identical(
+        self, row: OperationRecord, record: OperationRecord, operation: Operation
+    ) -> bool:
+        """Whether the requests are identical, and the first is open and not yet delivered."""
+        return (
+            operation.method != "GET"
+            and record.has_same_request(row)
+            and None in (row.idempotency, record.idempotency)
+            and row.began_at >= record.began_at - RETRY_WINDOW
+            and row.is_open
+            and not self._journal.is_delivered(row)
+            and row.id not in self._journal.failed_starts
+        )

@@ -1,0 +1,37 @@
+"""A request as it is stored for a replay."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gateway.payloads import stored_json
+from gateway.payloads.stored_json import StoredText
+from mappings.effects import (
+    LegacyOptions,
+    Request,
+)
+
+
+def encode_request(request: Request) -> StoredText:
+    options = {name: getattr(request.options, name) for name in LegacyOptions.__dataclass_fields__}
+    encoded = {
+        "now": request.now.isoformat(),
+        "seed": request.seed,
+        "ids": dict(request.ids),
+        "query": dict(request.query),
+        "body": request.body,
+        "manners": options,
+    }
+    return stored_json.encode_value(encoded)
+
+
+def decode_request(text: StoredText) -> Request:
+    encoded = stored_json.decode_value(text)
+    return Request(
+        now=datetime.fromisoformat(encoded["now"]),
+        seed=encoded["seed"],
+        ids=encoded["ids"],
+        query=encoded["query"],
+        body=encoded["body"],
+        options=LegacyOptions(**encoded["manners"]),
+    )
