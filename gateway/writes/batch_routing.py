@@ -74,6 +74,8 @@ class BatchRouting:
                 return CompareAndSet(BACKEND_KIND, batch_id, mark, expected=NO_MARK)
             case "current":
                 raise BatchRoutedElsewhereError
+        # The facts do not change; the condition makes this transaction fail if another request has just
+        # changed the batch at the current service.
         untouched = CompareAndSet("batch", current_id, {}, expected=build_batch_condition(facts))
         return CompareAndSet(BACKEND_KIND, batch_id, mark, expected=NO_MARK, linked=(untouched,))
 
@@ -88,6 +90,7 @@ class BatchRouting:
         for batch_id in batch_ids:
             current_id = await self._resolve_current_id(tenant, batch_id)
             legacy_id = await self._find_legacy_id(tenant, current_id) or current_id
+            # A mark may have been set under any of them, depending on what clients used before an import.
             ids |= dict.fromkeys((batch_id, current_id, legacy_id))
         return [CompareAndSet(BACKEND_KIND, legacy_id, {}, expected=NO_MARK) for legacy_id in ids]
 
@@ -149,6 +152,7 @@ async def revert_marks(
 ) -> None:
     """Deletes the marks that only this operation set, once it is known not to have been executed."""
     for batch_id in batch_ids:
+        # A conflict means that another operation uses the mark now.
         with suppress(Conflict):
             await object_state.compare_and_set(
                 tenant, BACKEND_KIND, batch_id, NO_MARK, find={"by": operation_id}

@@ -99,6 +99,7 @@ class CallSender:
 
     async def send(self, call: Call, caller: Caller) -> JSON:
         """Sends a call and returns the body of a 2xx response; raises Refused, Unreachable or Unknown."""
+        # A client that signed its request must get the service's response to its own bytes.
         if caller.send_write is not None and not call.is_read:
             return await caller.send_write(call, caller.execution)
         endpoint = require_endpoint(call.method, call.path)
@@ -120,6 +121,8 @@ class CallSender:
             return translated
         if 200 <= reply.status < 300 and not (body and body.get("errors")):
             raise Unreachable("unreadable") if call.is_read else Unknown("unreadable")
+        # A 404 of an optional endpoint proves that nothing happened if other reads show that the
+        # service itself answers.
         is_confirmed = (
             call.probe_ids is not None
             and self._optional_endpoints.is_confirmed_with_reads(reply.status)
@@ -140,6 +143,7 @@ class CallSender:
         cost = await run_in_thread(json_codec.estimate_memory_bytes, data)
         if cost > MAX_ANSWER_MEMORY_BYTES:
             return None
+        # Decoding in slices needs a fraction of the memory, so it is tried before memory is reserved.
         with suppress(json_codec.NotSliceableError):
             return _parse_object(
                 await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
@@ -153,6 +157,7 @@ class CallSender:
         except Overloaded as overloaded:
             if call.is_read:
                 raise
+            # The write has been executed: its response could only not be decoded.
             raise Unknown(overloaded.reason) from None
         finally:
             admission_slot.release()
@@ -169,6 +174,7 @@ class CallSender:
                 body = await run_in_thread(json_codec.dumps, current_body)
             _log_progress(caller, "calling_service", call, body)
         started_at = asyncio.get_running_loop().time()
+        # Counted before it is sent: the access log also shows calls that failed.
         caller.call_count += 1
         with instrumentation.instrument_call(
             caller.key.environment, call.method, endpoint.path
@@ -255,6 +261,7 @@ def _is_proven_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
     A 4xx with the service's own error JSON does, and so does a 2xx with ``ok: false`` and error codes.
     A 5xx does not: it may come from a proxy that gave up while the service was still working.
     """
+    # Every code must blame the client: one that does not may mean that a part was done.
     if status < 300:
         return _derive_status(body or {}) < 500
     return 400 <= status < 500 and any(map(_parse_problem, _list_error_entries(body or {})))
@@ -270,6 +277,7 @@ def _derive_status(body: Mapping[str, JSON]) -> int:
 def _parse_retry_after(reply: Reply) -> str | None:
     """The Retry-After of a response; None if it is not valid as a header value."""
     header = reply.headers.get("Retry-After", "")
+    # It goes into a response header, where a control character would start another header.
     return header if header and header.isascii() and header.isprintable() else None
 
 

@@ -126,6 +126,7 @@ class FlowExecutor:
                     caller.is_long = (
                         caller.is_long or json_codec.has_rows(result) or _has_many_objects(result)
                     )
+            # Never into the flow, which would compensate a write that may have been executed.
             except Unknown:
                 raise
             except Failure as failure:
@@ -160,6 +161,7 @@ class FlowExecutor:
             return await self._perform_write(step, caller, execution)
         if isinstance(step, CompareAndSet):
             return await execution.compare_and_set(step)
+        # A read must see the changes that the flow made before it.
         await execution.save_pending_changes()
         return await self._perform_read(step, caller, execution)
 
@@ -236,6 +238,7 @@ class FlowExecutor:
             body = await self._perform_call(call, caller)
         except Unknown:
             outcome = await self._read_back(call, caller, execution)
+            # Nobody waits for a cleanup: it counts as refused, and what is left over is listed.
             if outcome is None and call.is_cleanup:
                 refused = Refused(500)
                 execution.record_response(call, refused)
@@ -266,6 +269,7 @@ class FlowExecutor:
                     execution, execution.current_write
                 )
                 outcome = await self._evaluate_outcome(call.reconcile(in_doubt_write), caller)
+        # No proof in time: the write is in doubt, and the reconciler goes on reading.
         except TimeoutError:
             return None
         return outcome if isinstance(outcome, Confirmed) else None
@@ -377,9 +381,11 @@ class FlowExecutor:
         tenant = caller.key.tenant
         if call.cache_seconds and (cached := self._recent_reads.get(tenant, call)) is not None:
             return cached
+        # The response may be older than a write that ends meanwhile, and must then not be cached.
         cache_generation = self._recent_reads.count_changes(tenant)
         try:
             body = await self._call_sender.send(call, caller)
+        # Also after a failure: a write without a response may have been executed.
         finally:
             self._invalidate_cache(call, tenant)
         if call.cache_seconds:

@@ -137,6 +137,7 @@ class IdempotencyGuard:
             monotonic + self._wait_seconds, (monotonic - elapsed, wall - elapsed)
         )
         try:
+            # Again if the first attempt turns out not to have been executed: this request takes its place.
             while True:
                 execution = await self._find_or_start_execution(
                     write_request, wait_state, render_answer
@@ -199,6 +200,7 @@ class IdempotencyGuard:
                 await execution.close(UNDONE)
                 return None
             response = await render_failure(failure)
+            # A refusal that may pass is never stored for a key, which would repeat it for a day.
             is_final = has_key and response.status in (404, 406) and not _is_transient(failure)
             stored = (
                 await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
@@ -306,6 +308,7 @@ class IdempotencyGuard:
                     return execution
                 continue
             if not record.has_same_request(first_attempt):
+                # Answering with the other request's response would confirm what the client did not ask for.
                 raise Invalid(KEY_REUSED)
             if self._retries.is_being_delivered(
                 first_attempt, record, wait_state.received_at[0], wait_state.first_attempt_id
@@ -370,6 +373,7 @@ class IdempotencyGuard:
         wait_state: _WaitState,
         rows: list[OperationRecord],
     ) -> OperationExecution | None:
+        # It may have waited long for others; its client may be gone and have retried elsewhere.
         check_client_connected(write_request.caller)
         execution = self._journal.start_execution(
             record, write_request.operation, write_request.request

@@ -77,6 +77,7 @@ class Heartbeats:
     async def register(self) -> None:
         """Registers this instance; with SQLite, removes all others, as it allows one process at a time."""
         async with self._store.write() as connection:
+            # The process lock on the file says that no other process is alive.
             if self._store.is_of_one_process:
                 await connection.execute(delete(instances))
             await connection.execute(insert(instances).values(**self._build_row()))
@@ -91,6 +92,7 @@ class Heartbeats:
             statement = update(instances).where(instances.c.id == self._own_instance)
             values = {"beats": self._beat_count, "large": self._format_large_requests()}
             result = await connection.execute(statement.values(**values))
+            # Without a row, others would take over what runs here.
             if not result.rowcount:  # the database was replaced or restored
                 await connection.execute(insert(instances).values(**self._build_row()))
         self._last_beat_at = self._clock()
@@ -117,6 +119,7 @@ class Heartbeats:
         self._refreshed_at = now
         for id_, row in rows.items():
             observed = self._observed.get(id_)
+            # Any other count is a sign of life, also a smaller one: a restored database has earlier counts.
             if observed is None or observed.beats != row.beats:
                 self._observed[id_] = _ObservedInstance(row.beats, large_requests=row.large)
             else:

@@ -106,11 +106,13 @@ class Journal:
         """
         ids, body = request.ids, request.body
         object_ids = [*ids.values(), *_list_body_ids(body)]
+        # Keyed, so that a copy of the database does not show which requests were equal to a guess.
         fingerprint = self._digest([operation.name, dict(ids), body])
         fingerprint_before_import = fingerprint
         if imported_ids := request.imported_ids:
             ids = {name: imported_ids.get(id_, id_) for name, id_ in ids.items()}
             body = replace_ids(operation.body_shape, body, imported_ids)
+            # An operation from before the import named the same objects by their other ids.
             object_ids += [*ids.values(), *_list_body_ids(body)]
             fingerprint_before_import = self._digest([operation.name, ids, body])
         return OperationRecord(
@@ -148,6 +150,7 @@ class Journal:
         """Takes over an interrupted operation; None if another request or process has it."""
         if record.id in self.executions:
             return None
+        # Replaced below; the execution has to be registered before the request can be loaded.
         placeholder = Request(record.began_at, "")
         execution = OperationExecution(
             self, record, operation, placeholder, is_saved=True, is_resumed=True
@@ -198,6 +201,7 @@ class Journal:
 
     def _may_be_sending(self, operation_id: str, instance: str) -> bool:
         """Whether a write may be in flight; true for every running operation of another instance."""
+        # Only that process knows; to assume the worst delays a conclusion and loses nothing.
         if instance != self.instance:
             return True
         execution = self.executions.get(operation_id)

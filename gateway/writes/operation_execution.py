@@ -130,6 +130,7 @@ class OperationExecution:
     def replay_step(self, step: Step) -> step_records.Outcome:
         """The recorded result of the step; raises Unknown if another step was recorded."""
         fingerprint, outcome = self.recorded_steps[self._position]
+        # To go on would pair a stored result with another question.
         if fingerprint != step_records.fingerprint_step(step):
             raise Unknown("the program has changed since: it would go on differently")
         self._position += 1
@@ -174,6 +175,7 @@ class OperationExecution:
     def restore_unsaved(self, previous: OperationExecution) -> None:
         """Takes over the steps that an earlier execution in this process could not save."""
         if (
+            # The commit whose outcome was unknown did happen, so the database has them.
             previous._saved_step_count != self._saved_step_count
         ):  # they were saved despite the error
             return
@@ -250,6 +252,7 @@ class OperationExecution:
         A change that cannot conflict and follows a write needs no commit of its own: it is saved with
         the next checkpoint, before any further step and before the response.
         """
+        # Saves a commit per request: nobody can see the difference before the next checkpoint.
         if self.is_saved and not (self.is_unchanged or has_expectation(step)):
             self._pending_changes.append(step)
             self._record_change(step, None)
@@ -260,6 +263,7 @@ class OperationExecution:
             await self._save_checkpoint(
                 object_changes=[*self._first_changes, step], **self._build_checks(has_checks)
             )
+        # The refusal is the result of the step: a replay must take the same way.
         except (Conflict, Halted) as failure:
             self._unsaved_steps[-1] = (step, failure)
             self._position += 1
@@ -312,6 +316,7 @@ class OperationExecution:
         try:
             await self._save_checkpoint()
         except AlreadyClaimedError:
+            # As if the outcome had never been read: the next reading looks for another match.
             self._position -= 1
             self._unsaved_change_end = change_end
             self.writes[self._position] = write
@@ -370,6 +375,7 @@ class OperationExecution:
         """Closes the operation in an end state, and deletes its stored request."""
         if self.is_saved:
             changes: dict[str, Any] = {"state": state, "why": None, "answer": answer}
+            # The key is free again: with it the client may repeat a request of which nothing happened.
             if state == UNDONE:
                 changes["idempotency"] = None
             await self._save_checkpoint(column_values=changes, drops_payload=True)
@@ -398,7 +404,6 @@ class OperationExecution:
     ) -> None:
         # By the clocks from before the transaction: the fence is never held for longer than they say.
         started_at = self.journal.read_clocks()
-        # Copies: steps that are recorded while this is saved belong to the next checkpoint.
         saved_steps, outcomes = self._unsaved_steps[:], self._unsaved_outcomes[:]
         pending_changes = self._pending_changes[:]
         is_long, is_first = self.is_long, not self.is_saved
@@ -460,7 +465,6 @@ class OperationExecution:
             raise
         except StoreUnavailable:
             if self.is_saved and self._unsaved_outcomes:
-                # Only this process knows the outcome of the write.
                 self.journal.unsaved_executions[record.id] = self
             raise
 

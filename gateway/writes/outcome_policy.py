@@ -95,6 +95,8 @@ class OutcomePolicy:
         The process that had it sends nothing more: it has lost the fence.
         """
         unanswered, write = self._unanswered.get(record.id), execution.write_in_doubt
+        # A write of another process may have been sent until the moment of the takeover, so that the
+        # time has to be counted from then.
         was_owned_by_other = record.state == RUNNING and record.instance != self._journal.instance
         if (
             write is None
@@ -113,6 +115,7 @@ class OutcomePolicy:
         """Seconds until a missing object proves that the write was not executed; 0 if it already does."""
         offset = abs(self._clock.offset(record.tenant.environment))
         unanswered = self._unanswered.get(record.id)
+        # The whole window: this process does not know when the write was last in flight.
         if unanswered is None:
             return math.ceil(MAX_STAMP_AGE_SECONDS + STAMP_MARGIN_SECONDS + offset)
         # The wall clock may have been corrected, or set wrong, since it stamped the write.
@@ -144,6 +147,7 @@ class OutcomePolicy:
             record, not_before - CREATION_TOLERANCE
         )
         rivals = await self._journal.operations.list_rivals(record, write)
+        # An operator's outcome is a hint to look for: what the service shows still comes first.
         operator_object_id = write.told if write.told not in OPERATOR_OUTCOMES else None
         identical_count, is_confirmed = 1 + len(rivals), write.told == CONFIRMED
         return InDoubtWrite(
@@ -154,10 +158,12 @@ class OutcomePolicy:
         self, call: Call, write: Write, execution: OperationExecution, read_outcome: OutcomeReader
     ) -> Confirmed | Absent:
         """Determines whether a write without a response was executed; raises Unknown if it is open."""
+        # Its row was changed by hand, or by a version that knew other states.
         if write.state != SENT:
             raise Unknown("the journal does not know what followed it")
         if call.reconcile is None:
             raise Unknown("it leaves nothing that can be read")
+        # Measured before the read: a read that began too early proves nothing, however long it took.
         seconds_too_early = self.seconds_until_conclusive(execution.operation_record)
         in_doubt_write = await self.build_in_doubt_write(execution, write)
         outcome = await read_outcome(call.reconcile, in_doubt_write)
@@ -165,6 +171,7 @@ class OutcomePolicy:
             return self._apply_operator_outcome(execution.operation_record, write, outcome)
         if isinstance(outcome, Absent):
             self._check_conclusive(execution, outcome, seconds_too_early)
+            # A list may lag behind: one read that does not show the object is not enough.
             await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS)
             outcome = await read_outcome(
                 call.reconcile, await self.build_in_doubt_write(execution, write)
@@ -180,6 +187,7 @@ class OutcomePolicy:
         self, record: OperationRecord, write: Write, outcome: WriteOutcome
     ) -> Confirmed | Absent:
         """The outcome that an operator recorded, unless the reads prove that the write was executed."""
+        # A recorded "did not happen" must not hide a payment that the service shows.
         if isinstance(outcome, Confirmed):
             return outcome
         if write.told == CONFIRMED:

@@ -49,12 +49,14 @@ class RecipientLocks:
         """Waits until no process executes another write on the recipient's payout methods."""
         recipient = execution.request.ids.get("id")
         if (
+            # It held the lock when it was interrupted, and holds it until it is closed.
             execution.is_resumed
             or execution.operation.name not in SERIALIZED_OPERATIONS
             or recipient is None
         ):
             return
         try:
+            # First in this process, in memory: of many waiting requests only one polls the database.
             while earlier := self._find_earlier_execution(execution):
                 await self._wait(deadline, earlier.ended)
             while self._reconciler.has_other_instances and not await self._try_acquire(
@@ -74,6 +76,7 @@ class RecipientLocks:
                 earlier.operation.name in SERIALIZED_OPERATIONS
                 and earlier.operation_record.tenant == execution.operation_record.tenant
             )
+            # By any id of the recipient: a legacy id and its alias are both among the object ids.
             if is_serialized and set(earlier.operation_record.object_ids) & set(
                 execution.operation_record.object_ids
             ):
@@ -95,6 +98,7 @@ class RecipientLocks:
         )
         if holder is not None:
             row = await self._journal.operations.find_operation(str(holder))
+            # A closed or deleted holder has left its lock behind, which is free.
             if row is not None and row.state in (RUNNING, IN_DOUBT):
                 if not self._reconciler.is_executing(row) and not await self._reconciler.reconcile(
                     row

@@ -159,6 +159,7 @@ class WriteReconciler:
         execution = await self.take_over(record, operation) if operation else None
         if execution is None:
             return False
+        # Nothing that needs a waiting client, such as a start, may be sent.
         execution.is_client_waiting = False
         try:
             return await self._replay(execution)
@@ -305,6 +306,7 @@ class WriteReconciler:
             try:
                 await self._journal.save_known_resets()
                 await self._heartbeats.beat()
+            # No heartbeat without the resets: it says that they are saved.
             except StoreUnavailable as unavailable:
                 log.error("heartbeat_failed", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - without heartbeats others would take over what runs here
@@ -348,6 +350,7 @@ class WriteReconciler:
         for record in orphans:
             retry_state = self._retry_states.setdefault(record.id, _RetryState())
             if retry_state.operator_outcomes != (record_outcomes := outcomes.get(record.id, ())):
+                # An operator waits for the effect of what was recorded: no pause before the next attempt.
                 retry_state.operator_outcomes, retry_state.due_at, retry_state.pause_seconds = (
                     record_outcomes,
                     now,

@@ -59,6 +59,8 @@ class RetryMatcher:
             return False
         if self._joins_running or row.id == first_attempt_id:
             return True
+        # A takeover (turn > 0) means that the first attempt's process has ended, so its client has no
+        # response.
         is_running = row.state == RUNNING and not row.turn and self._reconciler.is_executing(row)
         return not is_running or self._journal.is_client_disconnected(row) or self.is_resumed(row)
 
@@ -98,9 +100,11 @@ class RetryMatcher:
         return (
             operation.method != "GET"
             and record.has_same_request(row)
+            # Two different keys say that the client means two requests.
             and None in (row.idempotency, record.idempotency)
             and row.began_at >= record.began_at - RETRY_WINDOW
             and row.is_open
             and not self._journal.is_delivered(row)
+            # Its start failed and nothing of it was sent; joining it would wait for nothing.
             and row.id not in self._journal.failed_starts
         )

@@ -45,6 +45,7 @@ def fingerprint_step(step: Step | str) -> str:
     digest = hashlib.sha256()
     for part in json_codec.iterdumps(_build_step_key(step)):
         digest.update(part)
+    # 64 bits: it detects a program that has changed, and need not resist an attacker.
     return digest.hexdigest()[:16]
 
 
@@ -60,6 +61,7 @@ def _build_step_key(step: Step) -> JSON:
             return ["recall", kind, id_, ids]
         case AwaitFacts(kind, id_):
             return ["await", kind, id_]
+        # Conditions are left out: they depend on the state at that time, and the outcome is stored.
         case CompareAndSet(kind, id_, facts):
             return ["record", kind, id_, dict(facts)]
 
@@ -147,6 +149,7 @@ def _decode_refused(encoded: dict[str, Any]) -> Failure:
 
 
 def _build_failure_decoder(kind: type[Failure]) -> Callable[[dict[str, Any]], Failure]:
+    # The message of a failure was written by this program and has no value of a client in it.
     return lambda told: kind(told["why"])
 
 

@@ -16,6 +16,7 @@ def encode_request(request: Request) -> StoredText:
     options = {name: getattr(request.options, name) for name in LegacyOptions.__dataclass_fields__}
     encoded = {
         "now": request.now.isoformat(),
+        # A replay must derive the same ids, so the seed is stored; like the body, it is encrypted.
         "seed": request.seed,
         "ids": dict(request.ids),
         "query": dict(request.query),
