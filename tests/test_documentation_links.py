@@ -36,3 +36,12 @@ def test_links_have_existing_targets(page: Path) -> None:
 
 def test_pages_contain_links() -> None:
     assert sum(len(LINK_PATTERN.findall(page.read_text("utf-8"))) for page in PAGES) > 60
+
+
+def test_architecture_names_existing_modules() -> None:
+    page = ROOT / "gateway" / "README.md"
+    names = re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", page.read_text("utf-8"))
+    modules = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/**/*.py")]
+    lost = [name for name in names if not any(f"/{path}".endswith(f"/{name}") for path in modules)]
+    assert names
+    assert lost == []
