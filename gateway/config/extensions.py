@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from gateway.config.settings import ConfigurationError
+from gateway.config.files import ConfigurationError
 
 _C_EXTENSIONS = {
     "aiohttp": ("aiohttp._http_parser", "AIOHTTP_NO_EXTENSIONS"),
