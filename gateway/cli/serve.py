@@ -82,10 +82,9 @@ def format_start_message(url: str, admin_url: str) -> str:
 
 
 async def _serve_single_process(settings: Settings) -> None:
-    from gateway.server.app import install_shutdown_event
     from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
     from gateway.server.memory_tuning import tune_memory
-    from gateway.server.shutdown import ProcessLifetime
+    from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 
     stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
     async with AsyncExitStack() as stack:
@@ -100,9 +99,8 @@ async def _serve_single_process(settings: Settings) -> None:
 
 
 async def _serve_demo(settings: Settings) -> None:
-    from gateway.server.app import install_shutdown_event
     from gateway.server.demo import format_demo_instructions, open_demo_settings
-    from gateway.server.shutdown import ProcessLifetime
+    from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 
     stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
     async with AsyncExitStack() as stack:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from gateway.config.settings import ENVIRONMENT_PREFIX, ConfigurationError
+from gateway.config.settings import ENVIRONMENT_PREFIX, ConfigurationError, Settings
 
 ACCEPT_BACKLOG = 1024
 """Connections that the kernel queues until they are accepted."""
@@ -22,6 +25,19 @@ AcceptQueue = Sequence[socket.socket]
 
 The kernel distributes the connections of a port among its queues.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedSockets:
+    """The sockets that a worker gets from the supervisor.
+
+    It accepts clients from some of the port's queues, and the supervisor's admin requests at a Unix
+    socket.
+    """
+
+    accept_queues: Sequence[AcceptQueue]
+    queue_numbers: Sequence[int]
+    admin_socket: Path
 
 
 def bind_sockets(host: str, port: int, variable: str, queue_count: int = 1) -> list[AcceptQueue]:
@@ -90,6 +106,47 @@ class Listener:
         await self.accept_from(())
         for queue in self._queues:
             _close_queue(queue)
+
+
+async def start_client_listener(
+    stack: AsyncExitStack,
+    settings: Settings,
+    runner: web.BaseRunner,
+    inherited_sockets: InheritedSockets | None,
+) -> Listener:
+    """Start to accept client connections."""
+    server = settings.server
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    queues = (
+        inherited_sockets.accept_queues
+        if inherited_sockets
+        else bind_sockets(server.host, server.port, "SERVER__PORT")
+    )
+    listener = Listener(runner, queues)
+    stack.push_async_callback(listener.close)
+    await listener.accept_from(inherited_sockets.queue_numbers if inherited_sockets else [0])
+    return listener
+
+
+async def start_admin_listener(
+    stack: AsyncExitStack,
+    settings: Settings,
+    runner: web.BaseRunner,
+    inherited_sockets: InheritedSockets | None,
+) -> int:
+    server = settings.server
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    if inherited_sockets:
+        await web.UnixSite(runner, inherited_sockets.admin_socket).start()
+        return server.admin_port
+    listener = Listener(
+        runner, bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
+    )
+    stack.push_async_callback(listener.close)
+    await listener.accept_from([0])
+    return listener.port
 
 
 def _bind_queue(host: str, port: int, *, uses_reuseport: bool) -> AcceptQueue:

@@ -16,10 +16,11 @@ import uvloop
 
 from gateway.config.settings import ConfigurationError, load_settings
 from gateway.observability import logs
-from gateway.server.app import InheritedSockets, RunningGateway, install_shutdown_event, run_gateway
+from gateway.server.app import RunningGateway, run_gateway
 from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
+from gateway.server.listener import InheritedSockets
 from gateway.server.memory_tuning import tune_memory
-from gateway.server.shutdown import ProcessLifetime
+from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 from gateway.server.workers.worker_config import WorkerConfig, encode_message
 from gateway.storage import StoreUnavailable
 

@@ -17,10 +17,13 @@ from aiohttp import web
 from gateway.admin.authentication import create_auth_middleware
 from gateway.config.settings import ConfigurationError, Settings, build_url
 from gateway.operator.preflight import check_runnable
-from gateway.server.app import calculate_shutdown_seconds, install_shutdown_event
 from gateway.server.connection import AdminRunner
 from gateway.server.listener import AcceptQueue, Listener, bind_sockets, find_bound_port
-from gateway.server.shutdown import ProcessLifetime
+from gateway.server.shutdown import (
+    ProcessLifetime,
+    calculate_shutdown_seconds,
+    install_shutdown_event,
+)
 from gateway.server.workers.admin_port import (
     create_metrics_aggregator,
     create_workers_admin_application,
