@@ -161,10 +161,10 @@ def _build_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
         **readiness.owner._asdict(),
         "key": readiness.key,
         "ready": readiness.is_ready,
-        "compared": readiness.compared,
-        "unexplained": readiness.unexplained,
+        "compared": readiness.answer_count,
+        "unexplained": readiness.open_difference_count,
         "never_seen": readiness.never_seen,
-        "used_and_never_compared": readiness.uncompared,
+        "used_and_never_compared": readiness.missing_reads,
         "last_at": format_time(readiness.last_at),
         "operations": [
             {
@@ -208,8 +208,8 @@ def _print_readiness(readiness: list[KeyReadiness]) -> None:
             click.echo(UNKNOWN_OBJECT_HINT)
         if key_readiness.never_seen:
             click.echo(f"Never compared: {', '.join(key_readiness.never_seen)}")
-        if key_readiness.uncompared:
+        if key_readiness.missing_reads:
             click.echo(
-                f"Never compared, but used by the key: {', '.join(key_readiness.uncompared)}"
+                f"Never compared, but used by the key: {', '.join(key_readiness.missing_reads)}"
             )
         click.echo("")

@@ -75,8 +75,8 @@ def freeze(
     scope = ("", "") if lists else _require_scope(*scope_options)
     try:
         status = run_to_completion(apply_freeze())
-    except UnknownMerchant as why:
-        raise CommandError(str(why)) from None
+    except UnknownMerchant as error:
+        raise CommandError(str(error)) from None
     _print_status(
         *status,
         lists=lists,
@@ -116,8 +116,8 @@ def unfreeze(
 
     try:
         status = run_to_completion(end_freeze())
-    except UnknownMerchant as why:
-        raise CommandError(str(why)) from None
+    except UnknownMerchant as error:
+        raise CommandError(str(error)) from None
     _print_status(
         *status,
         lists=False,

@@ -42,8 +42,8 @@ def drop(
 
     try:
         scope = run_to_completion(invalidate_scope())
-    except UnknownMerchant as why:
-        raise CommandError(str(why)) from None
+    except UnknownMerchant as error:
+        raise CommandError(str(error)) from None
     if as_json:
         print_json({"merchant": scope.merchant or None, "environment": scope.environment or None})
         return

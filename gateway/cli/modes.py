@@ -89,8 +89,8 @@ def switch_keys(
 
     try:
         targets, legacy_batches = run_to_completion(find_targets())
-    except ModeSwitchRefused as why:
-        raise CommandError(str(why)) from None
+    except ModeSwitchRefused as error:
+        raise CommandError(str(error)) from None
     # On stderr with the prompt: stdout has only the result.
     for target in targets:
         click.echo(f"{target.description}: {', '.join(chosen_groups)}", err=True)

@@ -56,7 +56,7 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
 
 
 def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
-    record, write = in_doubt.one, in_doubt.write
+    record, write = in_doubt.record, in_doubt.write
     return {
         "write": in_doubt.id,
         "merchant": record.tenant.merchant,
@@ -76,7 +76,7 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
 
 
 def _format_write(in_doubt: WriteInDoubt) -> str:
-    record, write = in_doubt.one, in_doubt.write
+    record, write = in_doubt.record, in_doubt.write
     lines = [
         f"{in_doubt.id}  {write.method} {write.path}  since {format_time(write.entered_at)}",
         f"    request:     {record.tenant}, {record.operation}, key {record.key_name}"
@@ -154,10 +154,10 @@ def settle_write(
             f"Record the outcome of {description}: {_format_verdict(verdict)}?", yes=yes
         )
         in_doubt = run_to_completion(save_verdict())
-    except WriteCommandRefused as why:
-        raise CommandError(str(why)) from None
+    except WriteCommandRefused as error:
+        raise CommandError(str(error)) from None
     if as_json:
-        print_json({"write": in_doubt.id, "told": verdict.stored_value})
+        print_json({"write": in_doubt.id, "told": verdict.outcome_text})
     else:
         click.echo(
             f"Recorded: {description}: {_format_verdict(verdict)}. A running gateway continues from there."
@@ -199,8 +199,8 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
         description = run_to_completion(describe_operation())
         ask_confirmation(f"Give up {description}?", yes=yes)
         run_to_completion(save_closing())
-    except WriteCommandRefused as why:
-        raise CommandError(str(why)) from None
+    except WriteCommandRefused as error:
+        raise CommandError(str(error)) from None
     if as_json:
         print_json({"write": write, "closed": True})
     else:

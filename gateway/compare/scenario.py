@@ -54,7 +54,7 @@ class _UntilModel(BaseModel):
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     path: str
     is_: Any = Field(alias="is")
-    within: Annotated[float, Field(gt=0, le=600)] = 30
+    wait_seconds: float = Field(30, gt=0, le=600, alias="within")
 
 
 class _StepModel(BaseModel):
@@ -145,7 +145,9 @@ def _build_body(model: _StepModel, location: str) -> Template | None:
 
 def _build_wait_condition(model: _UntilModel, location: str) -> WaitCondition:
     return WaitCondition(
-        _parse_path(model.path, location), loads_strict(json_codec.dumps(model.is_)), model.within
+        _parse_path(model.path, location),
+        loads_strict(json_codec.dumps(model.is_)),
+        model.wait_seconds,
     )
 
 

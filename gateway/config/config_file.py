@@ -62,4 +62,5 @@ def _has_password(url: str) -> bool:
         parts = urlsplit(url)
     except ValueError:  # an invalid URL is reported by the code that uses it
         return False
+    # PostgreSQL and Redis accept the password in the query too.
     return bool(parts.password or dict(parse_qsl(parts.query)).get("password"))

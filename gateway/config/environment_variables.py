@@ -29,6 +29,7 @@ class EnvironmentSource(PydanticBaseSettingsSource):
                 section = values
                 for key in keys[:-1]:
                     section = section.setdefault(key, {})
+                # Deployment tools set optional variables to an empty text.
                 if value:
                     section[keys[-1]] = value
         return values

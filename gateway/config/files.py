@@ -29,6 +29,7 @@ def read_text(path: Path) -> str:
 def read_secret(path: Path) -> str:
     text = read_text(path)
     status = path.stat()
+    # The group may read it, as in a Kubernetes volume with fsGroup. A pipe's mode means nothing.
     if stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IRWXO:
         raise ConfigurationError([f"{path}: every user can read it; run `chmod o= {path}`"])
     return text

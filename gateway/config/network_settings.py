@@ -46,6 +46,7 @@ class Server(Section):
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_certificate_file and tls_key_file need each other")
         token = self.admin_token.get_secret_value()
+        # An empty token file is an error: without a token, the port would need no authentication.
         if (token or self.admin_token_file) and not re.fullmatch(r"[!-~]{16,}", token):
             raise ValueError(
                 "the admin token must be at least 16 visible characters, without spaces"
@@ -60,6 +61,7 @@ class Server(Section):
 def _is_clear_text(address: str) -> bool:
     """Return whether requests to the address cross a network unencrypted."""
     parts = urlsplit(address)
+    # A host name that resolves to loopback is not looked up: checking needs no network.
     if parts.scheme != "http" or parts.hostname == "localhost":
         return False
     try:

@@ -132,6 +132,7 @@ class Settings(BaseSettings):
         *_others: PydanticBaseSettingsSource,  # the library's sources for variables and .env files
         **_named: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # The first source wins.
         return EnvironmentSource(settings_cls), init_settings
 
 
@@ -151,6 +152,7 @@ def load_settings(path: Path | None) -> Settings:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError([f"{path}: not TOML: {error}"]) from None
+    # Before the validation, whose messages could otherwise come first and hide these.
     if secret_problems := list(_find_secrets(document, config_file)):
         raise ConfigurationError(secret_problems)
     try:

@@ -26,6 +26,7 @@ def _check_origin(text: str) -> str:
         raise ValueError("must be an address without query, fragment or credentials")
     if parts.path.rstrip("/").endswith("/v1"):
         raise ValueError("must be the address without /v1; the gateway adds it")
+    # Paths are appended, and a double slash would be signed and sent.
     return text.rstrip("/")
 
 
@@ -39,6 +40,7 @@ def require_scheme(*schemes: str) -> Callable[[str], str]:
 
 
 def _check_token(text: str) -> str:
+    # A token of RFC 9110, section 5.6.2.
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
         raise ValueError("must be a word that an HTTP header can have")
     return text
@@ -107,6 +109,7 @@ def parse_list(value: Any) -> Any:
 
 
 def _parse_day(value: Any) -> Any:
+    # Not isinstance: a datetime is a date too, but a sunset has no time of day.
     if value == "" or value is None or type(value) is date:
         return value or None
     if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value):

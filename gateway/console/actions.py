@@ -89,8 +89,8 @@ async def _parse_scope(dependencies: ConsoleDependencies, fields: Mapping[str, s
         return await resolve_freeze_scope(
             dependencies.store, fields.get("merchant", ""), environment
         )
-    except UnknownMerchant as why:
-        raise ActionRefused(_format_sentence(str(why))) from None
+    except UnknownMerchant as error:
+        raise ActionRefused(_format_sentence(str(error))) from None
 
 
 async def _plan_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
@@ -210,8 +210,8 @@ async def _parse_mode(
             )
         if mode != TRANSLATE:
             check_legacy_address(dependencies.settings, targets)
-    except ModeSwitchRefused as why:
-        raise ActionRefused(_format_sentence(str(why))) from None
+    except ModeSwitchRefused as error:
+        raise ActionRefused(_format_sentence(str(error))) from None
     if not targets:
         raise ActionRefused("Choose a key or a merchant.")
     return targets, groups, mode
@@ -282,8 +282,8 @@ async def _parse_window(dependencies: ConsoleDependencies, fields: Mapping[str, 
         refuses = not fields.get("counts")
         until = now + timedelta(minutes=minutes)
         return create_window(now, (now, until), merchant, key, operations, refuses=refuses)
-    except InvalidWindow as why:
-        raise ActionRefused(_format_sentence(str(why))) from None
+    except InvalidWindow as error:
+        raise ActionRefused(_format_sentence(str(error))) from None
 
 
 async def _plan_brownout(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:

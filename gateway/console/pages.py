@@ -142,8 +142,8 @@ class Pages:
         )
         return address or "unknown"
 
-    def _format_ago(self, when: datetime | None) -> str:
-        return "never" if when is None else format_age(self._dependencies.store.clock() - when)
+    def _format_ago(self, moment: datetime | None) -> str:
+        return "never" if moment is None else format_age(self._dependencies.store.clock() - moment)
 
 
 def redirect_see_other(path: str) -> web.Response:
@@ -187,12 +187,12 @@ def format_megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f}\N{NO-BREAK SPACE}MB"
 
 
-def format_page_datetime(when: datetime | None) -> str:
-    return f"{when:%Y-%m-%d %H:%M}" if when else "\N{EN DASH}"
+def format_page_datetime(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}" if moment else "\N{EN DASH}"
 
 
-def format_clock_time(when: datetime) -> str:
-    return f"{when:%H:%M}"
+def format_clock_time(moment: datetime) -> str:
+    return f"{moment:%H:%M}"
 
 
 def format_age(age: timedelta) -> str:

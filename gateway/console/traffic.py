@@ -38,7 +38,10 @@ MAX_MERCHANTS = 50
 UNMATCHED_ROUTE = "unmatched route"
 SIGNED_OPERATION = "signed"
 
-KNOWN_OPERATIONS = frozenset(one.name for one in (*OPERATIONS, *UNLISTED)) | {SIGNED_OPERATION, ""}
+KNOWN_OPERATIONS = frozenset(operation.name for operation in (*OPERATIONS, *UNLISTED)) | {
+    SIGNED_OPERATION,
+    "",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +235,11 @@ def _build_merchant_rows(
         for (merchant, environment), traffic in traffic_by_tenant.items()
     ]
     rows.sort(key=lambda row: -row.traffic.requests)
-    if others := [row.traffic for row in rows[MAX_MERCHANTS:]]:
+    if remaining_traffic := [row.traffic for row in rows[MAX_MERCHANTS:]]:
         rows[MAX_MERCHANTS:] = [
-            _build_row(f"{len(others)} others", "", {}, sum_traffic(others), total)
+            _build_row(
+                f"{len(remaining_traffic)} others", "", {}, sum_traffic(remaining_traffic), total
+            )
         ]
     return rows
 

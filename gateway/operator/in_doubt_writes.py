@@ -46,14 +46,14 @@ class WriteInDoubt:
     ``object`` is the legacy id of the object that it changes, None for a create.
     """
 
-    one: OperationRecord
+    record: OperationRecord
     write: Row
     object: str | None
     to_do: str
 
     @property
     def id(self) -> str:
-        return format_write_id(self.one, self.write)
+        return format_write_id(self.record, self.write)
 
     @property
     def is_open(self) -> bool:
@@ -61,7 +61,7 @@ class WriteInDoubt:
 
     @property
     def why(self) -> str:
-        return self.one.why or "the process that sent it ended before the answer came"
+        return self.record.why or "the process that sent it ended before the answer came"
 
 
 class WriteCommandRefused(Exception):
@@ -239,7 +239,7 @@ CHANGE_DESCRIPTIONS = {
 }
 
 
-def created_id_prefix(write: Row) -> str | None:
+def find_created_id_prefix(write: Row) -> str | None:
     """The id prefix of the object that a write creates; None if it creates nothing."""
     endpoint = _find_endpoint(write)
     path = endpoint.path if endpoint and write.method == "POST" else ""
@@ -274,7 +274,7 @@ def _advise_check(record: OperationRecord, write: Row) -> str:
         # The gateway cannot read what a forwarded write did.
         place = "the legacy service, which it was forwarded to,"
     settle_command = f"`payout-gateway writes settle {id_}"
-    if prefix := created_id_prefix(write):
+    if prefix := find_created_id_prefix(write):
         return (
             f"look in {place} for {description}; if it is there, run {settle_command} --made {prefix}-…` "
             f"with its id, otherwise {settle_command} --did-not-happen`"
@@ -292,7 +292,7 @@ def _describe_effect(record: OperationRecord, write: Row) -> str:
     match = endpoint.pattern.fullmatch(write.path)
     template = (
         CREATED_OBJECTS[endpoint.path][1]
-        if created_id_prefix(write)
+        if find_created_id_prefix(write)
         else CHANGE_DESCRIPTIONS[f"{write.method} {endpoint.path}"]
     )
     request_body = (stored_json.decode_value(record.asked) if record.asked else {}).get(
@@ -326,7 +326,7 @@ class OperatorVerdict:
     created_id: str | None = None
 
     @property
-    def stored_value(self) -> str:
+    def outcome_text(self) -> str:
         return self.created_id or (CONFIRMED if self.has_happened else ABSENT)
 
 
@@ -382,7 +382,7 @@ async def record_operator_verdict(
         )
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
     if not await OperationRepository(store, ObjectStateStore(store)).record_operator_outcome(
-        record, write.number, verdict.stored_value, id_
+        record, write.number, verdict.outcome_text, id_
     ):
         raise WriteCommandRefused(
             f"the outcome of {shown_id} became known meanwhile; see `writes unsettled`"
@@ -392,7 +392,7 @@ async def record_operator_verdict(
 
 def check_operator_verdict(write: Row, verdict: OperatorVerdict) -> None:
     """Raises WriteCommandRefused if the verdict does not fit the kind of write."""
-    prefix = created_id_prefix(write)
+    prefix = find_created_id_prefix(write)
     # Without the id, clients could not be answered with the object that was created.
     if prefix and verdict.has_happened and not verdict.created_id:
         raise WriteCommandRefused(

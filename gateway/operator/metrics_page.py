@@ -6,9 +6,10 @@ import asyncio
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import Select, func, select, text
 
 from gateway.admission.limits import RateLimiter
 from gateway.observability import metrics
@@ -75,30 +76,7 @@ async def load_gauges(store: Store) -> StateGauges:
     )
     # Newer writes are usually still in flight.
     late_writes = sent_writes.where(IS_SENT_CONDITION, writes.c.entered_at < now - IN_FLIGHT_PERIOD)
-    last_write_at = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
-    is_of_operation = writes.c.undertaking == journal.c.id
-    # An operation in doubt has a reason (``why``) until it ends, also while it is being resolved. A
-    # subquery instead of a join: SQLite would scan the whole journal in grouping order.
-    stuck_operations = (
-        select(
-            select(last_write_at)
-            .where(is_of_operation)
-            .correlate(journal)
-            .scalar_subquery()
-            .label("at")
-        )
-        .where(IS_OPEN_CONDITION, journal.c.why.is_not(None))
-        .where(
-            ~select(writes.c.number)
-            .where(is_of_operation, IS_SENT_CONDITION)
-            .correlate(journal)
-            .exists()
-        )
-        .subquery()
-    )
-    stuck_count = select(
-        func.count(), func.min(stuck_operations.c.at, type_=stuck_operations.c.at.type)
-    ).where(stuck_operations.c.at < now - IN_FLIGHT_PERIOD)
+    stuck_count = _build_stuck_query(now)
     open_count = select(func.count()).select_from(journal).where(IS_OPEN_CONDITION)
     superseded_count = select(func.count()).select_from(remembered).where(IS_ABANDONED_CONDITION)
     unseen_count = select(func.count()).select_from(writes).where(text(UNSEEN_BATCH_CONDITION))
@@ -129,6 +107,37 @@ async def load_gauges(store: Store) -> StateGauges:
             },
             bool(await connection.scalar(restored_flag)),
         )
+
+
+def _build_stuck_query(now: datetime) -> Select[int, Any]:
+    """Count the operations that are in doubt although all their writes are answered.
+
+    The second column is the time of the oldest one's last write.
+    """
+    last_write_at = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
+    is_of_operation = writes.c.undertaking == journal.c.id
+    # An operation in doubt has a reason (``why``) until it ends, also while it is being resolved. A
+    # subquery instead of a join: SQLite would scan the whole journal in grouping order.
+    stuck_operations = (
+        select(
+            select(last_write_at)
+            .where(is_of_operation)
+            .correlate(journal)
+            .scalar_subquery()
+            .label("at")
+        )
+        .where(IS_OPEN_CONDITION, journal.c.why.is_not(None))
+        .where(
+            ~select(writes.c.number)
+            .where(is_of_operation, IS_SENT_CONDITION)
+            .correlate(journal)
+            .exists()
+        )
+        .subquery()
+    )
+    return select(
+        func.count(), func.min(stuck_operations.c.at, type_=stuck_operations.c.at.type)
+    ).where(stuck_operations.c.at < now - IN_FLIGHT_PERIOD)
 
 
 class MetricsPage:

@@ -93,6 +93,7 @@ async def _is_reachable(origin: str, request_options: Mapping[str, Any]) -> bool
     try:
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            # Any status will do, also 401 or a redirect: something that speaks HTTP has answered.
             session.get(f"{origin}/v1/", allow_redirects=False, **request_options),
         ):
             return True

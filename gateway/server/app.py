@@ -153,9 +153,8 @@ async def run_gateway(
         admin_runner = AdminRunner(admin_application, access_log=None)
         admin_port = await start_admin_listener(stack, settings, admin_runner, inherited_sockets)
         await _warn_about_missing_keys(backends.store)
-        yield RunningGateway(
-            settings.server, listener.port, admin_port, listener, server, runtime.load
-        )
+        load = runtime.load
+        yield RunningGateway(settings.server, listener.port, admin_port, listener, server, load)
 
 
 def _create_periodic_tasks(

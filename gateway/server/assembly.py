@@ -309,6 +309,7 @@ async def _open_recipient_caches(
     recipient_caches = RecipientCaches(
         settings.lists, create_remote_changes, wall_clock=lambda: store.clock().timestamp()
     )
+    # Nothing to invalidate, and no changes to read from the database every second.
     if not settings.lists.index:
         yield recipient_caches
         return

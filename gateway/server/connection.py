@@ -176,6 +176,7 @@ class Connection(RequestHandler):
         if self._ignores_input:
             return
         super().data_received(data)
+        # Without an unanswered request the data is a part of a head, which has its own timeout.
         if self._request_count > self._response_count:
             self._tracker.start_request(self)
         else:
@@ -183,6 +184,7 @@ class Connection(RequestHandler):
         self._refuse_unsupported_versions()
         if not self._messages:
             return
+        # One packet may contain several pipelined requests; only the newest can be incomplete.
         newest_message, body = self._messages[-1]
         if not isinstance(newest_message, _ErrInfo):
             self._newest_body = body
@@ -217,9 +219,11 @@ class Connection(RequestHandler):
         if self._request_count == self._response_count:
             self._tracker.become_idle(self)
         if request.get(BODY_TIMED_OUT):
+            # Its time is over; draining the rest would give it another BODY_DRAIN_SECONDS.
             self._lingering_time = 0
         if self._ignores_input and self._response_count == self._request_count:
             self.close()
+        # Only after writes: a reset then makes an identical request a retry.
         if self._on_reset is not None:
             self._last_response_at = self._loop.time()
             if not resp.keep_alive:
@@ -249,6 +253,7 @@ class Connection(RequestHandler):
             self._on_reset()
         if self._peer_closed is not None and not self._peer_closed.done():
             self._peer_closed.set_result(None)
+        # Read before super(), which forgets the request and the transport.
         request = self._current_request
         underlying_transport = request.get(UNDERLYING_TRANSPORT) if request is not None else None
         is_received = is_acknowledged(self.transport, underlying_transport)
@@ -264,6 +269,7 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - it repeats what the client sent
     ) -> web.StreamResponse:
+        # A second status line in the middle of a body would look like a part of the first response.
         if request.writer.output_size > 0:
             raise ConnectionError("a response has been started; no other can be sent")
         metrics.invalid_http.inc()
@@ -336,6 +342,7 @@ class TlsHandshake(asyncio.Protocol):
                 tcp_transport.abort()
                 self._server.tracker.close(self._connection)
         if tls_transport is not None:
+            # In this order: the connection needs its transport before the data that came early.
             tls_transport.set_protocol(self._connection)
             self._connection.connection_made(tls_transport)
             for early_part in self._early_data:
@@ -376,6 +383,7 @@ class HttpServer(web.Server):
             if underlying_transport := connection.underlying_transport:
                 request[UNDERLYING_TRANSPORT] = underlying_transport
             response = await handler(request)
+            # Tells the client with `Connection: close`, so that it does not send another request.
             if self._is_last_response(request) and not response.prepared:
                 response.force_close()
             return response
@@ -401,6 +409,7 @@ class HttpServer(web.Server):
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        # A client that never finishes its handshake must not delay the shutdown.
         tasks = [*self._background_tasks, *self.handshakes]
         for task in tasks:
             task.cancel()
@@ -474,6 +483,7 @@ class AdminRunner(web.AppRunner):
         return server
 
     async def cleanup(self) -> None:
+        # The sweep ends last: it closes stalled connections, for which the cleanup would wait.
         await super().cleanup()
         if self._sweep_task is not None:
             self._sweep_task.cancel()

@@ -55,6 +55,7 @@ def bind_sockets(host: str, port: int, variable: str, queue_count: int = 1) -> l
             bound_queues.append(
                 _bind_queue(
                     host,
+                    # All queues need the port that the kernel selected for the first one.
                     find_bound_port(bound_queues) if bound_queues else port,
                     uses_reuseport=uses_reuseport,
                 )
@@ -90,6 +91,7 @@ class Listener:
     async def accept_from(self, numbers: Iterable[int]) -> None:
         """Accept connections only from the queues with these numbers."""
         wanted_numbers = set(numbers)
+        # New queues first, so that there is no moment in which nothing is accepted.
         for number in wanted_numbers - self._sites.keys():
             self._sites[number] = [
                 web.SockSite(self._runner, listening_socket.dup(), backlog=ACCEPT_BACKLOG)
@@ -123,6 +125,8 @@ async def start_client_listener(
         if inherited_sockets
         else bind_sockets(server.host, server.port, "SERVER__PORT")
     )
+    # Pushed after the runner's cleanup, so that it runs first: no connections are accepted while
+    # the cleanup waits for requests in flight.
     listener = Listener(runner, queues)
     stack.push_async_callback(listener.close)
     await listener.accept_from(inherited_sockets.queue_numbers if inherited_sockets else [0])
@@ -153,6 +157,7 @@ def _bind_queue(host: str, port: int, *, uses_reuseport: bool) -> AcceptQueue:
     sockets: list[socket.socket] = []
     last_error: OSError | None = None
     for family, address in _resolve_addresses(host, port):
+        # IPv4 and IPv6 get the same port, also if the kernel selects it.
         bound_port = find_bound_port([sockets]) if sockets else port
         try:
             sockets.append(
@@ -174,6 +179,7 @@ def _resolve_addresses(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]
     address_infos = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
+    # Without duplicates: /etc/hosts often lists a name twice, and the second bind would fail.
     return list(dict.fromkeys((family, address) for family, _, _, _, address in address_infos))
 
 
@@ -182,6 +188,7 @@ def _open_listening_socket(
 ) -> socket.socket:
     listening_socket = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Otherwise a restart fails while connections of the previous process are in TIME_WAIT.
         listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if uses_reuseport:
             listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -46,6 +46,7 @@ async def run_worker(worker_config: WorkerConfig) -> int:
                 accept_queues, worker_config.queue_numbers, Path(worker_config.admin_socket)
             ),
         ) as gateway:
+            # Before the worker is announced: freezing the start's objects takes a moment.
             tune_memory()
             writer.write(encode_message(accepts=True))
             await _serve_until_stopped(shutdown_requested, reader, gateway, lifetime)

@@ -162,6 +162,7 @@ class WorkerPool:
 
     async def wait_for_exit(self) -> None:
         """Wait until the workers that were retired or signalled have exited."""
+        # First, because a restart that has begun may still add a worker.
         await asyncio.gather(*self._supervisor_tasks, return_exceptions=True)
         for worker in self._stop_restarting():
             await worker.wait_for_exit()
@@ -175,6 +176,8 @@ class WorkerPool:
 def assign_queues(worker_count: int, queue_count: int) -> list[list[int]]:
     """Return the queue numbers of each worker; every queue has a worker, evenly distributed."""
     if worker_count > queue_count:
+        # After a restart with more workers, because the queues were bound at the start; or without
+        # SO_REUSEPORT.
         return [[worker_number % queue_count] for worker_number in range(worker_count)]
     return [
         list(range(worker_number, queue_count, worker_count))

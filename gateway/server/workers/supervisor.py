@@ -88,6 +88,7 @@ class Supervisor:
             check_runnable(self._settings)
             await self.start()
         except (ConfigurationError, WorkerStartError) as error:
+            # The old workers still run with these; a shutdown takes its time limit from them.
             self._settings = old_settings
             log.error("restart_failed", reason=f"{error}; the old workers keep running")
             return
@@ -166,6 +167,7 @@ async def supervise_workers(
     listening_queues = bind_sockets(
         server.host, server.port, "SERVER__PORT", queue_count=server.workers
     )
+    # Bound before any worker starts, so that a port in use is reported at once, and only once.
     admin_queues = bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
     urls = (
         build_url(server.host, find_bound_port(listening_queues), server.scheme),
@@ -242,6 +244,7 @@ async def _run_until_shutdown(
     try:
         await asyncio.wait({work_task, shutdown_task}, return_when=asyncio.FIRST_COMPLETED)
         if work_task.done():
+            # Raises the error of the work, if there was one.
             work_task.result()
         return not shutdown_task.done()
     finally:
