@@ -94,6 +94,7 @@ def parse_scenario(text: str, name: str, rules: Rules) -> Input:
         if unknown_names := sorted(step.placeholder_names - known_names):
             raise InputError(f"{name}, step {number}: no earlier step captures {unknown_names[0]}")
         steps.append(step)
+        # After the check, because a step cannot use its own answer.
         known_names |= step.captures.keys()
     return Input(name, "scenario", tuple(steps), scenario.title)
 

@@ -138,6 +138,7 @@ def _parse_long_option(options: ParsedOptions, word: str, rest: Iterator[str]) -
         options.query.append(_encode_query_value(_require_value(word, rest)))
     elif word == "--data-urlencode":
         options.data.append(_encode_query_value(_require_value(word, rest)).encode())
+    # First, as curl prefers it: other words may only look like an address.
     elif word == "--url":
         options.words.insert(0, _require_value(word, rest))
     elif word == "--get":
