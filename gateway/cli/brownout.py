@@ -30,6 +30,7 @@ class UtcTimeParameter(click.ParamType[datetime]):
             moment = datetime.fromisoformat(value)
         except ValueError:
             self.fail("not a date and time; write it like 2026-11-30T09:00Z", param, ctx)
+        # A guess would start the brownout hours early or late.
         if moment.tzinfo is None:
             self.fail("add the time zone, for example 2026-11-30T09:00Z for UTC", param, ctx)
         return moment.astimezone(UTC)
@@ -104,6 +105,7 @@ def schedule_brownouts(
 
     async def save_windows() -> tuple[list[Brownout], list[UsageSummary]]:
         async with open_store(settings.state, create=False) as store:
+            # All are resolved before the first is saved, so that an unknown key saves none.
             keys_listed = await load_listed_keys(store)
             resolved = [resolve_window_key(window, keys_listed) for window in windows]
             for window in resolved:

@@ -158,11 +158,14 @@ def compare(
             run_token=secrets.token_hex(4),
             own_values=(secrets.token_hex(6), secrets.token_hex(6)),
         )
+    # Opened before anything is sent: a report that cannot be written would waste the run, and its
+    # writes cannot be repeated.
     with (
         _open_report(json_file, private=show_values) as as_json,
         _open_report(html_file, private=show_values) as as_html,
     ):
         _run_comparison(run)
+        # Once more for the whole report, because file names and titles are not masked one by one.
         report = redact_api_keys(build_report(run), redactor)
         as_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         if html_file:
@@ -219,6 +222,7 @@ def _read_api_key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key:
         raise CommandError(f"{variable} is not set; set it to the API key of that side")
+    # An HTTP header could not carry it.
     if not key.isascii() or not key.isprintable():
         raise CommandError(f"{variable}: not an API key; it must be printable ASCII")
     return key

@@ -121,4 +121,5 @@ def _compute_minimum_width(headers: list[str], rows: list[list[str]]) -> int:
     words = [
         max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
     ]
+    # Each cell has a space on both sides and a line after it.
     return sum(words) + 3 * len(words) + 1

@@ -22,9 +22,9 @@ def show_progress(label: str) -> Iterator[Progress]:
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import Progress as ProgressBar
 
-    bar = Bars(
+    bar = ProgressBar(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),

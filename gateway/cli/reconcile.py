@@ -187,7 +187,7 @@ async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding
     return [
         replace(
             finding,
-            do=f"{finding.do}. All its keys are revoked, so --leave-out {finding.owner.merchant} can "
+            advice=f"{finding.advice}. All its keys are revoked, so --leave-out {finding.owner.merchant} can "
             "skip it",
         )
         if finding.owner in tenants_without_keys
@@ -234,7 +234,10 @@ def _build_result_json(result: ReconcileResult) -> dict[str, Any]:
             _build_finding_json(finding)
             for finding in [
                 *_sort_findings(report.findings),
-                *(replace(finding, do=LOST_DATA_ADVICE) for finding in result.data_loss_findings),
+                *(
+                    replace(finding, advice=LOST_DATA_ADVICE)
+                    for finding in result.data_loss_findings
+                ),
             ]
         ],
         "unsettled": [
@@ -256,8 +259,8 @@ def _build_finding_json(finding: Finding) -> dict[str, Any]:
         "upstream": finding.upstream,
         "alert": finding.alert,
         "recorded": finding.recorded,
-        "says": finding.says,
-        "what_to_do": finding.do,
+        "says": finding.description,
+        "what_to_do": finding.advice,
     }
 
 
@@ -270,7 +273,7 @@ def _print_result(result: ReconcileResult) -> None:
     for finding in _sort_findings(report.findings):
         click.echo(f"{'ALERT' if finding.alert else 'Finding'}: {_format_finding(finding)}")
     for finding in result.data_loss_findings:
-        click.echo(f"Finding: {_format_finding(replace(finding, do=LOST_DATA_ADVICE))}")
+        click.echo(f"Finding: {_format_finding(replace(finding, advice=LOST_DATA_ADVICE))}")
     for write in result.in_doubt:
         click.echo(f"Finding: {write.record.tenant}: write {write.id} is in doubt: {write.to_do}")
     for finding in report.unreadable_objects:
@@ -302,4 +305,4 @@ def _describe_batch_starts(result: ReconcileResult) -> str:
 
 def _format_finding(finding: Finding) -> str:
     service_id = f" ({finding.upstream} at the service)" if finding.upstream else ""
-    return f"{finding.owner}: {finding.id}{service_id}: {finding.says}; {finding.do}"
+    return f"{finding.owner}: {finding.id}{service_id}: {finding.description}; {finding.advice}"

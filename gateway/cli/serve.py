@@ -90,7 +90,9 @@ async def _serve_single_process(settings: Settings) -> None:
     async with AsyncExitStack() as stack:
         running = await _start_gateway(stack, settings)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload_certificate)
+        # After the start, whose objects live as long as the process.
         tune_memory()
+        # Scripts and tests wait for this line, and stdout is buffered if it is a pipe.
         print(format_start_message(running.url, running.admin_url), flush=True)
         await stop_event.wait()
         lifetime.record_shutdown_start(requests_left=running.pending_requests)

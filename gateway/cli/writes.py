@@ -183,7 +183,7 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
     with `writes settle`.
     """
     from gateway.operator.in_doubt_writes import WriteCommandRefused, find_in_doubt_write
-    from gateway.operator.operation_closing import close_in_doubt_operation as closed
+    from gateway.operator.operation_closing import close_in_doubt_operation
     from gateway.storage import open_store
 
     async def describe_operation() -> str:
@@ -193,7 +193,7 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
 
     async def save_closing() -> None:
         async with open_store(settings.state, create=False) as store:
-            await closed(store, write)
+            await close_in_doubt_operation(store, write)
 
     try:
         description = run_to_completion(describe_operation())

@@ -60,6 +60,7 @@ class Words(Section):
     current: CurrentWords = CurrentWords()
 
     def build_vocabulary(self) -> Vocabulary:
+        # These two are used in signatures, not in bodies and paths.
         signing_names = {"scheme", "timestamp_header"}
         return Vocabulary(
             **{f"legacy_{name}": word for name, word in self.legacy},

@@ -36,6 +36,7 @@ class Deprecation(Section):
             return self.sunset
         months = self.announced.month - 1 + MONTHS_TO_SUNSET
         year, month = self.announced.year + months // 12, months % 12 + 1
+        # Three months after 30 November is the last day of February.
         last_day = calendar.monthrange(year, month)[1]
         return date(year, month, min(self.announced.day, last_day))
 

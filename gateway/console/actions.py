@@ -160,6 +160,7 @@ async def _list_affected_keys(
 
 async def _execute_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
     scope = await _parse_scope(dependencies, fields)
+    # Between the plan and the confirmation another operator may have done the same.
     if not await freeze_writes(dependencies.store, scope):
         raise ActionRefused("Nothing changed: writes were already frozen.")
     return f"froze {describe_scope(scope)}"

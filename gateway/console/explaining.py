@@ -147,6 +147,7 @@ def parse_request_text(text: str) -> CurlRequest:
     if len(text) > MAX_REQUEST_CHARS:
         raise InvalidCurlCommand("the request is too long")
     try:
+        # Forms send line ends as CRLF.
         words = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "))
     except ValueError:
         raise InvalidCurlCommand("unclosed quote: paste the whole command") from None
@@ -220,6 +221,7 @@ def _build_call(made: ExplainedCall, marks: Mapping[str, int], redactor: Redacto
         for origin in made.fields
     ]
     signed = made.signed.split("\n")[:-1]
+    # The string to sign contains the path and the body, which the columns beside it mask.
     if not redactor.is_unmasked:
         path, body = _redact_target(redactor, signed[2]), signed[3:]
         signed = [*signed[:2], path, *("(the body as sent)" for body_line in body if body_line)]

@@ -81,6 +81,7 @@ class MigrationPage:
             recent=sum(migration.is_recent for migration in left),
             keys=active,
             signed=sorted(filter(_is_signed, keys), key=lambda usage: -usage.requests),
+            # Requests without a known key are counted without a merchant.
             unknown=next((usage for usage in keys if not usage.owner.merchant), None),
             plot=_build_usage_plot(await load_daily_usage(store, since), since, today),
             becomes=list_replacement_calls(),
@@ -102,6 +103,7 @@ def _build_usage_plot(days: Sequence[DailyUsage], since: date, today: date) -> P
     dates = [since + timedelta(days=number) for number in range((today - since).days + 1)]
     bars = {date_: {"legacy": 0.0, "signed": 0.0} for date_ in dates}
     for usage in days:
+        # Midnight may have passed since the days were listed.
         if usage.day in bars:
             bars[usage.day]["signed" if usage.operation == SIGNED_OPERATION else "legacy"] += (
                 usage.requests

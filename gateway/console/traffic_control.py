@@ -88,6 +88,7 @@ class TrafficControlPage:
                 description = await _find_action(fields).execute(self._dependencies, fields)
         except ActionRefused as error:
             return self._render_refusal(request, error)
+        # A warning, because it changes what clients get; the audit log has it too.
         log.warning("console_change", change=description, **{"client.address": client_address})
         return redirect_see_other(f"{PATH}?done={fields['do']}")
 

@@ -273,11 +273,13 @@ def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:
         return "brownout"
     if status < 400:
         return "success"
+    # nginx's code for a client that closed the connection before the response.
     if status == 499:
         return "client_disconnected"
     error = log_fields.get("error.type")
     if error == DATABASE_UNAVAILABLE:
         return DATABASE_UNAVAILABLE
+    # An error that no code expected; those below were raised on purpose.
     if "exception.stacktrace" in log_fields:
         return "internal_error"
     if error in _FAILURE_OUTCOMES:

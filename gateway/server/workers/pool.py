@@ -49,6 +49,7 @@ class WorkerSlot:
         """Start a worker and wait until it accepts connections; raises WorkerStartError."""
         self.worker = await self._start_worker(self.queues)
         if self._stop_requested.is_set():
+            # The stop came while the process was being created, and could not signal it.
             self.worker.send_signal()
         await self.worker.wait_until_accepting()
 

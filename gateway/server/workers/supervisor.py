@@ -101,6 +101,7 @@ class Supervisor:
                 old_sockets
             )  # or the counts since the last scrape would be lost
             old_pool.retire()
+            # Remembered, so that a shutdown during the restart stops the old workers too.
             self._retiring_pools[old_pool] = asyncio.ensure_future(old_pool.wait_for_exit())
             self._retiring_pools[old_pool].add_done_callback(
                 lambda _: self._retiring_pools.pop(old_pool, None)
