@@ -189,6 +189,7 @@ class Scrubber:
 
     def _scrub_value(self, value: JSON, fields: tuple[str, ...]) -> JSON:
         if isinstance(value, DuplicateKeyObject):
+            # A replay must send the same malformed body, so duplicate keys stay.
             scrubbed = DuplicateKeyObject(
                 (self._scrub_key(key), self._scrub_value(field_value, (*fields, key)))
                 for key, field_value in value.items()

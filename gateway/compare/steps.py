@@ -146,7 +146,9 @@ class Step:
     @property
     def operation(self) -> RequestedOperation:
         return identify_operation(
-            self.method, self.target.fill(lambda placeholder: f"R-{placeholder.name}")
+            # Any id will do, because only the shape of the path matters.
+            self.method,
+            self.target.fill(lambda placeholder: f"R-{placeholder.name}"),
         )
 
     @property

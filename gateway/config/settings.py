@@ -185,6 +185,7 @@ def _locate_problem(key: str, problem: str, config_file: ConfigFile) -> str:
 
 
 def _describe_validation_error(error: ValidationError, config_file: ConfigFile) -> Iterator[str]:
+    # Without the input, which may be a secret.
     for problem in error.errors(include_input=False, include_url=False, include_context=False):
         keys = [str(part) for part in problem["loc"]]
         message = {
@@ -213,6 +214,7 @@ def _list_section_keys(section: list[str]) -> Mapping[str, FieldInfo]:
         model = next(
             (
                 candidate
+                # `Environment | None` is a section too: one argument of the union is the model.
                 for candidate in (annotation, *get_args(annotation))
                 if hasattr(candidate, "model_fields")
             ),

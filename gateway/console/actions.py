@@ -190,6 +190,7 @@ async def _check_key_exists(dependencies: ConsoleDependencies, merchant: str, ke
 async def _parse_mode(
     dependencies: ConsoleDependencies, fields: Mapping[str, str]
 ) -> tuple[list[SwitchScope], tuple[Group, ...], Mode]:
+    # Selected from the known ones instead of cast: a client can send anything.
     mode = next((choice for choice in MODES if choice == fields.get("mode")), None)
     groups = (
         GROUPS
@@ -363,6 +364,7 @@ def _format_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+# Executing parses the fields again, because keys may have changed since the plan was shown.
 ACTIONS: Mapping[str, Action] = {
     "freeze": Action(_plan_freeze, _execute_freeze),
     "unfreeze": Action(_plan_unfreeze, _execute_unfreeze),

@@ -176,6 +176,7 @@ def _build_explanation(
     marks: dict[str, int] = {}
     for name, number in number_by_name.items():
         for container in _iter_containers(name):
+            # An object gets the number of the first field in it.
             marks.setdefault(container, number)
     reasons = dict(explained.kept)
     sent = [

@@ -125,9 +125,11 @@ async def open_backends(stack: AsyncExitStack, settings: Settings, clocks: Clock
     # Before anything that could send a write: after a restore no batch may be started.
     await stack.enter_async_context(RestoreDetector(store, settings.state.mark_path))
     rate_limiter = await stack.enter_async_context(
+        # Redis stores digests instead of names; all processes derive the same key for them.
         open_rate_limiter(settings, store.encryption.derive_lasting_key("limits"))
     )
     object_states = ObjectStateStore(store)
+    # From the database, so that a restart does not probe the service again.
     capabilities = await load_capabilities(object_states, settings.environments.select_configured())
     breakers = create_breakers(settings)
     upstream = await stack.enter_async_context(
