@@ -44,6 +44,7 @@ def create_auth_middleware(server: Server) -> Middleware:
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
         if token and not _is_unauthenticated_path(request) and not is_authenticated(request):
+            # Only pages: a program that gets a redirect would take the login page for its answer.
             if _accepts_html(request):
                 headers = {"Location": LOGIN_PATH, "Cache-Control": "no-store"}
                 return web.Response(status=303, headers=headers)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import click
 
@@ -170,8 +170,12 @@ def compare(
         as_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         if html_file:
             as_html(_render_page(report))
-    # stdout must then contain nothing but the JSON document.
-    if json_file != STANDARD_OUTPUT and (report["operations"] or report["remarks"]):
+    _exit_with_result(report, is_json_on_stdout=json_file == STANDARD_OUTPUT)
+
+
+def _exit_with_result(report: Report, *, is_json_on_stdout: bool) -> NoReturn:
+    # stdout must contain nothing but the JSON document then.
+    if not is_json_on_stdout and (report["operations"] or report["remarks"]):
         _print_report(report)
     if report["result"] == "could not run":
         raise CommandError(report["sentence"])

@@ -55,6 +55,7 @@ def is_same_origin(request: web.Request) -> bool:
     if site is None and origin is None:
         return False
     try:
+        # Host and port only: behind a proxy that ends TLS, the scheme differs.
         host = urlsplit(origin).netloc if origin is not None else request.headers.get("Host")
     except ValueError:
         return False

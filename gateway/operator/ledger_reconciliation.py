@@ -348,6 +348,7 @@ class Reconciler:
                 await asyncio.sleep(
                     min(int(retry_after) if retry_after.isdecimal() else 1, MAX_WAIT_SECONDS)
                 )
+        # Not reached: the last attempt returns or raises.
         raise AssertionError
 
     async def _is_busy(self, check: ObjectCheck) -> bool:

@@ -161,12 +161,14 @@ class Connection(RequestHandler):
         self._tracker.end_work(self)
 
     def resume_writing(self) -> None:
+        # The client has read some of the response, so its time to read starts again.
         super().resume_writing()
         self._tracker.end_work(self)
 
     def is_stalled(self, now: float) -> bool:
         """Return whether the client has read no response data for ``WRITE_STALL_SECONDS``."""
         buffered_bytes = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        # Only a smaller buffer is progress: a larger one shows that the handler wrote more.
         if not self._unread_bytes or buffered_bytes < self._unread_bytes:
             self._stalled_since = now
         self._unread_bytes = buffered_bytes
@@ -200,6 +202,7 @@ class Connection(RequestHandler):
         for position, (message, _body) in enumerate(self._messages):
             if not isinstance(message, _ErrInfo) and message.version not in _SUPPORTED_VERSIONS:
                 error = BadStatusLine()
+                # aiohttp's own entry for a malformed request, which it answers with `handle_error`.
                 self._messages[position] = (_ErrInfo(400, error, ""), EMPTY_PAYLOAD)
 
     def _fail_incomplete_body(self) -> bool:
@@ -207,6 +210,7 @@ class Connection(RequestHandler):
         if self._newest_body is None or self._newest_body.is_eof():
             return False
         self._newest_body.set_exception(web.RequestPayloadError("malformed"))
+        # Wakes the handler that waits for more of the body.
         self._newest_body.feed_eof()
         return True
 
@@ -221,6 +225,7 @@ class Connection(RequestHandler):
         if request.get(BODY_TIMED_OUT):
             # Its time is over; draining the rest would give it another BODY_DRAIN_SECONDS.
             self._lingering_time = 0
+        # The last request that was understood is answered; the rest of the input is unreadable.
         if self._ignores_input and self._response_count == self._request_count:
             self.close()
         # Only after writes: a reset then makes an identical request a retry.
@@ -357,8 +362,8 @@ class TlsHandshake(asyncio.Protocol):
             self,
             certificate.context,
             server_side=True,
-            ssl_handshake_timeout=self._server.handshake_seconds
-            + TLS_SHUTDOWN_SECONDS,  # ended before
+            # Longer than the tracker's own limit, which ends a handshake first.
+            ssl_handshake_timeout=self._server.handshake_seconds + TLS_SHUTDOWN_SECONDS,
             ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
         )
         return None if tls_transport is None or tls_transport.is_closing() else tls_transport
@@ -379,6 +384,7 @@ class HttpServer(web.Server):
             request[IS_LAST_RESPONSE] = is_last_response
             connection = cast("Connection", request.protocol)
             request[CONNECTION] = connection
+            # Not the current time: the request may have waited while the process was stopped.
             request[ARRIVED_AT] = self.tracker.estimate_arrival()
             if underlying_transport := connection.underlying_transport:
                 request[UNDERLYING_TRANSPORT] = underlying_transport
@@ -431,6 +437,7 @@ class HttpServer(web.Server):
         connection = self._create_connection()
         if self.certificate is None:
             return connection
+        # aiohttp's type for it is too narrow: the event loop needs only a protocol.
         return cast("RequestHandler", TlsHandshake(connection, self))
 
     def _create_connection(self) -> Connection:
@@ -449,6 +456,7 @@ class _AdminServer(web.Server):
     """Answers malformed requests like the client port, with its own connection bounds."""
 
     def __init__(self, base_server: web.Server) -> None:
+        # The request factory of the application, which its routes and middlewares need.
         super().__init__(self._handle_request, request_factory=base_server.request_factory)
         self._handler = base_server.request_handler
         self.tracker: ConnectionTracker[Connection] = ConnectionTracker(

@@ -24,6 +24,7 @@ def install_shutdown_event() -> asyncio.Event:
     shutdown_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
+        # Not signal.signal: its handler could run in the middle of a callback.
         loop.add_signal_handler(signal_number, shutdown_requested.set)
     return shutdown_requested
 

@@ -75,6 +75,7 @@ class Supervisor:
     async def start(self) -> None:
         """Start the workers and wait until all accept connections; raises WorkerStartError."""
         server = self._settings.server
+        # A new pool: the old one keeps serving until all workers of this one accept connections.
         pool = WorkerPool(server.workers, len(self._listening_queues), self._start_worker)
         await pool.start()
         self._pool = pool
@@ -181,6 +182,7 @@ async def supervise_workers(
         application = create_workers_admin_application(
             supervisor.list_worker_sockets,
             supervisor.metrics,
+            # Here, not in the workers, whose sockets only this process can reach.
             [create_auth_middleware(settings.server)],
         )
         async with _serve_application(AdminRunner(application, access_log=None), admin_queues):
