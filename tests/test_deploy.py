@@ -22,7 +22,7 @@ import yaml
 from gateway.cli import COMMANDS
 from gateway.config.settings import Settings, load_settings
 from gateway.operator.preflight import check_runnable
-from gateway.server.app import calculate_operation_seconds
+from gateway.server.shutdown import calculate_operation_seconds
 from gateway.server.workers.supervisor import KILL_MARGIN_SECONDS
 
 ROOT = Path(__file__).parents[1]

@@ -37,7 +37,7 @@ async def test_counting_many_addresses_takes_bounded_memory():
 async def test_many_addresses_do_not_evict_counts_of_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("gateway.server.app.MAX_ADDRESSES", 10)
+    monkeypatch.setattr("gateway.server.assembly.MAX_ADDRESSES", 10)
     async with open_gateway(tmp_path, NO_SERVICE, **PROXY_SECTIONS) as gateway:
         for left in (99, 98):
             response = await gateway.request("GET", "/v1/recipients/R-1")

@@ -290,7 +290,7 @@ async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
             statements.append(statement)
 
         event.listen(store.engine.sync_engine, "before_cursor_execute", record_statement)
-        assert (await load_gauges(store)).abandoned == 1
+        assert (await load_gauges(store)).superseded_batches == 1
         assert [batch.upstream_id for batch in await list_superseded_batches(store)] == ["B-1"]
         queries = [
             *(entry for entry in statements if "abandoned" in entry),

@@ -806,7 +806,7 @@ async def test_answer_interrupted_by_shutdown_does_not_look_complete(
         writer.write(UNTIL_CLOSE_HEAD + b"half")
         await reader.read(1)
 
-    monkeypatch.setattr("gateway.server.app.SHUTDOWN_MARGIN_SECONDS", -4.5)
+    monkeypatch.setattr("gateway.server.shutdown.SHUTDOWN_MARGIN_SECONDS", -4.5)
     async with open_raw_service(play) as recorder:
         async with open_signed_gateway(tmp_path, recorder.url) as gateway:
             connection = await open_connection(gateway.running.port)

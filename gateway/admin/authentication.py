@@ -44,9 +44,11 @@ def create_auth_middleware(server: Server) -> Middleware:
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
         if token and not _is_unauthenticated_path(request) and not is_authenticated(request):
+            # Only pages: a program that gets a redirect would take the login page for its answer.
             if _accepts_html(request):
                 headers = {"Location": LOGIN_PATH, "Cache-Control": "no-store"}
                 return web.Response(status=303, headers=headers)
+            # Without a token nothing was guessed, so there is nothing to slow down or to log.
             if "Authorization" in request.headers:
                 log.warning("admin_token_refused", **{"client.address": request.remote})
                 await throttle.delay_failure(request.remote or "")
@@ -78,6 +80,7 @@ def _accepts_html(request: web.Request) -> bool:
 
 def _has_token(request: web.Request, token: str) -> bool:
     headers = request.headers.getall("Authorization", [])
+    # Of several headers, a proxy in front might have checked another one than this.
     scheme, _, given_token = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
     is_equal = is_equal_constant_time(given_token.strip(), token)
     return is_equal and scheme.lower() == "bearer"

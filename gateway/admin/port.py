@@ -28,15 +28,17 @@ def create_admin_application(
     breakers: Callable[[], Mapping[str, str]] = dict,
     middlewares: Sequence[Middleware] = (),
 ) -> web.Application:
-    """``breakers`` tells the state of each circuit breaker: closed, half_open or open.
+    """Create the application; the console adds its pages to it.
 
-    Every request passes the ``doors`` first.
+    ``breakers`` returns the state of each circuit breaker: closed, half_open or open. Every request
+    passes the ``middlewares`` first.
     """
 
     async def handle_healthz(_request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
     async def handle_readyz(_request: web.Request) -> web.Response:
+        # At the same time, each with its own timeout: a slow check must not hide the others.
         results = await asyncio.gather(*(run_check(check) for check in checks.values()))
         faults = {name: fault for name, fault in zip(checks, results, strict=True) if fault}
         is_ready = _is_ready(checks, faults)
@@ -49,6 +51,7 @@ def create_admin_application(
         return web.json_response(build_openapi())
 
     application = web.Application(middlewares=middlewares)
+    # A signal instead of a middleware, because it covers aiohttp's own 404 and 405 too.
     application.on_response_prepare.append(hide_server_version)
     application.router.add_get("/metrics", create_metrics_handler(metrics))
     application.router.add_get("/healthz", handle_healthz)

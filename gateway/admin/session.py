@@ -48,10 +48,12 @@ class Throttle:
     """Delays answers to wrong tokens, by client address. A valid token is never delayed."""
 
     def __init__(self) -> None:
+        # Weak: an address is forgotten when no answer to it is delayed any more.
         self._by_address: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def delay_failure(self, address: str) -> None:
         """Waits until a wrong token may be answered."""
+        # An IPv6 network counts as one address, because a client can choose any address in it.
         address_group = format_limit_name(resolve_client_address(address, (), ()))
         semaphore = self._by_address.setdefault(
             address_group, asyncio.Semaphore(MAX_PARALLEL_FAILURES)
@@ -91,6 +93,7 @@ class Sessions:
         if not self.is_valid(cookie):
             return
         now = self._clock()
+        # Revoking is rare, so this is the moment to forget those that have expired anyway.
         for expired in [
             revoked_cookie for revoked_cookie, until in _revoked.items() if until <= now
         ]:

@@ -94,9 +94,10 @@ def main() -> None:
         click.echo(f"payout-gateway: {_describe_os_error(error)}", err=True)
         _exit_immediately(2)
     except Exception as error:  # noqa: BLE001 - its message or traceback may quote input data
-        raised_at = logs.describe_exception(error)["exception.stacktrace"].splitlines()[-1]
         kind = type(error).__name__
-        click.echo(f"payout-gateway: internal error: {kind} at {raised_at}", err=True)
+        click.echo(
+            f"payout-gateway: internal error: {kind} at {_find_raise_location(error)}", err=True
+        )
         # EX_SOFTWARE of sysexits.h.
         sys.exit(70)
 
@@ -135,7 +136,12 @@ def _describe_os_error(error: OSError) -> str:
     reason = os.strerror(error.errno) if error.errno else type(error).__name__
     if error.errno == errno.ENOSPC:
         return f"{reason}: the output is incomplete"
-    return f"{reason}: the command did not finish (at {logs.describe_exception(error)['raised_at'][-1]})"
+    return f"{reason}: the command did not finish (at {_find_raise_location(error)})"
+
+
+def _find_raise_location(error: Exception) -> str:
+    location: str = logs.describe_exception(error)["exception.stacktrace"].splitlines()[-1]
+    return location
 
 
 def _exit_immediately(code: int) -> NoReturn:

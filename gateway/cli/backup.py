@@ -68,10 +68,10 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
     The restored state does not know of anything that happened after the backup. To prevent double
     payments, no batch is started until `payout-gateway reconcile` has compared it with the service.
     """
-    from gateway.storage.backups import restore_backup as put_back
+    from gateway.storage.backups import restore_backup
 
     async def restore_archive() -> tuple[Manifest, list[Path]]:
-        return await put_back(settings.state, file, force=force)
+        return await restore_backup(settings.state, file, force=force)
 
     manifest, replaced_files = run_to_completion(restore_archive(), "Restoring")
     if as_json:

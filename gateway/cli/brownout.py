@@ -30,6 +30,7 @@ class UtcTimeParameter(click.ParamType[datetime]):
             moment = datetime.fromisoformat(value)
         except ValueError:
             self.fail("not a date and time; write it like 2026-11-30T09:00Z", param, ctx)
+        # A guess would start the brownout hours early or late.
         if moment.tzinfo is None:
             self.fail("add the time zone, for example 2026-11-30T09:00Z for UTC", param, ctx)
         return moment.astimezone(UTC)
@@ -104,6 +105,7 @@ def schedule_brownouts(
 
     async def save_windows() -> tuple[list[Brownout], list[UsageSummary]]:
         async with open_store(settings.state, create=False) as store:
+            # All are resolved before the first is saved, so that an unknown key saves none.
             keys_listed = await load_listed_keys(store)
             resolved = [resolve_window_key(window, keys_listed) for window in windows]
             for window in resolved:
@@ -124,12 +126,22 @@ def schedule_brownouts(
         if not dry_run:
             ask_confirmation_if_interactive(_build_question(windows), yes=yes)
         windows_saved, affected = run_to_completion(save_windows())
-    except InvalidWindow as why:
-        raise CommandError(f"--{why}") from None
+    except InvalidWindow as error:
+        raise CommandError(f"--{error}") from None
+    _print_schedule(windows_saved, affected, (begins_at, ends_at), dry_run=dry_run)
+
+
+def _print_schedule(
+    windows: list[Brownout],
+    affected: list[UsageSummary],
+    period: tuple[datetime, datetime],
+    *,
+    dry_run: bool,
+) -> None:
     effect = "counts requests" if dry_run else "refuses requests"
-    for window in windows_saved:
+    for window in windows:
         click.echo(
-            f"Brownout {window.id} {effect}{_describe_scope(window)} from {_format_time(begins_at)} to {_format_time(ends_at)}."
+            f"Brownout {window.id} {effect}{_describe_scope(window)} from {_format_time(period[0])} to {_format_time(period[1])}."
         )
     if not affected:
         click.echo("No affected request was made in the last seven days.")

@@ -61,5 +61,6 @@ def check(*, config: Path | None, as_json: bool) -> None:
     if not (as_json or problems):
         verdict = "valid, with warnings" if warnings else "valid"
         print(f"{file or 'environment variables'}: {verdict}")
+    # Without a file nothing was checked; other commands report that with 2 too.
     if problems:
         sys.exit(2 if file and not file.exists() else 1)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import click
 
@@ -158,17 +158,24 @@ def compare(
             run_token=secrets.token_hex(4),
             own_values=(secrets.token_hex(6), secrets.token_hex(6)),
         )
+    # Opened before anything is sent: a report that cannot be written would waste the run, and its
+    # writes cannot be repeated.
     with (
         _open_report(json_file, private=show_values) as as_json,
         _open_report(html_file, private=show_values) as as_html,
     ):
         _run_comparison(run)
+        # Once more for the whole report, because file names and titles are not masked one by one.
         report = redact_api_keys(build_report(run), redactor)
         as_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         if html_file:
             as_html(_render_page(report))
-    # stdout must then contain nothing but the JSON document.
-    if json_file != STANDARD_OUTPUT and (report["operations"] or report["remarks"]):
+    _exit_with_result(report, is_json_on_stdout=json_file == STANDARD_OUTPUT)
+
+
+def _exit_with_result(report: Report, *, is_json_on_stdout: bool) -> NoReturn:
+    # stdout must contain nothing but the JSON document then.
+    if not is_json_on_stdout and (report["operations"] or report["remarks"]):
         _print_report(report)
     if report["result"] == "could not run":
         raise CommandError(report["sentence"])
@@ -219,6 +226,7 @@ def _read_api_key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key:
         raise CommandError(f"{variable} is not set; set it to the API key of that side")
+    # An HTTP header could not carry it.
     if not key.isascii() or not key.isprintable():
         raise CommandError(f"{variable}: not an API key; it must be printable ASCII")
     return key

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli import compare as asked
+from gateway.cli import compare as compare_module
 from gateway.cli.command_group import (
     FullHelpGroup,
     ask_confirmation,
@@ -54,8 +54,8 @@ def compare() -> None:
     """Send the same requests to two services and report differences."""
 
 
-asked.compare.context_class = _GroupContext
-compare.add_command(asked.compare, "run")
+compare_module.compare.context_class = _GroupContext
+compare.add_command(compare_module.compare, "run")
 
 
 @compare.command("report")
@@ -138,19 +138,21 @@ def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
 async def _load_readiness(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[KeyReadiness]:
-    from gateway.operator.readiness import load_readiness as standings
+    from gateway.operator.readiness import load_readiness
     from gateway.storage import open_store
     from gateway.storage.difference_rows import delete_tallies, list_tallies
 
     async with open_store(settings.state, create=False) as store:
         if forget:
-            tenants = {asked.tenant for asked in await list_tallies(store) if asked.key == name}
+            tenants = {
+                tally_key.tenant for tally_key in await list_tallies(store) if tally_key.key == name
+            }
             if not tenants:
                 raise CommandError(_NOTHING_COMPARED)
             for tenant in tenants:
                 await delete_tallies(store, tenant, str(name))
             return []
-        return await standings(store, name, rules)
+        return await load_readiness(store, name, rules)
 
 
 # Output
@@ -161,10 +163,10 @@ def _build_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
         **readiness.owner._asdict(),
         "key": readiness.key,
         "ready": readiness.is_ready,
-        "compared": readiness.compared,
-        "unexplained": readiness.unexplained,
+        "compared": readiness.answer_count,
+        "unexplained": readiness.open_difference_count,
         "never_seen": readiness.never_seen,
-        "used_and_never_compared": readiness.uncompared,
+        "used_and_never_compared": readiness.missing_reads,
         "last_at": format_time(readiness.last_at),
         "operations": [
             {
@@ -208,8 +210,8 @@ def _print_readiness(readiness: list[KeyReadiness]) -> None:
             click.echo(UNKNOWN_OBJECT_HINT)
         if key_readiness.never_seen:
             click.echo(f"Never compared: {', '.join(key_readiness.never_seen)}")
-        if key_readiness.uncompared:
+        if key_readiness.missing_reads:
             click.echo(
-                f"Never compared, but used by the key: {', '.join(key_readiness.uncompared)}"
+                f"Never compared, but used by the key: {', '.join(key_readiness.missing_reads)}"
             )
         click.echo("")

@@ -12,7 +12,7 @@ from gateway.cli.command_group import FullHelpGroup, json_option, print_json
 from gateway.cli.errors import CommandError
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
-from gateway.cli.progress import show_progress as progress
+from gateway.cli.progress import show_progress
 from gateway.config.settings import Settings
 from gateway.observability.plurals import pluralize
 
@@ -93,7 +93,7 @@ def import_legacy_data(
 
     options = ImportOptions(dry_run, open_batches, moves_open)
     api_key = _read_api_key(api_key_file)
-    with progress("Reading the legacy service") as report_progress:
+    with show_progress("Reading the legacy service") as report_progress:
         share = RequestShare(requests_per_hour, report_progress)
         report = run_to_completion(_run_import(settings, name, api_key, options, share))
     if as_json:
@@ -143,12 +143,12 @@ async def _run_import(
             api_key,
             per_hour=share.per_hour,
             options=options,
-            told=announce_wait,
+            announce_wait=announce_wait,
         ) as import_run:
             try:
                 return await import_run.run_import(share.progress)
-            except LegacyReadFailed as unread:
-                raise CommandError(f"the legacy service: {unread}") from None
+            except LegacyReadFailed as error:
+                raise CommandError(f"the legacy service: {error}") from None
 
 
 async def _find_key(store: Store, name: str, api_key: str) -> ApiKey:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from gateway.cli.options import config_option
 from gateway.cli.output import print_table, run_to_completion
 from gateway.config.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.operator.doctor import Finding
 
 COLOURS = {"ok": "green", "warning": "bold yellow", "skipped": "yellow", "error": "bold red"}
 
@@ -33,13 +36,17 @@ def doctor(*, as_json: bool, settings: Settings) -> None:
     if as_json:
         click.echo(
             json.dumps(
-                {"ok": has_no_failure, "findings": [asdict(check) for check in findings]}, indent=2
+                {
+                    "ok": has_no_failure,
+                    "findings": [_build_finding_json(finding) for finding in findings],
+                },
+                indent=2,
             )
         )
     else:
         rows = [
-            [check.environment, check.looked_at, check.state, check.said, check.do]
-            for check in findings
+            [finding.environment, finding.check_name, finding.state, finding.result, finding.advice]
+            for finding in findings
         ]
         print_table(
             ["environment", "check", "state", "result", "what to do"],
@@ -49,3 +56,14 @@ def doctor(*, as_json: bool, settings: Settings) -> None:
         )
     if not has_no_failure:
         click.get_current_context().exit(1)
+
+
+def _build_finding_json(finding: Finding) -> dict[str, str]:
+    # These keys are older than the names in the code; scripts read them.
+    return {
+        "environment": finding.environment,
+        "looked_at": finding.check_name,
+        "state": finding.state,
+        "said": finding.result,
+        "do": finding.advice,
+    }

@@ -38,8 +38,7 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     doubt, or while a draft batch contains the recipient. The audit log records who ran it.
     """
     from gateway.cli.keys import find_single_key
-    from gateway.operator.retention import RecipientInUse
-    from gateway.operator.retention import erase_recipient as forget
+    from gateway.operator.retention import RecipientInUse, erase_recipient
     from gateway.storage import open_store
 
     # Scripts have to pass --yes too: erased data cannot be restored.
@@ -49,7 +48,7 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
         async with open_store(settings.state, create=False) as store:
             key = await find_single_key(store, word)
             try:
-                return await forget(store, key.tenant, recipient), key.tenant
+                return await erase_recipient(store, key.tenant, recipient), key.tenant
             except RecipientInUse as in_use:
                 raise CommandError(str(in_use)) from None
 

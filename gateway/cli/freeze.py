@@ -58,7 +58,7 @@ def freeze(
     """
     from gateway.operator.freezes import UnknownMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
-    from gateway.storage.freezes import freeze_writes as stop
+    from gateway.storage.freezes import freeze_writes
 
     scope_options = (merchant, environment, everything)
     if lists and any(scope_options):
@@ -67,7 +67,9 @@ def freeze(
     async def apply_freeze() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
             changed = (
-                None if lists else await stop(store, await resolve_freeze_scope(store, *scope))
+                None
+                if lists
+                else await freeze_writes(store, await resolve_freeze_scope(store, *scope))
             )
             return changed, *await load_freeze_status(store)
 
@@ -75,8 +77,8 @@ def freeze(
     scope = ("", "") if lists else _require_scope(*scope_options)
     try:
         status = run_to_completion(apply_freeze())
-    except UnknownMerchant as why:
-        raise CommandError(str(why)) from None
+    except UnknownMerchant as error:
+        raise CommandError(str(error)) from None
     _print_status(
         *status,
         lists=lists,
@@ -105,19 +107,19 @@ def unfreeze(
     """
     from gateway.operator.freezes import UnknownMerchant, load_freeze_status, resolve_freeze_scope
     from gateway.storage import open_store
-    from gateway.storage.freezes import unfreeze_writes as let
+    from gateway.storage.freezes import unfreeze_writes
 
     scope = _require_scope(merchant, environment, everything)
 
     async def end_freeze() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
-            changed = await let(store, await resolve_freeze_scope(store, *scope))
+            changed = await unfreeze_writes(store, await resolve_freeze_scope(store, *scope))
             return changed, *await load_freeze_status(store)
 
     try:
         status = run_to_completion(end_freeze())
-    except UnknownMerchant as why:
-        raise CommandError(str(why)) from None
+    except UnknownMerchant as error:
+        raise CommandError(str(error)) from None
     _print_status(
         *status,
         lists=False,

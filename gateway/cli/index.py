@@ -30,20 +30,20 @@ def drop(
     service. With `lists.index = false` there is no index.
     """
     from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
-    from gateway.reads.recipient_cache import invalidate_recipient_caches as drop_index
+    from gateway.reads.recipient_cache import invalidate_recipient_caches
     from gateway.storage import Tenant, open_store
     from gateway.storage.audit_log import describe_scope
 
     async def invalidate_scope() -> Tenant:
         async with open_store(settings.state, create=False) as store:
             scope = await resolve_freeze_scope(store, merchant or "", environment or "")
-            await drop_index(store, scope)
+            await invalidate_recipient_caches(store, scope)
             return scope
 
     try:
         scope = run_to_completion(invalidate_scope())
-    except UnknownMerchant as why:
-        raise CommandError(str(why)) from None
+    except UnknownMerchant as error:
+        raise CommandError(str(error)) from None
     if as_json:
         print_json({"merchant": scope.merchant or None, "environment": scope.environment or None})
         return

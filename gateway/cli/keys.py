@@ -241,6 +241,7 @@ async def _verify_new_credentials(
         raise CredentialsNotReplaced(
             f"{reason}; nothing was replaced (--no-verify replaces it anyway)"
         )
+    # An account without recipients matches every other: there is nothing to compare.
     if not seen_now.recipients:
         click.echo(f"Warning: the account could not be compared: {seen_now.description}", err=True)
 
@@ -265,6 +266,7 @@ def verify_credentials(
 
     async def check_listed_keys() -> list[CredentialCheck]:
         async with open_store(settings.state, create=False) as store:
+            # All before the first call, so that a wrong name is reported at once.
             named_keys = [await find_single_key(store, word) for word in names_or_prefixes]
             keys_to_check = named_keys or [
                 key for key in await load_listed_keys(store) if key.revoked_at is None
@@ -333,10 +335,9 @@ async def find_single_key(store: Store, name_or_prefix: str) -> ListedKey:
     """The key with this name or prefix. Errors never repeat ``name_or_prefix``: it might be a whole
     API key.
     """
-    from gateway.auth.key_rows import find_matching_keys as chosen
-    from gateway.auth.key_rows import load_listed_keys
+    from gateway.auth.key_rows import find_matching_keys, load_listed_keys
 
-    matches = chosen(await load_listed_keys(store), name_or_prefix)
+    matches = find_matching_keys(await load_listed_keys(store), name_or_prefix)
     if not matches:
         raise CommandError("no key has this name or prefix; `keys list` shows the keys")
     if len(matches) > 1:

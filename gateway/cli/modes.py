@@ -79,6 +79,7 @@ def switch_keys(
     async def find_targets() -> tuple[list[SwitchScope], int]:
         async with open_store(settings.state, create=False) as store:
             targets_found = await find_switch_scopes(store, key, merchant, environment)
+            # Translating needs no legacy service: it may be the one that was switched off.
             if mode != TRANSLATE:
                 check_legacy_address(settings, targets_found)
             return targets_found, await count_legacy_batches(store, targets_found)
@@ -89,8 +90,8 @@ def switch_keys(
 
     try:
         targets, legacy_batches = run_to_completion(find_targets())
-    except ModeSwitchRefused as why:
-        raise CommandError(str(why)) from None
+    except ModeSwitchRefused as error:
+        raise CommandError(str(error)) from None
     # On stderr with the prompt: stdout has only the result.
     for target in targets:
         click.echo(f"{target.description}: {', '.join(chosen_groups)}", err=True)
@@ -118,11 +119,11 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
     """
 
     async def load_status() -> SwitchStatus:
-        from gateway.operator.mode_switches import load_switch_status as standing
+        from gateway.operator.mode_switches import load_switch_status
         from gateway.storage import open_store
 
         async with open_store(settings.state, create=False) as store:
-            return await standing(store)
+            return await load_switch_status(store)
 
     status = run_to_completion(load_status())
     if as_json:

@@ -77,21 +77,21 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    def styled_text(cell: str) -> Text:  # as Text, so that [ ] in a name is not markup
+    def style_text(cell: str) -> Text:  # as Text, so that [ ] in a name is not markup
         return Text(cell, (colours or {}).get(cell, ""), overflow="fold")
 
     console = Console()
     if _compute_minimum_width(headers, rows) <= console.width:
         ruled = Table(*headers)
         for row in rows:
-            ruled.add_row(*map(styled_text, row))
+            ruled.add_row(*map(style_text, row))
         console.print(ruled)
         return
     for row in rows:
         lines = Table.grid(padding=(0, 2))
         for head, cell in zip(headers, row, strict=True):
             if cell:
-                lines.add_row(Text(head, "bold"), styled_text(cell))
+                lines.add_row(Text(head, "bold"), style_text(cell))
         console.print(lines)
         console.print()
 
@@ -121,4 +121,5 @@ def _compute_minimum_width(headers: list[str], rows: list[list[str]]) -> int:
     words = [
         max(len(word) for cell in column for word in cell.split() or [""]) for column in columns
     ]
+    # Each cell has a space on both sides and a line after it.
     return sum(words) + 3 * len(words) + 1

@@ -18,13 +18,13 @@ Progress = Callable[[int, int | None], None]
 def show_progress(label: str) -> Iterator[Progress]:
     """Yields the callback that updates the bar; until its first call the bar only shows activity."""
     if not sys.stderr.isatty():
-        yield lambda _done, _of: None
+        yield lambda _done, _total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
+    from rich.progress import Progress as ProgressBar
 
-    bar = Bars(
+    bar = ProgressBar(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -39,7 +39,7 @@ def show_progress(label: str) -> Iterator[Progress]:
     timer.daemon = True
     timer.start()
     try:
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
     finally:
         timer.cancel()
         # The timer may be starting the bar right now; stop it only after that.

@@ -50,7 +50,7 @@ class ReconcileResult:
     is_cleared: bool = False
 
     @property
-    def lost_findings(self) -> list[Finding]:
+    def data_loss_findings(self) -> list[Finding]:
         """Findings that may result from data that a restored state lost."""
         return (
             [*self.report.unknown_batches, *self.report.tenants_without_list]
@@ -62,7 +62,7 @@ class ReconcileResult:
     def exit_code(self) -> int:
         if self.report.unreadable_objects:
             return 2
-        return 1 if self.report.findings or self.in_doubt or self.lost_findings else 0
+        return 1 if self.report.findings or self.in_doubt or self.data_loss_findings else 0
 
     @property
     def is_frozen(self) -> bool:
@@ -148,7 +148,7 @@ async def _run_reconciliation(
         )
         # A write in doubt is a finding: what it changed cannot be compared.
         in_doubt = [
-            write for write in await load_in_doubt_writes(store) if write.one.tenant in tenants
+            write for write in await load_in_doubt_writes(store) if write.record.tenant in tenants
         ]
         is_complete = merchant is None and environment is None and not report.unreadable_objects
         result = ReconcileResult(
@@ -187,7 +187,7 @@ async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding
     return [
         replace(
             finding,
-            do=f"{finding.do}. All its keys are revoked, so --leave-out {finding.owner.merchant} can "
+            advice=f"{finding.advice}. All its keys are revoked, so --leave-out {finding.owner.merchant} can "
             "skip it",
         )
         if finding.owner in tenants_without_keys
@@ -234,11 +234,14 @@ def _build_result_json(result: ReconcileResult) -> dict[str, Any]:
             _build_finding_json(finding)
             for finding in [
                 *_sort_findings(report.findings),
-                *(replace(lost, do=LOST_DATA_ADVICE) for lost in result.lost_findings),
+                *(
+                    replace(finding, advice=LOST_DATA_ADVICE)
+                    for finding in result.data_loss_findings
+                ),
             ]
         ],
         "unsettled": [
-            {**write.one.tenant._asdict(), "write": write.id, "what_to_do": write.to_do}
+            {**write.record.tenant._asdict(), "write": write.id, "what_to_do": write.to_do}
             for write in result.in_doubt
         ],
         "unknown": [_build_finding_json(finding) for finding in report.unknown_batches],
@@ -256,8 +259,8 @@ def _build_finding_json(finding: Finding) -> dict[str, Any]:
         "upstream": finding.upstream,
         "alert": finding.alert,
         "recorded": finding.recorded,
-        "says": finding.says,
-        "what_to_do": finding.do,
+        "says": finding.description,
+        "what_to_do": finding.advice,
     }
 
 
@@ -269,14 +272,14 @@ def _print_result(result: ReconcileResult) -> None:
     report = result.report
     for finding in _sort_findings(report.findings):
         click.echo(f"{'ALERT' if finding.alert else 'Finding'}: {_format_finding(finding)}")
-    for finding in result.lost_findings:
-        click.echo(f"Finding: {_format_finding(replace(finding, do=LOST_DATA_ADVICE))}")
+    for finding in result.data_loss_findings:
+        click.echo(f"Finding: {_format_finding(replace(finding, advice=LOST_DATA_ADVICE))}")
     for write in result.in_doubt:
-        click.echo(f"Finding: {write.one.tenant}: write {write.id} is in doubt: {write.to_do}")
+        click.echo(f"Finding: {write.record.tenant}: write {write.id} is in doubt: {write.to_do}")
     for finding in report.unreadable_objects:
         click.echo(f"Unreadable: {_format_finding(finding)}")
     for finding in (
-        [] if result.lost_findings else [*report.unknown_batches, *report.tenants_without_list]
+        [] if result.data_loss_findings else [*report.unknown_batches, *report.tenants_without_list]
     ):
         click.echo(f"For information: {_format_finding(finding)}")
     for owner in result.skipped_tenants:
@@ -302,4 +305,4 @@ def _describe_batch_starts(result: ReconcileResult) -> str:
 
 def _format_finding(finding: Finding) -> str:
     service_id = f" ({finding.upstream} at the service)" if finding.upstream else ""
-    return f"{finding.owner}: {finding.id}{service_id}: {finding.says}; {finding.do}"
+    return f"{finding.owner}: {finding.id}{service_id}: {finding.description}; {finding.advice}"

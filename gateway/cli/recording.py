@@ -73,6 +73,7 @@ def _summarize_file(path: Path) -> dict[str, Any]:
     operations: Counter[str] = Counter()
     times: list[str] = []
     with path.open(encoding="utf-8", errors="replace") as lines:
+        # The first line is the header of the recording.
         next(lines, None)
         for line in lines:
             try:

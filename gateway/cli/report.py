@@ -89,6 +89,7 @@ def _format_value(value: object) -> str:
 
 
 def _write_csv(rows: Iterable[UsageSummary]) -> None:
+    # Not the default CRLF: the output is for shells, where \r becomes a part of the last column.
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow([*COLUMNS, "becomes"])
     replacement_calls = list_replacement_calls()

@@ -82,16 +82,17 @@ def format_start_message(url: str, admin_url: str) -> str:
 
 
 async def _serve_single_process(settings: Settings) -> None:
-    from gateway.server.app import install_shutdown_event
     from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
     from gateway.server.memory_tuning import tune_memory
-    from gateway.server.shutdown import ProcessLifetime
+    from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 
     stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
     async with AsyncExitStack() as stack:
         running = await _start_gateway(stack, settings)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload_certificate)
+        # After the start, whose objects live as long as the process.
         tune_memory()
+        # Scripts and tests wait for this line, and stdout is buffered if it is a pipe.
         print(format_start_message(running.url, running.admin_url), flush=True)
         await stop_event.wait()
         lifetime.record_shutdown_start(requests_left=running.pending_requests)
@@ -100,9 +101,8 @@ async def _serve_single_process(settings: Settings) -> None:
 
 
 async def _serve_demo(settings: Settings) -> None:
-    from gateway.server.app import install_shutdown_event
     from gateway.server.demo import format_demo_instructions, open_demo_settings
-    from gateway.server.shutdown import ProcessLifetime
+    from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 
     stop_event, lifetime = install_shutdown_event(), ProcessLifetime()
     async with AsyncExitStack() as stack:

@@ -200,6 +200,7 @@ def load_simulator_keys(lines: IO[str]) -> list[ServiceCredentials]:
     tenants_by_api_key = {
         (key.api_key, key.merchant, key.environment) for key in keys if key.api_key
     }
+    # Several lines may repeat a key of the same merchant.
     if len({api_key for api_key, *_ in tenants_by_api_key}) < len(tenants_by_api_key):
         raise click.UsageError("--keys: an api_key is used for two merchants or environments")
     return keys

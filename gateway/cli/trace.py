@@ -50,8 +50,7 @@ def trace(
     in chronological order, each request that changed it, with its key and its calls. No personal
     data is shown. If the id exists under several merchants, add --merchant.
     """
-    from gateway.operator.object_trace import find_object_tenants
-    from gateway.operator.object_trace import trace_object as traced
+    from gateway.operator.object_trace import find_object_tenants, trace_object
     from gateway.storage import open_store
 
     async def load_trace() -> ObjectTrace:
@@ -61,7 +60,7 @@ def trace(
                 for tenant in await find_object_tenants(store, id_)
                 if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
             ]
-            return await traced(store, _require_single_tenant(tenants), id_)
+            return await trace_object(store, _require_single_tenant(tenants), id_)
 
     object_trace = run_to_completion(load_trace())
     if as_json:
@@ -191,7 +190,7 @@ def _explain_unchanged_service(
     """Explains a completed request that changed nothing at the service: where its change is."""
     from gateway.storage.operations import ANSWERED, DONE, NO_ENDPOINT
 
-    # NO_PATH: the service has no such endpoint, so the write had no effect there.
+    # NO_ENDPOINT: the service has no such endpoint, so the write had no effect there.
     if record.state not in (DONE, ANSWERED) or any(
         write.state != NO_ENDPOINT for write in record_writes
     ):

@@ -56,7 +56,7 @@ def list_writes_in_doubt(*, as_json: bool, settings: Settings) -> None:
 
 
 def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
-    record, write = in_doubt.one, in_doubt.write
+    record, write = in_doubt.record, in_doubt.write
     return {
         "write": in_doubt.id,
         "merchant": record.tenant.merchant,
@@ -76,7 +76,7 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
 
 
 def _format_write(in_doubt: WriteInDoubt) -> str:
-    record, write = in_doubt.one, in_doubt.write
+    record, write = in_doubt.record, in_doubt.write
     lines = [
         f"{in_doubt.id}  {write.method} {write.path}  since {format_time(write.entered_at)}",
         f"    request:     {record.tenant}, {record.operation}, key {record.key_name}"
@@ -154,10 +154,10 @@ def settle_write(
             f"Record the outcome of {description}: {_format_verdict(verdict)}?", yes=yes
         )
         in_doubt = run_to_completion(save_verdict())
-    except WriteCommandRefused as why:
-        raise CommandError(str(why)) from None
+    except WriteCommandRefused as error:
+        raise CommandError(str(error)) from None
     if as_json:
-        print_json({"write": in_doubt.id, "told": verdict.stored_value})
+        print_json({"write": in_doubt.id, "told": verdict.outcome_text})
     else:
         click.echo(
             f"Recorded: {description}: {_format_verdict(verdict)}. A running gateway continues from there."
@@ -183,7 +183,7 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
     with `writes settle`.
     """
     from gateway.operator.in_doubt_writes import WriteCommandRefused, find_in_doubt_write
-    from gateway.operator.operation_closing import close_in_doubt_operation as closed
+    from gateway.operator.operation_closing import close_in_doubt_operation
     from gateway.storage import open_store
 
     async def describe_operation() -> str:
@@ -193,14 +193,14 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
 
     async def save_closing() -> None:
         async with open_store(settings.state, create=False) as store:
-            await closed(store, write)
+            await close_in_doubt_operation(store, write)
 
     try:
         description = run_to_completion(describe_operation())
         ask_confirmation(f"Give up {description}?", yes=yes)
         run_to_completion(save_closing())
-    except WriteCommandRefused as why:
-        raise CommandError(str(why)) from None
+    except WriteCommandRefused as error:
+        raise CommandError(str(error)) from None
     if as_json:
         print_json({"write": write, "closed": True})
     else:

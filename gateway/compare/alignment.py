@@ -79,12 +79,14 @@ class _Aligner:
         index_by_identifier: dict[Hashable, int] = {}
         for index, item in self.right.items():
             if item.identifier is not None:
+                # Of items with the same id the first counts; the others are paired by content.
                 index_by_identifier.setdefault(item.identifier, index)
         for index, item in [*self.left.items()]:
             candidate_index = (
                 None if item.identifier is None else index_by_identifier.pop(item.identifier, None)
             )
             if candidate_index is not None:
+                # From now on, items with different ids are different objects, however similar.
                 self.has_shared_ids |= item.is_same_on_control
                 self._pair_items(index, candidate_index)
 
@@ -102,6 +104,7 @@ class _Aligner:
         """The largest set of equal items that are in the same order in both lists."""
         left = [(index, item.content) for index, item in self.left.items()]
         right = [(index, item.content) for index, item in self.right.items()]
+        # The search is quadratic, and two answers usually differ in few places.
         start = _count_common_prefix(left, right)
         end = _count_common_prefix(left[start:][::-1], right[start:][::-1])
         middle = left[start : len(left) - end], right[start : len(right) - end]
@@ -129,6 +132,7 @@ class _Aligner:
                 for control_index, item in self.left.items()
                 for candidate_index, candidate_item in self.right.items()
             ]
+            # Of equally similar items the nearest, so that the result is repeatable.
             for score, _distance, control_index, candidate_index in sorted(scored):
                 if score and control_index in self.left and candidate_index in self.right:
                     self._pair_if_compatible(control_index, candidate_index)

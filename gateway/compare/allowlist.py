@@ -151,6 +151,7 @@ def is_number_kept(fields: tuple[str, ...], text: str) -> bool:
     field = _select_field_name(fields)
     if field in _AMOUNT_FIELDS | _COUNT_FIELDS or field == "code":
         return is_text_kept((field,), text) or (field == "code" and len(text) <= 3)
+    # Few enough digits for a flag or a count, too few for an account or a phone number.
     return len(text) <= 3 and field not in _PERSONAL_FIELDS
 
 

@@ -107,6 +107,7 @@ class Differ:
         return self.compare_bodies(control.body, candidate.body)
 
     def compare_bodies(self, control: bytes, candidate: bytes) -> list[Difference]:
+        # The common case, without decoding. Not if an id was paired with another one before.
         if control == candidate and self._id_map.pair_shared_ids(control, self._step):
             return self._differences
         control_body, candidate_body = Body(control), Body(candidate)
@@ -224,6 +225,7 @@ class Differ:
         active_rules = self._select_rules(location)
         if rule := active_rules.get("ignore"):
             self.rule_uses[rule] += control != candidate
+        # Before the other rules: a client that parses a number fails on a text, whatever its value.
         elif describe_json_type(control) != describe_json_type(candidate):
             note = f"{describe_json_type(control)} in control, {describe_json_type(candidate)} in candidate"
             self._add_difference(
@@ -246,6 +248,7 @@ class Differ:
         active_rules: Any,
         containers: Any,
     ) -> None:
+        # Compared at the end: the field that pairs the id may come after the text that quotes it.
         if isinstance(control, str) and "-" in control and ID_IN_TEXT.search(control):
             self._texts_with_ids.append((location, control, candidate, containers))
         elif control == candidate:
@@ -357,6 +360,7 @@ class Differ:
             [self._build_item(item_path, value, key, is_control=True) for value in control],
             [self._build_item(item_path, value, key, is_control=False) for value in candidate],
         )
+        # One finding for the list instead of a difference in each moved item.
         if not alignment.in_order:
             if rule:
                 self.rule_uses[rule] += 1

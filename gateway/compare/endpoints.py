@@ -80,6 +80,7 @@ async def _send_once(
         failure = _ConnectionLost(
             _describe_error(error), was_sent=not isinstance(error, aiohttp.ClientConnectorError)
         )
+    # Outside the handler: aiohttp's error, which names the URL, must not be its context.
     raise failure
 
 
@@ -172,12 +173,14 @@ class Side:
             body = await self._read_body(response)
             headers: dict[str, str] = {}
             for name in response.headers:
+                # A repeated header means the same as one with all values (RFC 9110, section 5.3).
                 headers[name.lower()] = ", ".join(response.headers.getall(name))
             return Answer(response.status, headers, body, time.monotonic() - started)
 
     def _build_headers(self, request: OutgoingRequest) -> dict[str, str]:
         headers = {
             "Accept": "application/json",
+            # Uncompressed: whether a service compresses is not a difference of the answer.
             "Accept-Encoding": "identity",
             "Content-Type": "application/json",
             "User-Agent": "payout-gateway compare",
@@ -214,6 +217,7 @@ def _describe_error(error: Exception) -> str:
         return "no TLS at this address"
     if isinstance(error, aiohttp.ClientConnectorDNSError | socket.gaierror):
         return "the host name cannot be resolved"
+    # Last of the connector errors: those of TLS and DNS above are subclasses of it.
     if isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
     if isinstance(error, ConnectionRefusedError | OSError) and error.errno:

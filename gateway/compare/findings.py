@@ -109,6 +109,7 @@ class Findings:
         seen_keys: set[_FindingKey] = set()
         for difference in differences:
             is_noise = (difference.normal_path, _is_structural(difference.kind)) in noise
+            # The report lists noise too, because it may hide a difference.
             findings = self.noise_by_key if is_noise else self.found_by_key
             finding = self._ensure_finding(findings, operation, difference)
             key = (operation, difference.kind, difference.normal_path)
@@ -116,6 +117,7 @@ class Findings:
             finding.answers += key not in seen_keys
             if difference.note:
                 finding.notes[self.example_builder.redactor.remove_api_keys(difference.note)] += 1
+            # One example for each answer: ten wrong items of one list are the same mistake.
             if key not in seen_keys and len(finding.examples) < self.max_examples:
                 finding.examples.append(
                     self.example_builder.build_example(

@@ -70,6 +70,7 @@ def parse_har_lines(text: str, name: str) -> dict[str, Any]:
         try:
             entries += [json.loads(line)] if line else []
         except (ValueError, RecursionError):
+            # The recorder may still be writing the last line.
             if number < len(lines) + 1:
                 raise InputError(f"{name}, line {number}: not JSON") from None
     return {"log": {"entries": entries}}
@@ -84,6 +85,7 @@ def _describe_omission(request: Mapping[str, Any]) -> str:
     if request["method"] not in METHODS:
         return "a method that no interface has"
     header_names = {str(header["name"]).lower() for header in request.get("headers", [])}
+    # Its signature has expired, and the legacy interface does not know it.
     if "x-api-key" not in header_names and "authorization" in header_names:
         return "signed, so a request of the current interface"
     return "" if _has_recorded_body(request) else "its body was not recorded as text"
@@ -174,6 +176,7 @@ def _build_steps(requests: list[_RecordedRequest], name: str, rules: Rules) -> t
             )
         )
         for id_, path in _iter_ids(request.answer):
+            # Not captured if a request knew it before: the client had it from somewhere else.
             if id_ not in request_ids:
                 id_origins.setdefault(id_, (index, path))
         for id_ in steps[-1].placeholder_names:

@@ -27,6 +27,7 @@ class IdMap:
         """Pairs two ids. Returns the problem if one is already paired with another; pairs never change."""
         if not self.has_separate_ids:
             return "" if control == candidate else "different ids"
+        # In both directions: two ids of control for one id of candidate are a mistake too.
         known_candidate, known_control = (
             self._candidate_by_control.get(control),
             self._control_by_candidate.get(candidate),
@@ -46,6 +47,7 @@ class IdMap:
     def find_candidate_id(self, control: str, before_step: int | None = None) -> str | None:
         """The candidate id of a control id, as known from the steps before ``before_step``."""
         known = self._candidate_by_control.get(control)
+        # Ids of later steps are not used: whether they are known then depends on the timing.
         return known[0] if known and (before_step is None or known[1] < before_step) else None
 
     def translate_text(self, text: str, before_step: int) -> str:
@@ -73,8 +75,10 @@ class IdMap:
         if not self.has_separate_ids:
             return True
         text = body.decode(errors="replace")
+        # Checked for all before the first is paired, so that a contradiction pairs nothing.
         if not all(self._can_be_same_object(id_, id_) for id_ in ID_IN_TEXT.findall(text)):
             return False
+        # Only whole values: an id within a text may be of any object.
         for id_ in _ID_VALUE.findall(text):
             self.pair(id_, id_, step)
         return True

@@ -22,6 +22,7 @@ def load_input(path: Path, rules: Rules) -> Input:
 
 def read_input_text(path: Path) -> str:
     try:
+        # Some tools of Windows write a byte order mark.
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or 'cannot be read'}") from None
@@ -31,6 +32,7 @@ def read_input_text(path: Path) -> str:
 
 def parse_input(text: str, name: str, rules: Rules) -> Input:
     """Detects the kind: JSON is HAR, TOML a scenario, a request line begins a list of reads."""
+    # First: it starts with { too, but is not a single JSON document.
     if text.partition("\n")[0] == LINES_HEADER:
         return parse_har(parse_har_lines(text, name), name, rules)
     if text.lstrip().startswith("{"):

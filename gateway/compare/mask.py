@@ -205,6 +205,7 @@ def _mask_word(word: str) -> str:
 
 def _mask_number(text: str) -> str:
     digits = sum(map(str.isdigit, text))
+    # Of a short number, two digits would be most of it.
     visible_digits = 2 if digits >= 6 else 0
     position = 0
 
@@ -222,6 +223,7 @@ def _mask_email(text: str) -> str:
 
 
 def _mask_iban(text: str) -> str:
+    # Country and last digits: enough to see that two IBANs differ, too little to pay one.
     return text[:2] + re.sub(r"\w", "*", text[2:-2]) + text[-2:]
 
 

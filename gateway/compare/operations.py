@@ -17,7 +17,9 @@ ID_IN_TEXT = re.compile(r"\b(?:OP|[RBPTA])-[A-Za-z0-9]{1,64}\b")
 OBJECT_ID = re.compile(r"(OP|[RBPTA])-[A-Za-z0-9]{1,64}")
 
 
-_KEYED_OPERATIONS = frozenset(one.name for one in (*OPERATIONS, *UNLISTED) if not one.is_keyless)
+_KEYED_OPERATIONS = frozenset(
+    operation.name for operation in (*OPERATIONS, *UNLISTED) if not operation.is_keyless
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,14 @@ def _fill_vocabulary(path: str) -> str:
 
 _PATH_PATTERNS = tuple(
     (
-        _compile_path(_fill_vocabulary(one.path)),
-        one.method,
-        one.name,
-        f"/v1{_fill_vocabulary(one.path)}",
+        _compile_path(_fill_vocabulary(operation.path)),
+        operation.method,
+        operation.name,
+        f"/v1{_fill_vocabulary(operation.path)}",
     )
-    for one in (*OPERATIONS, *UNLISTED)
+    for operation in (*OPERATIONS, *UNLISTED)
 )
-_PUBLIC_PATH_PARTS = {"v1", *(part for one in _PATH_PATTERNS for part in one[3].split("/"))}
+_PUBLIC_PATH_PARTS = {
+    "v1",
+    *(part for *_, display_path in _PATH_PATTERNS for part in display_path.split("/")),
+}

@@ -26,7 +26,11 @@ STEP_NOUNS = {"scenario": "step", "recorded traffic": "entry", "list of reads": 
 def render_report_page(report: Report) -> str:
     style, script = _load_resource("page.css"), _load_resource("page.js")
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        # StrictUndefined: a renamed field of the report must fail, not leave an empty cell.
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return environment.from_string(_load_resource("page.html.j2")).render(
         report=report,

@@ -102,6 +102,7 @@ def parse_scenario_path(text: str) -> Path:
 @lru_cache(maxsize=1024)
 def compile_path_pattern(pattern: str) -> re.Pattern[str]:
     """Compiles a rule's path to a pattern for normal forms: ``*`` is one key, ``**`` any parts."""
+    # The longer wildcards first: `**` would otherwise be two of `*`.
     parts = re.split(r"(\*\*\.|\.\*\*$|\*\*|\*)", pattern)
     return re.compile("".join(_WILDCARDS.get(part, re.escape(part)) for part in parts))
 

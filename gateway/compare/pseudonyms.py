@@ -19,6 +19,7 @@ class Pseudonyms:
     salt: bytes
 
     def make_email(self, text: str) -> str:
+        # Without regard to case, because the service finds an email in any case.
         digest = hmac.digest(self.salt, text.casefold().encode(errors="replace"), hashlib.sha256)
         return f"x{digest.hex()[:12]}@example.com"
 
@@ -35,6 +36,7 @@ class Pseudonyms:
     def make_iban(self, text: str) -> str:
         """An IBAN with valid check digits; only the country is kept."""
         plain = re.sub(r"[ -]", "", text).upper()
+        # With new check digits, because a service refuses an IBAN with wrong ones.
         rest = re.sub(r"[A-Z]|\d", self._create_replacer(plain), plain[4:])
         number = "".join(str(int(char, 36)) for char in f"{rest}{plain[:2]}00")
         return f"{plain[:2]}{98 - int(number) % 97:02}{rest}"
@@ -62,6 +64,7 @@ class Pseudonyms:
         """Yields digits without end, the same for the same text."""
         block = 0
         while True:
+            # A digest has 32 digits; a longer text needs those of further blocks.
             message = f"{block}\n{text}".encode(errors="replace")
             yield from (byte % 10 for byte in hmac.digest(self.salt, message, hashlib.sha256))
             block += 1

@@ -87,6 +87,7 @@ def _decide_result(run: Run, counts: Counts) -> Result:
         or counts["failed"]
         or any(not skipped_step.is_write_withheld for skipped_step in run.findings.skipped)
     )
+    # Never "equal" if something is missing: a pipeline would pass on an incomplete comparison.
     return "could not run" if is_incomplete or not counts["compared"] else "equal"
 
 
@@ -140,6 +141,7 @@ def _build_warnings(run: Run) -> Iterator[str]:
     statuses = [pair for tally in run.findings.tallies.values() for pair in tally.statuses.items()]
     for index, side in enumerate((run.control, run.candidate)):
         rate_limited = sum(count for pair, count in statuses if pair[index] == 429)
+        # Otherwise two refusals would look like two equal answers.
         if rate_limited:
             yield f"{side.name.title()} answered 429 {_format_count(rate_limited, 'time')}: its rate limit was reached."
         if _is_sent_in_clear(side.url):
@@ -147,6 +149,7 @@ def _build_warnings(run: Run) -> Iterator[str]:
     redirected = sum(
         count for pair, count in statuses if all(300 <= status < 400 for status in pair)
     )
+    # Both sides redirect alike, so that nothing differs and nothing was compared either.
     if redirected:
         yield (
             f"Both sides redirected {_format_count(redirected, 'time')}. Redirects are not followed: "

@@ -14,7 +14,7 @@ REQUEST_LINE_START = re.compile(r"[A-Za-z]+[ \t]+/")
 
 
 def parse_request_line(line: str, location: str) -> tuple[str, str]:
-    """Returns method and target; raises InputError. ``where`` is the file and line for the message."""
+    """Returns method and target; raises InputError. ``location`` is the file and line, for the message."""
     match = _REQUEST_LINE.fullmatch(line)
     if match is None or match["method"].upper() not in METHODS:
         raise InputError(

@@ -205,6 +205,7 @@ class Rules:
 def parse_rules(text: str, name: str) -> Rules:
     """Parses a rules file; raises InputError with the rule and key of each problem."""
     try:
+        # A tolerance of 0.01 must be exact.
         document = tomllib.loads(text, parse_float=Decimal)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name}: not TOML: {error}") from None
@@ -228,6 +229,7 @@ def build_rules(document: Mapping[str, Any], name: str) -> Rules:
     rules = [rule.model_copy(update={"origin": name}) for rules in lists for rule in rules]
     headers = [header.lower() for header in model.headers or ()]
     for rule in rules:
+        # It would match nothing, because normal forms have no indices.
         if re.search(r"\[\d", rule.path):
             raise InputError(
                 f"{name}: {rule.kind} {rule.path}: write [] for list items; a rule applies to all of them"

@@ -125,6 +125,8 @@ class Run:
             for index, (step, prerequisites) in enumerate(
                 zip(steps, list_prerequisites(steps), strict=True)
             ):
+                # Recorded in the order of the steps: a later step may need what an earlier one
+                # captures, and two runs must report the same.
                 while running and (
                     running[0][0] < prerequisites
                     or len(running) >= QUEUED_PER_SLOT * self.options.concurrency
@@ -167,6 +169,7 @@ class Run:
     async def _send_to_both(
         self, step: Step, control: OutgoingRequest, candidate: OutgoingRequest
     ) -> _Answers | NotCompared:
+        # At the same time: what changes between the two requests would look like a difference.
         results = await asyncio.gather(
             self._send_until(self.control, control, step),
             self._send_until(self.candidate, candidate, step),
@@ -185,6 +188,7 @@ class Run:
 
     async def _send_until(self, side: Side, request: OutgoingRequest, step: Step) -> Answer | str:
         """Returns the answer, or the reason why there is none."""
+        # Each side waits on its own, because the two process a batch at different speeds.
         timeout_seconds = step.wait_condition.timeout_seconds if step.wait_condition else 0.0
         deadline = time.monotonic() + timeout_seconds
         try:
@@ -211,6 +215,7 @@ class Run:
         variables = {RUN_VARIABLE: self.run_token, **values}
 
         def format_in_target(placeholder: Placeholder) -> str:
+            # Percent-encoded: a captured value must not add a path part or a parameter.
             return quote(format_as_text(variables[placeholder.name]), safe="", errors="replace")
 
         target = step.target.fill(format_in_target, format_literal)
@@ -284,6 +289,7 @@ class Run:
             "is a write and was not sent" if not_compared.is_write_withheld else "was not compared"
         )
         for name, capture in step.captures.items():
+            # A recorded id may still exist; later reads can use it although this answer is missing.
             if capture.recorded_value and step.is_read:
                 captured.control[name] = captured.candidate[name] = capture.recorded_value
             else:
@@ -322,6 +328,7 @@ class Run:
                 raise ComparisonStopped(
                     f"{side.name} refuses its API key ({answer.status} invalid_api_key); check {variable}"
                 )
+            # A 5xx, or a path that needs no key, does not show whether the key was accepted.
             if step.operation.requires_api_key and answer.status < 500:
                 self._accepted_sides.add(side.name)
 
@@ -378,6 +385,7 @@ def _find_captured_value(step: Step, capture: Capture, answer: Answer) -> Any:
     if not capture.recorded_value:
         value = _select_value(answer, capture.path) if answer.is_good else None
         return None if isinstance(value, dict | list) else value
+    # The side has the recorded object itself, perhaps at another place of its answer.
     if capture.recorded_value in ID_IN_TEXT.findall(answer.body.decode(errors="replace")):
         return capture.recorded_value
     value = _select_value(answer, capture.path)

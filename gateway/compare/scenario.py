@@ -54,7 +54,7 @@ class _UntilModel(BaseModel):
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
     path: str
     is_: Any = Field(alias="is")
-    within: Annotated[float, Field(gt=0, le=600)] = 30
+    wait_seconds: float = Field(30, gt=0, le=600, alias="within")
 
 
 class _StepModel(BaseModel):
@@ -94,6 +94,7 @@ def parse_scenario(text: str, name: str, rules: Rules) -> Input:
         if unknown_names := sorted(step.placeholder_names - known_names):
             raise InputError(f"{name}, step {number}: no earlier step captures {unknown_names[0]}")
         steps.append(step)
+        # After the check, because a step cannot use its own answer.
         known_names |= step.captures.keys()
     return Input(name, "scenario", tuple(steps), scenario.title)
 
@@ -145,7 +146,9 @@ def _build_body(model: _StepModel, location: str) -> Template | None:
 
 def _build_wait_condition(model: _UntilModel, location: str) -> WaitCondition:
     return WaitCondition(
-        _parse_path(model.path, location), loads_strict(json_codec.dumps(model.is_)), model.within
+        _parse_path(model.path, location),
+        loads_strict(json_codec.dumps(model.is_)),
+        model.wait_seconds,
     )
 
 

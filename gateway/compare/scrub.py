@@ -100,6 +100,7 @@ class Scrubber:
         parts = urlsplit(url)
         path = "/".join(map(self._scrub_path_part, parts.path.split("/")))
         query = "&".join(self._scrub_parameters(parts.query))
+        # Without user and password.
         host = parts.netloc.rpartition("@")[2]
         origin = f"{parts.scheme}://{host}" if host else ""
         return self._remove_api_keys(f"{origin}{path}?{query}" if query else f"{origin}{path}")
@@ -110,6 +111,7 @@ class Scrubber:
             parameter.partition("=") for parameter in urlsplit(url).query.split("&") if parameter
         ]
         scrubbed = {
+            # A method is sent by the client too, and could contain anything.
             "method": re.sub(r"[^A-Z]", "", str(request["method"]).upper())[:10],
             "url": url,
             "httpVersion": "HTTP/1.1",
@@ -136,6 +138,7 @@ class Scrubber:
         text = self.scrub_body(_decode_content(content))
         return {
             "status": status,
+            # The standard text: a server may write anything there.
             "statusText": HTTPStatus(status).phrase if status in {*HTTPStatus} else "",
             "httpVersion": "HTTP/1.1",
             "cookies": [],
@@ -186,6 +189,7 @@ class Scrubber:
 
     def _scrub_value(self, value: JSON, fields: tuple[str, ...]) -> JSON:
         if isinstance(value, DuplicateKeyObject):
+            # A replay must send the same malformed body, so duplicate keys stay.
             scrubbed = DuplicateKeyObject(
                 (self._scrub_key(key), self._scrub_value(field_value, (*fields, key)))
                 for key, field_value in value.items()

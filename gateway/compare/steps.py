@@ -75,6 +75,7 @@ def create_json_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], 
         if isinstance(value, Number):
             return value.text
         text = json.dumps(value, ensure_ascii=False)
+        # Inside a string of the body, the value needs its escapes but not its own quotes.
         return text if placeholder.is_whole_value or not isinstance(value, str) else text[1:-1]
 
     return format_placeholder
@@ -145,7 +146,9 @@ class Step:
     @property
     def operation(self) -> RequestedOperation:
         return identify_operation(
-            self.method, self.target.fill(lambda placeholder: f"R-{placeholder.name}")
+            # Any id will do, because only the shape of the path matters.
+            self.method,
+            self.target.fill(lambda placeholder: f"R-{placeholder.name}"),
         )
 
     @property
@@ -195,4 +198,5 @@ def list_prerequisites(steps: list[Step]) -> Iterator[int]:
         )
         captured_at |= dict.fromkeys(step.captures, index + 1)
         if not step.is_read:
+            # A later read might see the write or not, differently on each side.
             after_write = index + 1

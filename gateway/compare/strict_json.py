@@ -54,6 +54,7 @@ class DuplicateKeyObject(dict[str, JSON]):
 def loads_strict(data: bytes) -> JSON:
     """Decodes one JSON text; raises InvalidJson."""
     try:
+        # Tolerates a byte order mark, as many clients do; its presence is compared separately.
         value = _DECODER.decode(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         value = ABSENT
@@ -68,6 +69,7 @@ def describe_json_type(value: JSON) -> str:
 
 
 def _is_too_deep(data: bytes, value: JSON) -> bool:
+    # Cheap, and enough for nearly all answers: brackets within strings only make it too careful.
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
     # Breadth first and without recursion: hostile input must not exhaust the stack.

@@ -42,6 +42,7 @@ def _is_within_tolerance(control: JSON, candidate: JSON, rule: Rule) -> bool:
     if control_number is None or candidate_number is None or not isinstance(rule, rules.NumberRule):
         return False
     try:
+        # Not the default context, which rounds to 28 digits and could make two amounts equal.
         return abs(_CONTEXT.subtract(control_number, candidate_number)) <= rule.tolerance
     except ArithmeticError:
         return False

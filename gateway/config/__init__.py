@@ -1,1 +1,1 @@
-"""Settings, and the check of C extensions."""
+"""Settings, one module for each group of sections, and the check of C extensions."""

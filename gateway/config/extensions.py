@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from gateway.config.settings import ConfigurationError
+from gateway.config.files import ConfigurationError
 
 _C_EXTENSIONS = {
     "aiohttp": ("aiohttp._http_parser", "AIOHTTP_NO_EXTENSIONS"),
@@ -23,6 +23,7 @@ def check_extensions() -> None:
     """Raise ConfigurationError with each library that runs without its extension."""
     problems = []
     for library, (extension, variable) in _C_EXTENSIONS.items():
+        # The library imports its extension itself, and falls back to Python if it cannot.
         importlib.import_module(library)
         if sys.modules.get(extension) is None:
             unset_hint = f", and unset {variable}" if variable else ""

@@ -89,8 +89,8 @@ async def _parse_scope(dependencies: ConsoleDependencies, fields: Mapping[str, s
         return await resolve_freeze_scope(
             dependencies.store, fields.get("merchant", ""), environment
         )
-    except UnknownMerchant as why:
-        raise ActionRefused(_format_sentence(str(why))) from None
+    except UnknownMerchant as error:
+        raise ActionRefused(_format_sentence(str(error))) from None
 
 
 async def _plan_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
@@ -160,6 +160,7 @@ async def _list_affected_keys(
 
 async def _execute_freeze(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
     scope = await _parse_scope(dependencies, fields)
+    # Between the plan and the confirmation another operator may have done the same.
     if not await freeze_writes(dependencies.store, scope):
         raise ActionRefused("Nothing changed: writes were already frozen.")
     return f"froze {describe_scope(scope)}"
@@ -189,6 +190,7 @@ async def _check_key_exists(dependencies: ConsoleDependencies, merchant: str, ke
 async def _parse_mode(
     dependencies: ConsoleDependencies, fields: Mapping[str, str]
 ) -> tuple[list[SwitchScope], tuple[Group, ...], Mode]:
+    # Selected from the known ones instead of cast: a client can send anything.
     mode = next((choice for choice in MODES if choice == fields.get("mode")), None)
     groups = (
         GROUPS
@@ -210,8 +212,8 @@ async def _parse_mode(
             )
         if mode != TRANSLATE:
             check_legacy_address(dependencies.settings, targets)
-    except ModeSwitchRefused as why:
-        raise ActionRefused(_format_sentence(str(why))) from None
+    except ModeSwitchRefused as error:
+        raise ActionRefused(_format_sentence(str(error))) from None
     if not targets:
         raise ActionRefused("Choose a key or a merchant.")
     return targets, groups, mode
@@ -282,8 +284,8 @@ async def _parse_window(dependencies: ConsoleDependencies, fields: Mapping[str, 
         refuses = not fields.get("counts")
         until = now + timedelta(minutes=minutes)
         return create_window(now, (now, until), merchant, key, operations, refuses=refuses)
-    except InvalidWindow as why:
-        raise ActionRefused(_format_sentence(str(why))) from None
+    except InvalidWindow as error:
+        raise ActionRefused(_format_sentence(str(error))) from None
 
 
 async def _plan_brownout(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> Plan:
@@ -362,6 +364,7 @@ def _format_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+# Executing parses the fields again, because keys may have changed since the plan was shown.
 ACTIONS: Mapping[str, Action] = {
     "freeze": Action(_plan_freeze, _execute_freeze),
     "unfreeze": Action(_plan_unfreeze, _execute_unfreeze),

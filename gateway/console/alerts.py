@@ -54,9 +54,9 @@ async def load_alerts(
     return [
         *(Alert("error", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
         *(_RESTORED_ALERTS if figures.is_restored else ()),
-        *_build_errors(figures.unsettled, "write is", "writes are", "in doubt", "/writes"),
+        *_build_errors(figures.in_doubt_writes, "write is", "writes are", "in doubt", "/writes"),
         *_build_errors(failed, failed_text, failed_text, "", "/traffic?hours=1"),
-        *_build_warnings(figures.abandoned, "batch is", "batches are", "superseded at the service", "/writes"),
+        *_build_warnings(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
         *_build_warnings(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
         *_build_warnings(
             len(windows), "brownout is", "brownouts are", "active or scheduled", "/switches"

@@ -121,6 +121,7 @@ def round_up_axis(value: float) -> float:
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
+    # The tolerance is for rounding errors.
     return next(step * power for step in AXIS_STEPS if value <= step * power * (1 + 1e-9))
 
 

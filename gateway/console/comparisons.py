@@ -38,7 +38,7 @@ class ComparisonsPage:
         standings.sort(
             key=lambda standing: (
                 standing.is_ready,
-                -standing.unexplained,
+                -standing.open_difference_count,
                 standing.owner,
                 standing.key,
             )

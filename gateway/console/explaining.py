@@ -35,7 +35,7 @@ MAX_REQUEST_CHARS = 64 * 1024
 """Longest request accepted, in characters; nobody reads a longer explanation."""
 
 PUBLIC_PATH_PARTS = frozenset(
-    part for one in (*ENDPOINTS, *OPERATIONS) for part in one.path.split("/")
+    part for endpoint in (*ENDPOINTS, *OPERATIONS) for part in endpoint.path.split("/")
 )
 """All path parts of both interfaces, except ids."""
 
@@ -90,7 +90,12 @@ class ExplainPage:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         operation = next(
-            (one for one in OPERATIONS if one.name == request.query.get("example")), None
+            (
+                candidate
+                for candidate in OPERATIONS
+                if candidate.name == request.query.get("example")
+            ),
+            None,
         )
         example = build_request_example(self._settings, operation) if operation else None
         text = format_curl_command(example.method, example.target, example.body) if example else ""
@@ -133,15 +138,16 @@ class ExplainPage:
             sides=explanation,
             why=error,
             shows=is_unmasked,
-            operations=[one for one in OPERATIONS if one.body_shape is not None],
+            operations=[operation for operation in OPERATIONS if operation.body_shape is not None],
         )
 
 
 def parse_request_text(text: str) -> CurlRequest:
-    """Parses a curl command, or an HTTP request without headers; raises NoRequest."""
+    """Parses a curl command, or an HTTP request without headers; raises InvalidCurlCommand."""
     if len(text) > MAX_REQUEST_CHARS:
         raise InvalidCurlCommand("the request is too long")
     try:
+        # Forms send line ends as CRLF.
         words = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "))
     except ValueError:
         raise InvalidCurlCommand("unclosed quote: paste the whole command") from None
@@ -170,6 +176,7 @@ def _build_explanation(
     marks: dict[str, int] = {}
     for name, number in number_by_name.items():
         for container in _iter_containers(name):
+            # An object gets the number of the first field in it.
             marks.setdefault(container, number)
     reasons = dict(explained.kept)
     sent = [
@@ -215,6 +222,7 @@ def _build_call(made: ExplainedCall, marks: Mapping[str, int], redactor: Redacto
         for origin in made.fields
     ]
     signed = made.signed.split("\n")[:-1]
+    # The string to sign contains the path and the body, which the columns beside it mask.
     if not redactor.is_unmasked:
         path, body = _redact_target(redactor, signed[2]), signed[3:]
         signed = [*signed[:2], path, *("(the body as sent)" for body_line in body if body_line)]

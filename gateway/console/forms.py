@@ -36,6 +36,7 @@ class CsrfForms:
         """Reads and checks a form; returns its fields. Raises FormRejected."""
         if not is_same_origin(request):
             raise FormRejected("This request was not sent by a page of this console.")
+        # Not multipart: aiohttp would write files in it to disk.
         if request.content_type != "application/x-www-form-urlencoded":
             raise FormRejected("This request is not a form.")
         fields = {name: str(value) for name, value in (await request.post()).items()}
@@ -50,9 +51,11 @@ class CsrfForms:
 def is_same_origin(request: web.Request) -> bool:
     """Whether the browser reports that a page of the same origin sent the request."""
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    # Every browser with a form sends one of them. A program can use the commands.
     if site is None and origin is None:
         return False
     try:
+        # Host and port only: behind a proxy that ends TLS, the scheme differs.
         host = urlsplit(origin).netloc if origin is not None else request.headers.get("Host")
     except ValueError:
         return False
@@ -72,5 +75,6 @@ def set_cookie(request: web.Request, response: web.StreamResponse, value: str) -
         path="/",
         httponly=True,
         samesite="Strict",
+        # Not always Secure: on http://127.0.0.1 some browsers would drop the cookie.
         secure=request.headers.get("Origin", "").startswith("https://"),
     )

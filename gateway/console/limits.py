@@ -53,6 +53,7 @@ async def load_limit_usage(dependencies: ConsoleDependencies) -> list[LimitUse]:
     ]
     counts = await dependencies.limits.count_requests(counter_names)
     default_limit = dependencies.settings.limits.requests_per_hour
+    # Without counts the backend cannot be reached: unknown, which is not zero.
     key_counts = counts[: len(keys)] if counts else [None] * len(keys)
     uses = [
         _build_use(key, default_limit, used) for key, used in zip(keys, key_counts, strict=True)

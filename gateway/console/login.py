@@ -32,6 +32,7 @@ class LoginPage:
         client_address = self._pages.find_client_address(request)
         if (cookie := sessions.create_cookie(fields.get("token", "").strip())) is None:
             log.warning("console_login_refused", **{"client.address": client_address})
+            # After the check: a right token is never delayed, however many wrong ones are waiting.
             await self._throttle.delay_failure(client_address)
             return self._pages.render_page(request, "login", 403, wrong=True)
         log.info("console_login", **{"client.address": client_address})
@@ -42,5 +43,6 @@ class LoginPage:
     async def log_out(self, request: web.Request, _fields: Mapping[str, str]) -> web.StreamResponse:
         self._pages.sessions.revoke(request.cookies.get(COOKIE, ""))
         response = redirect_see_other("/login" if self._pages.sessions.is_login_required else "/")
+        # A new cookie, so that forms opened before the logout cannot be sent any more.
         set_cookie(request, response, new_session_cookie())
         return response

@@ -62,9 +62,9 @@ class MigrationPage:
         today = now.date()
         since = today - timedelta(days=PERIOD_DAYS - 1)
         keys = group_usage_by_key(await load_usage(store, since))
-        left = [_build_key_migration(one, now) for one in keys if one.key]
-        left.sort(key=lambda one: (not one.is_recent, -one.use.requests))
-        active = sum(one.revoked_at is None for one in await load_listed_keys(store))
+        left = [_build_key_migration(usage, now) for usage in keys if usage.key]
+        left.sort(key=lambda migration: (not migration.is_recent, -migration.use.requests))
+        active = sum(key.revoked_at is None for key in await load_listed_keys(store))
         deprecation = self._dependencies.settings.deprecation
         return self._pages.render_page(
             request,
@@ -77,11 +77,12 @@ class MigrationPage:
             refuses=deprecation.after_sunset == "refuse",
             left=left[:MAX_KEYS],
             more=len(left) - MAX_KEYS,
-            quiet=sum(not one.is_recent for one in left),
-            recent=sum(one.is_recent for one in left),
+            quiet=sum(not migration.is_recent for migration in left),
+            recent=sum(migration.is_recent for migration in left),
             keys=active,
-            signed=sorted(filter(_is_signed, keys), key=lambda one: -one.requests),
-            unknown=next((one for one in keys if not one.owner.merchant), None),
+            signed=sorted(filter(_is_signed, keys), key=lambda usage: -usage.requests),
+            # Requests without a known key are counted without a merchant.
+            unknown=next((usage for usage in keys if not usage.owner.merchant), None),
             plot=_build_usage_plot(await load_daily_usage(store, since), since, today),
             becomes=list_replacement_calls(),
         )
@@ -102,6 +103,7 @@ def _build_usage_plot(days: Sequence[DailyUsage], since: date, today: date) -> P
     dates = [since + timedelta(days=number) for number in range((today - since).days + 1)]
     bars = {date_: {"legacy": 0.0, "signed": 0.0} for date_ in dates}
     for usage in days:
+        # Midnight may have passed since the days were listed.
         if usage.day in bars:
             bars[usage.day]["signed" if usage.operation == SIGNED_OPERATION else "legacy"] += (
                 usage.requests

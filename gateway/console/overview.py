@@ -74,6 +74,7 @@ class OverviewPage:
         )
 
     async def _run_checks(self) -> dict[str, str | None]:
+        # One at a time: several browsers that refresh must not multiply the calls of the service.
         async with self._check_lock:
             if (now := asyncio.get_running_loop().time()) - self._checked_at >= CHECK_CACHE_SECONDS:
                 checks = self._dependencies.checks
@@ -87,6 +88,7 @@ class OverviewPage:
 
     async def _list_large_requests(self) -> list[RequestProgress]:
         """The large requests of all workers, the longest running first."""
+        # Through the database, because this worker cannot ask the others.
         other_workers = await self._dependencies.heartbeats.list_remote_large_requests()
         requests = [*self._dependencies.requests_in_progress.list_progress(), *other_workers]
         return sorted(requests, key=lambda request: request.began_at)

@@ -70,6 +70,7 @@ class Pages:
         self._templates = Environment(
             loader=PackageLoader("gateway.console"),
             autoescape=True,
+            # A renamed attribute must fail a test, not leave a page with an empty cell.
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -94,6 +95,8 @@ class Pages:
     def render_page(
         self, request: web.Request, template: str, status: int = 200, **values: Any
     ) -> web.Response:
+        # The token of a form is bound to a cookie, so a browser without one gets a random one: the
+        # login form and a console without login need it too.
         cookie = request.cookies.get(COOKIE, "")
         session_cookie = cookie or new_session_cookie()
         text = self._templates.get_template(f"{template}.html.j2").render(
@@ -102,6 +105,7 @@ class Pages:
             csrf=self.forms.build_token(session_cookie),
             **values,
         )
+        # Not even in the browser's cache, where pages would survive the logout.
         headers = {**SECURITY_HEADERS, "Cache-Control": "no-store"}
         response = web.Response(
             text=text, status=status, content_type="text/html", charset="utf-8", headers=headers
@@ -136,14 +140,15 @@ class Pages:
     def find_client_address(self, request: web.Request) -> str:
         """The client's address; behind the parent process, the one that the parent passes on."""
         address = (
+            # Trusted only behind the parent, which replaces it; otherwise a client could choose it.
             request.headers.get(CLIENT_ADDRESS_HEADER)
             if self._dependencies.has_parent
             else request.remote
         )
         return address or "unknown"
 
-    def _format_ago(self, when: datetime | None) -> str:
-        return "never" if when is None else format_age(self._dependencies.store.clock() - when)
+    def _format_ago(self, moment: datetime | None) -> str:
+        return "never" if moment is None else format_age(self._dependencies.store.clock() - moment)
 
 
 def redirect_see_other(path: str) -> web.Response:
@@ -187,12 +192,12 @@ def format_megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f}\N{NO-BREAK SPACE}MB"
 
 
-def format_page_datetime(when: datetime | None) -> str:
-    return f"{when:%Y-%m-%d %H:%M}" if when else "\N{EN DASH}"
+def format_page_datetime(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}" if moment else "\N{EN DASH}"
 
 
-def format_clock_time(when: datetime) -> str:
-    return f"{when:%H:%M}"
+def format_clock_time(moment: datetime) -> str:
+    return f"{moment:%H:%M}"
 
 
 def format_age(age: timedelta) -> str:

@@ -25,6 +25,7 @@ def format_static_file_url(name: str) -> str:
 
 async def serve_static_file(request: web.Request) -> web.Response:
     name = request.match_info["name"]
+    # A list instead of the folder's content: no name, however encoded, can lead elsewhere.
     if name not in FILE_NAMES:
         raise web.HTTPNotFound
     return web.Response(

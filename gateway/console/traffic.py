@@ -38,7 +38,10 @@ MAX_MERCHANTS = 50
 UNMATCHED_ROUTE = "unmatched route"
 SIGNED_OPERATION = "signed"
 
-KNOWN_OPERATIONS = frozenset(one.name for one in (*OPERATIONS, *UNLISTED)) | {SIGNED_OPERATION, ""}
+KNOWN_OPERATIONS = frozenset(operation.name for operation in (*OPERATIONS, *UNLISTED)) | {
+    SIGNED_OPERATION,
+    "",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ async def load_traffic_plots(
     starts = list_span_starts(since, until, bar_size)
     bars: list[Traffic] = [Traffic() for _ in starts]
     for (began_at,), traffic in traffic_by_start.items():
+        # Requests counted since the period was computed belong to the last bar.
         bars[min(int((began_at - since) / bar_size), len(bars) - 1)].add(traffic)
     return _build_plots(starts, bars, bar_size), sum_traffic(bars)
 
@@ -89,6 +93,7 @@ async def load_traffic_plots(
 def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
     """The period to plot: whole bars, the last of which contains now."""
     seconds = BAR_SIZE_BY_HOURS[hours].total_seconds()
+    # Aligned to the clock, so that a bar does not change its span with every refresh.
     until = datetime.fromtimestamp(now.timestamp() // seconds * seconds + seconds, UTC)
     return until - timedelta(hours=hours), until
 
@@ -130,6 +135,7 @@ async def load_recent_traffic(
     store: Store, filters: Mapping[str, str] | None = None
 ) -> dict[tuple[str], Traffic]:
     """Loads the last 15 minutes by operation; raises StoreUnavailable."""
+    # Counts are stored by span, so the first one may have begun before the period.
     since = store.clock() - RECENT_PERIOD - SPAN_LENGTH
     return await load_traffic(
         store, since, "operation", required_values=filters, has_durations=True
@@ -207,6 +213,7 @@ def _build_times(
         OperationTimes(row.name, row.href, row.traffic, recent_by_name.get(row.name, Traffic()))
         for row in rows
     ]
+    # The sum of a single row would repeat it.
     if len(times) < 2:
         return times
     return [
@@ -232,9 +239,11 @@ def _build_merchant_rows(
         for (merchant, environment), traffic in traffic_by_tenant.items()
     ]
     rows.sort(key=lambda row: -row.traffic.requests)
-    if others := [row.traffic for row in rows[MAX_MERCHANTS:]]:
+    if remaining_traffic := [row.traffic for row in rows[MAX_MERCHANTS:]]:
         rows[MAX_MERCHANTS:] = [
-            _build_row(f"{len(others)} others", "", {}, sum_traffic(others), total)
+            _build_row(
+                f"{len(remaining_traffic)} others", "", {}, sum_traffic(remaining_traffic), total
+            )
         ]
     return rows
 

@@ -16,8 +16,8 @@ from gateway.operator.brownout_windows import (
     describe_window_state,
     group_operation_names,
 )
-from gateway.operator.freezes import load_freeze_status as frozen_standing
-from gateway.operator.mode_switches import load_switch_status as switched_standing
+from gateway.operator.freezes import load_freeze_status
+from gateway.operator.mode_switches import load_switch_status
 from gateway.storage.audit_log import act_as, list_audit_events
 from gateway.storage.brownout_rows import list_brownouts, load_hits
 from gateway.storage.mode_rows import GROUPS, MODES
@@ -40,19 +40,19 @@ class TrafficControlPage:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store, now = self._dependencies.store, self._dependencies.store.clock()
-        keys = [one for one in await load_listed_keys(store) if one.revoked_at is None]
+        keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
         hits = await load_hits(store)
         brownouts = [
             (
-                one,
-                describe_window_state(one, now),
-                describe_window_scope(one),
-                sum(hits.get(one.id, {}).values()),
+                brownout,
+                describe_window_state(brownout, now),
+                describe_window_scope(brownout),
+                sum(hits.get(brownout.id, {}).values()),
             )
-            for one in reversed(await list_brownouts(store))
+            for brownout in reversed(await list_brownouts(store))
         ]
-        frozen, _ = await frozen_standing(store)
-        switched = await switched_standing(store)
+        frozen, _ = await load_freeze_status(store)
+        switched = await load_switch_status(store)
         audit_entries = (await list_audit_events(store))[::-1]
         return self._pages.render_page(
             request,
@@ -60,14 +60,14 @@ class TrafficControlPage:
             done=request.query.get("done") in ACTIONS,
             keys=keys,
             typed=len(keys) > MAX_CHOICES,
-            merchants=sorted({one.merchant for one in keys}),
+            merchants=sorted({key.merchant for key in keys}),
             environments=ENVIRONMENTS,
             groups=GROUPS,
             modes=MODES,
             minutes=DURATION_MINUTES,
             rooms=group_operation_names(),
             brownouts=brownouts[:MAX_BROWNOUTS],
-            open_brownouts=[one for one in brownouts if one[1] in ("under way", "to come")],
+            open_brownouts=[row for row in brownouts if row[1] in ("under way", "to come")],
             frozen=frozen,
             switched=switched,
             acts=audit_entries[:MAX_AUDIT_ENTRIES],
@@ -88,6 +88,7 @@ class TrafficControlPage:
                 description = await _find_action(fields).execute(self._dependencies, fields)
         except ActionRefused as error:
             return self._render_refusal(request, error)
+        # A warning, because it changes what clients get; the audit log has it too.
         log.warning("console_change", change=description, **{"client.address": client_address})
         return redirect_see_other(f"{PATH}?done={fields['do']}")
 

@@ -107,6 +107,7 @@ def parse_curl(words: Sequence[str], read_data_file: Callable[[str], bytes]) -> 
         else:
             options.words.append(word)
     target = _find_target(options.words)
+    # curl joins the values of several -d options like this.
     data = b"&".join(options.data)
     query = options.query
     # curl -G moves the data to the query.
@@ -138,6 +139,7 @@ def _parse_long_option(options: ParsedOptions, word: str, rest: Iterator[str]) -
         options.query.append(_encode_query_value(_require_value(word, rest)))
     elif word == "--data-urlencode":
         options.data.append(_encode_query_value(_require_value(word, rest)).encode())
+    # First, as curl prefers it: other words may only look like an address.
     elif word == "--url":
         options.words.insert(0, _require_value(word, rest))
     elif word == "--get":
@@ -179,6 +181,7 @@ def _require_value(word: str, rest: Iterator[str]) -> str:
 
 
 def _encode_query_value(value: str) -> str:
+    # As curl does: of `name=content` only the content is encoded.
     name, equals, content = value.partition("=")
     return f"{name}={quote(content)}" if equals and name else quote(content or name)
 

@@ -110,6 +110,7 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
         body, problems = _validate_body(operation, legacy_body)
         request = Request(
             now=datetime.now(UTC),
+            # A constant, so that the same request is explained with the same ids again.
             seed="explain",
             ids=route_match.ids,
             query=legacy_query,
@@ -169,6 +170,7 @@ def _validate_body(operation: Operation, body: JSON) -> tuple[JSON, tuple[Proble
 def _run_flow(
     operation: Operation, request: Request, explanation: Explanation, settings: Settings
 ) -> Answer:
+    # Every object exists and every write succeeds, so that the flow runs to its end.
     flow, simulated_service = operation.flow(request), ExampleService(request.body, request.ids)
     step_result: Any = None
     while True:

@@ -114,4 +114,5 @@ def describe_exception(error: BaseException | None) -> dict[str, Any]:
     frame_lines = [
         f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames
     ]
+    # The last frames are where it was raised; the first are those of the event loop.
     return {"error.type": type(error).__name__, "exception.stacktrace": "\n".join(frame_lines[-6:])}

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from mappings.current import ENDPOINTS
 
+# The `_created` series would double the number of series of counters and histograms.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # the library's own
 
 REGISTRY = CollectorRegistry()
@@ -203,7 +204,7 @@ cache_stale = Counter(
 build_info = Info(_prefix_name("build"), "The running version.", registry=REGISTRY)
 
 _ENDPOINTS: Mapping[tuple[str, str], str] = {
-    (one.method, one.path): f"{one.method} {one.path}" for one in ENDPOINTS
+    (endpoint.method, endpoint.path): f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS
 }
 _FAILURE_OUTCOMES = frozenset(
     {"in_doubt", "unreachable", "blocked", "overloaded", "refused_by_service"}
@@ -245,6 +246,7 @@ def observe_request(
         f"{status // 100}xx",
         classify_outcome(status, log_fields),
     )
+    # Successful requests are too many for their exemplars to be of use.
     requests_series.inc(exemplar=exemplar if status >= 500 else None)
     labels = (api, operation_label, environment)
     _observe_duration(_get_request_duration_series(*labels), duration_seconds, exemplar)
@@ -271,11 +273,13 @@ def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:
         return "brownout"
     if status < 400:
         return "success"
+    # nginx's code for a client that closed the connection before the response.
     if status == 499:
         return "client_disconnected"
     error = log_fields.get("error.type")
     if error == DATABASE_UNAVAILABLE:
         return DATABASE_UNAVAILABLE
+    # An error that no code expected; those below were raised on purpose.
     if "exception.stacktrace" in log_fields:
         return "internal_error"
     if error in _FAILURE_OUTCOMES:

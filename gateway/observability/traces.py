@@ -31,7 +31,9 @@ KNOWN_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPT
 
 EXPORT_SECONDS = 5
 
-ROUTES_BY_OPERATION = {one.name: f"/v1{one.path}" for one in (*OPERATIONS, *UNLISTED)}
+ROUTES_BY_OPERATION = {
+    operation.name: f"/v1{operation.path}" for operation in (*OPERATIONS, *UNLISTED)
+}
 """``http.route`` of each operation, by its name."""
 
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
@@ -84,6 +86,7 @@ def export_spans_to(
     # The client's sampled flag is ignored: otherwise clients could decide how much is exported.
     sampler = ParentBased(ratio_sampler, remote_parent_sampled=ratio_sampler)
     resource = Resource({"service.name": "payout-gateway"})
+    # Without the library's exit handler, because `open_tracing` shuts it down.
     provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
     processor = BatchSpanProcessor(exporter) if batched else SimpleSpanProcessor(exporter)
     provider.add_span_processor(processor)

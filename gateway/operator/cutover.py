@@ -85,14 +85,14 @@ class CutoverImport:
     def __init__(
         self,
         store: Store,
-        player: FlowExecutor,
+        executor: FlowExecutor,
         reads: LegacyReader,
         key: ApiKey,
         options: ImportOptions,
     ) -> None:
         self._store = store
         self._ledger = ObjectStateStore(store)
-        self._player = player
+        self._executor = executor
         self._reads = reads
         self._owner = key.tenant
         self._caller = Caller(key, "cutover")
@@ -124,6 +124,7 @@ class CutoverImport:
         missing_batches = await self._unmark_missing_batches()
         routing_marks = await self._ledger.load_all(self._owner, BACKEND_KIND)
         unmarked = self._report.moved_batches + missing_batches if self._options.dry_run else 0
+        # A dry run has removed no mark, so those it would remove are subtracted.
         self._report.remaining = len(routing_marks) - unmarked
         self._report.requests = self._reads.request_count
         return self._report
@@ -147,9 +148,9 @@ class CutoverImport:
                 reason = f"the current service cannot be read ({type(failure).__name__}: {failure})"
                 self._report_unmapped(kind, row["id"], reason)
             # One malformed object must not end an import of thousands.
-            except (AttributeError, LookupError, TypeError, ValueError) as odd:
+            except (AttributeError, LookupError, TypeError, ValueError) as error:
                 reason = (
-                    f"one of the services shows it in an unexpected shape ({type(odd).__name__})"
+                    f"one of the services shows it in an unexpected shape ({type(error).__name__})"
                 )
                 self._report_unmapped(kind, row["id"], reason)
             finally:
@@ -163,10 +164,11 @@ class CutoverImport:
                 tasks.append(asyncio.create_task(import_one(row)))
                 progress(self._objects_done - done_before, records)
         finally:
+            # Not cancelled: a row that is being saved is finished and reported.
             await asyncio.gather(*tasks)
 
     async def _run_flow(self, flow: Flow) -> Mapping[str, JSON]:
-        return (await self._player.execute(flow, self._caller)).body
+        return (await self._executor.execute(flow, self._caller)).body
 
     def _report_unmapped(self, kind: str, id_: str, reason: str) -> None:
         self._report.unmapped.append(UnmappedObject(kind, str(id_), reason))
@@ -312,8 +314,8 @@ class CutoverImport:
                     legacy_id
                 ):
                     continue
-            except LegacyReadFailed as unread:
-                self._report_unmapped("batch", legacy_id, str(unread))
+            except LegacyReadFailed as error:
+                self._report_unmapped("batch", legacy_id, str(error))
                 continue
             missing_count += 1
             if not self._options.dry_run:
@@ -358,7 +360,7 @@ async def open_cutover(
     *,
     per_hour: int,
     options: ImportOptions,
-    told: WaitCallback = lambda _seconds: None,
+    announce_wait: WaitCallback = lambda _seconds: None,
 ) -> AsyncIterator[CutoverImport]:
     """Opens an import run; a gateway may be running.
 
@@ -368,15 +370,15 @@ async def open_cutover(
     environments = settings.environments.select_configured()
     origins = {owner.environment: environments[owner.environment].legacy_base_url}
     capabilities = await load_capabilities(ledger, environments)
-    budget = await load_read_budget(ledger, owner.environment, key.name, per_hour, told)
+    budget = await load_read_budget(ledger, owner.environment, key.name, per_hour, announce_wait)
     async with (
         open_upstream(settings, capabilities=capabilities) as upstream,
         open_passthrough(settings, origins, create_breakers(settings)) as passthrough,
     ):
-        player = create_executor(settings, store, ledger, upstream, capabilities)
+        executor = create_executor(settings, store, ledger, upstream, capabilities)
         reads = LegacyReader(passthrough, owner.environment, api_key, budget)
         try:
-            yield CutoverImport(store, player, reads, key, options)
+            yield CutoverImport(store, executor, reads, key, options)
         finally:
             await save_read_budget(ledger, owner.environment, key.name, budget)
 

@@ -18,14 +18,14 @@ from gateway.storage.operations import (
     ABSENT,
     CONFIRMED,
     FORWARDED_PREFIX,
+    IN_DOUBT,
     OPERATOR_OUTCOMES,
     RUNNING,
     SENT,
     OperationRecord,
     OperationRepository,
+    Write,
 )
-from gateway.storage.operations import IN_DOUBT as LEFT
-from gateway.storage.operations import Write as Row
 from gateway.storage.tenants import Tenant
 from mappings.current import ID_PATTERN, Endpoint, require_endpoint
 
@@ -46,14 +46,14 @@ class WriteInDoubt:
     ``object`` is the legacy id of the object that it changes, None for a create.
     """
 
-    one: OperationRecord
-    write: Row
+    record: OperationRecord
+    write: Write
     object: str | None
     to_do: str
 
     @property
     def id(self) -> str:
-        return format_write_id(self.one, self.write)
+        return format_write_id(self.record, self.write)
 
     @property
     def is_open(self) -> bool:
@@ -61,14 +61,14 @@ class WriteInDoubt:
 
     @property
     def why(self) -> str:
-        return self.one.why or "the process that sent it ended before the answer came"
+        return self.record.why or "the process that sent it ended before the answer came"
 
 
 class WriteCommandRefused(Exception):
     """An operator's verdict is not accepted. The message is one line."""
 
 
-def format_write_id(record: OperationRecord, write: Row) -> str:
+def format_write_id(record: OperationRecord, write: Write) -> str:
     return f"{record.id[:ID_CHARACTERS]}.{write.number}"
 
 
@@ -155,7 +155,7 @@ def _is_in_doubt(record: OperationRecord) -> bool:
     """Whether the operation is in doubt; a process that tries to resolve it sets RUNNING but keeps
     ``why``.
     """
-    return record.state == LEFT or (record.state == RUNNING and record.why is not None)
+    return record.state == IN_DOUBT or (record.state == RUNNING and record.why is not None)
 
 
 async def _select_with_open_write(
@@ -169,14 +169,14 @@ async def _select_with_open_write(
     }
 
 
-def _select_write_in_doubt(record: OperationRecord, record_writes: Sequence[Row]) -> Row | None:
+def _select_write_in_doubt(record: OperationRecord, record_writes: Sequence[Write]) -> Write | None:
     """The first write that was not answered; if all were, the last write of an operation in doubt."""
     unanswered = [write for write in record_writes if write.state == SENT]
     return next(iter(unanswered or (record_writes[-1:] if _is_in_doubt(record) else [])), None)
 
 
 async def _load_legacy_ids(
-    store: Store, records_and_writes: Sequence[tuple[OperationRecord, Row]]
+    store: Store, records_and_writes: Sequence[tuple[OperationRecord, Write]]
 ) -> dict[str, str | None]:
     """The legacy id of each write's object, by operation id."""
     legacy_id_by_operation: dict[str, str | None] = {}
@@ -195,7 +195,7 @@ async def resolve_first_id(store: Store, owner: Tenant, id_: str) -> str:
     return str((await ObjectStateStore(store).load(owner, "alias", id_)).get("id", id_))
 
 
-def _extract_object_id(write: Row) -> str | None:
+def _extract_object_id(write: Write) -> str | None:
     endpoint = _find_endpoint(write)
     match = endpoint.pattern.fullmatch(write.path) if endpoint else _OBJECT_ID.search(write.path)
     return match.groupdict().get("id") if match else None
@@ -204,7 +204,7 @@ def _extract_object_id(write: Row) -> str | None:
 _OBJECT_ID = re.compile(f"/(?P<id>{ID_PATTERN})")
 
 
-def _find_endpoint(write: Row) -> Endpoint | None:
+def _find_endpoint(write: Write) -> Endpoint | None:
     """The endpoint of a write; None for a path that only the legacy service has."""
     try:
         return require_endpoint(write.method, write.path)
@@ -239,14 +239,14 @@ CHANGE_DESCRIPTIONS = {
 }
 
 
-def created_id_prefix(write: Row) -> str | None:
+def find_created_id_prefix(write: Write) -> str | None:
     """The id prefix of the object that a write creates; None if it creates nothing."""
     endpoint = _find_endpoint(write)
     path = endpoint.path if endpoint and write.method == "POST" else ""
     return CREATED_OBJECTS[path][0] if path in CREATED_OBJECTS else None
 
 
-def advise_operator(record: OperationRecord, write: Row) -> str:
+def advise_operator(record: OperationRecord, write: Write) -> str:
     """Advice for an operator who has access to the service's dashboard."""
     id_ = format_write_id(record, write)
     if write.state != SENT:
@@ -267,14 +267,14 @@ def advise_operator(record: OperationRecord, write: Row) -> str:
     )
 
 
-def _advise_check(record: OperationRecord, write: Row) -> str:
+def _advise_check(record: OperationRecord, write: Write) -> str:
     id_ = format_write_id(record, write)
     description, place = _describe_effect(record, write), "the service's dashboard"
     if record.operation.startswith(FORWARDED_PREFIX):
         # The gateway cannot read what a forwarded write did.
         place = "the legacy service, which it was forwarded to,"
     settle_command = f"`payout-gateway writes settle {id_}"
-    if prefix := created_id_prefix(write):
+    if prefix := find_created_id_prefix(write):
         return (
             f"look in {place} for {description}; if it is there, run {settle_command} --made {prefix}-…` "
             f"with its id, otherwise {settle_command} --did-not-happen`"
@@ -285,14 +285,14 @@ def _advise_check(record: OperationRecord, write: Row) -> str:
     )
 
 
-def _describe_effect(record: OperationRecord, write: Row) -> str:
+def _describe_effect(record: OperationRecord, write: Write) -> str:
     if (endpoint := _find_endpoint(write)) is None:
         time = f"{write.entered_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"{write.method} {write.path} was carried out at about {time}"
     match = endpoint.pattern.fullmatch(write.path)
     template = (
         CREATED_OBJECTS[endpoint.path][1]
-        if created_id_prefix(write)
+        if find_created_id_prefix(write)
         else CHANGE_DESCRIPTIONS[f"{write.method} {endpoint.path}"]
     )
     request_body = (stored_json.decode_value(record.asked) if record.asked else {}).get(
@@ -326,11 +326,11 @@ class OperatorVerdict:
     created_id: str | None = None
 
     @property
-    def stored_value(self) -> str:
+    def outcome_text(self) -> str:
         return self.created_id or (CONFIRMED if self.has_happened else ABSENT)
 
 
-async def find_in_doubt_write(store: Store, id_: str) -> tuple[OperationRecord, Row]:
+async def find_in_doubt_write(store: Store, id_: str) -> tuple[OperationRecord, Write]:
     """The write with this id, as `writes unsettled` shows it. Raises WriteCommandRefused."""
     id_prefix, _, number = id_.partition(".")
     repository = OperationRepository(store, ObjectStateStore(store))
@@ -382,7 +382,7 @@ async def record_operator_verdict(
         )
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
     if not await OperationRepository(store, ObjectStateStore(store)).record_operator_outcome(
-        record, write.number, verdict.stored_value, id_
+        record, write.number, verdict.outcome_text, id_
     ):
         raise WriteCommandRefused(
             f"the outcome of {shown_id} became known meanwhile; see `writes unsettled`"
@@ -390,9 +390,9 @@ async def record_operator_verdict(
     return write_in_doubt
 
 
-def check_operator_verdict(write: Row, verdict: OperatorVerdict) -> None:
+def check_operator_verdict(write: Write, verdict: OperatorVerdict) -> None:
     """Raises WriteCommandRefused if the verdict does not fit the kind of write."""
-    prefix = created_id_prefix(write)
+    prefix = find_created_id_prefix(write)
     # Without the id, clients could not be answered with the object that was created.
     if prefix and verdict.has_happened and not verdict.created_id:
         raise WriteCommandRefused(
@@ -410,7 +410,7 @@ def check_operator_verdict(write: Row, verdict: OperatorVerdict) -> None:
         )
 
 
-def _compute_seconds_until_sure(store: Store, write: Row) -> int:
+def _compute_seconds_until_sure(store: Store, write: Write) -> int:
     """Seconds until a write that cannot be seen surely did not happen."""
     remaining: timedelta = write.entered_at + SURE_AFTER_AGE - store.clock()
     return max(0, int(remaining.total_seconds()) + 1) if remaining > timedelta() else 0

@@ -65,8 +65,8 @@ class Finding:
     owner: Tenant
     kind: str
     id: str
-    says: str
-    do: str
+    description: str
+    advice: str
     upstream: str | None = None
     alert: bool = False
     recorded: bool = False
@@ -104,21 +104,21 @@ ProgressCallback = Callable[[int, int], None]
 
 class Reconciler:
     """Runs the checks. ``open_reconciler`` creates one for a command; a running gateway shares its
-    player.
+    executor.
     """
 
     def __init__(
         self,
         store: Store,
         ledger: ObjectStateStore,
-        player: FlowExecutor,
+        executor: FlowExecutor,
         ids: AliasIds,
         environments: Iterable[str],
     ) -> None:
         self._store = store
         self._ids = ids
         self._ledger = ledger
-        self._player = player
+        self._executor = executor
         self._environments = frozenset(environments)
         self._callers: dict[Tenant, Caller] = {}
 
@@ -245,6 +245,7 @@ class Reconciler:
         progress: ProgressCallback,
     ) -> None:
         """Runs checks concurrently, and adds their findings to the report."""
+        # One iterator for all runners: each takes the next check that no other has taken.
         remaining, checks_done = iter(checks), 0
         progress(0, len(checks))
 
@@ -334,7 +335,8 @@ class Reconciler:
         caller = await self._load_caller(check.owner)
         for attempts_left in reversed(range(MAX_READ_ATTEMPTS)):
             try:
-                return await self._player.execute(check.flow(await self._is_busy(check)), caller)
+                # Whether a request is busy with the object is read again for each attempt.
+                return await self._executor.execute(check.flow(await self._is_busy(check)), caller)
             # A client changed the object while it was read.
             except Conflict:
                 if not attempts_left:
@@ -347,6 +349,7 @@ class Reconciler:
                 await asyncio.sleep(
                     min(int(retry_after) if retry_after.isdecimal() else 1, MAX_WAIT_SECONDS)
                 )
+        # Not reached: the last attempt returns or raises.
         raise AssertionError
 
     async def _is_busy(self, check: ObjectCheck) -> bool:
@@ -360,7 +363,7 @@ class Reconciler:
     async def _load_caller(self, owner: Tenant) -> Caller:
         if owner not in self._callers:
             credentials = await load_credentials(self._store, owner)
-            # A placeholder: the player needs only the tenant's credentials.
+            # A placeholder: the executor needs only the tenant's credentials.
             key = ApiKey(
                 "", "reconcile", "", owner.merchant, owner.environment, credentials, None, ()
             )
@@ -389,6 +392,6 @@ async def open_reconciler(settings: Settings, store: Store) -> AsyncIterator[Rec
     environments = settings.environments.select_configured()
     capabilities = await load_capabilities(ledger, environments)
     async with open_upstream(settings, capabilities=capabilities) as upstream:
-        player = create_executor(settings, store, ledger, upstream, capabilities)
+        executor = create_executor(settings, store, ledger, upstream, capabilities)
         ids = AliasIds(store, settings.legacy.stand_ins)
-        yield Reconciler(store, ledger, player, ids, environments)
+        yield Reconciler(store, ledger, executor, ids, environments)

@@ -6,9 +6,10 @@ import asyncio
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import func, select, text
+from sqlalchemy import Select, func, select, text
 
 from gateway.admission.limits import RateLimiter
 from gateway.observability import metrics
@@ -52,16 +53,17 @@ UNKNOWN_VALUE = math.nan
 
 @dataclass(frozen=True, slots=True)
 class StateGauges:
-    """``unsettled``: writes sent more than a minute ago whose outcome is unknown, or after which
-    the operation could not continue; the oldest was sent ``unsettled_seconds`` ago. ``keys``: keys
-    that are not revoked, by environment. ``is_restored``: no batch is started until the state is
-    reconciled.
+    """Figures of the state.
+
+    ``in_doubt_writes``: writes sent more than a minute ago whose outcome is unknown, or after which the
+    operation could not continue; the oldest was sent ``in_doubt_seconds`` ago. ``keys``: keys that are
+    not revoked, by environment. ``is_restored``: no batch is started until the state is reconciled.
     """
 
-    unsettled: int
-    unsettled_seconds: float
-    journal_open: int
-    abandoned: int
+    in_doubt_writes: int
+    in_doubt_seconds: float
+    open_operations: int
+    superseded_batches: int
     freezes: int
     keys: Mapping[str, int]
     is_restored: bool
@@ -75,30 +77,7 @@ async def load_gauges(store: Store) -> StateGauges:
     )
     # Newer writes are usually still in flight.
     late_writes = sent_writes.where(IS_SENT_CONDITION, writes.c.entered_at < now - IN_FLIGHT_PERIOD)
-    last_write_at = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
-    is_of_operation = writes.c.undertaking == journal.c.id
-    # An operation in doubt has a reason (``why``) until it ends, also while it is being resolved. A
-    # subquery instead of a join: SQLite would scan the whole journal in grouping order.
-    stuck_operations = (
-        select(
-            select(last_write_at)
-            .where(is_of_operation)
-            .correlate(journal)
-            .scalar_subquery()
-            .label("at")
-        )
-        .where(IS_OPEN_CONDITION, journal.c.why.is_not(None))
-        .where(
-            ~select(writes.c.number)
-            .where(is_of_operation, IS_SENT_CONDITION)
-            .correlate(journal)
-            .exists()
-        )
-        .subquery()
-    )
-    stuck_count = select(
-        func.count(), func.min(stuck_operations.c.at, type_=stuck_operations.c.at.type)
-    ).where(stuck_operations.c.at < now - IN_FLIGHT_PERIOD)
+    stuck_count = _build_stuck_query(now)
     open_count = select(func.count()).select_from(journal).where(IS_OPEN_CONDITION)
     superseded_count = select(func.count()).select_from(remembered).where(IS_ABANDONED_CONDITION)
     unseen_count = select(func.count()).select_from(writes).where(text(UNSEEN_BATCH_CONDITION))
@@ -131,6 +110,37 @@ async def load_gauges(store: Store) -> StateGauges:
         )
 
 
+def _build_stuck_query(now: datetime) -> Select[int, Any]:
+    """Count the operations that are in doubt although all their writes are answered.
+
+    The second column is the time of the last write of the oldest operation.
+    """
+    last_write_at = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
+    is_of_operation = writes.c.undertaking == journal.c.id
+    # An operation in doubt has a reason (``why``) until it ends, also while it is being resolved. A
+    # subquery instead of a join: SQLite would scan the whole journal in grouping order.
+    stuck_operations = (
+        select(
+            select(last_write_at)
+            .where(is_of_operation)
+            .correlate(journal)
+            .scalar_subquery()
+            .label("at")
+        )
+        .where(IS_OPEN_CONDITION, journal.c.why.is_not(None))
+        .where(
+            ~select(writes.c.number)
+            .where(is_of_operation, IS_SENT_CONDITION)
+            .correlate(journal)
+            .exists()
+        )
+        .subquery()
+    )
+    return select(
+        func.count(), func.min(stuck_operations.c.at, type_=stuck_operations.c.at.type)
+    ).where(stuck_operations.c.at < now - IN_FLIGHT_PERIOD)
+
+
 class MetricsPage:
     """The metrics page of one process."""
 
@@ -154,14 +164,15 @@ class MetricsPage:
             # at 1.
             metrics.cache_calls.labels(environment)
             metrics.cache_stale.labels(environment)
-            for came_of_it in (metrics.REFRESHED, metrics.FAILED, metrics.CANCELLED):
-                metrics.cache_refreshes.labels(environment, came_of_it)
+            for outcome in (metrics.REFRESHED, metrics.FAILED, metrics.CANCELLED):
+                metrics.cache_refreshes.labels(environment, outcome)
         metrics.build_info.info({"version": USER_AGENT.partition("/")[2]})
 
     async def render(self, accepted: str) -> tuple[bytes, str]:
         # Concurrent scrapes share one refresh.
         async with self._read_lock:
             if (now := asyncio.get_running_loop().time()) - self._read_at >= MAX_AGE_SECONDS:
+                # Before the refresh, so that a broken database is not queried by every scrape.
                 self._read_at = now
                 await self._refresh()
         return metrics.render_metrics(accepted)
@@ -187,10 +198,10 @@ class MetricsPage:
 
     def _set_gauges(self, gauges: StateGauges) -> None:
         metrics.database_up.set(self._store.unwritten is None)
-        metrics.in_doubt_writes.set(gauges.unsettled)
-        metrics.in_doubt_age_seconds.set(gauges.unsettled_seconds)
-        metrics.open_writes.set(gauges.journal_open)
-        metrics.superseded_batches.set(gauges.abandoned)
+        metrics.in_doubt_writes.set(gauges.in_doubt_writes)
+        metrics.in_doubt_age_seconds.set(gauges.in_doubt_seconds)
+        metrics.open_writes.set(gauges.open_operations)
+        metrics.superseded_batches.set(gauges.superseded_batches)
         metrics.freezes.set(gauges.freezes)
         metrics.database_restored.set(gauges.is_restored)
         keys_by_environment = dict.fromkeys(self._environments, 0) | dict(gauges.keys)

@@ -101,6 +101,7 @@ def check_legacy_address(settings: Settings, scopes: list[SwitchScope]) -> None:
     environments = settings.environments.select_configured()
     for scope in scopes:
         name = scope.owner.environment
+        # Running gateways would accept the switch and answer 500 to every request of the key.
         if name not in environments or not environments[name].legacy_base_url:
             raise ModeSwitchRefused(
                 f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "

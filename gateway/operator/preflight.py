@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gateway.admission.limits import find_limit_problems as limit_problems
+from gateway.admission.limits import find_limit_problems
 from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Server, Settings
 from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
@@ -22,7 +22,7 @@ WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listen
 
 
 def check_runnable(settings: Settings) -> None:
-    """Raises Misconfigured with every problem that would keep the gateway from running."""
+    """Raise ConfigurationError with every problem that would keep the gateway from running."""
     # All at once, so that an operator fixes them in one round.
     if problems := list(_iter_problems(settings)):
         raise ConfigurationError([settings.locate_problem(problem) for problem in problems])
@@ -84,7 +84,7 @@ def _iter_problems(settings: Settings) -> Iterator[str]:
             "server.workers: several processes cannot share a SQLite state; set state.url to "
             "a postgresql:// address, or workers to 1"
         )
-    yield from limit_problems(settings)
+    yield from find_limit_problems(settings)
     yield from _iter_tls_problems(settings)
     yield from _iter_admin_problems(server)
     # Else a single large request could never be admitted.
@@ -149,6 +149,7 @@ def _iter_own_addresses(settings: Settings) -> Iterator[str]:
 
 def _is_listening_host(listening_host: str, requested_host: str) -> bool:
     """Whether a host name is a listening address, as far as can be told without DNS."""
+    # Without DNS: a look-up could hang, and may answer differently when the gateway calls.
     if listening_host in WILDCARD_HOSTS:
         return requested_host in (*WILDCARD_HOSTS, socket.gethostname().lower()) or is_loopback(
             requested_host

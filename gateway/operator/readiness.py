@@ -46,15 +46,17 @@ class KeyReadiness:
     """
 
     @property
-    def compared(self) -> int:
+    def answer_count(self) -> int:
+        """Answers that were compared."""
         return sum(tally.compared for tally in self.operations.values())
 
     @property
-    def unexplained(self) -> int:
+    def open_difference_count(self) -> int:
+        """Answers with a difference that no rule explains, counted for each difference."""
         return sum(difference.answers for difference in self.differences if difference.why is None)
 
     @property
-    def uncompared(self) -> list[str]:
+    def missing_reads(self) -> list[str]:
         """Reads that the key uses and that were never compared."""
         return [name for name in self.never_seen if name in self.used]
 
@@ -68,7 +70,7 @@ class KeyReadiness:
 
     @property
     def is_ready(self) -> bool:
-        return self.compared > 0 and not self.unexplained and not self.uncompared
+        return self.answer_count > 0 and not self.open_difference_count and not self.missing_reads
 
     @property
     def last_at(self) -> datetime | None:
@@ -80,8 +82,8 @@ class KeyReadiness:
     def sentence(self) -> str:
         ready = "ready for cutover" if self.is_ready else "not ready for cutover"
         return (
-            f"{ready}. {pluralize(self.compared, 'answer')} compared, "
-            f"{pluralize(self.unexplained, 'unexplained difference')}, "
+            f"{ready}. {pluralize(self.answer_count, 'answer')} compared, "
+            f"{pluralize(self.open_difference_count, 'unexplained difference')}, "
             f"{pluralize(len(self.never_seen), 'read')} never compared."
         )
 
@@ -96,7 +98,7 @@ async def load_readiness(
     }
     return [
         _build_readiness(tenant, key, tallies, used, rules)
-        for tenant, key in dict.fromkeys((asked.tenant, asked.key) for asked in tallies)
+        for tenant, key in dict.fromkeys((tally_key.tenant, tally_key.key) for tally_key in tallies)
         if name in (None, key)
     ]
 
@@ -110,9 +112,9 @@ def _build_readiness(
 ) -> KeyReadiness:
     # Tallies are stored per tenant, key and operation.
     key_tallies = {
-        asked.operation: tally
-        for asked, tally in tallies.items()
-        if (asked.tenant, asked.key) == (tenant, key)
+        tally_key.operation: tally
+        for tally_key, tally in tallies.items()
+        if (tally_key.tenant, tally_key.key) == (tenant, key)
     }
     undocumented_operations = [
         operation for operation in UNLISTED if (*tenant, key, operation.name) in used

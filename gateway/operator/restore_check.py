@@ -59,6 +59,7 @@ class RestoreDetector:
 
     async def __aenter__(self) -> Self:
         self._known_mark = self._written_mark = await asyncio.to_thread(read_mark, self._path)
+        # Before anything is served: the first request may be the start of a batch.
         await self.check()
         await self._task.__aenter__()
         return self

@@ -158,6 +158,7 @@ async def _delete_ended_operations(store: Store, before: datetime) -> int:
                 select(journal.c.id).where(is_expired).limit(MAX_ROWS_PER_TRANSACTION)
             )
         )
+        # Before the operations themselves, to which they refer.
         for table in (journal_steps, journal_subjects, writes):
             await connection.execute(delete(table).where(table.c.undertaking.in_(ids)))
         await connection.execute(delete(pieces).where(pieces.c.holder.in_(ids)))
@@ -228,6 +229,7 @@ async def _delete_signed_changes(store: Store, before: datetime) -> int:
 
 async def _delete_usage(store: Store, before: datetime) -> int:
     async with store.write() as connection:
+        # Not in steps: these tables have a row for each key, operation and day.
         ended_brownouts = select(brownouts.c.id).where(brownouts.c.ends_at < before)
         await connection.execute(
             delete(brownout_hits).where(brownout_hits.c.brownout.in_(ended_brownouts))

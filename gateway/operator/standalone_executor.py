@@ -30,6 +30,7 @@ def create_executor(
         ledger,
         settings.vocabulary.build_vocabulary(),
         OptionalEndpoints(settings.upstream.inferred_operations, capabilities),
+        # Remembers nothing: changes of the running gateways would not invalidate it.
         recent_reads=RecentReads(),
         policy=OutcomePolicy(Journal(store, ledger, upstream.clock), upstream.clock),
     )

@@ -29,6 +29,7 @@ class SupersededBatchMonitor:
 
     async def __aexit__(self, *_: object) -> None:
         if self._task:
+            # It only reads, so that nothing is left half done.
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -50,6 +51,6 @@ def _log_finding(finding: Finding) -> None:
         merchant=finding.owner.merchant,
         environment=finding.owner.environment,
         batch=finding.upstream or finding.id,
-        reason=f"{finding.says}; a recipient may be paid twice, or paid an amount that was withdrawn",
-        hint=finding.do,
+        reason=f"{finding.description}; a recipient may be paid twice, or paid an amount that was withdrawn",
+        hint=finding.advice,
     )

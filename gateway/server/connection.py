@@ -161,12 +161,14 @@ class Connection(RequestHandler):
         self._tracker.end_work(self)
 
     def resume_writing(self) -> None:
+        # The client has read some of the response, so its time to read starts again.
         super().resume_writing()
         self._tracker.end_work(self)
 
     def is_stalled(self, now: float) -> bool:
         """Return whether the client has read no response data for ``WRITE_STALL_SECONDS``."""
         buffered_bytes = self.transport.get_write_buffer_size() if self.transport is not None else 0
+        # Only a smaller buffer is progress: a larger one shows that the handler wrote more.
         if not self._unread_bytes or buffered_bytes < self._unread_bytes:
             self._stalled_since = now
         self._unread_bytes = buffered_bytes
@@ -176,6 +178,7 @@ class Connection(RequestHandler):
         if self._ignores_input:
             return
         super().data_received(data)
+        # Without an unanswered request the data is a part of a head, which has its own timeout.
         if self._request_count > self._response_count:
             self._tracker.start_request(self)
         else:
@@ -183,6 +186,7 @@ class Connection(RequestHandler):
         self._refuse_unsupported_versions()
         if not self._messages:
             return
+        # One packet may contain several pipelined requests; only the newest can be incomplete.
         newest_message, body = self._messages[-1]
         if not isinstance(newest_message, _ErrInfo):
             self._newest_body = body
@@ -198,6 +202,7 @@ class Connection(RequestHandler):
         for position, (message, _body) in enumerate(self._messages):
             if not isinstance(message, _ErrInfo) and message.version not in _SUPPORTED_VERSIONS:
                 error = BadStatusLine()
+                # aiohttp's own entry for a malformed request, which it answers with `handle_error`.
                 self._messages[position] = (_ErrInfo(400, error, ""), EMPTY_PAYLOAD)
 
     def _fail_incomplete_body(self) -> bool:
@@ -205,6 +210,7 @@ class Connection(RequestHandler):
         if self._newest_body is None or self._newest_body.is_eof():
             return False
         self._newest_body.set_exception(web.RequestPayloadError("malformed"))
+        # Wakes the handler that waits for more of the body.
         self._newest_body.feed_eof()
         return True
 
@@ -217,9 +223,12 @@ class Connection(RequestHandler):
         if self._request_count == self._response_count:
             self._tracker.become_idle(self)
         if request.get(BODY_TIMED_OUT):
+            # Its time is over; draining the rest would give it another BODY_DRAIN_SECONDS.
             self._lingering_time = 0
+        # The last request that was understood is answered; the rest of the input is unreadable.
         if self._ignores_input and self._response_count == self._request_count:
             self.close()
+        # Only after writes: a reset then makes an identical request a retry.
         if self._on_reset is not None:
             self._last_response_at = self._loop.time()
             if not resp.keep_alive:
@@ -249,6 +258,7 @@ class Connection(RequestHandler):
             self._on_reset()
         if self._peer_closed is not None and not self._peer_closed.done():
             self._peer_closed.set_result(None)
+        # Read before super(), which forgets the request and the transport.
         request = self._current_request
         underlying_transport = request.get(UNDERLYING_TRANSPORT) if request is not None else None
         is_received = is_acknowledged(self.transport, underlying_transport)
@@ -264,6 +274,7 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - it repeats what the client sent
     ) -> web.StreamResponse:
+        # A second status line in the middle of a body would look like a part of the first response.
         if request.writer.output_size > 0:
             raise ConnectionError("a response has been started; no other can be sent")
         metrics.invalid_http.inc()
@@ -336,6 +347,7 @@ class TlsHandshake(asyncio.Protocol):
                 tcp_transport.abort()
                 self._server.tracker.close(self._connection)
         if tls_transport is not None:
+            # In this order: the connection needs its transport before the data that came early.
             tls_transport.set_protocol(self._connection)
             self._connection.connection_made(tls_transport)
             for early_part in self._early_data:
@@ -350,8 +362,8 @@ class TlsHandshake(asyncio.Protocol):
             self,
             certificate.context,
             server_side=True,
-            ssl_handshake_timeout=self._server.handshake_seconds
-            + TLS_SHUTDOWN_SECONDS,  # ended before
+            # Longer than the tracker's own limit, which ends a handshake first.
+            ssl_handshake_timeout=self._server.handshake_seconds + TLS_SHUTDOWN_SECONDS,
             ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
         )
         return None if tls_transport is None or tls_transport.is_closing() else tls_transport
@@ -372,10 +384,12 @@ class HttpServer(web.Server):
             request[IS_LAST_RESPONSE] = is_last_response
             connection = cast("Connection", request.protocol)
             request[CONNECTION] = connection
+            # Not the current time: the request may have waited while the process was stopped.
             request[ARRIVED_AT] = self.tracker.estimate_arrival()
             if underlying_transport := connection.underlying_transport:
                 request[UNDERLYING_TRANSPORT] = underlying_transport
             response = await handler(request)
+            # Tells the client with `Connection: close`, so that it does not send another request.
             if self._is_last_response(request) and not response.prepared:
                 response.force_close()
             return response
@@ -401,6 +415,7 @@ class HttpServer(web.Server):
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        # A client that never finishes its handshake must not delay the shutdown.
         tasks = [*self._background_tasks, *self.handshakes]
         for task in tasks:
             task.cancel()
@@ -422,6 +437,7 @@ class HttpServer(web.Server):
         connection = self._create_connection()
         if self.certificate is None:
             return connection
+        # aiohttp's type for it is too narrow: the event loop needs only a protocol.
         return cast("RequestHandler", TlsHandshake(connection, self))
 
     def _create_connection(self) -> Connection:
@@ -440,6 +456,7 @@ class _AdminServer(web.Server):
     """Answers malformed requests like the client port, with its own connection bounds."""
 
     def __init__(self, base_server: web.Server) -> None:
+        # The request factory of the application, which its routes and middlewares need.
         super().__init__(self._handle_request, request_factory=base_server.request_factory)
         self._handler = base_server.request_handler
         self.tracker: ConnectionTracker[Connection] = ConnectionTracker(
@@ -474,6 +491,7 @@ class AdminRunner(web.AppRunner):
         return server
 
     async def cleanup(self) -> None:
+        # The sweep ends last: it closes stalled connections, for which the cleanup would wait.
         await super().cleanup()
         if self._sweep_task is not None:
             self._sweep_task.cancel()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.auth.key_import import import_keys
 from gateway.auth.key_lines import parse_key_lines
-from gateway.config import settings as gateway_settings
-from gateway.config.settings import Environment, Environments, Settings, State
+from gateway.config.settings import Environment, Environments, Settings, State, Words
 from gateway.simulator import (
     DEMO_CREDENTIALS,
     WALLET_FUNDS,
@@ -58,6 +57,7 @@ async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
             await _import_demo_key(state)
             yield settings.model_copy(
                 update={
+                    # Always on loopback, because everybody knows the API key of the demo.
                     "server": settings.server.model_copy(
                         update={"host": LOOPBACK, "admin_host": LOOPBACK, "workers": 1}
                     ),
@@ -69,7 +69,7 @@ async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
         await simulator.stop()
 
 
-def build_simulator_words(vocabulary: gateway_settings.Words) -> Vocabulary:
+def build_simulator_words(vocabulary: Words) -> Vocabulary:
     """Convert the configured vocabulary of both interfaces to the simulator's."""
     legacy = LegacyVocabulary(**map_legacy_words(vocabulary.build_vocabulary()))
     return Vocabulary(**vocabulary.current.model_dump(), legacy=legacy)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from gateway.config.settings import ENVIRONMENT_PREFIX, ConfigurationError
+from gateway.config.settings import ENVIRONMENT_PREFIX, ConfigurationError, Settings
 
 ACCEPT_BACKLOG = 1024
 """Connections that the kernel queues until they are accepted."""
@@ -22,6 +25,19 @@ AcceptQueue = Sequence[socket.socket]
 
 The kernel distributes the connections of a port among its queues.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedSockets:
+    """The sockets that a worker gets from the supervisor.
+
+    It accepts clients from some of the port's queues, and the supervisor's admin requests at a Unix
+    socket.
+    """
+
+    accept_queues: Sequence[AcceptQueue]
+    queue_numbers: Sequence[int]
+    admin_socket: Path
 
 
 def bind_sockets(host: str, port: int, variable: str, queue_count: int = 1) -> list[AcceptQueue]:
@@ -39,6 +55,7 @@ def bind_sockets(host: str, port: int, variable: str, queue_count: int = 1) -> l
             bound_queues.append(
                 _bind_queue(
                     host,
+                    # All queues need the port that the kernel selected for the first one.
                     find_bound_port(bound_queues) if bound_queues else port,
                     uses_reuseport=uses_reuseport,
                 )
@@ -74,6 +91,7 @@ class Listener:
     async def accept_from(self, numbers: Iterable[int]) -> None:
         """Accept connections only from the queues with these numbers."""
         wanted_numbers = set(numbers)
+        # New queues first, so that there is no moment in which nothing is accepted.
         for number in wanted_numbers - self._sites.keys():
             self._sites[number] = [
                 web.SockSite(self._runner, listening_socket.dup(), backlog=ACCEPT_BACKLOG)
@@ -92,10 +110,54 @@ class Listener:
             _close_queue(queue)
 
 
+async def start_client_listener(
+    stack: AsyncExitStack,
+    settings: Settings,
+    runner: web.BaseRunner,
+    inherited_sockets: InheritedSockets | None,
+) -> Listener:
+    """Start to accept client connections."""
+    server = settings.server
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    queues = (
+        inherited_sockets.accept_queues
+        if inherited_sockets
+        else bind_sockets(server.host, server.port, "SERVER__PORT")
+    )
+    # Pushed after the runner's cleanup, so that it runs first: no connections are accepted while
+    # the cleanup waits for requests in flight.
+    listener = Listener(runner, queues)
+    stack.push_async_callback(listener.close)
+    await listener.accept_from(inherited_sockets.queue_numbers if inherited_sockets else [0])
+    return listener
+
+
+async def start_admin_listener(
+    stack: AsyncExitStack,
+    settings: Settings,
+    runner: web.BaseRunner,
+    inherited_sockets: InheritedSockets | None,
+) -> int:
+    server = settings.server
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    if inherited_sockets:
+        await web.UnixSite(runner, inherited_sockets.admin_socket).start()
+        return server.admin_port
+    listener = Listener(
+        runner, bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
+    )
+    stack.push_async_callback(listener.close)
+    await listener.accept_from([0])
+    return listener.port
+
+
 def _bind_queue(host: str, port: int, *, uses_reuseport: bool) -> AcceptQueue:
     sockets: list[socket.socket] = []
     last_error: OSError | None = None
     for family, address in _resolve_addresses(host, port):
+        # IPv4 and IPv6 get the same port, also if the kernel selects it.
         bound_port = find_bound_port([sockets]) if sockets else port
         try:
             sockets.append(
@@ -117,6 +179,7 @@ def _resolve_addresses(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]
     address_infos = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
+    # Without duplicates: /etc/hosts often lists a name twice, and the second bind would fail.
     return list(dict.fromkeys((family, address) for family, _, _, _, address in address_infos))
 
 
@@ -125,6 +188,7 @@ def _open_listening_socket(
 ) -> socket.socket:
     listening_socket = socket.socket(family, socket.SOCK_STREAM)
     try:
+        # Otherwise a restart fails while connections of the previous process are in TIME_WAIT.
         listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if uses_reuseport:
             listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

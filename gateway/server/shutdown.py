@@ -1,12 +1,42 @@
-"""Logs an orderly shutdown, with the uptime and the work that it waited for."""
+"""Shutdown: the signals that request it, how long it may take, and what is logged about it."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
 
 import structlog
 
+from gateway.config.settings import Settings
+
 log = structlog.get_logger()
+
+SHUTDOWN_MARGIN_SECONDS = 5
+"""A shutdown waits this much longer than an upstream call may take for requests in flight."""
+
+
+def install_shutdown_event() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set.
+
+    Call it before readiness is announced: the signal may follow immediately.
+    """
+    shutdown_requested = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        # Not signal.signal: its handler could run in the middle of a callback.
+        loop.add_signal_handler(signal_number, shutdown_requested.set)
+    return shutdown_requested
+
+
+def calculate_operation_seconds(settings: Settings) -> float:
+    """Return the time that a running request may take."""
+    return settings.upstream.timeout_seconds + SHUTDOWN_MARGIN_SECONDS
+
+
+def calculate_shutdown_seconds(settings: Settings) -> float:
+    """Return how long a shutdown waits at most: some requests may still wait for admission."""
+    return calculate_operation_seconds(settings) + settings.load.queue_seconds
 
 
 class ProcessLifetime:

@@ -19,8 +19,9 @@ import uvloop
 from gateway.cli.serve import format_start_message
 from gateway.config.settings import load_settings
 from gateway.observability import logs
-from gateway.server.app import install_shutdown_event, run_gateway
+from gateway.server.app import run_gateway
 from gateway.server.memory_tuning import tune_memory
+from gateway.server.shutdown import install_shutdown_event
 
 TICK = 0.001
 

@@ -284,6 +284,20 @@ def test_write_error_on_output_is_reported_in_one_line(
     assert said.stderr == "payout-gateway: No space left on device: the output is incomplete\n"
 
 
+def test_unwritable_output_is_reported_in_one_line(configured_folder: Path) -> None:
+    with Path(os.devnull).open() as opened_for_reading:
+        result = subprocess.run(
+            [*COMMAND, "operations"],
+            cwd=configured_folder, env=build_environment(), stdout=opened_for_reading,
+            stderr=subprocess.PIPE, text=True, check=False, timeout=30,
+        )  # fmt: skip
+    assert result.returncode == 2
+    assert re.fullmatch(
+        r"payout-gateway: Bad file descriptor: the command did not finish \(at \S+ \w+\)\n",
+        result.stderr,
+    )
+
+
 # Completion
 
 

@@ -86,12 +86,12 @@ async def examine(
 def require_only_error(findings: list[Finding]) -> Finding:
     """Return the only error, after checking that it has advice."""
     (finding,) = [each for each in findings if each.state == "error"]
-    assert finding.do, finding
+    assert finding.advice, finding
     return finding
 
 
-def require_finding(findings: list[Finding], looked_at: str) -> Finding:
-    (finding,) = [each for each in findings if each.looked_at == looked_at]
+def require_finding(findings: list[Finding], check_name: str) -> Finding:
+    (finding,) = [each for each in findings if each.check_name == check_name]
     return finding
 
 
@@ -99,9 +99,9 @@ async def test_healthy_setup_has_no_error(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
         findings = await examine(tmp_path, simulator.url)
     assert not [finding for finding in findings if finding.state == "error"]
-    assert all(finding.do for finding in findings if finding.state in ("skipped", "warning"))
-    for looked_at in ("program", "configuration", "state", "reachable", "credentials", "clock"):
-        assert require_finding(findings, looked_at).state == "ok"
+    assert all(finding.advice for finding in findings if finding.state in ("skipped", "warning"))
+    for check_name in ("program", "configuration", "state", "reachable", "credentials", "clock"):
+        assert require_finding(findings, check_name).state == "ok"
 
 
 # 1. The base URL
@@ -124,10 +124,10 @@ async def test_base_url_of_another_server_is_reported(
 ) -> None:
     async with open_other_server(answer) as url:
         finding = require_only_error(await examine(tmp_path, url))
-    assert finding.looked_at == "base_url"
-    assert expected_text in finding.said
-    assert "y=1" not in finding.said
-    assert url in finding.do
+    assert finding.check_name == "base_url"
+    assert expected_text in finding.result
+    assert "y=1" not in finding.result
+    assert url in finding.advice
 
 
 async def test_base_url_of_legacy_service_is_reported(
@@ -136,17 +136,17 @@ async def test_base_url_of_legacy_service_is_reported(
     async with open_simulator(legacy_port=0) as simulator:
         assert simulator.legacy is not None
         finding = require_only_error(await examine(tmp_path, simulator.legacy.url))
-    assert finding.looked_at == "base_url"
-    assert "legacy interface answers" in finding.said
-    assert "legacy_base_url" in finding.do
+    assert finding.check_name == "base_url"
+    assert "legacy interface answers" in finding.result
+    assert "legacy_base_url" in finding.advice
 
 
 async def test_refused_connection_is_reported(tmp_path: Path) -> None:
     port = find_free_port()
     finding = require_only_error(await examine(tmp_path, f"http://127.0.0.1:{port}"))
-    assert finding.looked_at == "reachable"
-    assert finding.said == f"cannot connect to 127.0.0.1:{port}: connection refused"
-    assert "upstream.proxy" in finding.do
+    assert finding.check_name == "reachable"
+    assert finding.result == f"cannot connect to 127.0.0.1:{port}: connection refused"
+    assert "upstream.proxy" in finding.advice
 
 
 # 2. The credentials
@@ -158,21 +158,21 @@ async def test_credentials_of_other_environment_are_reported(tmp_path: Path) -> 
         mixed_up = {**KEY, "environment": "live", "api_key": "another-key", "name": "mixed"}
         findings = await examine(tmp_path, sandbox.url, mixed_up, environments=environments)
     finding = require_only_error(findings)
-    assert (finding.environment, finding.looked_at) == ("live", "credentials")
-    assert "accepted by sandbox" in finding.said
-    assert '"environment": "sandbox"' in finding.do
-    assert "`payout-gateway keys rotate-secret mixed --no-verify`" in finding.do
-    assert "same merchant" in finding.do
+    assert (finding.environment, finding.check_name) == ("live", "credentials")
+    assert "accepted by sandbox" in finding.result
+    assert '"environment": "sandbox"' in finding.advice
+    assert "`payout-gateway keys rotate-secret mixed --no-verify`" in finding.advice
+    assert "same merchant" in finding.advice
 
 
 async def test_unknown_credentials_are_reported(tmp_path: Path) -> None:
     async with open_simulator(credentials=[LIVE_CREDENTIALS]) as simulator:
         finding = require_only_error(await examine(tmp_path, simulator.url))
-    assert finding.looked_at == "credentials"
-    assert "keys rotate-secret " in finding.do
-    assert " --no-verify`" in finding.do
-    assert "timestamp_header" in finding.do
-    assert "path" not in finding.do, "its base_url has no path"
+    assert finding.check_name == "credentials"
+    assert "keys rotate-secret " in finding.advice
+    assert " --no-verify`" in finding.advice
+    assert "timestamp_header" in finding.advice
+    assert "path" not in finding.advice, "its base_url has no path"
     assert KEY["secret_key"] not in str(finding)
 
 
@@ -181,7 +181,7 @@ async def test_base_url_with_wrong_path_is_reported(status: int, tmp_path: Path)
     refusal = '{"ok":false,"errors":[{"code":"not_authorized","message":"no"}]}'
     async with open_other_server(web.Response(status=status, text=refusal)) as url:
         finding = require_only_error(await examine(tmp_path, f"{url}/api"))
-    assert "remove the path /api from base_url" in finding.do
+    assert "remove the path /api from base_url" in finding.advice
 
 
 # 3. The signature scope
@@ -198,9 +198,9 @@ async def test_unaccepted_signature_scope_is_reported(
             tmp_path, simulator.url, upstream={"signed_target": configured_form}
         )
     finding = require_only_error(findings)
-    assert finding.looked_at == "signature scope"
-    assert configured_form in finding.said
-    assert '"auto"' in finding.do
+    assert finding.check_name == "signature scope"
+    assert configured_form in finding.result
+    assert '"auto"' in finding.advice
     assert require_finding(findings, "credentials").state == "ok", "if there is no query to sign"
 
 
@@ -211,9 +211,9 @@ async def test_unaccepted_signature_scope_is_reported(
 async def test_clock_skew_is_reported(seconds: int, tmp_path: Path) -> None:
     async with open_simulator(clock=lambda: time.time() + seconds) as simulator:
         finding = require_only_error(await examine(tmp_path, simulator.url))
-    assert finding.looked_at == "clock"
-    assert ("s behind the service" if seconds > 0 else "s ahead of the service") in finding.said
-    assert "NTP" in finding.do
+    assert finding.check_name == "clock"
+    assert ("s behind the service" if seconds > 0 else "s ahead of the service") in finding.result
+    assert "NTP" in finding.advice
 
 
 # 5. TLS
@@ -233,9 +233,9 @@ async def open_tls_port(authority: Authority) -> AsyncIterator[int]:
 async def test_untrusted_certificate_authority_is_reported(tmp_path: Path) -> None:
     async with open_tls_port(Authority(tmp_path)) as port:
         finding = require_only_error(await examine(tmp_path, f"https://127.0.0.1:{port}"))
-    assert finding.looked_at == "reachable"
-    assert "ca_file" in finding.do
-    assert f"openssl s_client -showcerts -connect 127.0.0.1:{port}" in finding.do
+    assert finding.check_name == "reachable"
+    assert "ca_file" in finding.advice
+    assert f"openssl s_client -showcerts -connect 127.0.0.1:{port}" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -256,18 +256,18 @@ async def test_invalid_certificate_of_trusted_authority_is_reported(
         finding = require_only_error(
             await examine(tmp_path, url, upstream={"ca_file": str(authority.file)})
         )
-    assert expected_text in finding.do
+    assert expected_text in finding.advice
 
 
 async def test_example_base_url_is_reported(tmp_path: Path) -> None:
     finding = require_only_error(await examine(tmp_path, "https://service.example"))
-    assert "replace it with the address of your service" in finding.do
+    assert "replace it with the address of your service" in finding.advice
 
 
 async def test_unresolvable_host_is_reported(tmp_path: Path) -> None:
     finding = require_only_error(await examine(tmp_path, "https://service.invalid"))
-    assert finding.said.startswith("cannot connect to service.invalid:443: ")
-    assert "ssl" not in finding.said
+    assert finding.result.startswith("cannot connect to service.invalid:443: ")
+    assert "ssl" not in finding.result
 
 
 async def test_missing_tls_is_reported(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ async def test_missing_tls_is_reported(tmp_path: Path) -> None:
         finding = require_only_error(
             await examine(tmp_path, simulator.url.replace("http://", "https://"))
         )
-    assert "does not use TLS" in finding.do
+    assert "does not use TLS" in finding.advice
 
 
 async def test_expiring_gateway_certificate_is_reported(tmp_path: Path) -> None:
@@ -291,8 +291,8 @@ async def test_expiring_gateway_certificate_is_reported(tmp_path: Path) -> None:
             findings = await examine(tmp_path, simulator.url, server=files)
             states[days] = require_finding(findings, "certificate for clients")
     assert (states[3].state, states[60].state) == ("error", "warning")
-    assert "replace it" in states[3].do
-    assert "intermediate" in states[60].do
+    assert "replace it" in states[3].advice
+    assert "intermediate" in states[60].advice
 
 
 # 6. The state
@@ -304,8 +304,8 @@ async def test_full_disk_is_reported(tmp_path: Path) -> None:
         await import_api_keys(settings, [KEY])
         async with fill_disk(tmp_path / "gateway.db"):
             finding = require_only_error(await run_doctor(settings))
-    assert finding.looked_at == "state"
-    assert "free space" in finding.do or "owner" in finding.do
+    assert finding.check_name == "state"
+    assert "free space" in finding.advice or "owner" in finding.advice
 
 
 async def test_new_state_is_reported_as_unused(
@@ -314,15 +314,15 @@ async def test_new_state_is_reported_as_unused(
     async with open_simulator() as simulator:
         findings = await examine(tmp_path, simulator.url)
     assert (
-        require_finding(findings, "state").said
+        require_finding(findings, "state").result
         == "writable; it is new: nothing was written through it yet"
     )
 
 
 async def test_missing_state_is_reported(tmp_path: Path) -> None:
     finding = require_only_error(await run_doctor(build_settings(tmp_path, "http://127.0.0.1:9")))
-    assert finding.looked_at == "state"
-    assert "--config" in finding.do
+    assert finding.check_name == "state"
+    assert "--config" in finding.advice
 
 
 @pytest.fixture
@@ -350,9 +350,9 @@ async def test_read_only_state_is_reported(read_only_state: dict[str, str], tmp_
     finding = require_only_error(
         await run_doctor(build_settings(tmp_path, "http://127.0.0.1:9", state=read_only_state))
     )
-    assert finding.looked_at == "state"
-    assert "permission denied" in finding.said
-    assert "GRANT" in finding.do
+    assert finding.check_name == "state"
+    assert "permission denied" in finding.result
+    assert "GRANT" in finding.advice
     assert "made-up" not in str(finding)
 
 
@@ -381,8 +381,8 @@ async def open_evicting_redis() -> AsyncIterator[str]:
 async def test_evicting_redis_is_reported(tmp_path: Path) -> None:
     async with open_simulator() as simulator, open_evicting_redis() as url:
         finding = require_only_error(await examine(tmp_path, simulator.url, limits={"url": url}))
-    assert finding.looked_at == "limits in Redis"
-    assert "noeviction" in finding.do
+    assert finding.check_name == "limits in Redis"
+    assert "noeviction" in finding.advice
 
 
 async def test_wrong_redis_password_is_reported(tmp_path: Path) -> None:
@@ -398,9 +398,9 @@ async def test_wrong_redis_password_is_reported(tmp_path: Path) -> None:
         async with RedisRateLimiter(url, b"k", 1) as limits:
             fault = await limits.describe_fault()
     finding = require_finding(findings, "limits in Redis")
-    assert finding.said == "Redis refuses the password"
+    assert finding.result == "Redis refuses the password"
     assert "a-wrong-one" not in str(finding)
-    assert (fault or "").startswith(finding.said)
+    assert (fault or "").startswith(finding.result)
 
 
 # 8. and 9. The program, and valid settings that cannot run
@@ -423,9 +423,9 @@ async def test_several_workers_on_sqlite_are_reported_with_other_findings(
     async with open_simulator() as simulator:
         findings = await examine(tmp_path, simulator.url, server={"workers": 2})
     told = [finding for finding in findings if finding.state == "error"]
-    assert {finding.looked_at for finding in told} == {"configuration"}
-    assert "postgresql://" in told[0].do
-    assert "redis://" in told[1].do
+    assert {finding.check_name for finding in told} == {"configuration"}
+    assert "postgresql://" in told[0].advice
+    assert "redis://" in told[1].advice
     assert require_finding(findings, "credentials").state == "ok"
 
 
@@ -435,10 +435,10 @@ async def test_several_workers_on_sqlite_are_reported_with_other_findings(
 async def test_untried_optional_endpoints_are_listed(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
         findings = await examine(tmp_path, simulator.url)
-        untried = [one for one in findings if one.said == "not tried yet"]
+        untried = [one for one in findings if one.result == "not tried yet"]
         assert len(untried) == sum(endpoint.is_optional for endpoint in ENDPOINTS) - 1 > 0
-        assert require_finding(findings, "GET /batches").said == "available: tried just now"
-        assert all(one.state == "skipped" and one.do.startswith("nothing") for one in untried)
+        assert require_finding(findings, "GET /batches").result == "available: tried just now"
+        assert all(one.state == "skipped" and one.advice.startswith("nothing") for one in untried)
         avoid = {"inferred_operations": "avoid"}
         findings = await examine(tmp_path, simulator.url, upstream=avoid)
     assert require_finding(findings, "optional endpoints").state == "ok"
@@ -447,7 +447,7 @@ async def test_untried_optional_endpoints_are_listed(tmp_path: Path) -> None:
 async def test_unsupported_batch_list_is_reported_as_ok(tmp_path: Path) -> None:
     async with open_simulator(options=ServiceOptions(inferred=False)) as simulator:
         findings = await examine(tmp_path, simulator.url)
-    assert require_finding(findings, "GET /batches").said.startswith(
+    assert require_finding(findings, "GET /batches").result.startswith(
         "not available (status 404, just now)"
     )
     assert require_finding(findings, "GET /batches").state == "ok"
@@ -465,10 +465,10 @@ async def test_refused_list_is_not_absent_if_documented_reads_fail(
         ]
         findings = await examine(tmp_path, simulator.url)
         finding = require_finding(findings, "GET /batches")
-        assert (finding.state, "inconclusive" in finding.said) == ("warning", True)
-        assert finding.do
+        assert (finding.state, "inconclusive" in finding.result) == ("warning", True)
+        assert finding.advice
         findings = await examine(tmp_path, simulator.url)
-        assert require_finding(findings, "GET /batches").said == "available: tried just now"
+        assert require_finding(findings, "GET /batches").result == "available: tried just now"
 
 
 @pytest.mark.parametrize("is_available", [True, False])
@@ -478,10 +478,10 @@ async def test_enabled_optional_endpoints_are_probed(is_available: bool, tmp_pat
         findings = await examine(tmp_path, simulator.url, upstream=use)
     finding = require_finding(findings, "optional endpoints")
     if is_available:
-        assert (finding.state, "GET /batches is available" in finding.said) == ("ok", True)
+        assert (finding.state, "GET /batches is available" in finding.result) == ("ok", True)
     else:
         assert require_only_error(findings) == finding
-        assert finding.do == 'set upstream.inferred_operations to "auto"'
+        assert finding.advice == 'set upstream.inferred_operations to "auto"'
 
 
 async def test_availability_of_enabled_endpoints_is_unknown_without_service(tmp_path: Path) -> None:
@@ -489,7 +489,7 @@ async def test_availability_of_enabled_endpoints_is_unknown_without_service(tmp_
     findings = await examine(tmp_path, f"http://127.0.0.1:{find_free_port()}", upstream=use)
     finding = require_finding(findings, "optional endpoints")
     assert finding.state == "skipped"
-    assert "the service was not reached" in finding.said
+    assert "the service was not reached" in finding.result
 
 
 # Skipped checks, and remembered results
@@ -501,25 +501,25 @@ SERVICE_ROWS = ("reachable", "credentials", "signature scope", "clock")
 async def test_remembered_capability_is_not_reported_as_just_tried(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
         findings = await examine(tmp_path, simulator.url)
-        assert require_finding(findings, "signature scope").said == "path: accepted just now"
+        assert require_finding(findings, "signature scope").result == "path: accepted just now"
         async with open_store(build_settings(tmp_path, simulator.url).state) as store:
             seen = {"present": True, "at": 1_790_000_000}
             await ObjectStateStore(store).save_capability("sandbox", "inferred GET /batches", seen)
         url = simulator.url
     gone = await run_doctor(build_settings(tmp_path, url))
-    assert require_only_error(gone).looked_at == "reachable"
+    assert require_only_error(gone).check_name == "reachable"
     form, clock, pair = (
         require_finding(gone, word) for word in ("signature scope", "clock", "credentials")
     )
     assert (form.state, clock.state, pair.state) == ("skipped", "skipped", "skipped")
     assert re.fullmatch(
         r"path, detected since \d{4}-\d\d-\d\d \d\d:\d\d UTC; skipped: the service was not reached",
-        form.said,
+        form.result,
     )
-    assert clock.said == "skipped: the service was not reached"
-    assert pair.said == "skipped: the service was not reached"
+    assert clock.result == "skipped: the service was not reached"
+    assert pair.result == "skipped: the service was not reached"
     listing = "there, detected since 2026-09-21 14:13 UTC; not tried now"
-    assert require_finding(gone, "GET /batches").said == listing
+    assert require_finding(gone, "GET /batches").result == listing
 
 
 @pytest.mark.parametrize("form", ["auto", "path"])
@@ -533,21 +533,21 @@ async def test_report_has_every_row_for_any_service_answer(
     ) as url:
         findings = await examine(tmp_path, url, upstream={"signed_target": form})
     assert require_only_error(findings)
-    for looked_at in SERVICE_ROWS:
-        finding = require_finding(findings, looked_at)
-        assert finding.state == "ok" or finding.do, finding
-        assert looked_at == "reachable" or finding.state != "ok", finding
+    for check_name in SERVICE_ROWS:
+        finding = require_finding(findings, check_name)
+        assert finding.state == "ok" or finding.advice, finding
+        assert check_name == "reachable" or finding.state != "ok", finding
 
 
 async def test_environment_without_key_lists_skipped_checks(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
         environments = {"sandbox": {"base_url": simulator.url}, "live": {"base_url": simulator.url}}
         findings = await examine(tmp_path, simulator.url, environments=environments)
-    live = {finding.looked_at: finding for finding in findings if finding.environment == "live"}
-    assert live["keys"].said == "no key is imported"
-    for looked_at in SERVICE_ROWS:
-        assert live[looked_at].state == "skipped"
-        assert "no key of this environment is imported" in live[looked_at].said
+    live = {finding.check_name: finding for finding in findings if finding.environment == "live"}
+    assert live["keys"].result == "no key is imported"
+    for check_name in SERVICE_ROWS:
+        assert live[check_name].state == "skipped"
+        assert "no key of this environment is imported" in live[check_name].result
 
 
 async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> None:
@@ -555,9 +555,9 @@ async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> 
         settings = build_settings(tmp_path, simulator.url)
         await import_api_keys(settings, [LIVE_KEY])
         finding = require_only_error(await run_doctor(settings))
-        assert (finding.environment, finding.looked_at) == ("live", "keys")
-        assert "[environments.live] is not configured" in finding.said
-        assert "set environments.live.base_url" in finding.do
+        assert (finding.environment, finding.check_name) == ("live", "keys")
+        assert "[environments.live] is not configured" in finding.result
+        assert "set environments.live.base_url" in finding.advice
         await import_api_keys(settings, [KEY])
         findings = await run_doctor(settings)
     assert not [one for one in findings if one.state == "error"]
@@ -572,7 +572,7 @@ async def examine_forwarded_key(folder: Path, base_url: str, legacy: str) -> lis
     settings: Settings = build_settings(folder, base_url, environments=environments)
     await import_api_keys(settings, [KEY])
     before = await run_doctor(settings)
-    assert not [finding for finding in before if finding.looked_at == "legacy service"], (
+    assert not [finding for finding in before if finding.check_name == "legacy service"], (
         "no key uses it"
     )
     async with open_store(settings.state) as store:
@@ -592,8 +592,8 @@ async def test_forwarded_key_without_legacy_base_url_is_reported(
 ) -> None:
     async with open_simulator() as simulator:
         finding = require_only_error(await examine_forwarded_key(tmp_path, simulator.url, ""))
-    assert finding.looked_at == "legacy service"
-    assert "environments.sandbox.legacy_base_url" in finding.do
+    assert finding.check_name == "legacy service"
+    assert "environments.sandbox.legacy_base_url" in finding.advice
 
 
 async def test_legacy_base_url_of_another_server_is_reported(tmp_path: Path) -> None:
@@ -602,8 +602,8 @@ async def test_legacy_base_url_of_another_server_is_reported(tmp_path: Path) -> 
         open_other_server(web.Response(status=502, text="bad")) as url,
     ):
         finding = require_only_error(await examine_forwarded_key(tmp_path, simulator.url, url))
-    assert "status 502" in finding.said
-    assert url in finding.do
+    assert "status 502" in finding.result
+    assert url in finding.advice
 
 
 async def test_refused_connection_to_legacy_service_is_reported(tmp_path: Path) -> None:
@@ -613,7 +613,7 @@ async def test_refused_connection_to_legacy_service_is_reported(tmp_path: Path) 
                 tmp_path, simulator.url, f"http://127.0.0.1:{find_free_port()}"
             )
         )
-    assert finding.looked_at == "legacy service"
+    assert finding.check_name == "legacy service"
 
 
 async def test_doctor_command_prints_all_findings_and_exits_with_1(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class _DocumentBuilder:
     def build(self, urls: tuple[str, ...]) -> dict[str, Any]:
         paths: dict[str, dict[str, Any]] = defaultdict(dict)
         for operation in (*OPERATIONS, *UNLISTED):
+            # Words of the vocabulary are parts of paths too, such as the name of the wallet.
             path = re.sub("<(.*?)>", lambda word: self._words[word[1]], operation.path)
             paths[path][operation.method.lower()] = self._build_operation(operation)
         return {
@@ -120,6 +121,7 @@ class _DocumentBuilder:
     def _iter_query_parameters(self, operation: Operation) -> Iterator[dict[str, Any]]:
         names = get_type_hints(operation.query_shape) if operation.query_shape else ()
         for name in names:
+            # A copy: pop and the enum below would change the table for the next operation.
             schema = dict(PARAMETERS[name])
             if "enum" in schema:
                 schema["enum"] = [self._words.get(word, word) for word in schema["enum"]]

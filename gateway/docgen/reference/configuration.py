@@ -80,6 +80,7 @@ def _format_default(key: SettingKey) -> str:
 
 def iter_setting_keys(example: str) -> Iterator[SettingKey]:
     """Every configuration key, in the order of the settings classes."""
+    # From the example file, which operators read anyway: one text for each key, not two.
     descriptions = parse_setting_descriptions(example)
     for section, model in _iter_sections(Settings, ""):
         properties = model.model_json_schema()["properties"]

@@ -147,6 +147,7 @@ def play_example(operation: Operation) -> Explanation:
     """Runs the example request of an operation against the simulated service."""
     body = EXAMPLE_REQUESTS.get(operation.name)
     data = b"" if body is None else json.dumps(body).encode()
+    # Default settings: the page describes the neutral words, not one service's.
     return explain_request(Settings(), operation.method, build_example_target(operation), data)
 
 

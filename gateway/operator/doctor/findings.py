@@ -13,15 +13,13 @@ State = Literal["ok", "warning", "skipped", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check: ``looked_at`` is its name; ``do`` is the advice unless it is
-    ``well``.
-    """
+    """The result of one check. ``advice`` is empty if there is nothing to do."""
 
     environment: str
-    looked_at: str
+    check_name: str
     state: State
-    said: str
-    do: str = ""
+    result: str
+    advice: str = ""
 
 
 ALL_ENVIRONMENTS = "all"

@@ -64,6 +64,7 @@ def check_certificate(server: Server) -> Iterator[Finding]:
     if expires_at < datetime.now(UTC) + EXPIRY_WARNING_PERIOD:
         advice = "replace it; a running gateway loads the new one without a restart"
         yield Finding(ALL_ENVIRONMENTS, check_name, "error", description, advice)
+    # Browsers fetch a missing intermediate certificate, but most HTTP libraries do not.
     elif len(chain) == 1 and chain[0].issuer != chain[0].subject:
         advice = "append the intermediate certificates, if there are any"
         yield Finding(

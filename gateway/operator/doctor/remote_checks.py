@@ -113,7 +113,7 @@ class ServiceProbe:
             self.accepted_reply = reply
             return [
                 self._build_finding(
-                    "credentials", "ok", f"access key {self._shortened_access_key} is accepted"
+                    "credentials", "ok", f"access key {self._short_access_key} is accepted"
                 )
             ]
         if reply.status == 401:
@@ -131,7 +131,7 @@ class ServiceProbe:
         return [self._report_wrong_address(reply), self._report_skipped("credentials")]
 
     @property
-    def _shortened_access_key(self) -> str:
+    def _short_access_key(self) -> str:
         return shorten_key(self._credentials.access_key) if self._credentials else ""
 
     def _report_wrong_address(self, reply: Reply) -> Finding:
@@ -158,7 +158,7 @@ class ServiceProbe:
             self.is_form_refused = True
             self.failure_reason = f"the service does not accept signatures over the {form}"
             description = (
-                f"access key {self._shortened_access_key} is accepted if there is no query to sign"
+                f"access key {self._short_access_key} is accepted if there is no query to sign"
             )
             advice = 'set upstream.signed_target to "auto"'
             return [
@@ -170,7 +170,7 @@ class ServiceProbe:
             if other_environment != self.name and await self._is_accepted(
                 other_environment, TARGET_WITHOUT_QUERY
             ):
-                description = f"access key {self._shortened_access_key} is refused here but accepted by {other_environment}"
+                description = f"access key {self._short_access_key} is refused here but accepted by {other_environment}"
                 advice = (
                     f'the credentials belong to {other_environment}: import the key with "environment": '
                     f'"{other_environment}", '
@@ -187,7 +187,7 @@ class ServiceProbe:
             self._build_finding(
                 "credentials",
                 "error",
-                f"access key {self._shortened_access_key} is refused",
+                f"access key {self._short_access_key} is refused",
                 advice,
             )
         ]

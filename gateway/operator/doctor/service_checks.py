@@ -162,7 +162,8 @@ async def _check_list_endpoint(
             raise Unreachable("no answer")
         if 200 <= reply.status < 300 and is_service_reply(reply):
             return {}
-        # find_out also sends a documented read, to tell a missing path from a service that is down.
+        # `probe` also sends a documented read, to distinguish a missing path from a service that is
+        # down.
         if call is LIST_CALL:
             refusals.append(reply.status)
         raise Refused(reply.status)

@@ -16,10 +16,11 @@ import uvloop
 
 from gateway.config.settings import ConfigurationError, load_settings
 from gateway.observability import logs
-from gateway.server.app import InheritedSockets, RunningGateway, install_shutdown_event, run_gateway
+from gateway.server.app import RunningGateway, run_gateway
 from gateway.server.connection import SHUTDOWN_IDLE_SECONDS
+from gateway.server.listener import InheritedSockets
 from gateway.server.memory_tuning import tune_memory
-from gateway.server.shutdown import ProcessLifetime
+from gateway.server.shutdown import ProcessLifetime, install_shutdown_event
 from gateway.server.workers.worker_config import WorkerConfig, encode_message
 from gateway.storage import StoreUnavailable
 
@@ -45,6 +46,7 @@ async def run_worker(worker_config: WorkerConfig) -> int:
                 accept_queues, worker_config.queue_numbers, Path(worker_config.admin_socket)
             ),
         ) as gateway:
+            # Before the worker is announced: freezing the start's objects takes a moment.
             tune_memory()
             writer.write(encode_message(accepts=True))
             await _serve_until_stopped(shutdown_requested, reader, gateway, lifetime)

@@ -70,6 +70,7 @@ def create_workers_admin_application(
 
     async def answer_readiness(_request: web.Request) -> web.Response:
         readiness = _merge_readiness(
+            # Longer than a worker's own limit, so that its answer names the check that is slow.
             await fetch_from_each_worker(list_workers(), "/readyz", CHECK_SECONDS + 1)
         )
         return web.json_response(readiness, status=503 if readiness["status"] == "error" else 200)
@@ -77,6 +78,7 @@ def create_workers_admin_application(
     async def forward_to_worker(request: web.Request) -> web.Response:
         body = await request.read()
         headers = CIMultiDict(request.headers)
+        # Assigned, not added: a client may have sent this header itself.
         headers[CLIENT_ADDRESS_HEADER] = request.remote or ""
         for worker in list_workers():
             try:
@@ -86,6 +88,7 @@ def create_workers_admin_application(
             except aiohttp.ClientConnectorError:
                 continue  # this worker is just exiting
             except (aiohttp.ClientError, TimeoutError):
+                # The worker may have executed an action, which must not be done twice.
                 break
             return web.Response(
                 status=worker_page.status, headers=worker_page.headers, body=worker_page.body
@@ -131,6 +134,7 @@ async def _fetch_page(
             connector=aiohttp.UnixConnector(str(worker)),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=WORKER_PAGE_SECONDS),
+            # The body is passed on as it is, with its Content-Encoding.
             auto_decompress=False,
         ) as session,
         session.request(

@@ -87,6 +87,7 @@ class MetricsAggregator:
 
     async def _render_page(self, accept_header: str) -> tuple[bytes, str]:
         await self.scrape(self._list_workers())
+        # Listed again: a worker that exited during the scrape must count as exited.
         workers = set(self._list_workers())
         for worker in self._last_scrapes.keys() - workers:
             # Gauges end with their worker, but counters must not decrease.
@@ -133,13 +134,14 @@ def _iter_label_parts(labels: Mapping[str, str]) -> Iterator[str]:
 
 def _merge_samples(metric: Metric, left: Sample, right: Sample) -> Sample:
     exemplars = [sample.exemplar for sample in (left, right) if sample.exemplar]
-    newest = max(exemplars, key=lambda each: each.timestamp or 0, default=None)
+    newest = max(exemplars, key=lambda exemplar: exemplar.timestamp or 0, default=None)
     return left._replace(value=_merge_values(metric, left.value, right.value), exemplar=newest)
 
 
 def _merge_values(metric: Metric, left: float, right: float) -> float:
     if metric.type in CUMULATIVE_TYPES or metric.name in SUMMED_GAUGES:
         return left + right
+    # NaN is the value of a gauge that this worker could not determine.
     if math.isnan(left) or math.isnan(right):
         return right if math.isnan(left) else left
     return min(left, right) if metric.name in MINIMUM_GAUGES else max(left, right, key=abs)

@@ -49,6 +49,7 @@ class WorkerSlot:
         """Start a worker and wait until it accepts connections; raises WorkerStartError."""
         self.worker = await self._start_worker(self.queues)
         if self._stop_requested.is_set():
+            # The stop came while the process was being created, and could not signal it.
             self.worker.send_signal()
         await self.worker.wait_until_accepting()
 
@@ -162,6 +163,7 @@ class WorkerPool:
 
     async def wait_for_exit(self) -> None:
         """Wait until the workers that were retired or signalled have exited."""
+        # First, because a restart that has begun may still add a worker.
         await asyncio.gather(*self._supervisor_tasks, return_exceptions=True)
         for worker in self._stop_restarting():
             await worker.wait_for_exit()
@@ -175,6 +177,8 @@ class WorkerPool:
 def assign_queues(worker_count: int, queue_count: int) -> list[list[int]]:
     """Return the queue numbers of each worker; every queue has a worker, evenly distributed."""
     if worker_count > queue_count:
+        # After a restart with more workers, because the queues were bound at the start; or without
+        # SO_REUSEPORT.
         return [[worker_number % queue_count] for worker_number in range(worker_count)]
     return [
         list(range(worker_number, queue_count, worker_count))

@@ -17,10 +17,13 @@ from aiohttp import web
 from gateway.admin.authentication import create_auth_middleware
 from gateway.config.settings import ConfigurationError, Settings, build_url
 from gateway.operator.preflight import check_runnable
-from gateway.server.app import calculate_shutdown_seconds, install_shutdown_event
 from gateway.server.connection import AdminRunner
 from gateway.server.listener import AcceptQueue, Listener, bind_sockets, find_bound_port
-from gateway.server.shutdown import ProcessLifetime
+from gateway.server.shutdown import (
+    ProcessLifetime,
+    calculate_shutdown_seconds,
+    install_shutdown_event,
+)
 from gateway.server.workers.admin_port import (
     create_metrics_aggregator,
     create_workers_admin_application,
@@ -72,6 +75,7 @@ class Supervisor:
     async def start(self) -> None:
         """Start the workers and wait until all accept connections; raises WorkerStartError."""
         server = self._settings.server
+        # A new pool: the old one keeps serving until all workers of this one accept connections.
         pool = WorkerPool(server.workers, len(self._listening_queues), self._start_worker)
         await pool.start()
         self._pool = pool
@@ -85,6 +89,7 @@ class Supervisor:
             check_runnable(self._settings)
             await self.start()
         except (ConfigurationError, WorkerStartError) as error:
+            # The old workers still run with these; a shutdown takes its time limit from them.
             self._settings = old_settings
             log.error("restart_failed", reason=f"{error}; the old workers keep running")
             return
@@ -97,6 +102,7 @@ class Supervisor:
                 old_sockets
             )  # or the counts since the last scrape would be lost
             old_pool.retire()
+            # Remembered, so that a shutdown during the restart stops the old workers too.
             self._retiring_pools[old_pool] = asyncio.ensure_future(old_pool.wait_for_exit())
             self._retiring_pools[old_pool].add_done_callback(
                 lambda _: self._retiring_pools.pop(old_pool, None)
@@ -163,6 +169,7 @@ async def supervise_workers(
     listening_queues = bind_sockets(
         server.host, server.port, "SERVER__PORT", queue_count=server.workers
     )
+    # Bound before any worker starts, so that a port in use is reported at once, and only once.
     admin_queues = bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
     urls = (
         build_url(server.host, find_bound_port(listening_queues), server.scheme),
@@ -175,6 +182,7 @@ async def supervise_workers(
         application = create_workers_admin_application(
             supervisor.list_worker_sockets,
             supervisor.metrics,
+            # Here, not in the workers, whose sockets only this process can reach.
             [create_auth_middleware(settings.server)],
         )
         async with _serve_application(AdminRunner(application, access_log=None), admin_queues):
@@ -239,6 +247,7 @@ async def _run_until_shutdown(
     try:
         await asyncio.wait({work_task, shutdown_task}, return_when=asyncio.FIRST_COMPLETED)
         if work_task.done():
+            # Raises the error of the work, if there was one.
             work_task.result()
         return not shutdown_task.done()
     finally:

@@ -103,6 +103,7 @@ class WorkerProcess:
         exit_code = await self.process.wait()
         self.is_accepting = False
         self.writer.close()
+        # A worker that was killed has not removed it.
         self.admin_socket.unlink(missing_ok=True)
         return exit_code
 

@@ -19,8 +19,8 @@ from aiohttp.test_utils import TestServer
 from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.authentication import create_auth_middleware as admin_door
 from gateway.admin.session import COOKIE, SESSION_SECONDS, Sessions
-from gateway.server.app import InheritedSockets, run_gateway
-from gateway.server.listener import bind_sockets
+from gateway.server.app import run_gateway
+from gateway.server.listener import InheritedSockets, bind_sockets
 from gateway.server.workers.admin_port import (
     create_metrics_aggregator,
     create_workers_admin_application,

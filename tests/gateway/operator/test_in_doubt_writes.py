@@ -74,5 +74,5 @@ async def test_write_under_repeated_probing_is_still_in_doubt(
         await insert_operation(store, state, why, write_states)
         gauges = await load_gauges(store)
         listed = await load_in_doubt_writes(store, watch_seconds=0)
-    assert gauges.unsettled == len(listed) == number
-    assert (gauges.unsettled_seconds >= LONG_AGO.total_seconds()) == bool(number)
+    assert gauges.in_doubt_writes == len(listed) == number
+    assert (gauges.in_doubt_seconds >= LONG_AGO.total_seconds()) == bool(number)

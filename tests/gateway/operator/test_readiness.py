@@ -22,7 +22,7 @@ def test_key_is_ready_when_all_its_reads_were_compared() -> None:
 def test_optional_reads_must_be_compared_if_used() -> None:
     wanting = build_readiness({"list_batches"}, {"list_batches", "list_payments"})
     assert not wanting.is_ready
-    assert wanting.uncompared == ["list_payments"]
+    assert wanting.missing_reads == ["list_payments"]
     assert build_readiness(
         {"list_batches", "list_payments"}, {"list_batches", "list_payments"}
     ).is_ready

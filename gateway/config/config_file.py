@@ -1,0 +1,66 @@
+"""The configuration file as text, to find the line of a problem."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from gateway.config.environment_variables import build_variable_name
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """The file that settings were read from. It does not affect their equality."""
+
+    path: Path | None = field(default=None, compare=False)
+    text: str = field(default="", compare=False)
+
+    def locate_problem(self, key: str, problem: str) -> str:
+        """Return one line: the file and line that set the key if there are any, and the problem."""
+        line = _find_line(self.text, key.split("."))
+        return (
+            f"{self.path}:{line}: {key}: {problem}" if self.path and line else f"{key}: {problem}"
+        )
+
+    def find_passwords(self) -> Iterator[str]:
+        """Yield a problem for each URL with a password in the file, even if a variable overrides it."""
+        document = tomllib.loads(self.text)
+        for section in ("state", "limits"):
+            url = document.get(section, {}).get("url")
+            if isinstance(url, str) and _has_password(url):
+                problem = (
+                    "contains a password, which does not belong in this file; put the URL into a "
+                    f"separate file named by url_file, or set {build_variable_name(section, 'url')}"
+                )
+                yield self.locate_problem(f"{section}.url", problem)
+
+
+def _find_line(text: str, keys: list[str]) -> int | None:
+    """Return the line of a key, or of its section if the file does not contain the key."""
+    section, section_line = "", None
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):
+            section = re.sub(r"[\"' ]", "", header[1])
+            line_key = section
+        elif assignment := re.match(r"\s*([\w.\"'-]+)\s*=", line):
+            line_key = re.sub(r"[\"']", "", f"{section}.{assignment[1]}").lstrip(".")
+        else:
+            continue
+        if line_key == ".".join(keys):
+            return number
+        if ".".join(keys).startswith(f"{line_key}."):
+            section_line = number
+    return section_line
+
+
+def _has_password(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an invalid URL is reported by the code that uses it
+        return False
+    # PostgreSQL and Redis accept the password in the query too.
+    return bool(parts.password or dict(parse_qsl(parts.query)).get("password"))

@@ -1,0 +1,61 @@
+"""Sections about the migration of clients: deprecation, shadow traffic, recordings."""
+
+from __future__ import annotations
+
+import calendar
+from datetime import date
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from gateway.config.section import Section
+from gateway.config.value_types import Day, Origin, parse_list
+
+MONTHS_TO_SUNSET = 3
+"""Months from the announcement to the removal (current interface, section 9)."""
+
+
+class Deprecation(Section):
+    announced: Day = None
+    sunset: Day = None
+    after_sunset: Literal["serve", "refuse"] = "serve"
+    page: Literal[""] | Origin = ""
+
+    @model_validator(mode="after")
+    def _check_dates(self) -> Self:
+        if self.sunset and not self.announced:
+            raise ValueError("sunset needs announced, the day of the announcement to clients")
+        if self.announced and self.sunset and self.sunset < self.announced:
+            raise ValueError("sunset is before announced")
+        return self
+
+    @property
+    def sunset_date(self) -> date | None:
+        """The first day without the interface; by default three months after the announcement."""
+        if self.sunset or not self.announced:
+            return self.sunset
+        months = self.announced.month - 1 + MONTHS_TO_SUNSET
+        year, month = self.announced.year + months // 12, months % 12 + 1
+        # Three months after 30 November is the last day of February.
+        last_day = calendar.monthrange(year, month)[1]
+        return date(year, month, min(self.announced.day, last_day))
+
+
+class Comparing(Section):
+    """For API keys in mode ``compare``: which service answers, and how many reads are compared."""
+
+    answers: Literal["legacy", "current"] = "legacy"
+    sample: float = Field(1.0, gt=0, le=1)
+    queue: int = Field(100, ge=1)
+
+
+class Recording(Section):
+    """The recording of masked legacy requests and responses; off if there is no directory."""
+
+    directory: str = ""
+    keys: Annotated[tuple[str, ...], BeforeValidator(parse_list)] = ()
+    operations: Annotated[tuple[str, ...], BeforeValidator(parse_list)] = ()
+    sample: float = Field(1.0, gt=0, le=1)
+    file_bytes: int = Field(16 * 1024 * 1024, ge=64 * 1024)
+    files: int = Field(8, ge=1)
+    queue: int = Field(500, ge=1)

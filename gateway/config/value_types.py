@@ -1,0 +1,145 @@
+"""Types of single values, with the checks that pydantic runs on them."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import date
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+
+def _check_origin(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be an address such as https://service.example")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError("must have a port from 0 to 65535, or none") from None
+    if parts.query or parts.fragment or parts.username:
+        raise ValueError("must be an address without query, fragment or credentials")
+    if parts.path.rstrip("/").endswith("/v1"):
+        raise ValueError("must be the address without /v1; the gateway adds it")
+    # Paths are appended, and a double slash would be signed and sent.
+    return text.rstrip("/")
+
+
+def require_scheme(*schemes: str) -> Callable[[str], str]:
+    def check_scheme(text: str) -> str:
+        if text.partition("://")[0] not in schemes or "://" not in text:
+            raise ValueError(f"must begin with {' or '.join(f'{scheme}://' for scheme in schemes)}")
+        return text
+
+    return check_scheme
+
+
+def _check_token(text: str) -> str:
+    # A token of RFC 9110, section 5.6.2.
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
+        raise ValueError("must be a word that an HTTP header can have")
+    return text
+
+
+def _check_word(text: str) -> str:
+    if not re.fullmatch(r"[!-~]+", text):
+        raise ValueError("must be a word")
+    return text
+
+
+def _check_label(text: str) -> str:
+    if text != text.strip() or not text.isprintable():
+        raise ValueError("must be one line of text")
+    return text
+
+
+_NON_WALLET_METHODS = frozenset(
+    ["bank", "bank-transfer", "check", "mobile-wallet", "mobile-money", "cash", "debit-card"]
+)
+"""The payout methods other than a wallet (both documents, section 1)."""
+
+_WALLET_WORD_HINT = "set the word that the service uses for its wallet"
+
+
+def _check_wallet_word(word: str) -> str:
+    """Refuse the name of another method or a currency: a wallet would be taken for a bank account."""
+    if word.lower() in _NON_WALLET_METHODS:
+        raise ValueError(f"is the name of another payout method; {_WALLET_WORD_HINT}")
+    if re.fullmatch("[A-Z]{3}", word):
+        raise ValueError(
+            f"looks like a currency, and balances are keyed by currency; {_WALLET_WORD_HINT}"
+        )
+    return word
+
+
+def require_unused_field(*shapes: type, neutral_name: str) -> Callable[[str], str]:
+    """Return a validator that refuses the names of other fields of the same objects.
+
+    ``neutral_name`` is the field's own name in ``shapes``.
+    """
+    used_names = frozenset(name for shape in shapes for name in shape.__annotations__) - {
+        neutral_name
+    }
+
+    def check_field_name(word: str) -> str:
+        if word in used_names:
+            raise ValueError("is the name of another field of the same object")
+        return word
+
+    return check_field_name
+
+
+def _check_network(text: str) -> str:
+    ipaddress.ip_network(text, strict=False)
+    return text
+
+
+def parse_list(value: Any) -> Any:
+    """Parse the list in an environment variable: separated by commas, or JSON."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return json.loads(value)
+    return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def _parse_day(value: Any) -> Any:
+    # Not isinstance: a datetime is a date too, but a sunset has no time of day.
+    if value == "" or value is None or type(value) is date:
+        return value or None
+    if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+        with suppress(ValueError):
+            return date.fromisoformat(value)
+    raise ValueError('must be a day, written as "2026-11-30"')
+
+
+MIN_RETENTION_DAYS = 30
+"""Younger records may still be needed to determine the outcome of a write, or to replay an answer."""
+
+
+def _check_days(days: int) -> int:
+    if 0 < days < MIN_RETENTION_DAYS:
+        raise ValueError(f"must be {MIN_RETENTION_DAYS} or more, or 0 to keep records forever")
+    return days
+
+
+Origin = Annotated[str, AfterValidator(_check_origin)]
+
+Network = Annotated[str, AfterValidator(_check_network)]
+
+Token = Annotated[str, AfterValidator(_check_token)]
+
+NeutralWord = Annotated[str, AfterValidator(_check_word)]
+
+Label = Annotated[str, AfterValidator(_check_label)]
+
+WalletWord = Annotated[NeutralWord, AfterValidator(_check_wallet_word)]
+
+Day = Annotated[date | None, BeforeValidator(_parse_day)]
+
+Days = Annotated[int, Field(ge=0), AfterValidator(_check_days)]

@@ -1,0 +1,101 @@
+"""Assembles the application of the admin port, with the checks behind `/readyz`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from gateway import console
+from gateway.admin.authentication import create_auth_middleware
+from gateway.admin.port import Check, create_admin_application
+from gateway.admission.limits import RateLimiter
+from gateway.config.settings import Settings
+from gateway.docgen import openapi
+from gateway.operator.metrics_page import MetricsPage
+from gateway.storage import Store, StoreUnavailable
+from gateway.upstream.egress import EgressConfig
+from mappings.effects import JSON
+
+
+def create_admin_pages(
+    console_parts: console.ConsoleDependencies,
+    list_breaker_states: Callable[[], Mapping[str, str]],
+    client_port: int,
+) -> web.Application:
+    """Create the application of the admin port. ``client_port`` is the bound port of clients."""
+    settings, environments = (
+        console_parts.settings,
+        console_parts.settings.environments.select_configured(),
+    )
+    application = create_admin_application(
+        console_parts.checks,
+        # Built on the first request, to keep the start fast.
+        cache(partial(_build_api_description, settings, client_port)),
+        MetricsPage(
+            console_parts.store,
+            console_parts.limits,
+            console_parts.clock,
+            console_parts.indexes,
+            environments,
+        ).render,
+        list_breaker_states,
+        # Only the supervisor can reach a worker's admin socket, and it has authenticated the request.
+        [] if console_parts.has_parent else [create_auth_middleware(settings.server)],
+    )
+    console.add_console(application, console_parts)
+    return application
+
+
+def _build_api_description(settings: Settings, port: int) -> Mapping[str, JSON]:
+    """Build the OpenAPI document of the legacy interface, with the public URLs."""
+    addresses = openapi.list_public_urls(settings.server, port)
+    return openapi.build_openapi_document(settings.vocabulary.build_vocabulary(), addresses)
+
+
+def create_readiness_checks(
+    settings: Settings, store: Store, limits: RateLimiter
+) -> dict[str, Check]:
+    async def check_database() -> str | None:
+        try:
+            async with store.read():
+                pass
+        except StoreUnavailable as error:
+            return str(error)
+        # A database on a full disk can still be read. No write is needed to find out, because every
+        # process writes a heartbeat every few seconds.
+        return str(store.unwritten) if store.unwritten else None
+
+    egress = EgressConfig(settings)
+
+    def create_environment_check(name: str, origin: str) -> Check:
+        async def check_environment() -> str | None:
+            return (
+                None
+                if await _is_reachable(origin, egress.build_request_options(name))
+                else "base_url does not answer; see network and TLS"
+            )
+
+        return check_environment
+
+    environments = {
+        f"environments.{name}": create_environment_check(name, environment_settings.base_url)
+        for name, environment_settings in settings.environments.select_configured().items()
+    }
+    return {"state": check_database, "limits": limits.describe_fault, **environments}
+
+
+async def _is_reachable(origin: str, request_options: Mapping[str, Any]) -> bool:
+    """Return whether a server speaks HTTP there; sends an unsigned request that changes nothing."""
+    try:
+        async with (
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            # Any status will do, also 401 or a redirect: something that speaks HTTP has answered.
+            session.get(f"{origin}/v1/", allow_redirects=False, **request_options),
+        ):
+            return True
+    except (aiohttp.ClientError, TimeoutError):
+        return False

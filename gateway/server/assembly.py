@@ -1,0 +1,355 @@
+"""Assembles the parts of a gateway: database and clients, execution of operations, handlers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+from gateway.admission.limits import (
+    MAX_ADDRESSES,
+    InProcessRateLimiter,
+    RateLimiter,
+    open_rate_limiter,
+)
+from gateway.admission.load import LoadShedder
+from gateway.auth.keys import ApiKeyStore
+from gateway.config.settings import Settings
+from gateway.http.progress import RequestsInProgress, serialize_progress
+from gateway.legacy_api.codec import LegacyCodec
+from gateway.legacy_api.handler import LegacyHandler
+from gateway.migration.brownouts import Brownouts
+from gateway.migration.forwarding import ForwardedWrites, LegacySender
+from gateway.migration.modes import Modes
+from gateway.migration.recorder import Recorder
+from gateway.migration.routing import ServiceRouter
+from gateway.migration.shadow_traffic import ShadowTraffic
+from gateway.migration.usage import UsageCounter
+from gateway.observability.traces import open_tracing
+from gateway.operator.restore_check import RestoreDetector
+from gateway.reads.listing import ListReader
+from gateway.reads.recent_reads import RecentReads
+from gateway.reads.recipient_cache import (
+    CacheInvalidation,
+    RecipientCaches,
+    RemoteChanges,
+    list_no_remote_changes,
+)
+from gateway.server.shutdown import calculate_operation_seconds
+from gateway.signed_api.handler import SignedHandler
+from gateway.signed_api.senders import SenderAuthenticator
+from gateway.signed_api.signers import SignerStore
+from gateway.signed_api.transitions import SignedWriteGuard
+from gateway.storage import ObjectStateStore, Store, open_store
+from gateway.storage.alias_ids import AliasIds
+from gateway.upstream.breaker import CircuitBreakers
+from gateway.upstream.capability_cache import CapabilityCache, load_capabilities
+from gateway.upstream.client import UpstreamClient, create_breakers, open_upstream
+from gateway.upstream.clock import ServiceClock
+from gateway.upstream.optional_endpoints import OptionalEndpoints
+from gateway.upstream.passthrough import PassthroughClient, open_passthrough
+from gateway.writes.batch_routing import BatchRouting
+from gateway.writes.executor import FlowExecutor
+from gateway.writes.idempotency import IdempotencyGuard
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS, Heartbeats
+from gateway.writes.journal import Journal
+from gateway.writes.outcome_policy import OutcomePolicy
+from gateway.writes.reconciler import WriteReconciler
+from mappings.vocabulary import map_legacy_words
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clocks of a gateway, which tests replace.
+
+    ``service`` is used for request timestamps; ``monotonic`` decides when a write that is not visible
+    can no longer be executed. A process without a heartbeat for ``lease_seconds`` is considered dead.
+    """
+
+    service: ServiceClock
+    monotonic: Callable[[], float] = time.monotonic
+    lease_seconds: float = LEASE_TTL_SECONDS
+
+    def read_current_time(self) -> datetime:
+        return datetime.fromtimestamp(self.service.wall(), UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Backends:
+    """What a gateway stores and counts in, and the client of the service."""
+
+    store: Store
+    object_states: ObjectStateStore
+    keys: ApiKeyStore
+    rate_limiter: RateLimiter
+    address_limiter: RateLimiter
+    capabilities: CapabilityCache
+    breakers: CircuitBreakers
+    legacy_breakers: CircuitBreakers
+    upstream: UpstreamClient
+
+    def list_breaker_states(self) -> dict[str, str]:
+        """Return the circuit breaker state of each environment of both services."""
+        legacy_states = self.legacy_breakers.list_states()
+        return {
+            **self.breakers.list_states(),
+            **{f"legacy {name}": state for name, state in legacy_states.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRuntime:
+    """What executes operations: caches, journal, executor, idempotency and reconciliation."""
+
+    load: LoadShedder
+    recipient_caches: RecipientCaches
+    recent_reads: RecentReads
+    journal: Journal
+    ids: AliasIds
+    executor: FlowExecutor
+    requests_in_progress: RequestsInProgress
+    heartbeats: Heartbeats
+    reconciler: WriteReconciler
+    idempotency_guard: IdempotencyGuard
+
+
+async def open_backends(stack: AsyncExitStack, settings: Settings, clocks: Clocks) -> Backends:
+    """Open the backends; raises ConfigurationError and StoreUnavailable."""
+    await stack.enter_async_context(open_tracing(settings.traces))
+    store = await stack.enter_async_context(
+        open_store(settings.state, serves=True, clock=clocks.read_current_time)
+    )
+    # Before anything that could send a write: after a restore no batch may be started.
+    await stack.enter_async_context(RestoreDetector(store, settings.state.mark_path))
+    rate_limiter = await stack.enter_async_context(
+        # Redis stores digests instead of names; all processes derive the same key for them.
+        open_rate_limiter(settings, store.encryption.derive_lasting_key("limits"))
+    )
+    object_states = ObjectStateStore(store)
+    # From the database, so that a restart does not probe the service again.
+    capabilities = await load_capabilities(object_states, settings.environments.select_configured())
+    breakers = create_breakers(settings)
+    upstream = await stack.enter_async_context(
+        open_upstream(settings, clock=clocks.service, capabilities=capabilities, breakers=breakers)
+    )
+    return Backends(
+        store,
+        object_states,
+        await stack.enter_async_context(ApiKeyStore(store)),
+        rate_limiter,
+        # Requests without a valid key are counted by address, apart from the limits of keys.
+        InProcessRateLimiter(max_keys=MAX_ADDRESSES),
+        capabilities,
+        breakers,
+        _create_legacy_breakers(settings),
+        upstream,
+    )
+
+
+async def open_flow_runtime(
+    stack: AsyncExitStack, settings: Settings, backends: Backends, clocks: Clocks
+) -> FlowRuntime:
+    """Create what executes operations. The reconciler is not started yet."""
+    store, object_states = backends.store, backends.object_states
+    recipient_caches = await stack.enter_async_context(_open_recipient_caches(settings, store))
+    # Only without other processes, whose changes would not invalidate these answers.
+    recent_reads = RecentReads(
+        is_single_process=store.is_of_one_process, on_change=recipient_caches.record_change
+    )
+    journal = Journal(store, object_states, clocks.service, clocks.lease_seconds)
+    ids = AliasIds(store, settings.legacy.stand_ins)
+    outcome_policy = OutcomePolicy(journal, clocks.service, clocks.monotonic)
+    load = LoadShedder(settings.load)
+    executor = FlowExecutor(
+        backends.upstream,
+        object_states,
+        settings.vocabulary.build_vocabulary(),
+        OptionalEndpoints(settings.upstream.inferred_operations, backends.capabilities),
+        recent_reads=recent_reads,
+        policy=outcome_policy,
+        listing=ListReader(recipient_caches, ids.resolve_recipient_ids),
+        load=load,
+    )
+    requests_in_progress = RequestsInProgress(clocks.read_current_time)
+    heartbeats = Heartbeats(
+        store,
+        journal.instance,
+        clocks.lease_seconds,
+        format_large_requests=lambda: serialize_progress(requests_in_progress.list_progress()),
+    )
+    reconciler = WriteReconciler(store, journal, executor, outcome_policy, heartbeats)
+    idempotency_guard = IdempotencyGuard(
+        journal,
+        executor,
+        reconciler,
+        calculate_operation_seconds(settings),
+        joins_running=settings.writes.identical_in_flight == "retry",
+        replay_seconds=settings.writes.replay_seconds,
+    )
+    return FlowRuntime(
+        load,
+        recipient_caches,
+        recent_reads,
+        journal,
+        ids,
+        executor,
+        requests_in_progress,
+        heartbeats,
+        reconciler,
+        idempotency_guard,
+    )
+
+
+async def open_legacy_handler(
+    stack: AsyncExitStack,
+    settings: Settings,
+    backends: Backends,
+    runtime: FlowRuntime,
+    *,
+    usage: UsageCounter,
+    current_time: Callable[[], datetime],
+) -> LegacyHandler:
+    """Create the handler of the legacy interface, with everything that migrates its clients."""
+    service_router = await _open_service_router(stack, settings, backends, runtime)
+    return LegacyHandler(
+        settings,
+        key_store=backends.keys,
+        limits=backends.rate_limiter,
+        unauthenticated_limits=backends.address_limiter,
+        player=runtime.executor,
+        idempotency_guard=runtime.idempotency_guard,
+        codec=LegacyCodec(settings, runtime.ids, current_time),
+        usage=usage,
+        brownouts=await stack.enter_async_context(Brownouts(backends.store, current_time)),
+        forwarding=service_router,
+        shadow_traffic=await stack.enter_async_context(
+            ShadowTraffic(settings.comparing, backends.store, service_router, current_time)
+        ),
+        recorder=await stack.enter_async_context(_create_recorder(settings, current_time)),
+        load=runtime.load,
+        requests_in_progress=runtime.requests_in_progress,
+        clock=current_time,
+    )
+
+
+async def _open_service_router(
+    stack: AsyncExitStack, settings: Settings, backends: Backends, runtime: FlowRuntime
+) -> ServiceRouter:
+    """Create the router between the two services, with the client of the legacy one."""
+    sender = LegacySender(
+        await stack.enter_async_context(
+            open_passthrough(settings, _list_legacy_origins(settings), backends.legacy_breakers)
+        )
+    )
+    batch_routing = BatchRouting(backends.object_states, runtime.ids)
+    return ServiceRouter(
+        await stack.enter_async_context(Modes(backends.store, backends.keys)),
+        batch_routing,
+        sender,
+        ForwardedWrites(
+            sender,
+            batch_routing,
+            runtime.journal,
+            runtime.reconciler,
+            runtime.recent_reads,
+            retry_wait_seconds=calculate_operation_seconds(settings),
+            joins_running=settings.writes.identical_in_flight == "retry",
+        ),
+        settings.comparing,
+    )
+
+
+async def open_signed_handler(
+    stack: AsyncExitStack,
+    settings: Settings,
+    backends: Backends,
+    runtime: FlowRuntime,
+    *,
+    usage: UsageCounter,
+    clocks: Clocks,
+) -> SignedHandler:
+    """Create the handler of signed requests, with its own connections to the service."""
+    signers = await stack.enter_async_context(SignerStore(backends.store, backends.keys))
+    return SignedHandler(
+        settings,
+        sender_authenticator=SenderAuthenticator(
+            settings,
+            signers,
+            backends.rate_limiter,
+            backends.upstream.clock,
+            unauthenticated_limits=backends.address_limiter,
+        ),
+        passthrough=await stack.enter_async_context(
+            _open_current_passthrough(settings, backends.breakers, clocks.service)
+        ),
+        write_guard=SignedWriteGuard(
+            backends.object_states,
+            runtime.journal.operations,
+            runtime.idempotency_guard,
+            clocks.read_current_time,
+            calculate_operation_seconds(settings),
+        ),
+        recent_reads=runtime.recent_reads,
+        usage=usage,
+        load=runtime.load,
+    )
+
+
+@asynccontextmanager
+async def _open_recipient_caches(
+    settings: Settings, store: Store
+) -> AsyncIterator[RecipientCaches]:
+    is_single_process = store.is_of_one_process
+    create_remote_changes = (
+        (lambda _owner: list_no_remote_changes)
+        if is_single_process
+        else partial(RemoteChanges, store)
+    )
+    recipient_caches = RecipientCaches(
+        settings.lists, create_remote_changes, wall_clock=lambda: store.clock().timestamp()
+    )
+    # Nothing to invalidate, and no changes to read from the database every second.
+    if not settings.lists.index:
+        yield recipient_caches
+        return
+    async with CacheInvalidation(recipient_caches, store):
+        try:
+            yield recipient_caches
+        finally:
+            await recipient_caches.close()
+
+
+def _create_recorder(settings: Settings, clock: Callable[[], datetime]) -> Recorder:
+    words = map_legacy_words(settings.vocabulary.build_vocabulary())
+    return Recorder(settings.recording, clock, frozenset(words.values()))
+
+
+def _open_current_passthrough(
+    settings: Settings, breakers: CircuitBreakers, clock: ServiceClock
+) -> AbstractAsyncContextManager[PassthroughClient]:
+    configured = settings.environments.select_configured().items()
+    origins = {name: environment.base_url for name, environment in configured}
+    return open_passthrough(settings, origins, breakers, clock)
+
+
+def _list_legacy_origins(settings: Settings) -> dict[str, str]:
+    configured = settings.environments.select_configured().items()
+    return {
+        name: environment.legacy_base_url
+        for name, environment in configured
+        if environment.legacy_base_url
+    }
+
+
+def _create_legacy_breakers(settings: Settings) -> CircuitBreakers:
+    """Create the legacy service's own breakers: it can be down while the current one works."""
+    upstream = settings.upstream
+    return CircuitBreakers(
+        _list_legacy_origins(settings),
+        upstream.breaker_failures,
+        upstream.breaker_seconds,
+        service="legacy",
+    )
