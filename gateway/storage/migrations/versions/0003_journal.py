@@ -12,6 +12,25 @@ depends_on = None
 
 
 def upgrade() -> None:
+    _create_journal()
+    _create_writes()
+    op.create_table(
+        "freezes",
+        sa.Column("merchant", sa.Text, nullable=False),
+        sa.Column("environment", sa.Text, nullable=False),
+        sa.Column("since", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("merchant", "environment", name="pk_freezes"),
+    )
+    op.create_table(
+        "instances",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("beats", sa.BigInteger, nullable=False),
+        sa.Column("began_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_instances"),
+    )
+
+
+def _create_journal() -> None:
     op.create_table(
         "journal",
         sa.Column("id", sa.Text, nullable=False),
@@ -60,6 +79,9 @@ def upgrade() -> None:
         sa.Column("given", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("undertaking", "number", name="pk_journal_steps"),
     )
+
+
+def _create_writes() -> None:
     op.create_table(
         "writes",
         sa.Column("undertaking", sa.Text, nullable=False),
@@ -81,18 +103,4 @@ def upgrade() -> None:
         "ix_writes_merchant_environment_entered_at",
         "writes",
         ["merchant", "environment", "entered_at"],
-    )
-    op.create_table(
-        "freezes",
-        sa.Column("merchant", sa.Text, nullable=False),
-        sa.Column("environment", sa.Text, nullable=False),
-        sa.Column("since", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("merchant", "environment", name="pk_freezes"),
-    )
-    op.create_table(
-        "instances",
-        sa.Column("id", sa.Text, nullable=False),
-        sa.Column("beats", sa.BigInteger, nullable=False),
-        sa.Column("began_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_instances"),
     )
