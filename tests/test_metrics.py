@@ -45,7 +45,7 @@ KNOWN_LABEL_VALUES = {
     "api": {"legacy", "signed"},
     "operation": {"none", "signed", *(one.name for one in (*OPERATIONS, *UNLISTED))},
     "environment": {"", "live", "sandbox"},
-    "status": {"2xx", "4xx", "5xx"},
+    "status": {"2xx", "3xx", "4xx", "5xx"},
     "endpoint": {"other", *(f"{one.method} {one.path}" for one in ENDPOINTS)},
     "outcome": {
         *("success", "refused", "refused_by_service", "rate_limited", "brownout", "in_doubt"),
