@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 from sqlalchemy import Select, create_engine, select, update
 
@@ -25,7 +26,8 @@ from gateway.auth.key_lines import parse_key_lines
 from gateway.config.settings import Settings
 from gateway.config.settings import State as StateSettings
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
-from gateway.storage.engine import parsed, sqlite_file
+from gateway.storage.database import Transaction
+from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.operations import (
     ANSWERED,
     CONFIRMED,
@@ -37,6 +39,7 @@ from gateway.storage.operations import (
     UNDONE,
 )
 from gateway.storage.schema_upgrade import upgrade_schema
+from gateway.storage.sqlite_database import SqliteTransaction
 from gateway.storage.tables import journal, writes
 
 ENVIRONMENT = "sandbox"
@@ -138,22 +141,19 @@ class State:
         return {kind: await ledger.load_all(tenant, kind) for kind in kinds}
 
     async def list_writes(self) -> list[StoredWrite]:
-        async with self.store.read() as connection:
-            rows = await connection.execute(select_writes())
-            return [StoredWrite(**row._mapping) for row in rows]
+        rows = await fetch(self.store, select_writes())
+        return [StoredWrite(**row._asdict()) for row in rows]
 
     async def count_operations(self) -> Counter[str]:
         """How many operations are in each state."""
-        async with self.store.read() as connection:
-            return Counter(await connection.scalars(select(journal.c.state)))
+        return Counter(row.state for row in await fetch(self.store, select(journal.c.state)))
 
     async def age_writes(self, seconds: float) -> None:
         """Makes every recorded write this much older."""
-        async with self.store.write() as connection:
-            for row in (await connection.execute(select(writes))).all():
-                is_row = (writes.c.undertaking == row.undertaking, writes.c.number == row.number)
-                earlier = row.entered_at - timedelta(seconds=seconds)
-                await connection.execute(update(writes).where(*is_row).values(entered_at=earlier))
+        for row in await fetch(self.store, select(writes)):
+            is_row = (writes.c.undertaking == row.undertaking, writes.c.number == row.number)
+            earlier = row.entered_at - timedelta(seconds=seconds)
+            await execute(self.store, update(writes).where(*is_row).values(entered_at=earlier))
 
 
 @asynccontextmanager
@@ -211,7 +211,7 @@ async def import_api_keys(settings: Settings, lines: list[dict[str, Any]]) -> No
 
 def database_files(state: StateSettings) -> list[Path]:
     """The database and its encryption key; none for PostgreSQL."""
-    file = sqlite_file(parsed(state.url))
+    file = find_sqlite_file(parse_state_url(state.url))
     return [file, state.encryption_key_file] if file else []
 
 
@@ -237,3 +237,45 @@ def _migrated_file() -> bytes:
 def _write_private_file(file: Path, data: bytes) -> None:
     file.touch(0o600)  # the gateway refuses files that others can read
     file.write_bytes(data)
+
+
+# Statements of tests
+
+
+async def fetch(store: Store, statement: Any) -> list[Any]:
+    return await store.read(lambda tx: tx.fetch(statement))
+
+
+async def execute(store: Store, *statements: Any) -> None:
+    """Executes statements in one transaction."""
+
+    async def execute_all(tx: Transaction) -> None:
+        for statement in statements:
+            await tx.execute(statement)
+
+    await store.write(execute_all)
+
+
+@contextmanager
+def recorded_statements(word: str = "") -> Iterator[list[tuple[str, list[Any]]]]:
+    """Records the SQLite statements that contain ``word``, with their parameters."""
+    recorded: list[tuple[str, list[Any]]] = []
+    real_fetch, real_execute = SqliteTransaction._fetch, SqliteTransaction._execute
+
+    def record(compiled: Any, parameter_sets: Sequence[Any]) -> None:
+        if word in compiled.text:
+            recorded.extend((compiled.text, compiled.arguments(each)) for each in parameter_sets)
+
+    async def record_fetch(tx: SqliteTransaction, compiled: Any, parameter_sets: Any) -> Any:
+        record(compiled, parameter_sets)
+        return await real_fetch(tx, compiled, parameter_sets)
+
+    async def record_execute(tx: SqliteTransaction, compiled: Any, parameter_sets: Any) -> int:
+        record(compiled, parameter_sets)
+        return await real_execute(tx, compiled, parameter_sets)
+
+    with (
+        patch.object(SqliteTransaction, "_fetch", record_fetch),
+        patch.object(SqliteTransaction, "_execute", record_execute),
+    ):
+        yield recorded

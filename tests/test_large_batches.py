@@ -37,6 +37,7 @@ from tests.legacy_and_current import KEY_NAME, open_gateway_between
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_batch, create_recipient, open_gateway_and_service
 from tests.running_gateway import KEY, GatewayResponse, GatewayUnderTest, open_gateway
+from tests.state import fetch
 from tests.test_writes_in_doubt import open_gateway_with_faults
 
 COUNT = 2000
@@ -399,17 +400,16 @@ async def test_large_change_is_computed_outside_of_transactions(
     state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transactions, unpacked = list[str](), list[str]()
-    real_merge, unpack = ObjectStateStore.prepare_changes, CompressedSequence.read_slice
+    real_apply, unpack = ObjectStateStore.apply_changes, CompressedSequence.read_slice
 
     def record_unpack(self: CompressedSequence, number: int) -> list[Any]:
         unpacked.extend(transactions)
         return unpack(self, number)
 
-    def record_merge(self: ObjectStateStore, owner: Tenant, records: Any) -> Any:
+    async def record_apply(self: ObjectStateStore, *arguments: Any) -> None:
         transactions.append("a transaction")
-        made = yield from real_merge(self, owner, records)
+        await real_apply(self, *arguments)
         transactions.pop()
-        return made
 
     where = {"url": state.url, "encryption_key_file": state.encryption_key_file}
     async with (
@@ -418,7 +418,7 @@ async def test_large_change_is_computed_outside_of_transactions(
     ):
         path, ids = await create_and_read(gateway)
         monkeypatch.setattr(CompressedSequence, "read_slice", record_unpack)
-        monkeypatch.setattr(ObjectStateStore, "prepare_changes", record_merge)
+        monkeypatch.setattr(ObjectStateStore, "apply_changes", record_apply)
         response = await gateway.request(
             "PATCH", path, data=large_batch_bodies.build_updates(ids, "alike")
         )
@@ -516,8 +516,8 @@ def expire_answers_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
 async def load_piece_holders(folder: Path) -> set[str]:
     """Loads the owners of long texts in the database."""
     state = State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
-    async with open_store(state) as store, store.read() as connection:
-        return set(await connection.scalars(select(pieces.c.holder)))
+    async with open_store(state) as store:
+        return {row.holder for row in await fetch(store, select(pieces.c.holder))}
 
 
 async def has_no_journal_pieces(folder: Path) -> bool:

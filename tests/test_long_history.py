@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from gateway.operator.ledger_reconciliation import open_reconciler
 from gateway.operator.metrics_page import load_gauges
@@ -27,6 +28,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import KEY, GatewayUnderTest, build_settings
+from tests.state import recorded_statements
 
 TENANT = Tenant(KEY["merchant"], KEY["environment"])
 OLD_OBJECT_COUNT = MANY_OBJECTS + 500
@@ -64,10 +66,10 @@ async def gateway(tmp_path: Path) -> AsyncIterator[GatewayUnderTest]:
 def read_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of rows that each read of the database returned."""
     found: list[int] = []
-    real_read, real_legacy_ids = Store.looked_up, ObjectStateStore.load_legacy_ids
+    real_read, real_legacy_ids = Store.read, ObjectStateStore.load_legacy_ids
 
-    async def count_read(store: Store, work: Any) -> Any:
-        rows = await real_read(store, work)
+    async def count_read(store: Store, body: Any, **options: Any) -> Any:
+        rows = await real_read(store, body, **options)
         found.append(len(rows) if isinstance(rows, list | tuple) else 1)
         return rows
 
@@ -76,7 +78,7 @@ def read_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(names))
         return names
 
-    monkeypatch.setattr(Store, "looked_up", count_read)
+    monkeypatch.setattr(Store, "read", count_read)
     monkeypatch.setattr(ObjectStateStore, "load_legacy_ids", count_legacy_ids)
     return found
 
@@ -256,22 +258,14 @@ async def test_started_superseded_batches_are_searched_among_superseded_only(
 
 
 async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None:
-    statements: list[tuple[str, Any]] = []
-
-    def record_statement(
-        _connection: Any, _cursor: Any, statement: str, values: Any, *_: Any
-    ) -> None:
-        statements.append((statement, values))
-
     async with open_store(build_settings(tmp_path, "http://127.0.0.1:1").state) as store:
-        event.listen(store.engine.sync_engine, "before_cursor_execute", record_statement)
-        await load_gauges(store)
-        queries = [entry for entry in statements if entry[0].startswith("SELECT")]
+        with recorded_statements() as queries:
+            await load_gauges(store)
         assert len(queries) == 8
-        async with store.read() as connection:
+        with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
             for query, values in queries:
                 explain = f"EXPLAIN QUERY PLAN {query}"
-                plan = [row.detail for row in await connection.exec_driver_sql(explain, values)]
+                plan = [row[3] for row in connection.execute(explain, values)]
                 for entry in plan:
                     is_scan = entry.startswith(("SCAN journal", "SCAN writes"))
                     is_small = entry.endswith(
@@ -281,25 +275,20 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
 
 
 async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
-    statements: list[str] = []
     settings = build_settings(tmp_path, "http://127.0.0.1:1")
     async with open_store(settings.state) as store:
         await ObjectStateStore(store).compare_and_set(TENANT, "alias", "B-1", {"abandoned": True})
-
-        def record_statement(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-            statements.append(statement)
-
-        event.listen(store.engine.sync_engine, "before_cursor_execute", record_statement)
-        assert (await load_gauges(store)).superseded_batches == 1
-        assert [batch.upstream_id for batch in await list_superseded_batches(store)] == ["B-1"]
+        with recorded_statements() as recorded:
+            assert (await load_gauges(store)).superseded_batches == 1
+            assert [batch.upstream_id for batch in await list_superseded_batches(store)] == ["B-1"]
         queries = [
-            *(entry for entry in statements if "abandoned" in entry),
-            str(object_state._ABANDONED.on_sqlite.text),
+            *(statement for statement, _values in recorded if "abandoned" in statement),
+            object_state._ABANDONED.compiled("sqlite").text,
         ]
         assert len(queries) == 3
-        async with store.read() as connection:
+        with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:
             for query in queries:
                 explain = f"EXPLAIN QUERY PLAN {query}"
                 count = query.count("?")
-                plan = [*await connection.exec_driver_sql(explain, ("",) * count)]
+                plan = connection.execute(explain, ("",) * count).fetchall()
                 assert "ix_remembered_abandoned" in str(plan), (query, plan)

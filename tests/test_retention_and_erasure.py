@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from gateway.config.settings import Retention, State
 from gateway.operator.restore_check import is_restored
@@ -54,6 +54,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest
+from tests.state import execute, fetch
 
 TENANT = Tenant("demo", "sandbox")
 MEMO = "for the operation of Ada's knee"
@@ -72,28 +73,22 @@ class GatewayWithStore:
         return list(found["entries"])
 
     async def count_rows(self, *tables: Any) -> list[int]:
-        async with self.store.read() as connection:
-            return [
-                int(await connection.scalar(select(func.count()).select_from(table)) or 0)
-                for table in tables
-            ]
+        return [len(await fetch(self.store, select(table))) for table in tables]
 
     async def wait_until_idle(self) -> None:
         """Waits until no operation is open."""
 
         async def is_idle() -> bool:
-            async with self.store.read() as connection:
-                open_count = select(func.count()).where(journal.c.state.in_(("running", "done")))
-                return not await connection.scalar(open_count)
+            open_ids = select(journal.c.id).where(journal.c.state.in_(("running", "done")))
+            return not await fetch(self.store, open_ids)
 
         await wait_until_async(is_idle)
 
     async def make_old(self, table: Any, *columns: str) -> None:
-        async with self.store.write() as connection:
-            for row in (await connection.execute(select(table))).all():
-                key_columns = [column == getattr(row, column.name) for column in table.primary_key]
-                earlier = {name: getattr(row, name) - LONG_TIME for name in columns}
-                await connection.execute(update(table).where(*key_columns).values(**earlier))
+        for row in await fetch(self.store, select(table)):
+            key_columns = [column == getattr(row, column.name) for column in table.primary_key]
+            earlier = {name: getattr(row, name) - LONG_TIME for name in columns}
+            await execute(self.store, update(table).where(*key_columns).values(**earlier))
 
 
 @asynccontextmanager
@@ -241,9 +236,8 @@ async def test_old_journal_rows_are_deleted_except_the_latest(
         assert gone["journal"] == before[0] - 1
         rows, steps = await setup.count_rows(journal, journal_steps)
         assert (rows, steps) == (1, 0)
-        async with setup.store.read() as connection:
-            left = (await connection.execute(select(writes.c.undertaking).distinct())).all()
-            newest = await connection.scalar(select(journal.c.id))
+        left = await fetch(setup.store, select(writes.c.undertaking).distinct())
+        newest = (await fetch(setup.store, select(journal.c.id)))[0].id
         assert {row.undertaking for row in left} <= {newest}
         # The last row's number shows that the database is not older than the mark file.
         assert not await is_restored(setup.store, setup.house.settings.state.mark_path)
@@ -315,11 +309,10 @@ async def test_usage_and_audit_log_have_their_own_retention(
 
         await wait_until_async(is_usage_counted)
         await setup.make_old(usage, "day")
-        async with setup.store.write() as connection:
-            row = {"id": "1", "what": "froze", "by": "x", "merchant": "", "environment": ""}
-            await connection.execute(
-                acts.insert().values(**row, at=setup.store.clock() - 3 * LONG_TIME)
-            )
+        row = {"id": "1", "what": "froze", "by": "x", "merchant": "", "environment": ""}
+        await execute(
+            setup.store, acts.insert().values(**row, at=setup.store.clock() - 3 * LONG_TIME)
+        )
         await delete_expired(setup.store, Retention(usage_days=0, audit_days=0))
         assert await setup.count_rows(usage, acts) == [1, 2]
         await delete_expired(setup.store, Retention(usage_days=600, audit_days=1600))
@@ -360,8 +353,7 @@ async def test_signed_changes_are_deleted_after_a_day(state: State) -> None:  # 
         for number in range(MAX_ROWS_PER_TRANSACTION + 1):
             await ledger.compare_and_set(TENANT, "signed", f"B-{number}", {"last": "a name"})
         old = update(remembered).where(remembered.c.id != "B-0")
-        async with store.write() as connection:
-            await connection.execute(old.values(updated_at=store.clock() - timedelta(days=2)))
+        await execute(store, old.values(updated_at=store.clock() - timedelta(days=2)))
         await ledger.compare_and_set(TENANT, "batch", "B-1", {"phase": "sent"})
         await delete_expired_signed_changes(store)
         assert list(await ledger.load_all(TENANT, "signed")) == ["B-0"]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.auth.key_lines import ImportRefused, NumberedLine
 from gateway.auth.key_rows import (
@@ -22,6 +21,7 @@ from gateway.auth.key_rows import (
 from gateway.auth.signing import Credentials, extract_key_prefix
 from gateway.observability.plurals import pluralize
 from gateway.storage.audit_log import record_audit_event
+from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.mode_rows import copy_modes
 from gateway.storage.store import Store
@@ -45,15 +45,19 @@ async def import_keys(
     store: Store, lines: Sequence[NumberedLine], *, reactivate: bool = False
 ) -> ImportResult:
     """Imports all keys or none; raises ImportRefused and StoreUnavailable."""
-    async with store.write() as connection:
+
+    async def run_import(tx: Transaction) -> _ImportPlan:
         # First, because it locks out other writers of keys until this transaction ends.
-        change_count = await increment_key_change_count(connection)
-        existing = await _ExistingKeys.load(connection, store.encryption)
+        change_count = await increment_key_change_count(tx)
+        existing = await _ExistingKeys.load(tx, store.encryption)
         plan = _ImportPlan(existing, store, change_count, reactivate=reactivate)
         # Named keys first, so that a generated name does not take a name that a later line has.
         for line in sorted(lines, key=lambda line: line.key.name is None):
             plan.add_line(line)
-        await plan.execute(connection)
+        await plan.execute(tx)
+        return plan
+
+    plan = await store.write(run_import)
     return ImportResult(
         keys_by_tenant=Counter(line.key.tenant for line in lines),
         new=len(plan.new_keys),
@@ -73,9 +77,9 @@ class _ExistingKeys:
     tenant_by_access_key: dict[tuple[str, str], Tenant]
 
     @classmethod
-    async def load(cls, connection: AsyncConnection, encryption: EncryptionKeys) -> _ExistingKeys:
-        key_rows = (await connection.execute(select(keys))).all()
-        credential_rows = (await connection.execute(select(pairs))).all()
+    async def load(cls, tx: Transaction, encryption: EncryptionKeys) -> _ExistingKeys:
+        key_rows = await tx.fetch(select(keys))
+        credential_rows = await tx.fetch(select(pairs))
         return cls(
             encryption=encryption,
             keys={(row.hash_key_id, row.key_hash): row for row in key_rows},
@@ -230,18 +234,18 @@ class _ImportPlan:
             name = f"{base_name}-{number}"
         return name
 
-    async def execute(self, connection: AsyncConnection) -> None:
+    async def execute(self, tx: Transaction) -> None:
         # In this order, because keys refer to credentials.
         if self.new_credentials:
-            await connection.execute(insert(pairs), list(self.new_credentials.values()))
+            await tx.execute(insert(pairs), *self.new_credentials.values())
         if self.new_keys:
-            await connection.execute(insert(keys), self.new_keys)
+            await tx.execute(insert(keys), *self.new_keys)
         if self.changed_keys:
             statement = update(keys).where(keys.c.id == bindparam("key"))
-            await connection.execute(statement, self.changed_keys)
+            await tx.execute(statement, *self.changed_keys)
         for tenant, old_name, new_name in self.renames:
             # A renamed key keeps its modes: they must not change by a rename.
-            await copy_modes(self.store, connection, tenant, old_name, new_name)
+            await copy_modes(tx, tenant, old_name, new_name)
         for tenant, number in self.changed_keys_by_tenant.items():
             event = f"{IMPORTED_EVENT} {pluralize(number, 'key')}"
-            await record_audit_event(self.store, connection, event, tenant)
+            await record_audit_event(self.store, tx, event, tenant)

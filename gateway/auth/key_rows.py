@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, or_, select, update
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ColumnElement, and_, or_, select, update
 
 from gateway.auth.signing import Credentials
 from gateway.storage.audit_log import record_audit_event
+from gateway.storage.database import Transaction, UniqueViolation
 from gateway.storage.encryption import Digest, EncryptionContext, EncryptionKeys
-from gateway.storage.statements import Statement, Transaction, rows_of
+from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import counters, keys, pairs
 from gateway.storage.tenants import Tenant
 
-AnyRow = Row[*tuple[Any, ...]]
+AnyRow = Any
+"""A named tuple of columns."""
 
 REVOKED_EVENT, REPLACED_EVENT = "revoked the key", "replaced the credentials"
 
@@ -61,15 +61,13 @@ async def load_listed_keys(store: Store) -> list[ListedKey]:
     """Loads all keys, also revoked ones, ordered by merchant, environment and name."""
     columns = [column for column in keys.c if column.name in ListedKey.__dataclass_fields__]
     query = select(*columns, pairs.c.access_key).join_from(keys, pairs)
-    async with store.read() as connection:
-        rows = await connection.execute(
-            query.order_by(keys.c.merchant, keys.c.environment, keys.c.name)
-        )
-        return [_build_listed_key(row) for row in rows]
+    query = query.order_by(keys.c.merchant, keys.c.environment, keys.c.name)
+    rows = await store.read(lambda tx: tx.fetch(query))
+    return [_build_listed_key(row) for row in rows]
 
 
 def _build_listed_key(row: AnyRow) -> ListedKey:
-    return ListedKey(**{**row._mapping, "allowed_ips": tuple(row.allowed_ips)})  # noqa: SLF001 - a public name
+    return ListedKey(**{**row._asdict(), "allowed_ips": tuple(row.allowed_ips)})
 
 
 def find_matching_keys(listed_keys: Sequence[ListedKey], word: str) -> list[ListedKey]:
@@ -102,7 +100,7 @@ def _is_prefix_match(word: str, prefix: str) -> bool:
     return prefix.startswith(word) or word.startswith(prefix)
 
 
-async def increment_key_change_count(connection: AsyncConnection) -> int:
+async def increment_key_change_count(tx: Transaction) -> int:
     """Increments the change count; other writers of keys wait until the transaction ends."""
     statement = (
         update(counters)
@@ -110,45 +108,47 @@ async def increment_key_change_count(connection: AsyncConnection) -> int:
         .values(value=counters.c.value + 1)
         .returning(counters.c.value)
     )
-    return int((await connection.execute(statement)).scalar_one())
+    return int(await tx.fetch_value(statement))
 
 
 async def revoke_key(store: Store, key_id: str) -> None:
     """Revokes a key; running gateways refuse it after their next poll."""
-    async with store.write() as connection:
+
+    async def revoke(tx: Transaction) -> None:
         # First: the row lock of the counter makes changes visible in the order of their numbers.
-        change = await increment_key_change_count(connection)
-        result = await connection.execute(
+        change = await increment_key_change_count(tx)
+        rows = await tx.fetch(
             update(keys)
             # A key that is already revoked keeps its time of revocation.
             .where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
             .values(revoked_at=store.clock(), changed=change)
             .returning(keys.c.name, keys.c.merchant, keys.c.environment)
         )
-        if row := result.one_or_none():
+        for row in rows:
             tenant = Tenant(row.merchant, row.environment)
-            await record_audit_event(store, connection, f"{REVOKED_EVENT} {row.name}", tenant)
+            await record_audit_event(store, tx, f"{REVOKED_EVENT} {row.name}", tenant)
+
+    await store.write(revoke)
 
 
 async def load_tenants_with_credentials(store: Store) -> list[Tenant]:
     """Loads all tenants that have credentials, sorted."""
-    async with store.read() as connection:
-        rows = await connection.execute(select(pairs.c.merchant, pairs.c.environment))
-        return sorted(Tenant(row.merchant, row.environment) for row in rows)
+    query = select(pairs.c.merchant, pairs.c.environment)
+    rows = await store.read(lambda tx: tx.fetch(query))
+    return sorted(Tenant(row.merchant, row.environment) for row in rows)
 
 
 async def load_tenants_with_active_keys(store: Store) -> set[Tenant]:
     """Loads the tenants that have at least one key that is not revoked."""
     query = select(keys.c.merchant, keys.c.environment).where(keys.c.revoked_at.is_(None))
-    async with store.read() as connection:
-        rows = await connection.execute(query.distinct())
-        return {Tenant(row.merchant, row.environment) for row in rows}
+    rows = await store.read(lambda tx: tx.fetch(query.distinct()))
+    return {Tenant(row.merchant, row.environment) for row in rows}
 
 
 async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
     """Loads the credentials of a tenant, which must exist; raises StoreUnavailable."""
-    async with store.read() as connection:
-        row = (await connection.execute(select(pairs).where(_build_tenant_condition(tenant)))).one()
+    query = select(pairs).where(_build_tenant_condition(tenant))
+    (row,) = await store.read(lambda tx: tx.fetch(query))
     return decrypt_credentials(row, tenant, store.encryption)
 
 
@@ -166,22 +166,23 @@ async def replace_credentials(store: Store, tenant: Tenant, credentials: Credent
         "secret": encrypted_secret,
         "created_at": store.clock(),
     }
-    async with store.write() as connection:
-        change = await increment_key_change_count(connection)
-        try:
-            await connection.execute(
-                update(pairs).where(_build_tenant_condition(tenant)).values(new)
-            )
-        # The row exists, so only the uniqueness of the access key can be violated.
-        except IntegrityError:
-            raise AccessKeyTaken from None
-        await record_audit_event(store, connection, REPLACED_EVENT, tenant)
+
+    async def replace(tx: Transaction) -> None:
+        change = await increment_key_change_count(tx)
+        await tx.execute(update(pairs).where(_build_tenant_condition(tenant)).values(new))
+        await record_audit_event(store, tx, REPLACED_EVENT, tenant)
         # Gateways cache credentials with each key, so the poll must see the keys as changed.
-        await connection.execute(
+        await tx.execute(
             update(keys)
             .where(keys.c.merchant == tenant.merchant, keys.c.environment == tenant.environment)
             .values(changed=change)
         )
+
+    try:
+        await store.write(replace)
+    # The row exists, so only the uniqueness of the access key can be violated.
+    except UniqueViolation:
+        raise AccessKeyTaken from None
 
 
 def _build_tenant_condition(tenant: Tenant) -> ColumnElement[bool]:
@@ -193,32 +194,29 @@ def _build_tenant_condition(tenant: Tenant) -> ColumnElement[bool]:
 _KEY_COLUMNS = (*keys.c, pairs.c.access_key, pairs.c.secret)
 
 
-def _build_change_count_query() -> Select[int]:
-    return select(counters.c.value).where(counters.c.name == "keys")
-
-
-_CHANGE_COUNT_STATEMENT = Statement(lambda _kind: _build_change_count_query())
+_CHANGE_COUNT_STATEMENT = Statement(
+    lambda _kind: select(counters.c.value).where(counters.c.name == "keys")
+)
 
 
 async def load_key_change_count(store: Store) -> int:
     """Loads the count of all changes of keys; raises StoreUnavailable."""
-    rows = await store.looked_up(Transaction(lambda: rows_of(_CHANGE_COUNT_STATEMENT)))
-    return int(rows[0][0])
+    return await store.read(select_key_change_count)
 
 
-async def select_key_change_count(connection: AsyncConnection) -> int:
-    return int((await connection.execute(_build_change_count_query())).scalar_one())
+async def select_key_change_count(tx: Transaction) -> int:
+    return int(await tx.fetch_value(_CHANGE_COUNT_STATEMENT))
 
 
-async def select_keys_changed_since(connection: AsyncConnection, count: int) -> Sequence[AnyRow]:
+async def select_keys_changed_since(tx: Transaction, count: int) -> Sequence[AnyRow]:
     """Selects changed keys with their credentials, also revoked ones."""
     # Also revoked keys: the caller has to forget those.
     query = select(*_KEY_COLUMNS).join_from(keys, pairs).where(keys.c.changed > count)
-    return (await connection.execute(query)).all()
+    return await tx.fetch(query)
 
 
 async def select_active_key(
-    connection: AsyncConnection, digests: Iterable[Digest]
+    tx: Transaction, digests: Iterable[Digest]
 ) -> tuple[AnyRow | None, int]:
     """Selects the active key with one of the digests, with its credentials.
 
@@ -235,12 +233,12 @@ async def select_active_key(
         .outerjoin(keys.join(pairs), and_(hash_condition, keys.c.revoked_at.is_(None)))
         .where(counters.c.name == "keys")
     )
-    row = (await connection.execute(query)).one()
+    (row,) = await tx.fetch(query)
     return (None if row.id is None else row), int(row.changes)
 
 
 async def select_keys_by_access_key(
-    connection: AsyncConnection, access_key: str
+    tx: Transaction, access_key: str
 ) -> tuple[Sequence[AnyRow], int]:
     """Selects the keys with this access key, also revoked ones, and the change count.
 
@@ -257,5 +255,5 @@ async def select_keys_by_access_key(
         .outerjoin(keys.join(pairs), access_key_condition)
         .where(counters.c.name == "keys")
     )
-    rows = (await connection.execute(query)).all()
+    rows = await tx.fetch(query)
     return [row for row in rows if row.id is not None], int(rows[0].changes)

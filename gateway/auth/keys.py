@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from gateway.auth.key_rows import AnyRow, ListedKey
     from gateway.storage import Store
+    from gateway.storage.database import Transaction
 
 GRACE_SECONDS = 600.0
 POLL_SECONDS = 1.0
@@ -201,15 +202,17 @@ class ApiKeyStore:
         if await load_key_change_count(self._store) == self._change_count:
             self._confirmed_at = start_time
             return
-        async with self._store.read() as connection:
-            count = await select_key_change_count(connection)
+        known_count = self._change_count
+
+        async def load(tx: Transaction) -> tuple[int, Sequence[AnyRow]]:
+            count = await select_key_change_count(tx)
             # On the first call nothing is cached that could have changed.
-            has_changes = count > self._change_count >= 0
-            changed_rows = (
-                await select_keys_changed_since(connection, self._change_count)
-                if has_changes
-                else ()
-            )
+            if not count > known_count >= 0:
+                return count, ()
+            return count, await select_keys_changed_since(tx, known_count)
+
+        count, changed_rows = await self._store.read(load)
+        has_changes = count > known_count >= 0
         if count < self._change_count:  # the database was replaced or restored from a backup
             self._known.clear()
         # Before the keys: modes refer to keys by name, and a renamed key must not lose its mode
@@ -259,8 +262,7 @@ class ApiKeyStore:
 
     async def _load_key(self, digest: str, api_key: str) -> ApiKey | None:
         digests = self._store.encryption.list_digests(api_key)
-        async with self._store.read() as connection:
-            row, count = await select_active_key(connection, digests)
+        row, count = await self._store.read(lambda tx: select_active_key(tx, digests))
         key = self._build_key(row) if row else None
         for hook in self._refresh_hooks if key else ():
             await hook()

@@ -15,6 +15,7 @@ from gateway.admission.limits import RateLimiter
 from gateway.observability import metrics
 from gateway.reads.recipient_cache import RecipientCaches
 from gateway.storage import Store, StoreUnavailable
+from gateway.storage.database import Transaction
 from gateway.storage.restore_detection import RESTORED
 from gateway.storage.tables import (
     IS_ABANDONED,
@@ -86,28 +87,23 @@ async def load_gauges(store: Store) -> StateGauges:
         keys.c.revoked_at.is_(None)
     )
     restored_flag = select(counters.c.value).where(counters.c.name == RESTORED)
-    async with store.read() as connection:
-        counts = [(await connection.execute(query)).one() for query in (late_writes, stuck_count)]
-        oldest = min((at for _number, at in counts if at), default=None)
+
+    async def load(tx: Transaction) -> StateGauges:
+        (late,) = await tx.fetch(late_writes)
+        (stuck,) = await tx.fetch(stuck_count)
+        oldest = min((at for _number, at in (late, stuck) if at), default=None)
+        environments = await tx.fetch(keys_by_environment.group_by(keys.c.environment))
         return StateGauges(
-            sum(number for number, _at in counts),
+            late[0] + stuck[0],
             (now - oldest).total_seconds() if oldest else 0,
-            (await connection.execute(open_count)).scalar_one(),
-            sum(
-                [
-                    (await connection.execute(query)).scalar_one()
-                    for query in (superseded_count, unseen_count)
-                ]
-            ),
-            (await connection.execute(freeze_count)).scalar_one(),
-            {
-                row[0]: row[1]
-                for row in await connection.execute(
-                    keys_by_environment.group_by(keys.c.environment)
-                )
-            },
-            bool(await connection.scalar(restored_flag)),
+            await tx.fetch_value(open_count),
+            await tx.fetch_value(superseded_count) + await tx.fetch_value(unseen_count),
+            await tx.fetch_value(freeze_count),
+            {row[0]: row[1] for row in environments},
+            bool(await tx.fetch_value(restored_flag)),
         )
+
+    return await store.read(load)
 
 
 def _build_stuck_query(now: datetime) -> Select[int, Any]:

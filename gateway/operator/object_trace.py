@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Table, and_, or_, select
 
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
+from gateway.storage.database import Transaction
 from gateway.storage.operations import OperationRecord, OperationRepository, Write
 from gateway.storage.tables import ids, journal_subjects, remembered
 
@@ -80,12 +81,17 @@ async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
         (remembered, remembered.c.id == id_),
         (journal_subjects, journal_subjects.c.object == id_),
     ]
-    tenants: set[Tenant] = set()
-    async with store.read() as connection:
-        for table, condition in queries:
-            query = select(table.c.merchant, table.c.environment).where(condition).distinct()
-            for row in await connection.execute(query):
-                tenants.add(Tenant(row.merchant, row.environment))
+
+    async def load(tx: Transaction) -> set[Tenant]:
+        return {
+            Tenant(row.merchant, row.environment)
+            for table, condition in queries
+            for row in await tx.fetch(
+                select(table.c.merchant, table.c.environment).where(condition).distinct()
+            )
+        }
+
+    tenants = await store.read(load)
     # An id may be of a request or operation whose objects are not stored any more.
     repository = OperationRepository(store, ObjectStateStore(store))
     tenants |= {
@@ -194,10 +200,9 @@ async def _load_alias_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId
     is_of_tenant = and_(ids.c.merchant == owner.merchant, ids.c.environment == owner.environment)
     query = select(ids).where(is_of_tenant, or_(ids.c.legacy_id == id_, ids.c.current_id == id_))
     known_ids: list[KnownId] = []
-    async with store.read() as connection:
-        for row in await connection.execute(query):
-            description = "the legacy id, imported" if row.imported else "the legacy id"
-            known_ids += [KnownId(row.legacy_id, description), KnownId(row.current_id, SERVICE_ID)]
+    for row in await store.read(lambda tx: tx.fetch(query)):
+        description = "the legacy id, imported" if row.imported else "the legacy id"
+        known_ids += [KnownId(row.legacy_id, description), KnownId(row.current_id, SERVICE_ID)]
     return known_ids
 
 

@@ -13,7 +13,7 @@ from gateway.admission.limits import find_limit_problems
 from gateway.config.settings import DEFAULT_CONFIG_FILE, ConfigurationError, Server, Settings
 from gateway.http.tls import load_certificate
 from gateway.storage import StoreUnavailable
-from gateway.storage.engine import parsed
+from gateway.storage.engine import parse_state_url
 from gateway.storage.key_file import build_missing_error, read_key_file
 from gateway.upstream.egress import EgressConfig
 from mappings import OPERATIONS, UNLISTED
@@ -76,7 +76,7 @@ def _iter_problems(settings: Settings) -> Iterator[str]:
             "[environments.sandbox]"
         )
     try:
-        parsed(settings.state.url)
+        parse_state_url(settings.state.url)
     except StoreUnavailable as unavailable:
         yield f"state.url: {unavailable}"
     if server.workers > 1 and settings.state.is_sqlite:

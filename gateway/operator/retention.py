@@ -20,6 +20,7 @@ from sqlalchemy import and_, delete, exists, func, or_, select, tuple_
 from gateway.config.settings import Retention
 from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
+from gateway.storage.database import Transaction
 from gateway.storage.id_rows import load_current_ids, load_legacy_ids
 from gateway.storage.operations import ANSWERED, SENT, UNDONE, OperationRepository
 from gateway.storage.periodic_tasks import PeriodicTask
@@ -152,18 +153,18 @@ async def _delete_ended_operations(store: Store, before: datetime) -> int:
         or_(journal.c.number.is_(None), journal.c.number != newest_number),
         ~has_open_write,
     )
-    async with store.write() as connection:
-        ids = list(
-            await connection.scalars(
-                select(journal.c.id).where(is_expired).limit(MAX_ROWS_PER_TRANSACTION)
-            )
-        )
+    expired = select(journal.c.id).where(is_expired).limit(MAX_ROWS_PER_TRANSACTION)
+
+    async def delete_rows(tx: Transaction) -> int:
+        ids = [row.id for row in await tx.fetch(expired)]
         # Before the operations themselves, to which they refer.
         for table in (journal_steps, journal_subjects, writes):
-            await connection.execute(delete(table).where(table.c.undertaking.in_(ids)))
-        await connection.execute(delete(pieces).where(pieces.c.holder.in_(ids)))
-        await connection.execute(delete(journal).where(journal.c.id.in_(ids)))
-    return len(ids)
+            await tx.execute(delete(table).where(table.c.undertaking.in_(ids)))
+        await tx.execute(delete(pieces).where(pieces.c.holder.in_(ids)))
+        await tx.execute(delete(journal).where(journal.c.id.in_(ids)))
+        return len(ids)
+
+    return await store.write(delete_rows)
 
 
 async def _strip_old_payments(store: Store, before: datetime) -> int:
@@ -172,12 +173,8 @@ async def _strip_old_payments(store: Store, before: datetime) -> int:
     old_payments = select(table.merchant, table.environment, table.id).where(
         table.kind == "payments", table.updated_at < before
     )
-    async with store.read() as connection:
-        rows = (
-            await connection.execute(
-                old_payments.order_by(table.updated_at).limit(MAX_ROWS_PER_TRANSACTION)
-            )
-        ).all()
+    oldest_payments = old_payments.order_by(table.updated_at).limit(MAX_ROWS_PER_TRANSACTION)
+    rows = await store.read(lambda tx: tx.fetch(oldest_payments))
     ledger, stripped_count = ObjectStateStore(store), 0
     for row in rows:
         owner = Tenant(row.merchant, row.environment)
@@ -223,25 +220,25 @@ async def _delete_signed_changes(store: Store, before: datetime) -> int:
     is_selected = tuple_(*key_columns).in_(
         select(*key_columns).where(is_old).limit(MAX_ROWS_PER_TRANSACTION)
     )
-    async with store.write() as connection:
-        return (await connection.execute(delete(remembered).where(is_old, is_selected))).rowcount
+    old_changes = delete(remembered).where(is_old, is_selected)
+    return await store.write(lambda tx: tx.execute(old_changes))
 
 
 async def _delete_usage(store: Store, before: datetime) -> int:
-    async with store.write() as connection:
+    async def delete_rows(tx: Transaction) -> None:
         # Not in steps: these tables have a row for each key, operation and day.
         ended_brownouts = select(brownouts.c.id).where(brownouts.c.ends_at < before)
-        await connection.execute(
-            delete(brownout_hits).where(brownout_hits.c.brownout.in_(ended_brownouts))
-        )
-        await connection.execute(delete(brownouts).where(brownouts.c.ends_at < before))
-        await connection.execute(delete(usage).where(usage.c.day < before.date()))
+        await tx.execute(delete(brownout_hits).where(brownout_hits.c.brownout.in_(ended_brownouts)))
+        await tx.execute(delete(brownouts).where(brownouts.c.ends_at < before))
+        await tx.execute(delete(usage).where(usage.c.day < before.date()))
+
+    await store.write(delete_rows)
     return 0
 
 
 async def _delete_audit_events(store: Store, before: datetime) -> int:
-    async with store.write() as connection:
-        await connection.execute(delete(acts).where(acts.c.at < before))
+    old_acts = delete(acts).where(acts.c.at < before)
+    await store.write(lambda tx: tx.execute(old_acts))
     return 0
 
 
@@ -285,8 +282,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
         [await _delete_personal_facts(ledger, owner, name) for name in sorted(recipient_ids)]
     )
     # Last: if a step above fails, the audit log must not say that the data was erased.
-    async with store.write() as connection:
-        await record_audit_event(store, connection, RECIPIENT_ERASED, owner)
+    await store.write(lambda tx: record_audit_event(store, tx, RECIPIENT_ERASED, owner))
     return ErasureCounts(
         sum(map(len, recipient_payments.values())), len(recipient_payments), facts, answers
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from sqlalchemy import select
 
 from gateway import console
 from gateway.admin.authentication import create_auth_middleware
@@ -61,8 +62,7 @@ def create_readiness_checks(
 ) -> dict[str, Check]:
     async def check_database() -> str | None:
         try:
-            async with store.read():
-                pass
+            await store.read(lambda tx: tx.fetch(select(1)))
         except StoreUnavailable as error:
             return str(error)
         # A database on a full disk can still be read. No write is needed to find out, because every

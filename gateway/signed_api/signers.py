@@ -83,8 +83,7 @@ class SignerStore:
         return await self._lookups.run(access_key, lambda: self._load_signers(access_key))
 
     async def _load_signers(self, access_key: str) -> tuple[Signer, ...]:
-        async with self._store.read() as connection:
-            rows, count = await select_keys_by_access_key(connection, access_key)
+        rows, count = await self._store.read(lambda tx: select_keys_by_access_key(tx, access_key))
         signers = self._build_signers(rows)
         if count < self._key_store.change_count:
             # A poll has seen a newer change than this query: a cached result would be stale.

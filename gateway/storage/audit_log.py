@@ -18,8 +18,7 @@ from gateway.storage.tables import acts
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
+    from gateway.storage.database import Transaction
     from gateway.storage.store import Store
 
 RECIPIENT_ERASED = "erased a recipient"
@@ -50,16 +49,14 @@ class AuditEvent:
 
 async def record_audit_event(
     store: Store,
-    connection: AsyncConnection,
+    tx: Transaction,
     what: str,
     scope: Tenant = ALL_TENANTS,
     *,
     about: str | None = None,
 ) -> None:
     """Records an event in the transaction that carries out the action."""
-    await connection.execute(
-        insert(acts).values(**build_event_row(store, what, scope, about=about))
-    )
+    await tx.execute(insert(acts).values(**build_event_row(store, what, scope, about=about)))
 
 
 def build_event_row(store: Store, what: str, scope: Tenant, *, about: str | None) -> dict[str, Any]:
@@ -80,8 +77,7 @@ async def list_audit_events(store: Store, scope: Tenant = ALL_TENANTS) -> list[A
         query = query.where(acts.c.merchant.in_(("", scope.merchant)))
     if scope.environment:
         query = query.where(acts.c.environment.in_(("", scope.environment)))
-    async with store.read() as connection:
-        return [AuditEvent(**row._mapping) for row in await connection.execute(query)]  # noqa: SLF001 - a public name
+    return [AuditEvent(**row._asdict()) for row in await store.read(lambda tx: tx.fetch(query))]
 
 
 async def load_event_scopes(
@@ -91,9 +87,8 @@ async def load_event_scopes(
     query = select(acts.c.id, acts.c.merchant, acts.c.environment).where(
         acts.c.at >= since, acts.c.what.in_(texts)
     )
-    async with store.read() as connection:
-        rows = await connection.execute(query)
-        return {row.id: Tenant(row.merchant, row.environment) for row in rows}
+    rows = await store.read(lambda tx: tx.fetch(query))
+    return {row.id: Tenant(row.merchant, row.environment) for row in rows}
 
 
 def is_in_scope(scope: Tenant, tenant: Tenant) -> bool:

@@ -46,8 +46,8 @@ async def save_backup(state: State, path: Path) -> tuple[Manifest, int]:
 
     Returns the manifest and the size in bytes; raises StoreUnavailable.
     """
-    address = engine.parsed(state.url)
-    sqlite_file = engine.sqlite_file(address)
+    address = engine.parse_state_url(state.url)
+    sqlite_file = engine.find_sqlite_file(address)
     async with open_store(state, create=False) as store:
         manifest = await _build_manifest(store, "sqlite" if sqlite_file else "postgresql")
     with open_temporary_folder(path) as folder:
@@ -65,8 +65,8 @@ async def save_backup(state: State, path: Path) -> tuple[Manifest, int]:
 
 async def _build_manifest(store: Store, kind: DatabaseKind) -> Manifest:
     restore_state = await load_restore_state(store)
-    async with store.read() as connection:
-        revision = str(await connection.scalar(text("SELECT version_num FROM alembic_version")))
+    version = text("SELECT version_num FROM alembic_version")
+    revision = str(await store.read(lambda tx: tx.fetch_value(version)))
     made_at = f"{store.clock():%Y-%m-%dT%H:%M:%SZ}"
     return Manifest(made_at, kind, revision, restore_state.mark.number)
 
@@ -97,8 +97,8 @@ async def restore_backup(state: State, path: Path, *, force: bool) -> tuple[Mani
     Returns the manifest, and the paths under which replaced files are kept. Raises StoreUnavailable,
     also if a database exists and ``force`` is not set.
     """
-    address = engine.parsed(state.url)
-    sqlite_file = engine.sqlite_file(address)
+    address = engine.parse_state_url(state.url)
+    sqlite_file = engine.find_sqlite_file(address)
     with open_temporary_folder(sqlite_file or state.encryption_key_file) as folder:
         manifest, saved_state, key = await asyncio.to_thread(unpack, path, folder)
         kind = "sqlite" if sqlite_file else "postgresql"
@@ -146,18 +146,18 @@ def _replace_state(sqlite_file: Path, saved_state: Path) -> list[Path]:
 async def _restore_database(
     state: State, manifest: Manifest, saved_state: Path, key: Path, *, force: bool
 ) -> list[Path]:
-    address = engine.parsed(state.url)
+    address = engine.parse_state_url(state.url)
     revision = await postgresql_tools.load_revision(address)
     if revision and revision != manifest.revision:
         raise _build_refusal(
-            f"{engine.shown(address)} has schema revision {revision}, the backup has "
+            f"{engine.format_address(address)} has schema revision {revision}, the backup has "
             f"{manifest.revision}",
             remedy="restore it into an empty database",
         )
     if revision:
         await _check_not_running(state, force=force)
     if (revision or _lacks_keys(state.encryption_key_file, key)) and not force:
-        existing = engine.shown(address) if revision else state.encryption_key_file
+        existing = engine.format_address(address) if revision else state.encryption_key_file
         raise _build_refusal(
             f"{existing} exists already",
             remedy="--force replaces it with the backup, and keeps no copy of the database",

@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import ModuleType
 from typing import Any
 
 from sqlalchemy import and_, bindparam, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.storage.audit_log import record_audit_event
-from gateway.storage.statements import Statement, Transaction, rows_of
+from gateway.storage.database import Transaction
+from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import brownout_hits, brownouts
 from gateway.storage.tenants import Tenant
@@ -62,27 +63,26 @@ def build_brownout(**fields: Any) -> Brownout:
 
 async def save_brownout(store: Store, brownout: Brownout) -> None:
     row = {name: getattr(brownout, name) for name in Brownout.__dataclass_fields__}
-    async with store.write() as connection:
-        await connection.execute(
-            insert(brownouts).values({**row, "operations": list(brownout.operations)})
-        )
-        await record_audit_event(
-            store, connection, f"{SCHEDULED_PREFIX} {brownout.id}", Tenant(brownout.merchant, "")
-        )
+    statement = insert(brownouts).values({**row, "operations": list(brownout.operations)})
+    action = f"{SCHEDULED_PREFIX} {brownout.id}"
+
+    async def insert_brownout(tx: Transaction) -> None:
+        await tx.execute(statement)
+        await record_audit_event(store, tx, action, Tenant(brownout.merchant, ""))
+
+    await store.write(insert_brownout)
 
 
 async def list_brownouts(store: Store) -> list[Brownout]:
     """Lists all brownouts, planned, active and past, earliest first."""
-    async with store.read() as connection:
-        rows = await connection.execute(select(brownouts).order_by(brownouts.c.begins_at))
-        return [_parse_brownout(row) for row in rows.mappings()]
+    query = select(brownouts).order_by(brownouts.c.begins_at)
+    return [_parse_brownout(row) for row in await store.read(lambda tx: tx.fetch(query))]
 
 
 async def list_open_brownouts(store: Store, now: datetime) -> list[Brownout]:
     """Lists the brownouts that have not ended."""
-    rows = await store.looked_up(Transaction(lambda: rows_of(_SELECT_OPEN, {"now": now})))
-    names = [column.name for column in brownouts.c]
-    return [_parse_brownout(dict(zip(names, row, strict=True))) for row in rows]
+    rows = await store.read(lambda tx: tx.fetch(_SELECT_OPEN, {"now": now}))
+    return [_parse_brownout(row) for row in rows]
 
 
 _SELECT_OPEN = Statement(
@@ -97,35 +97,40 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
     is_open = and_(brownouts.c.ends_at > now, brownouts.c.ended.is_(False))
     if id_ is not None:
         is_open = and_(is_open, brownouts.c.id == id_)
-    async with store.write() as connection:
-        result = await connection.execute(update(brownouts).where(is_open).values(ended=True))
-        if result.rowcount:
-            await record_audit_event(store, connection, f"{ENDED_PREFIX} {id_ or 'every one'}")
-        return int(result.rowcount)
+
+    async def update_rows(tx: Transaction) -> int:
+        count = await tx.execute(update(brownouts).where(is_open).values(ended=True))
+        if count:
+            await record_audit_event(store, tx, f"{ENDED_PREFIX} {id_ or 'every one'}")
+        return count
+
+    return await store.write(update_rows)
 
 
 async def save_hits(store: Store, hits: Mapping[BrownoutHit, int]) -> None:
-    if not hits:
-        return
-    async with store.write() as connection:
-        new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(
-            brownout_hits
-        )
-        keys = [column.name for column in brownout_hits.primary_key]
-        updates = {"requests": brownout_hits.c.requests + new.excluded.requests}
+    if hits:
         rows = sorted((_build_hit_row(hit, count) for hit, count in hits.items()), key=str)
-        await connection.execute(new.on_conflict_do_update(index_elements=keys, set_=updates), rows)
+        await store.write(lambda tx: tx.execute(_UPSERT_HITS, *rows))
+
+
+def _build_hits_upsert(kind: ModuleType) -> Any:
+    new = kind.insert(brownout_hits)
+    keys = [column.name for column in brownout_hits.primary_key]
+    updates = {"requests": brownout_hits.c.requests + new.excluded.requests}
+    return new.on_conflict_do_update(index_elements=keys, set_=updates)
+
+
+_UPSERT_HITS = Statement(_build_hits_upsert, [column.name for column in brownout_hits.c])
 
 
 async def load_hits(store: Store) -> dict[str, dict[BrownoutHit, int]]:
     """Loads the counters by brownout id."""
     hits: dict[str, dict[BrownoutHit, int]] = {}
-    async with store.read() as connection:
-        for row in await connection.execute(select(brownout_hits)):
-            hit = BrownoutHit(
-                row.brownout, Tenant(row.merchant, row.environment), row.key, row.operation
-            )
-            hits.setdefault(row.brownout, {})[hit] = row.requests
+    for row in await store.read(lambda tx: tx.fetch(select(brownout_hits))):
+        hit = BrownoutHit(
+            row.brownout, Tenant(row.merchant, row.environment), row.key, row.operation
+        )
+        hits.setdefault(row.brownout, {})[hit] = row.requests
     return hits
 
 
@@ -134,5 +139,5 @@ def _build_hit_row(hit: BrownoutHit, count: int) -> dict[str, Any]:
     return {**columns, **hit.tenant._asdict(), "requests": count}
 
 
-def _parse_brownout(values: Any) -> Brownout:
-    return Brownout(**{**values, "operations": tuple(values["operations"])})
+def _parse_brownout(row: Any) -> Brownout:
+    return Brownout(**{**row._asdict(), "operations": tuple(row.operations)})

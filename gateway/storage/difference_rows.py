@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, and_, delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.dialects import postgresql
 
 from gateway.storage.audit_log import record_audit_event
+from gateway.storage.database import Transaction
+from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import comparisons, found_differences
 from gateway.storage.tenants import Tenant
@@ -50,28 +53,40 @@ async def add_tallies(store: Store, tallies: Mapping[TallyKey, Tally]) -> None:
         return
     rows = [_build_tally_row(key, tally) for key, tally in tallies.items()]
     places = [row for key, tally in tallies.items() for row in _build_difference_rows(key, tally)]
-    async with store.write() as connection:
-        await _upsert(connection, comparisons, _SUMS, rows)
-        await _upsert(connection, found_differences, ("answers",), places)
+
+    async def upsert_rows(tx: Transaction) -> None:
+        await _upsert(tx, comparisons, _UPSERT_TALLIES, rows)
+        await _upsert(tx, found_differences, _UPSERT_DIFFERENCES, places)
+
+    await store.write(upsert_rows)
 
 
-async def _upsert(
-    connection: AsyncConnection,
-    table: Table,
-    summed_columns: Iterable[str],
-    rows: list[dict[str, Any]],
-) -> None:
-    if not rows:
-        return
-    is_postgresql = connection.dialect.name == "postgresql"
-    new = (postgresql if is_postgresql else sqlite).insert(table)
-    greatest = func.greatest if is_postgresql else func.max
+def _build_upsert(table: Table, summed_columns: Iterable[str], kind: ModuleType) -> Any:
+    new = kind.insert(table)
+    greatest = func.greatest if kind is postgresql else func.max
     updates: dict[str, Any] = {name: table.c[name] + new.excluded[name] for name in summed_columns}
     updates["last_at"] = greatest(table.c.last_at, new.excluded.last_at)
     keys = [column.name for column in table.primary_key]
+    return new.on_conflict_do_update(index_elements=keys, set_=updates)
+
+
+_UPSERT_TALLIES = Statement(
+    partial(_build_upsert, comparisons, _SUMS), [column.name for column in comparisons.c]
+)
+_UPSERT_DIFFERENCES = Statement(
+    partial(_build_upsert, found_differences, ("answers",)),
+    [column.name for column in found_differences.c],
+)
+
+
+async def _upsert(
+    tx: Transaction, table: Table, statement: Statement, rows: list[dict[str, Any]]
+) -> None:
+    keys = [column.name for column in table.primary_key]
     # Always in the same order: two instances that update the same rows must not deadlock.
     rows = sorted(rows, key=lambda row: [row[name] for name in keys])
-    await connection.execute(new.on_conflict_do_update(index_elements=keys, set_=updates), rows)
+    if rows:
+        await tx.execute(statement, *rows)
 
 
 def _build_key_columns(key: TallyKey) -> dict[str, Any]:
@@ -95,13 +110,18 @@ async def list_tallies(store: Store) -> dict[TallyKey, Tally]:
     """Loads every tally, ordered by merchant, environment, key and operation; StoreUnavailable."""
     keys = list(comparisons.primary_key)
     tallies: dict[TallyKey, Tally] = {}
-    async with store.read() as connection:
-        for row in await connection.execute(select(comparisons).order_by(*keys)):
-            values = {name: getattr(row, name) for name in (*_SUMS, "first_at", "last_at")}
-            tallies[_parse_key(row)] = Tally(**values)
-        for row in await connection.execute(select(found_differences)):
-            if tally := tallies.get(_parse_key(row)):
-                tally.places[row.kind, row.place] = row.answers
+
+    async def load(tx: Transaction) -> tuple[list[Any], list[Any]]:
+        tally_rows = await tx.fetch(select(comparisons).order_by(*keys))
+        return tally_rows, await tx.fetch(select(found_differences))
+
+    tally_rows, difference_rows = await store.read(load)
+    for row in tally_rows:
+        values = {name: getattr(row, name) for name in (*_SUMS, "first_at", "last_at")}
+        tallies[_parse_key(row)] = Tally(**values)
+    for row in difference_rows:
+        if tally := tallies.get(_parse_key(row)):
+            tally.places[row.kind, row.place] = row.answers
     return tallies
 
 
@@ -111,11 +131,14 @@ def _parse_key(row: Any) -> TallyKey:
 
 async def delete_tallies(store: Store, tenant: Tenant, key: str) -> None:
     """Deletes the tallies of a key, so that counting starts again from zero."""
-    async with store.write() as connection:
-        await connection.execute(delete(comparisons).where(_is_of_key(comparisons, tenant, key)))
+
+    async def delete_rows(tx: Transaction) -> None:
+        await tx.execute(delete(comparisons).where(_is_of_key(comparisons, tenant, key)))
         is_of_key = _is_of_key(found_differences, tenant, key)
-        await connection.execute(delete(found_differences).where(is_of_key))
-        await record_audit_event(store, connection, f"{TALLIES_RESET} of key {key}", tenant)
+        await tx.execute(delete(found_differences).where(is_of_key))
+        await record_audit_event(store, tx, f"{TALLIES_RESET} of key {key}", tenant)
+
+    await store.write(delete_rows)
 
 
 def _is_of_key(table: Table, tenant: Tenant, key: str) -> ColumnElement[bool]:

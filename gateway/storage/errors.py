@@ -7,13 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import asyncpg
-from sqlalchemy.exc import (
-    DataError,
-    DBAPIError,
-    IntegrityError,
-    ProgrammingError,
-)
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from gateway.observability import metrics
 
@@ -48,22 +42,28 @@ def describe_database_error(error: BaseException) -> str:
 _QUOTABLE_ERRORS = (asyncpg.PostgresError, sqlite3.DatabaseError)
 
 
+_BUGS = (
+    *(IntegrityError, ProgrammingError, DataError),
+    *(sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError),
+)
+
+
 @contextmanager
 def translate_database_errors(
     location: str, record_reason: Callable[[str], None] | None = None
 ) -> Iterator[None]:
     """Translates errors of the database or its network into StoreUnavailable.
 
-    A faulty statement is a bug and passes unchanged. The cause is not chained, because the text of a
-    driver may quote the database URL with its password. ``record_reason`` is called with the reason.
+    A value that does not fit its table is a bug and passes unchanged. The cause is not chained,
+    because the text of a driver may quote the database URL with its password. ``record_reason`` is
+    called with the reason.
     """
     try:
         yield
-    except (IntegrityError, ProgrammingError, DataError):
+    except _BUGS:
         raise
     except (
         DBAPIError,
-        PoolTimeout,
         OSError,
         sqlite3.DatabaseError,
         asyncpg.PostgresError,

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, and_, delete, select, text
+from sqlalchemy import ColumnElement, and_, delete, insert, select, text
 
 from gateway.storage.audit_log import record_audit_event
-from gateway.storage.object_state import upsert_row
 from gateway.storage.tables import freezes
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
+    from gateway.storage.database import Transaction
     from gateway.storage.store import Store
 
 WRITES_FROZEN, WRITES_UNFROZEN = "froze", "unfroze"
@@ -31,37 +29,38 @@ class Freeze:
 
 async def freeze_writes(store: Store, scope: Tenant) -> bool:
     """Freezes a scope; no write starts there after this returns. False if it was frozen already."""
-    async with store.write() as connection:
+
+    async def insert_freeze(tx: Transaction) -> bool:
         # The lock waits for transactions that have read the table and not committed, so that every
         # write that starts after it sees the freeze.
-        if connection.dialect.name == "postgresql":
-            await connection.execute(text("LOCK TABLE freezes IN ACCESS EXCLUSIVE MODE"))
-        if await _is_frozen(connection, scope):
+        if tx.dialect == "postgresql":
+            await tx.execute(text("LOCK TABLE freezes IN ACCESS EXCLUSIVE MODE"))
+        if await tx.fetch(select(freezes).where(_is_scope(scope))):
             return False
-        await upsert_row(connection, freezes, scope._asdict(), {"since": store.clock()})
-        await record_audit_event(store, connection, WRITES_FROZEN, scope)
+        await tx.execute(insert(freezes).values(**scope._asdict(), since=store.clock()))
+        await record_audit_event(store, tx, WRITES_FROZEN, scope)
         return True
+
+    return await store.write(insert_freeze)
 
 
 async def unfreeze_writes(store: Store, scope: Tenant) -> bool:
     """Ends the freeze of exactly this scope; False if there is none. Wider freezes stay."""
-    async with store.write() as connection:
-        result = await connection.execute(delete(freezes).where(_is_scope(scope)))
-        if result.rowcount:
-            await record_audit_event(store, connection, WRITES_UNFROZEN, scope)
-        return bool(result.rowcount)
+
+    async def delete_freeze(tx: Transaction) -> bool:
+        is_ended = bool(await tx.execute(delete(freezes).where(_is_scope(scope))))
+        if is_ended:
+            await record_audit_event(store, tx, WRITES_UNFROZEN, scope)
+        return is_ended
+
+    return await store.write(delete_freeze)
 
 
 async def list_freezes(store: Store) -> list[Freeze]:
     """Lists every freeze, widest first."""
     query = select(freezes).order_by(freezes.c.merchant, freezes.c.environment)
-    async with store.read() as connection:
-        rows = await connection.execute(query)
-        return [Freeze(Tenant(row.merchant, row.environment), row.since) for row in rows]
-
-
-async def _is_frozen(connection: AsyncConnection, scope: Tenant) -> bool:
-    return (await connection.execute(select(freezes).where(_is_scope(scope)))).first() is not None
+    rows = await store.read(lambda tx: tx.fetch(query))
+    return [Freeze(Tenant(row.merchant, row.environment), row.since) for row in rows]
 
 
 def _is_scope(scope: Tenant) -> ColumnElement[bool]:

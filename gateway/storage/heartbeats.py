@@ -21,8 +21,8 @@ _POLL_SECONDS = 0.25
 
 async def load_beat_counts(store: Store) -> dict[str, int]:
     """Loads the heartbeat counters of all instances, including dead ones."""
-    async with store.read() as connection:
-        return {row.id: row.beats for row in await connection.execute(select(instances))}
+    rows = await store.read(lambda tx: tx.fetch(select(instances)))
+    return {row.id: row.beats for row in rows}
 
 
 async def is_in_use(store: Store) -> bool:

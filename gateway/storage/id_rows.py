@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select
 
-from gateway.storage.statements import (
-    AT_ONCE,
-    FEW,
-    Listed,
-    Rows,
-    Statement,
-    Steps,
-    Transaction,
-    put_new,
-)
+from gateway.storage.database import FEW, Transaction
+from gateway.storage.sql import AnyOf, Statement, insert_new
 from gateway.storage.tables import ids, journal_subjects
 
 if TYPE_CHECKING:
     from gateway.storage.store import Store
     from gateway.storage.tenants import Tenant
+
+
+MAX_ROWS_PER_STATEMENT = 500
+"""Rows that are inserted before the next ones are built."""
 
 
 class IdCollisionError(Exception):
@@ -41,42 +37,38 @@ async def load_current_ids(
     store: Store, owner: Tenant, legacy_ids: Iterable[str]
 ) -> dict[str, str]:
     """Legacy id to current id, for those that are known."""
-    rows = await store.looked_up(_build_lookup(owner, _BY_LEGACY, legacy_ids))
-    return dict(rows)
+    return dict(await _load_known(store, owner, _BY_LEGACY, legacy_ids))
 
 
 async def load_legacy_ids(store: Store, owner: Tenant, current: Iterable[str]) -> dict[str, str]:
     """Current id to legacy id, for those that are known; an imported one before a stand-in."""
-    rows = await store.looked_up(_build_lookup(owner, _BY_CURRENT, current))
+    rows = await _load_known(store, owner, _BY_CURRENT, current)
     return {current_id: legacy_id for legacy_id, current_id in rows}
 
 
-def _build_lookup(owner: Tenant, by: Listed, those: Iterable[str]) -> Transaction[Rows]:
+async def _load_known(
+    store: Store, owner: Tenant, statement: Statement, wanted: Iterable[str]
+) -> Sequence[Any]:
     """Rows of a legacy and a current id, imported ones last."""
-    wanted = set(those)
-    return Transaction(lambda: by.rows(wanted, owner._asdict()), is_brief=len(wanted) <= FEW)
+    if not (names := sorted(set(wanted))):
+        return ()
+    values = {**owner._asdict(), "names": names}
+    return await store.read(lambda tx: tx.fetch(statement, values), is_brief=len(names) <= FEW)
 
 
 _IS_TENANT = and_(*(ids.c[name] == bindparam(name) for name in ("merchant", "environment")))
 
 
-def _build_query(among: ColumnElement[bool]) -> Select[Any]:
-    return (
-        select(ids.c.legacy_id, ids.c.current_id).where(_IS_TENANT, among).order_by(ids.c.imported)
-    )
+def _select_pairs(*conditions: ColumnElement[bool]) -> Select[Any]:
+    pairs = select(ids.c.legacy_id, ids.c.current_id).where(_IS_TENANT, *conditions)
+    return pairs.order_by(ids.c.imported)
 
 
-def _build_imported_query(among: ColumnElement[bool]) -> Select[Any]:
-    return _build_query(and_(among, ids.c.imported))
+_BY_LEGACY = Statement(lambda _kind: _select_pairs(AnyOf(ids.c.legacy_id, "names")))
+_BY_CURRENT = Statement(lambda _kind: _select_pairs(AnyOf(ids.c.current_id, "names")))
+_IMPORTED = Statement(lambda _kind: _select_pairs(AnyOf(ids.c.current_id, "names"), ids.c.imported))
 
-
-_BY_LEGACY, _BY_CURRENT = (
-    Listed(ids.c.legacy_id, _build_query),
-    Listed(ids.c.current_id, _build_query),
-)
-_IMPORTED = Listed(ids.c.current_id, _build_imported_query)
-
-_INSERT = put_new(
+_INSERT = insert_new(
     ids,
     ("merchant", "environment", "legacy_id", "current_id", "imported", "created_at"),
     ids.c.legacy_id,
@@ -108,42 +100,45 @@ async def save_legacy_ids(
 ) -> None:
     """Keeps legacy id to current id; raises Collision, and then keeps none."""
     now = store.clock()
-    work = Transaction(
-        lambda: insert_legacy_ids(owner, names, now, imported=imported), is_brief=len(names) <= FEW
-    )
     if names:
-        await store.carried_out(work)
+        await store.write(lambda tx: insert_legacy_ids(tx, owner, names, now, imported=imported))
 
 
-def insert_legacy_ids(
-    owner: Tenant, names: Mapping[str, str], now: datetime, *, imported: bool = False
-) -> Steps[None]:
-    """The same, as a part of a work."""
+async def insert_legacy_ids(
+    tx: Transaction,
+    owner: Tenant,
+    names: Mapping[str, str],
+    now: datetime,
+    *,
+    imported: bool = False,
+) -> None:
+    """Like ``save_legacy_ids``, as part of a transaction."""
     common = {**owner._asdict(), "imported": imported, "created_at": now}
-    # In one order everywhere: two that keep the same must not wait for each other.
+    # Always in the same order: two transactions that insert the same ids must not deadlock.
     rows = [{**common, "legacy_id": name, "current_id": names[name]} for name in sorted(names)]
-    for start in range(0, len(rows), AT_ONCE):
-        some = rows[start : start + AT_ONCE]
-        new = yield _INSERT.of(*some)
-        there = {row["legacy_id"] for row in some} - {name for (name,) in new}
-        for name, current_id in (yield from _BY_LEGACY.rows(there, owner._asdict())):
+    for start in range(0, len(rows), MAX_ROWS_PER_STATEMENT):
+        slice_rows = rows[start : start + MAX_ROWS_PER_STATEMENT]
+        inserted = await tx.fetch(_INSERT, *slice_rows)
+        existing = {row["legacy_id"] for row in slice_rows} - {name for (name,) in inserted}
+        values = {**owner._asdict(), "names": sorted(existing)}
+        for name, current_id in await tx.fetch(_BY_LEGACY, values) if existing else ():
             if current_id != names[name]:
                 raise IdCollisionError(name)
         if imported:
-            its = {row["current_id"]: row["legacy_id"] for row in some}
-            for another, current_id in (yield from _IMPORTED.rows(its, owner._asdict())):
-                if another != its[current_id]:
-                    raise IdCollisionError(its[current_id], another)
-            yield _COPY_OBJECTS.of(*some)
+            legacy_by_current = {row["current_id"]: row["legacy_id"] for row in slice_rows}
+            values = {**owner._asdict(), "names": sorted(legacy_by_current)}
+            for another, current_id in await tx.fetch(_IMPORTED, values):
+                if another != legacy_by_current[current_id]:
+                    raise IdCollisionError(legacy_by_current[current_id], another)
+            await tx.execute(_COPY_OBJECTS, *slice_rows)
 
 
 async def count_ids(store: Store, owner: Tenant) -> int:
     """How many objects clients know by an id that is not the service's."""
-    those = select(func.count(ids.c.current_id.distinct())).where(
+    query = select(func.count(ids.c.current_id.distinct())).where(
         _is_of_tenant(owner), ids.c.current_id != ids.c.legacy_id
     )
-    async with store.read() as connection:
-        return int((await connection.execute(those)).scalar_one())
+    return int(await store.read(lambda tx: tx.fetch_value(query)))
 
 
 def _is_of_tenant(owner: Tenant) -> ColumnElement[bool]:

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
-from weakref import WeakKeyDictionary
-
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.storage.errors import StoreUnavailable, describe_database_error
 from gateway.storage.migrations import find_newest_revision
 
-# alembic's ``context`` and ``op`` are one for the whole process.
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
-
-async def migrate(connection: AsyncConnection, where: str) -> None:
+def migrate(connection: Connection, where: str) -> None:
     """Makes or updates the tables inside the caller's transaction; raises StoreUnavailable."""
-    turn = _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-    async with turn:
-        try:
-            if not await connection.run_sync(_is_up_to_date):
-                # alembic takes long to load, and most starts and commands have no use for it.
-                from gateway.storage.schema_upgrade import upgrade_schema  # noqa: PLC0415
+    try:
+        if not _is_up_to_date(connection):
+            # alembic takes long to load, and most starts and commands have no use for it.
+            from gateway.storage.schema_upgrade import upgrade_schema  # noqa: PLC0415
 
-                await connection.run_sync(upgrade_schema, where)
-        except DBAPIError as error:
-            raise StoreUnavailable(
-                f"the tables of the state at {where} cannot be brought up to date "
-                f"({describe_database_error(error)})",
-                means="this version does not run on them as they are; nothing was changed",
-                do="see that the database's user may create tables, that nothing else uses them "
-                "and that they are this gateway's",
-            ) from None
+            upgrade_schema(connection, where)
+    except DBAPIError as error:
+        raise StoreUnavailable(
+            f"the tables of the state at {where} cannot be brought up to date ({describe_database_error(error)})",
+            means="this version does not run on them as they are; nothing was changed",
+            do="see that the database's user may create tables, that nothing else uses them "
+            "and that they are this gateway's",
+        ) from None
 
 
 def _is_up_to_date(connection: Connection) -> bool:

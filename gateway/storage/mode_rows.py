@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import and_, delete, func, select
+from sqlalchemy import and_, delete, select
 
 from gateway.storage.audit_log import record_audit_event
-from gateway.storage.object_state import upsert_row
-from gateway.storage.statements import Statement, Transaction, rows_of
+from gateway.storage.sql import Statement, upsert
 from gateway.storage.tables import counters, modes
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
+    from gateway.storage.database import Transaction
     from gateway.storage.store import Store
 
 Mode = Literal["translate", "forward", "compare"]
@@ -59,38 +57,40 @@ async def set_mode(
     Running gateways follow. A mode for every key replaces the modes of single keys; returns the names
     of these keys.
     """
-    async with store.write() as connection:
-        await store.one_at_a_time(connection, _COUNTER)
-        displaced_keys = [] if key else await _delete_displaced(connection, tenant, groups)
+    common = {**tenant._asdict(), "key": key, "mode": mode, "since": store.clock()}
+
+    async def upsert_modes(tx: Transaction) -> list[str]:
+        await tx.lock(_COUNTER)
+        displaced_keys = [] if key else await _delete_displaced(tx, tenant, groups)
         for group in groups:
-            row = {**tenant._asdict(), "key": key, "part": group}
-            await upsert_row(connection, modes, row, {"mode": mode, "since": store.clock()})
-        await _increment_count(connection)
+            await tx.execute(_UPSERT_MODE, {**common, "part": group})
+        await _increment_count(tx)
         keys = f"key {key}" if key else "every key"
         await record_audit_event(
-            store, connection, f"{SWITCHED_PREFIX} {mode}: {', '.join(groups)} of {keys}", tenant
+            store, tx, f"{SWITCHED_PREFIX} {mode}: {', '.join(groups)} of {keys}", tenant
         )
         return displaced_keys
 
+    return await store.write(upsert_modes)
 
-async def _delete_displaced(
-    connection: AsyncConnection, tenant: Tenant, groups: Iterable[Group]
-) -> list[str]:
+
+_UPSERT_MODE = upsert(modes, ("merchant", "environment", "key", "part"), ("mode", "since"))
+_UPSERT_COUNT = upsert(counters, ("name",), ("value",))
+
+
+async def _delete_displaced(tx: Transaction, tenant: Tenant, groups: Iterable[Group]) -> list[str]:
     is_displaced = and_(
         modes.c.merchant == tenant.merchant,
         modes.c.environment == tenant.environment,
         modes.c.part.in_(list(groups)),
         modes.c.key != "",
     )
-    names = await connection.scalars(select(modes.c.key).where(is_displaced).distinct())
-    key_names = sorted(names)
-    await connection.execute(delete(modes).where(is_displaced))
-    return key_names
+    rows = await tx.fetch(select(modes.c.key).where(is_displaced).distinct())
+    await tx.execute(delete(modes).where(is_displaced))
+    return sorted(row.key for row in rows)
 
 
-async def copy_modes(
-    store: Store, connection: AsyncConnection, tenant: Tenant, key: str, new_name: str
-) -> None:
+async def copy_modes(tx: Transaction, tenant: Tenant, key: str, new_name: str) -> None:
     """Copies the modes of a renamed key to its new name.
 
     The old name keeps its modes, because a running gateway may learn the new name later.
@@ -100,37 +100,31 @@ async def copy_modes(
         modes.c.environment == tenant.environment,
         modes.c.key == key,
     )
-    await store.one_at_a_time(connection, _COUNTER)
-    if not (rows := (await connection.execute(query)).all()):
+    await tx.lock(_COUNTER)
+    if not (rows := await tx.fetch(query)):
         return
     for row in rows:
-        identity = {**tenant._asdict(), "key": new_name, "part": row.part}
-        await upsert_row(connection, modes, identity, {"mode": row.mode, "since": row.since})
-    await _increment_count(connection)
+        await tx.execute(_UPSERT_MODE, {**tenant._asdict(), "key": new_name, **row._asdict()})
+    await _increment_count(tx)
 
 
 async def load_switch_count(store: Store) -> int:
     """The number of changes so far; if it differs from before, modes have changed."""
-    rows = await store.looked_up(Transaction(lambda: rows_of(_SELECT_COUNT)))
-    return int(rows[0][0]) if rows else 0
+    return int(await store.read(lambda tx: tx.fetch_value(_SELECT_COUNT)) or 0)
 
 
 _SELECT_COUNT = Statement(lambda _kind: select(counters.c.value).where(counters.c.name == _COUNTER))
 
 
-async def _increment_count(connection: AsyncConnection) -> None:
+async def _increment_count(tx: Transaction) -> None:
     """Increments the counter by which running gateways notice a change."""
-    query = select(func.max(counters.c.value)).where(counters.c.name == _COUNTER)
-    count = int(await connection.scalar(query) or 0)
-    await upsert_row(connection, counters, {"name": _COUNTER}, {"value": count + 1})
+    count = int(await tx.fetch_value(_SELECT_COUNT) or 0)
+    await tx.execute(_UPSERT_COUNT, {"name": _COUNTER, "value": count + 1})
 
 
 async def list_switches(store: Store) -> list[ModeSwitch]:
     rows = select(modes).order_by(modes.c.merchant, modes.c.environment, modes.c.key, modes.c.part)
-    async with store.read() as connection:
-        return [
-            ModeSwitch(
-                Tenant(row.merchant, row.environment), row.key, row.part, row.mode, row.since
-            )
-            for row in await connection.execute(rows)
-        ]
+    return [
+        ModeSwitch(Tenant(row.merchant, row.environment), row.key, row.part, row.mode, row.since)
+        for row in await store.read(lambda tx: tx.fetch(rows))
+    ]

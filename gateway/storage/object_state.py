@@ -13,27 +13,15 @@ from zlib import crc32
 
 import simplejson
 from sqlalchemy import and_, bindparam, delete, select, text
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.payloads import json_codec, stored_json
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
 from gateway.storage import chunks
+from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
-from gateway.storage.statements import (
-    FEW,
-    Asked,
-    Listed,
-    Statement,
-    Steps,
-    Transaction,
-    Values,
-    changed,
-    put,
-    rows_of,
-)
+from gateway.storage.sql import AnyOf, Parameters, Statement, upsert
 from gateway.storage.tables import IS_ABANDONED, learned, remembered
 from gateway.storage.tenants import Tenant
 from mappings.effects import CompareAndSet
@@ -41,8 +29,6 @@ from mappings.failures import Conflict
 from mappings.lazy_sequences import SLICE_SIZE, LazySequence, iterate_chunks
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
-
     from gateway.storage.store import Store
 
 
@@ -68,12 +54,14 @@ _ALL_FACTS = Statement(lambda _kind: select(remembered.c.id, remembered.c.facts)
 _ABANDONED = Statement(
     lambda _kind: select(remembered.c.id, remembered.c.facts).where(_OWN, text(IS_ABANDONED))
 )
-_SOME_FACTS = Listed(
-    remembered.c.id,
-    lambda among: select(remembered.c.id, remembered.c.facts).where(_KIND, among),
+_SOME_FACTS = Statement(
+    lambda _kind: select(remembered.c.id, remembered.c.facts).where(
+        _KIND, AnyOf(remembered.c.id, "ids")
+    )
 )
 _FORGET = Statement(lambda _kind: delete(remembered).where(_THIS))
-_PUT = put(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
+_UPSERT_CAPABILITY = upsert(learned, ("environment", "name"), ("value", "learned_at"))
+_PUT = upsert(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
 
 
 class ObjectStateStore:
@@ -88,7 +76,7 @@ class ObjectStateStore:
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
         """An object's facts; empty where there are none."""
         row = {**owner._asdict(), "kind": kind, "id": id}
-        rows = await self._store.looked_up(Transaction(lambda: rows_of(_FACTS, row), is_brief=True))
+        rows = await self._store.read(lambda tx: tx.fetch(_FACTS, row), is_brief=True)
         return (await self._decode_all(owner, kind, [(id, *rows[0])]))[id] if rows else {}
 
     async def is_known_to_any_tenant(self, environment: str, kind: str, id: str, fact: str) -> bool:  # noqa: A002
@@ -100,11 +88,8 @@ class ObjectStateStore:
         those = select(table.facts).where(
             table.environment == environment, table.kind == kind, table.id == id
         )
-        async with self._store.read() as connection:
-            return any(
-                json_codec.loads_trusted(facts).get(fact)
-                for facts in await connection.scalars(those)
-            )
+        rows = await self._store.read(lambda tx: tx.fetch(those))
+        return any(json_codec.loads_trusted(row.facts).get(fact) for row in rows)
 
     async def load_all(
         self, owner: Tenant, kind: str, among: Sequence[str] | None = None
@@ -112,17 +97,20 @@ class ObjectStateStore:
         """The facts of every object of a kind that has any, by id; or of those among some."""
         those = {**owner._asdict(), "kind": kind}
         if among is None:
-            work = Transaction(lambda: rows_of(_ALL_FACTS, those))
-        elif wanted := set(among):
-            work = Transaction(lambda: _SOME_FACTS.rows(wanted, those), is_brief=len(wanted) <= FEW)
+            rows = await self._store.read(lambda tx: tx.fetch(_ALL_FACTS, those))
+        elif wanted := sorted(set(among)):
+            is_brief = len(wanted) <= FEW
+            rows = await self._store.read(
+                lambda tx: tx.fetch(_SOME_FACTS, {**those, "ids": wanted}), is_brief=is_brief
+            )
         else:
             return {}
-        return await self._decode_all(owner, kind, await self._store.looked_up(work))
+        return await self._decode_all(owner, kind, rows)
 
     async def load_superseded(self, owner: Tenant) -> dict[str, dict[str, Any]]:
         """The aliases of batches that were abandoned: few among those of payments."""
-        work = Transaction(lambda: rows_of(_ABANDONED, owner._asdict()))
-        return await self._decode_all(owner, "alias", await self._store.looked_up(work))
+        rows = await self._store.read(lambda tx: tx.fetch(_ABANDONED, owner._asdict()))
+        return await self._decode_all(owner, "alias", rows)
 
     async def load_legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
         """What clients call some objects where that is known: current id to legacy id."""
@@ -146,86 +134,84 @@ class ObjectStateStore:
     async def compare_and_set_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
         """Several objects' facts, all of them or none."""
         locks = self.list_locks(owner, records)
-        is_long = are_long_changes(records)
         records = await encode_long_changes(records)
-        brief = not is_long and are_few_changes(records)
-        work = Transaction(lambda: self.run_changes(owner, records), locks, brief, is_long)
-        await self._store.carried_out(work)
+
+        async def apply_all(tx: Transaction) -> None:
+            await tx.lock(*locks)
+            await self.apply_changes(tx, owner, records)
+
+        await self._store.write(apply_all)
 
     def list_locks(self, owner: Tenant, records: Sequence[CompareAndSet]) -> frozenset[str]:
         """What is held while they are merged. A row's own would not do: two may be about to make it."""
         return frozenset(chain.from_iterable(_iterate_locks(owner, one) for one in records))
 
-    def run_changes(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[None]:
-        """The same, as a part of a work that has the ``locks``."""
-        yield from changed((yield from self.prepare_changes(owner, records)))
+    async def apply_changes(
+        self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
+    ) -> None:
+        """Merges facts in a transaction that holds ``list_locks``; raises Conflict."""
+        slices = iterate_chunks(chain.from_iterable(one.members for one in records), SLICE_SIZE)
+        is_long = are_long_changes(records)
+        # ``next`` decompresses a slice of a long list of records.
+        while some_records := await tx.compute(is_long, next, slices, ()):
+            await self._apply_slice(tx, owner, some_records)
 
-    def prepare_changes(
-        self, owner: Tenant, records: Sequence[CompareAndSet]
-    ) -> Steps[list[Asked]]:
-        """What has to be changed to that end, but for what very many had to have changed before;
-        raises Conflict.
-        """
-        changes: list[Asked] = []
-        for some in iterate_chunks(chain.from_iterable(one.members for one in records), SLICE_SIZE):
-            yield from changed(changes)
-            changes = yield from self._prepare_slice(owner, some)
-        return changes
-
-    def _prepare_slice(self, owner: Tenant, records: Sequence[CompareAndSet]) -> Steps[list[Asked]]:
+    async def _apply_slice(
+        self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
+    ) -> None:
         rows = {
             (one.kind, one.id): {**owner._asdict(), "kind": one.kind, "id": one.id}
             for one in records
         }
-        there = yield _FACTS_OF.of(*rows.values())
+        there = await tx.fetch(_FACTS_OF, *rows.values())
         of_concern = {(one.kind, one.id) for one in records if not _is_replaced(one)}
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        for kind, id_, facts in there:
-            if (kind, id_) in of_concern:
-                found[kind, id_] = stored_json.decode_value(
-                    (yield from self._load_text(owner, kind, id_, facts))
-                )
-        for record in records:
-            facts = found.get((record.kind, record.id), {})
-            if any(facts.get(name) != fact for name, fact in record.expected.items()):
-                raise Conflict(record.kind)
-            found[record.kind, record.id] = _merge_facts(facts, record)
+        texts = {
+            (kind, id_): await self._load_text(tx, owner, kind, id_, facts)
+            for kind, id_, facts in there
+            if (kind, id_) in of_concern
+        }
+        is_long = are_long_changes(records) or any(
+            len(text) > _MAX_INLINE_LENGTH for text in texts.values()
+        )
+        found = await tx.compute(is_long, _compute_new_facts, texts, records)
         if long := [
             _build_lock_name(*owner, kind, id_)
             for kind, id_, facts in there
             if chunks.is_head(facts)
         ]:
-            yield chunks.build_deletion(*long)
-        now, puts, gone = self._store.clock(), list[Values](), list[Values]()
+            await chunks.delete_chunks(tx, *long)
+        now, puts, gone = self._store.clock(), list[Parameters](), list[Parameters]()
         for (kind, id_), row in rows.items():
             if kept := found[kind, id_]:
-                facts = yield from self._encode_facts(owner, kind, id_, kept)
-                puts.append({**row, "facts": facts, "updated_at": now})
+                sealed = await self._encode_facts(tx, owner, kind, id_, kept)
+                puts.append({**row, "facts": sealed, "updated_at": now})
             else:
                 gone.append(row)
-        both_kinds = ((_PUT, puts), (_FORGET, gone))
-        return [statement.of(*those) for statement, those in both_kinds if those]
+        for statement, those in ((_PUT, puts), (_FORGET, gone)):
+            if those:
+                await tx.execute(statement, *those)
 
-    def _encode_facts(
-        self, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]
-    ) -> Steps[str]:
+    async def _encode_facts(
+        self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]
+    ) -> str:
         """What stands in the row."""
         if kind not in ENCRYPTED_KINDS:
             return json_codec.dumps_trusted(facts).decode()
-        text = facts.text if isinstance(facts, _EncodedFacts) else stored_json.encode_value(facts)
-        keys = self._store.encryption
-        return (
-            yield from chunks.encrypt_in_chunks(
-                keys, text, _build_context(owner, kind), _build_lock_name(*owner, kind, id_)
-            )
-        )
+        if isinstance(facts, _EncodedFacts):
+            text = facts.text
+        else:
+            text = await tx.compute(json_codec.has_rows(facts), stored_json.encode_value, facts)
+        keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
+        return await chunks.encrypt_in_chunks(tx, keys, text, _build_context(owner, kind), holder)
 
-    def _load_text(self, owner: Tenant, kind: str, id_: str, facts: str) -> Steps[StoredText]:
+    async def _load_text(
+        self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: str
+    ) -> StoredText:
         """What it says; raises Gone."""
         if kind not in ENCRYPTED_KINDS:
             return facts
         keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
-        return (yield from chunks.decrypt_text(keys, facts, _build_context(owner, kind), holder))
+        return await chunks.decrypt_text(tx, keys, facts, _build_context(owner, kind), holder)
 
     async def _decode_all(
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
@@ -235,10 +221,10 @@ class ObjectStateStore:
         is_long = len(rows) > FEW or any(len(facts) > _MAX_INLINE_LENGTH for _id, facts in rows)
         read = await run_in_thread_if(is_long, self._decode_whole, owner, kind, rows)
         for id_ in in_pieces:
-            work = Transaction(partial(self._load_chunked, owner, kind, id_), is_long=True)
-            read[id_] = await run_in_thread(
-                stored_json.decode_value, await self._store.looked_up(work)
+            text = await self._store.read(
+                partial(self._load_chunked, owner=owner, kind=kind, id_=id_)
             )
+            read[id_] = await run_in_thread(stored_json.decode_value, text)
         return read
 
     def _decode_whole(
@@ -255,12 +241,14 @@ class ObjectStateStore:
         its: dict[str, Any] = stored_json.decode_value(opened)
         return its
 
-    def _load_chunked(self, owner: Tenant, kind: str, id_: str) -> Steps[StoredText]:
+    async def _load_chunked(
+        self, tx: Transaction, owner: Tenant, kind: str, id_: str
+    ) -> StoredText:
         """As it is now: what it was when it was seen to be long may have been replaced."""
         row, seen = {**owner._asdict(), "kind": kind, "id": id_}, ""
-        while rows := (yield _FACTS.of(row)):
+        while rows := await tx.fetch(_FACTS, row):
             try:
-                return (yield from self._load_text(owner, kind, id_, rows[0][0]))
+                return await self._load_text(tx, owner, kind, id_, rows[0][0])
             except chunks.ChunkMissing:
                 if rows[0][0] == seen:
                     raise
@@ -270,32 +258,33 @@ class ObjectStateStore:
     async def load_capabilities(self, environment: str) -> dict[str, tuple[Any, datetime]]:
         """What was found out about an environment's service, and when, by name."""
         those = select(learned).where(learned.c.environment == environment)
-        async with self._store.read() as connection:
-            rows = await connection.execute(those)
-            return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
+        rows = await self._store.read(lambda tx: tx.fetch(those))
+        return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
 
     async def save_capability(self, environment: str, name: str, value: Any) -> None:
         """Keeps what was found out, in place of what was known by that name."""
-        row = {"environment": environment, "name": name}
-        async with self._store.write() as connection:
-            now = self._store.clock()
-            await upsert_row(
-                connection, learned, row, {"value": _dump_json(value), "learned_at": now}
-            )
+        row = {
+            "environment": environment,
+            "name": name,
+            "value": _dump_json(value),
+            "learned_at": self._store.clock(),
+        }
+        await self._store.write(lambda tx: tx.execute(_UPSERT_CAPABILITY, row))
 
 
-def are_few_changes(records: Sequence[CompareAndSet]) -> bool:
-    """Whether to merge them is a brief work; a batch may have any number of payments."""
-    return _count_items(records) <= FEW
-
-
-def _count_items(records: Sequence[CompareAndSet]) -> int:
-    lists = (fact for one in records for fact in one.facts.values() if isinstance(fact, list))
-    also = (
-        len(one.linked) if isinstance(one.linked, LazySequence) else _count_items(one.linked)
-        for one in records
-    )
-    return len(records) + sum(map(len, lists)) + sum(also)
+def _compute_new_facts(
+    texts: Mapping[tuple[str, str], StoredText], records: Sequence[CompareAndSet]
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """The new facts of each object, from the texts of the old ones; raises Conflict."""
+    found: dict[tuple[str, str], dict[str, Any]] = {
+        key: stored_json.decode_value(text) for key, text in texts.items()
+    }
+    for record in records:
+        facts = found.get((record.kind, record.id), {})
+        if any(facts.get(name) != fact for name, fact in record.expected.items()):
+            raise Conflict(record.kind)
+        found[record.kind, record.id] = _merge_facts(facts, record)
+    return found
 
 
 def are_long_changes(records: Sequence[CompareAndSet]) -> bool:
@@ -387,19 +376,6 @@ def _is_replaced(one: CompareAndSet) -> bool:
 
 def _build_context(owner: Tenant, kind: str) -> EncryptionContext:
     return EncryptionContext("remembered", owner.merchant, owner.environment, f"facts of a {kind}")
-
-
-async def upsert_row(
-    connection: AsyncConnection, table: Table, row: dict[str, Any], values: dict[str, Any]
-) -> None:
-    """Inserts a row by its key, or gives the one that there is these values."""
-    new = _build_insert(connection, table).values(**row, **values)
-    await connection.execute(new.on_conflict_do_update(index_elements=list(row), set_=values))
-
-
-def _build_insert(connection: AsyncConnection, table: Table) -> Any:
-    kind = postgresql if connection.dialect.name == "postgresql" else sqlite
-    return kind.insert(table)
 
 
 def _build_lock_name(*named: str) -> str:

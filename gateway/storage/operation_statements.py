@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql
 
 from gateway.storage import operation_states as states
 from gateway.storage.restore_detection import RESTORED
-from gateway.storage.statements import Listed, Statement, put, put_new
+from gateway.storage.sql import AnyOf, Statement, insert_new, upsert
 from gateway.storage.tables import (
     IS_OPEN,
     IS_SENT,
@@ -99,22 +99,23 @@ def build_related_query(
     return shown.where(or_(and_(is_of_tenant(journal), IS_OPEN_OPERATION, concerns), *besides))
 
 
-def build_related_query_by_objects(*besides: ColumnElement[bool]) -> Listed:
-    """The same, of an undertaking that names objects: those are the list."""
-
-    def made(among: ColumnElement[bool]) -> Any:
-        named = select(journal_subjects.c.undertaking).where(
-            is_of_tenant(journal_subjects), among, journal_subjects.c.undertaking == journal.c.id
-        )
-        return build_related_query(*besides, shares=named.exists())
-
-    return Listed(journal_subjects.c.object, made)
+def build_related_query_by_objects(*besides: ColumnElement[bool]) -> Any:
+    """The same, of an undertaking that names objects: those are ``objects``."""
+    named = select(journal_subjects.c.undertaking).where(
+        is_of_tenant(journal_subjects),
+        AnyOf(journal_subjects.c.object, "objects"),
+        journal_subjects.c.undertaking == journal.c.id,
+    )
+    return build_related_query(*besides, shares=named.exists())
 
 
-SELECT_RELATED = Statement(lambda _kind: build_related_query()), build_related_query_by_objects()
+SELECT_RELATED = (
+    Statement(lambda _kind: build_related_query()),
+    Statement(lambda _kind: build_related_query_by_objects()),
+)
 SELECT_RELATED_OR_SAME_KEY = (
     Statement(lambda _kind: build_related_query(HAS_IDEMPOTENCY_KEY)),
-    build_related_query_by_objects(HAS_IDEMPOTENCY_KEY),
+    Statement(lambda _kind: build_related_query_by_objects(HAS_IDEMPOTENCY_KEY)),
 )
 """For undertakings that name no object, and for those that do."""
 
@@ -147,11 +148,12 @@ SELECT_UNFINISHED = Statement(
         .order_by(journal.c.began_at, journal.c.id)
     )
 )
-SELECT_BY_OBJECT = Listed(
-    journal_subjects.c.undertaking,
-    lambda among: select(journal_subjects.c.undertaking, journal_subjects.c.object).where(
-        is_of_tenant(journal_subjects), journal_subjects.c.object == bindparam("object"), among
-    ),
+SELECT_BY_OBJECT = Statement(
+    lambda _kind: select(journal_subjects.c.undertaking, journal_subjects.c.object).where(
+        is_of_tenant(journal_subjects),
+        journal_subjects.c.object == bindparam("object"),
+        AnyOf(journal_subjects.c.undertaking, "undertakings"),
+    )
 )
 SELECT_FREEZE = Statement(
     lambda _kind: select(freezes.c.merchant).where(IS_FREEZE_OF_TENANT).limit(1)
@@ -181,20 +183,24 @@ INSERT_OPERATION = Statement(
 
 @cache
 def build_fenced_update(sets: tuple[str, ...]) -> Statement:
-    mine = and_(journal.c.id == bindparam("its"), journal.c.turn == bindparam("its_turn"))
+    mine = and_(
+        journal.c.id == bindparam("operation_id"), journal.c.turn == bindparam("expected_turn")
+    )
     return Statement(lambda _kind: update(journal).where(mine).returning(journal.c.id), sets)
 
 
-UPSERT_STEPS = put(journal_steps, ("undertaking", "number"), ("given",))
+UPSERT_STEPS = upsert(journal_steps, ("undertaking", "number"), ("given",))
 DELETE_STEPS = Statement(
-    lambda _kind: delete(journal_steps).where(journal_steps.c.undertaking == bindparam("its"))
+    lambda _kind: delete(journal_steps).where(
+        journal_steps.c.undertaking == bindparam("operation_id")
+    )
 )
 ANSWER_HOLDER_PREFIX = "answer "
 """How it begins whose the pieces of an answer are: it may be kept for longer than the rest."""
-CLOSE_OPERATION = Statement(
+CLOSE_OPERATIONS = Statement(
     lambda _kind: (
         update(journal)
-        .where(journal.c.id == bindparam("its"), IS_DONE)
+        .where(AnyOf(journal.c.id, "ids"), IS_DONE)
         .returning(journal.c.id, journal.c.asked)
     ),
     ("state", "ended_at"),
@@ -206,7 +212,7 @@ REOPEN_OPERATION = Statement(
     lambda _kind: (
         update(journal)
         .where(
-            journal.c.id == bindparam("its"),
+            journal.c.id == bindparam("operation_id"),
             journal.c.state == states.ANSWERED,
             journal.c.answer.is_not(None),
         )
@@ -216,18 +222,21 @@ REOPEN_OPERATION = Statement(
 )
 
 CLEAR_REQUEST = Statement(
-    lambda _kind: update(journal).where(journal.c.id == bindparam("its")).values(asked=None)
+    lambda _kind: (
+        update(journal).where(journal.c.id == bindparam("operation_id")).values(asked=None)
+    )
 )
-INSERT_OBJECTS = put_new(journal_subjects, (*TENANT_COLUMNS, "object", "undertaking"))
+INSERT_OBJECTS = insert_new(journal_subjects, (*TENANT_COLUMNS, "object", "undertaking"))
 WRITE_COLUMNS = (
     *("method", "path", "alike", "state", "entered_at", "status", "made", "told"),
     "settled_at",
 )
-UPSERT_WRITE = put(writes, ("undertaking", "number"), (*TENANT_COLUMNS, *WRITE_COLUMNS))
+UPSERT_WRITE = upsert(writes, ("undertaking", "number"), (*TENANT_COLUMNS, *WRITE_COLUMNS))
 OUTCOME_COLUMNS = ("state", "status", "made", "settled_at")
 UPDATE_WRITE = Statement(
     lambda _kind: update(writes).where(
-        writes.c.undertaking == bindparam("its"), writes.c.number == bindparam("its_number")
+        writes.c.undertaking == bindparam("operation_id"),
+        writes.c.number == bindparam("write_number"),
     ),
     OUTCOME_COLUMNS,
 )
@@ -239,7 +248,7 @@ SELECT_CLAIM_OF_OTHERS = Statement(
                 select(journal_subjects.c.undertaking).where(
                     is_of_tenant(journal_subjects),
                     journal_subjects.c.object == bindparam("made"),
-                    journal_subjects.c.undertaking != bindparam("its"),
+                    journal_subjects.c.undertaking != bindparam("operation_id"),
                 )
             ),
             writes.c.made == bindparam("made"),
@@ -254,7 +263,7 @@ SELECT_RIVALS = Statement(
                 is_of_tenant(writes),
                 writes.c.alike == bindparam("alike"),
                 IS_SENT_WRITE,
-                writes.c.undertaking != bindparam("its"),
+                writes.c.undertaking != bindparam("operation_id"),
             )
         ),
         journal.c.state == states.RUNNING,

@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncpg
 from sqlalchemy import URL
 
-from gateway.storage.engine import shown
+from gateway.storage.engine import format_address
 from gateway.storage.errors import StoreUnavailable, describe_database_error
 
 _ENVIRONMENT_VARIABLES = {
@@ -36,7 +36,7 @@ def dump(address: URL, target: Path) -> None:
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     remedy = (
         "install PostgreSQL's client programs of the server's version or later on this machine, or "
-        f"save `pg_dump --format=custom --file=gateway.dump {shown(address)}` and then the key file "
+        f"save `pg_dump --format=custom --file=gateway.dump {format_address(address)}` and then the key file "
         "yourself"
     )
     _run_program(
@@ -68,7 +68,7 @@ def _run_program(command: list[str], address: URL, action: str, remedy: str) -> 
         error_lines = process.stderr.decode(errors="replace").strip().splitlines()
         raise StoreUnavailable(
             f"{command[0]} failed ({' '.join(error_lines[-1:])})",
-            means=f"the database at {shown(address)} was not {action}",
+            means=f"the database at {format_address(address)} was not {action}",
             do=remedy,
         )
 
@@ -100,7 +100,7 @@ async def load_revision(address: URL) -> str | None:
             await connection.close()
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
         raise StoreUnavailable(
-            f"the database at {shown(address)} cannot be used ({describe_database_error(error)})",
+            f"the database at {format_address(address)} cannot be used ({describe_database_error(error)})",
             means="nothing was restored",
             do="check that it runs and is reachable",
         ) from None

@@ -19,17 +19,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import Select, delete, func, or_, select
+from sqlalchemy import delete, func, or_, select
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.object_state import upsert_row
-from gateway.storage.statements import Statement, Steps, Transaction
+from gateway.storage.sql import Statement, upsert
 from gateway.storage.tables import counters, journal
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
+    from gateway.storage.database import Transaction
     from gateway.storage.store import Store
 
 GENERATION, RESTORED = "generation", "restored"
@@ -53,32 +51,22 @@ class RestoreState(NamedTuple):
 
 async def load_restore_state(store: Store) -> RestoreState:
     """Loads how far the database has come, and whether it is known to be restored."""
-    return await store.looked_up(Transaction(_run_queries))
+    return await store.read(_load_restore_state)
 
 
-def _run_queries() -> Steps[RestoreState]:
-    counts, last_number = (yield _SELECT_COUNTS.of({})), (yield _SELECT_LAST_NUMBER.of({}))
-    return _build_restore_state(dict(counts), last_number[0][0])
+async def _load_restore_state(tx: Transaction) -> RestoreState:
+    return _build_restore_state(
+        dict(await tx.fetch(_SELECT_COUNTS)), await tx.fetch_value(_SELECT_LAST_NUMBER)
+    )
 
 
-async def _load_restore_state(connection: AsyncConnection) -> RestoreState:
-    counts = {row.name: row.value for row in await connection.execute(_build_counts_query())}
-    return _build_restore_state(counts, await connection.scalar(_build_last_number_query()))
-
-
-def _build_counts_query() -> Select[str, int]:
-    is_wanted = or_(counters.c.name == GENERATION, counters.c.name == RESTORED)
-    return select(counters.c.name, counters.c.value).where(is_wanted)
-
-
-def _build_last_number_query() -> Select[int]:
-    return select(func.max(journal.c.number))
-
-
-_SELECT_COUNTS, _SELECT_LAST_NUMBER = (
-    Statement(lambda _kind: _build_counts_query()),
-    Statement(lambda _kind: _build_last_number_query()),
+_SELECT_COUNTS = Statement(
+    lambda _kind: select(counters.c.name, counters.c.value).where(
+        or_(counters.c.name == GENERATION, counters.c.name == RESTORED)
+    )
 )
+_SELECT_LAST_NUMBER = Statement(lambda _kind: select(func.max(journal.c.number)))
+_UPSERT_COUNTER = upsert(counters, ("name",), ("value",))
 
 
 def _build_restore_state(counts: Mapping[str, int], number: int | None) -> RestoreState:
@@ -91,29 +79,35 @@ async def flag_restored(
     store: Store, mark: HighWaterMark, audit_text: str = RESTORE_NOTICED
 ) -> bool:
     """Blocks starts from now on, as the database is restored; False if they were blocked already."""
-    async with store.write() as connection:
-        await store.one_at_a_time(connection, RESTORED)
-        restore_state = await _load_restore_state(connection)
+
+    async def insert_flag(tx: Transaction) -> bool:
+        await tx.lock(RESTORED)
+        restore_state = await _load_restore_state(tx)
         # Stored in the database, as the reconciliation may run on a machine without the mark file.
         generation = max(restore_state.mark.generation, mark.generation)
-        await upsert_row(connection, counters, {"name": GENERATION}, {"value": generation})
+        await tx.execute(_UPSERT_COUNTER, {"name": GENERATION, "value": generation})
         if restore_state.is_restored:
             return False
-        await upsert_row(connection, counters, {"name": RESTORED}, {"value": 1})
-        await record_audit_event(store, connection, audit_text)
+        await tx.execute(_UPSERT_COUNTER, {"name": RESTORED, "value": 1})
+        await record_audit_event(store, tx, audit_text)
         return True
+
+    return await store.write(insert_flag)
 
 
 async def clear_restored(store: Store, mark: HighWaterMark) -> HighWaterMark:
     """Allows starts again, after the reconciliation; returns the new mark."""
-    async with store.write() as connection:
-        await store.one_at_a_time(connection, RESTORED)
-        restore_state = await _load_restore_state(connection)
+
+    async def delete_flag(tx: Transaction) -> HighWaterMark:
+        await tx.lock(RESTORED)
+        restore_state = await _load_restore_state(tx)
         generation = max(restore_state.mark.generation, mark.generation) + 1
-        await upsert_row(connection, counters, {"name": GENERATION}, {"value": generation})
-        await connection.execute(delete(counters).where(counters.c.name == RESTORED))
-        await record_audit_event(store, connection, RESTORE_RECONCILED)
+        await tx.execute(_UPSERT_COUNTER, {"name": GENERATION, "value": generation})
+        await tx.execute(delete(counters).where(counters.c.name == RESTORED))
+        await record_audit_event(store, tx, RESTORE_RECONCILED)
         return HighWaterMark(generation, restore_state.mark.number)
+
+    return await store.write(delete_flag)
 
 
 # The mark file

@@ -83,25 +83,24 @@ async def _list_possible_batches(store: Store) -> list[SupersededBatch]:
     query = select(
         writes.c.merchant, writes.c.environment, writes.c.entered_at, journal.c.request_id
     ).join_from(writes, journal, journal.c.id == writes.c.undertaking)
-    async with store.read() as connection:
-        rows = await connection.execute(query.where(text(f"writes.{UNSEEN_BATCH_CONDITION}")))
-        return [
-            SupersededBatch(
-                Tenant(row.merchant, row.environment),
-                None,
-                None,
-                row.entered_at,
-                is_deleted=False,
-                request_id=row.request_id,
-            )
-            for row in rows
-        ]
+    query = query.where(text(f"writes.{UNSEEN_BATCH_CONDITION}"))
+    return [
+        SupersededBatch(
+            Tenant(row.merchant, row.environment),
+            None,
+            None,
+            row.entered_at,
+            is_deleted=False,
+            request_id=row.request_id,
+        )
+        for row in await store.read(lambda tx: tx.fetch(query))
+    ]
 
 
 async def _load_marks(store: Store) -> dict[tuple[Tenant, str], datetime]:
     """Loads every batch that is marked as superseded, and the time of the mark."""
     table = remembered.c
     query = select(table.merchant, table.environment, table.id, table.updated_at)
-    async with store.read() as connection:
-        rows = await connection.execute(query.where(text(IS_ABANDONED)))
-        return {(Tenant(row.merchant, row.environment), row.id): row.updated_at for row in rows}
+    query = query.where(text(IS_ABANDONED))
+    rows = await store.read(lambda tx: tx.fetch(query))
+    return {(Tenant(row.merchant, row.environment), row.id): row.updated_at for row in rows}

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 from sqlalchemy import delete, func, select
 from sqlalchemy.dialects import postgresql
 
+from gateway.storage.database import Transaction
 from gateway.storage.durations import PARTS, Durations, Part, list_columns
-from gateway.storage.statements import Statement, Steps
+from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import traffic
 
@@ -104,7 +105,7 @@ def find_span_start(moment: datetime) -> datetime:
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
 
 
-def add_traffic_steps(traffic_by_span: Mapping[Span, Traffic]) -> Steps[None]:
+async def add_traffic(tx: Transaction, traffic_by_span: Mapping[Span, Traffic]) -> None:
     """Adds to the stored counters, as part of a transaction."""
     # Always in the same order: two instances that update the same rows must not deadlock.
     rows = sorted(
@@ -112,7 +113,7 @@ def add_traffic_steps(traffic_by_span: Mapping[Span, Traffic]) -> Steps[None]:
         key=lambda row: [row[name] for name in _KEY_COLUMNS],
     )
     if rows:
-        yield _UPSERT.of(*rows)
+        await tx.execute(_UPSERT, *rows)
 
 
 def _build_upsert(kind: ModuleType) -> Any:
@@ -158,12 +159,11 @@ async def load_traffic(
         query = query.where(traffic.c[name] == value)
     if columns:
         query = query.group_by(*columns).order_by(*columns)
-    async with store.read() as connection:
-        rows = await connection.execute(query)
-        return {
-            tuple(row[: len(column_names)]): _parse_traffic(row, has_durations=has_durations)
-            for row in rows
-        }
+    rows = await store.read(lambda tx: tx.fetch(query))
+    return {
+        tuple(row[: len(column_names)]): _parse_traffic(row, has_durations=has_durations)
+        for row in rows
+    }
 
 
 def _parse_traffic(row: Any, *, has_durations: bool) -> Traffic:
@@ -189,6 +189,5 @@ def sum_traffic(counts: Iterable[Traffic]) -> Traffic:
 
 async def delete_old_traffic(store: Store) -> None:
     """Deletes rows older than ``RETENTION``."""
-    async with store.write() as connection:
-        is_old = traffic.c.began_at < store.clock() - RETENTION
-        await connection.execute(delete(traffic).where(is_old))
+    old_rows = traffic.c.began_at < store.clock() - RETENTION
+    await store.write(lambda tx: tx.execute(delete(traffic).where(old_rows)))

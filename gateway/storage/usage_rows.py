@@ -11,10 +11,11 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.dialects import postgresql
 
-from gateway.storage.statements import Statement, Steps, Transaction
+from gateway.storage.database import Transaction
+from gateway.storage.sql import Statement
 from gateway.storage.store import Store
 from gateway.storage.tables import usage
-from gateway.storage.traffic_rows import Span, Traffic, add_traffic_steps
+from gateway.storage.traffic_rows import Span, Traffic, add_traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +60,11 @@ async def add_usage(
     # Always in the same order: two instances that update the same rows must not deadlock.
     rows = sorted((_build_row(use, count) for use, count in counts.items()), key=_list_keys)
 
-    def run_steps() -> Steps[None]:
-        yield from add_traffic_steps(traffic_by_span or {})
-        yield _UPSERT.of(*rows)
+    async def upsert_rows(tx: Transaction) -> None:
+        await add_traffic(tx, traffic_by_span or {})
+        await tx.execute(_UPSERT, *rows)
 
-    await store.carried_out(Transaction(run_steps))
+    await store.write(upsert_rows)
 
 
 def _build_upsert(kind: ModuleType) -> Any:
@@ -117,12 +118,11 @@ async def load_usage(store: Store, since: date | None = None) -> list[UsageSumma
     query = select(*columns, *sums, first, last).group_by(*columns).order_by(*columns)
     if since:
         query = query.where(usage.c.day >= since)
-    async with store.read() as connection:
-        return [_parse_summary(row) for row in await connection.execute(query)]
+    return [_parse_summary(row) for row in await store.read(lambda tx: tx.fetch(query))]
 
 
 def _parse_summary(row: Any) -> UsageSummary:
-    values = dict(row._mapping)  # noqa: SLF001 - a public name
+    values = row._asdict()
     return UsageSummary(
         **{**values, **{name: int(values[name]) for name in ("requests", "refused", "failed")}}
     )
@@ -148,8 +148,5 @@ async def load_daily_usage(store: Store, since: date) -> list[DailyUsage]:
         .group_by(usage.c.day, usage.c.operation)
         .order_by(usage.c.day, usage.c.operation)
     )
-    async with store.read() as connection:
-        rows = await connection.execute(query)
-        return [
-            DailyUsage(row.day, row.operation, int(row.requests), int(row.keys)) for row in rows
-        ]
+    rows = await store.read(lambda tx: tx.fetch(query))
+    return [DailyUsage(row.day, row.operation, int(row.requests), int(row.keys)) for row in rows]

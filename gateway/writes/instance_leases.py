@@ -16,6 +16,7 @@ from sqlalchemy import delete, insert, select, update
 
 from gateway.http.progress import RequestProgress
 from gateway.storage import Store
+from gateway.storage.database import Transaction
 from gateway.storage.tables import instances
 
 LEASE_TTL_SECONDS = 20.0
@@ -76,11 +77,14 @@ class Heartbeats:
 
     async def register(self) -> None:
         """Registers this instance; with SQLite, removes all others, as it allows one process at a time."""
-        async with self._store.write() as connection:
+
+        async def insert_instance(tx: Transaction) -> None:
             # The process lock on the file says that no other process is alive.
             if self._store.is_of_one_process:
-                await connection.execute(delete(instances))
-            await connection.execute(insert(instances).values(**self._build_row()))
+                await tx.execute(delete(instances))
+            await tx.execute(insert(instances).values(**self._build_row()))
+
+        await self._store.write(insert_instance)
         await self.refresh()
 
     async def beat(self) -> None:
@@ -88,15 +92,18 @@ class Heartbeats:
         if self._clock() - self._last_beat_at < self.beat_seconds:
             return
         self._beat_count += 1
-        async with self._store.write() as connection:
-            statement = update(instances).where(instances.c.id == self._own_instance)
-            values = {"beats": self._beat_count, "large": self._format_large_requests()}
-            result = await connection.execute(statement.values(**values))
-            # Without a row, others would take over what runs here.
-            if not result.rowcount:  # the database was replaced or restored
-                await connection.execute(insert(instances).values(**self._build_row()))
+        values = {"beats": self._beat_count, "large": self._format_large_requests()}
+        is_own = instances.c.id == self._own_instance
+        row = self._build_row()
+
+        async def write_heartbeat(tx: Transaction) -> None:
+            # Without a row (the database was replaced or restored) others would take over what runs here.
+            if not await tx.execute(update(instances).where(is_own).values(**values)):
+                await tx.execute(insert(instances).values(**row))
+
+        await self._store.write(write_heartbeat)
+        self._store.clear_unwritten()
         self._last_beat_at = self._clock()
-        self._store.wrote()
         await self.refresh()
 
     def _build_row(self) -> dict[str, object]:
@@ -109,8 +116,8 @@ class Heartbeats:
     async def refresh(self) -> None:
         self._refresh_count += 1
         refresh_number = self._refresh_count
-        async with self._store.read() as connection:
-            rows = {row.id: row for row in await connection.execute(select(instances))}
+        all_rows = await self._store.read(lambda tx: tx.fetch(select(instances)))
+        rows = {row.id: row for row in all_rows}
         if refresh_number < self._applied_refresh:
             return  # a refresh that started later has finished first, and its rows are newer
         self._applied_refresh = refresh_number
@@ -160,5 +167,5 @@ class Heartbeats:
         ]
 
     async def unregister(self) -> None:
-        async with self._store.write() as connection:
-            await connection.execute(delete(instances).where(instances.c.id == self._own_instance))
+        own_instance = delete(instances).where(instances.c.id == self._own_instance)
+        await self._store.write(lambda tx: tx.execute(own_instance))

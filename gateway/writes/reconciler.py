@@ -65,6 +65,8 @@ _UNREAD_RETENTION = timedelta(seconds=90)
 """Time after which a response without an Idempotency-Key is deleted: by then a connection reset no
 longer makes the next identical request a retry."""
 _EXPIRY_INTERVAL_SECONDS = 60.0
+_DELIVERY_DELAY_SECONDS = 0.05
+"""Seconds in which deliveries are collected: a commit for each would delay the client's next request."""
 
 _UNSAVED_REASON = "passed on to the legacy service: the state could not be written when it was over"
 
@@ -426,6 +428,7 @@ class WriteReconciler:
         """Marks operations as answered as soon as their clients have received the response."""
         while not self._stopping.is_set():
             await self._journal.delivery_event.wait()
+            await self._wait_for_stop(_DELIVERY_DELAY_SECONDS)
             try:
                 await self._journal.save_deliveries()
             except StoreUnavailable as unavailable:

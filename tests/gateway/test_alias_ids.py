@@ -26,6 +26,7 @@ from tests.payouts import (
     request_successfully,
 )
 from tests.running_gateway import GatewayUnderTest
+from tests.state import fetch
 
 OWNER = Tenant("acme", "live")
 FIRST_CURRENT_ID, SECOND_CURRENT_ID = "B-912Cx2pScHNSnXXO5P4ngG", "B-912Cx2pScHNSnXXO5P4ngH"
@@ -37,8 +38,7 @@ def build_state(folder: Path, name: str = "gateway") -> State:
 
 
 async def load_recorded_ids(store: Store) -> dict[str, str]:
-    async with store.read() as connection:
-        return {row.legacy_id: row.current_id for row in await connection.execute(select(rows))}
+    return {row.legacy_id: row.current_id for row in await fetch(store, select(rows))}
 
 
 async def test_instances_with_one_key_file_derive_the_same_alias_id(tmp_path: Path) -> None:

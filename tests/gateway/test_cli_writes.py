@@ -20,7 +20,8 @@ from gateway.payloads import stored_json
 from gateway.simulator import Fault, Service, ServiceOptions, start_simulator
 from gateway.storage import ObjectStateStore
 from gateway.storage.audit_log import find_operator
-from gateway.storage.operations import OperationRepository, _build_context
+from gateway.storage.operation_texts import build_context
+from gateway.storage.operations import OperationRepository
 from gateway.storage.tables import journal_steps
 from gateway.writes import reconciler
 from mappings.current import ENDPOINTS
@@ -35,6 +36,7 @@ from tests.payouts import WALLET, create_batch, create_recipient
 from tests.processes import build_configuration, run_installed_command, run_serve
 from tests.running_gateway import KEY, build_settings, import_api_keys
 from tests.sockets import wait_until
+from tests.state import execute, fetch
 
 SETTLE_COMMAND = ("writes", "settle")
 RECIPIENT_BODY = {
@@ -438,17 +440,16 @@ async def change_recorded_steps(operated: OperatedGateway) -> None:
                 ["0" * 16, outcome]
                 for _mark, outcome in json.loads(stored_json.decompress_text(text))
             ]
-            sealed = store.encryption.encrypt(json.dumps(odd), _build_context(operation, "given"))
+            sealed = store.encryption.encrypt(json.dumps(odd), build_context(operation, "given"))
             those = select(journal_steps.c.number).where(
                 journal_steps.c.undertaking == operation.id
             )
-            async with store.write() as connection:
-                numbers = sorted(await connection.scalars(those))
-                that = (
-                    journal_steps.c.undertaking == operation.id,
-                    journal_steps.c.number == numbers[number],
-                )
-                await connection.execute(update(journal_steps).where(*that).values(given=sealed))
+            numbers = sorted(row.number for row in await fetch(store, those))
+            that = (
+                journal_steps.c.undertaking == operation.id,
+                journal_steps.c.number == numbers[number],
+            )
+            await execute(store, update(journal_steps).where(*that).values(given=sealed))
 
 
 async def test_operation_of_another_version_can_be_closed_once_its_writes_are_settled(

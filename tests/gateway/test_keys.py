@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import (
@@ -31,6 +30,7 @@ from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.key_file import add_key
 from mappings.failures import Unreachable
 from tests.key_lines import import_keys_into
+from tests.state import recorded_statements
 
 API_KEY = "key-of-acme-0123456789abcdefghij"
 OTHER_API_KEY = "key-of-bolt-0123456789abcdefghij"
@@ -58,19 +58,10 @@ async def second_store(state: State, store: Store) -> AsyncIterator[Store]:
 
 
 @asynccontextmanager
-async def count_queries(store: Store) -> AsyncIterator[list[str]]:
+async def count_queries() -> AsyncIterator[list[Any]]:
     """Record the statements about keys that reach the database."""
-    queries: list[str] = []
-
-    def note(_c: object, _k: object, statement: str, *_: object) -> None:
-        if "hash_key_id" in statement:
-            queries.append(statement)
-
-    event.listen(store.engine.sync_engine, "before_cursor_execute", note)
-    try:
+    with recorded_statements("hash_key_id") as queries:
         yield queries
-    finally:
-        event.remove(store.engine.sync_engine, "before_cursor_execute", note)
 
 
 async def wait_until(condition: Any, seconds: float = 2) -> None:
@@ -164,14 +155,14 @@ async def test_invalid_key_is_unknown(store: Store, api_key: str) -> None:
 
 
 async def test_malformed_key_costs_no_query(store: Store) -> None:
-    async with ApiKeyStore(store) as keyring, count_queries(store) as queries:
+    async with ApiKeyStore(store) as keyring, count_queries() as queries:
         for text in ("", "k" * 513, "kéy"):
             assert await keyring.find(text) is None
     assert queries == []
 
 
 async def test_known_key_costs_one_query_for_any_number_of_callers(store: Store) -> None:
-    async with ApiKeyStore(store) as keyring, count_queries(store) as queries:
+    async with ApiKeyStore(store) as keyring, count_queries() as queries:
         found = await asyncio.gather(*(keyring.find(API_KEY) for _ in range(50)))
         found.append(await keyring.find(API_KEY))
     assert len(queries) == 1
@@ -180,7 +171,7 @@ async def test_known_key_costs_one_query_for_any_number_of_callers(store: Store)
 
 async def test_unknown_key_is_cached_for_some_seconds(store: Store) -> None:
     now = 0.0
-    async with ApiKeyStore(store, clock=lambda: now) as keyring, count_queries(store) as queries:
+    async with ApiKeyStore(store, clock=lambda: now) as keyring, count_queries() as queries:
         for _ in range(3):
             assert await keyring.find("guess") is None
         assert len(queries) == 1
@@ -196,7 +187,7 @@ async def test_guessed_keys_do_not_evict_known_keys(store: Store) -> None:
         for number in range(50):
             await keyring.find(f"guess-{number}")
         assert len(keyring._unknown) == 10
-        async with count_queries(store) as queries:
+        async with count_queries() as queries:
             assert await keyring.find(API_KEY)
     assert queries == []
 
@@ -266,7 +257,7 @@ async def test_credentials_replaced_by_another_process_are_used_without_query(
         assert await keyring.find(API_KEY)
         await replace_credentials(second_store, ACME, new)
         await keyring.refresh()
-        async with count_queries(store) as queries:
+        async with count_queries() as queries:
             found = await keyring.find(API_KEY)
     assert found
     assert found.credentials == new
@@ -292,23 +283,21 @@ async def test_answer_older_than_last_poll_is_not_cached(
     store: Store, second_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look-up reads a key; before it is cached, the key is revoked and a poll sees that."""
-    import gateway.auth.keys
+    read = store.read
 
-    read = gateway.auth.keys.select_active_key
-
-    async def read_and_dawdle(*asked: Any) -> Any:
-        answer = await read(*asked)
+    async def read_and_dawdle(body: Any, **options: Any) -> Any:
+        answer = await read(body, **options)
         if not dawdled.is_set():
             dawdled.set()
             await go_on.wait()
         return answer
 
     dawdled, go_on = asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(gateway.auth.keys, "select_active_key", read_and_dawdle)
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
+        monkeypatch.setattr(store, "read", read_and_dawdle)
         asking = asyncio.create_task(keyring.find(API_KEY))
         await dawdled.wait()
-        # The open reader blocks SQLite's writer, so the result of a poll is set directly.
+        # The result of a poll is set directly.
         keyring._change_count += 1
         go_on.set()
         await asking

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from multidict import CIMultiDict, CIMultiDictProxy
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.auth.keys import ApiKey
 from gateway.auth.signing import Credentials, build_signature_headers, format_signed_target
@@ -336,7 +336,7 @@ async def _build_refusal(failure: Failure) -> LegacyResponse:
 
 async def start_gateway(
     network: Network,
-    engine: AsyncEngine,
+    connection: sqlite3.Connection,
     random_source: random.Random,
     report_problem: Callable[[str], None],
     *,
@@ -348,7 +348,7 @@ async def start_gateway(
     gateway = Gateway(
         process,
         network,
-        SimulatedStore(process, engine, shared=shared),
+        SimulatedStore(process, connection, shared=shared),
         report_problem,
         lease_seconds,
     )

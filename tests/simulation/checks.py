@@ -24,7 +24,7 @@ async def list_problems(
     for story in stories:
         problems += story.list_problems()
     problems += _check_started_once(simulation.network)
-    problems += compare_with_service(await list_writes(simulation.engine), simulation.network)
+    problems += compare_with_service(list_writes(simulation.connection), simulation.network)
     return problems
 
 
@@ -32,7 +32,7 @@ async def _wait_until_settled(simulation: Simulation, seconds: float) -> list[st
     """Waits until no operation is open; returns those that remain."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    while remaining := await list_open_operations(simulation.engine):
+    while remaining := list_open_operations(simulation.connection):
         if loop.time() >= end:
             break
         await asyncio.sleep(10)

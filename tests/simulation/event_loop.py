@@ -8,8 +8,6 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from tests.simulation.process import CURRENT_PROCESS
 
 MAX_ITERATIONS = 300_000
@@ -64,7 +62,6 @@ def _create_task(
     """Makes each task belong to the process that started it, and end with it."""
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context)
     process = CURRENT_PROCESS.get() if context is None else context.get(CURRENT_PROCESS)
-    # A database closes the connections of a killed process; here there is only one, which must stay.
-    if process is not None and coroutine.__qualname__ != AsyncConnection.close.__qualname__:
+    if process is not None:
         process.add_task(task)
     return task

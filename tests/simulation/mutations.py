@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from gateway.storage import operations
+from gateway.storage import checkpoints
+from gateway.storage.checkpoints import CheckpointWriter
 from gateway.storage.operations import OperationRepository, Write
 from gateway.writes import operation_execution, outcome_policy
 from gateway.writes.executor import FlowExecutor
@@ -21,9 +22,13 @@ from tests.simulation.network import FATES
 from tests.simulation.scenarios import create_recipient, start_contested_batch
 
 
+async def _do_nothing(*_: Any) -> None:
+    pass
+
+
 def _retry_is_new_request() -> Iterator[tuple[Any, str, Any]]:
     yield RetryMatcher, "is_retry", lambda *_: False
-    yield operations, "_refuse_identical", lambda *_: iter(())
+    yield checkpoints, "_refuse_identical", _do_nothing
 
 
 def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
@@ -54,25 +59,19 @@ def _unseen_write_counts_as_absent() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _object_of_another_write_is_claimed() -> Iterator[tuple[Any, str, Any]]:
-    def nothing(*_: Any) -> Iterator[Any]:
-        yield from ()
-
     async def none(*_: Any) -> set[str]:
         return set()
 
     async def alone(*_: Any) -> list[Any]:
         return []
 
-    yield OperationRepository, "_check_claims", nothing
+    yield CheckpointWriter, "_check_claims", _do_nothing
     yield OperationRepository, "load_claimed_ids", none
     yield OperationRepository, "list_rivals", alone
 
 
 def _lost_fence_is_ignored() -> Iterator[tuple[Any, str, Any]]:
-    def fence(*_: Any) -> Iterator[Any]:
-        yield from ()
-
-    yield OperationRepository, "_update_operation", fence
+    yield CheckpointWriter, "_update_operation", _do_nothing
 
 
 def _unanswered_write_counts_as_refused() -> Iterator[tuple[Any, str, Any]]:

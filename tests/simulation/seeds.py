@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
+import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.simulation import checks
 from tests.simulation.assembly import Gateway, start_gateway
@@ -84,7 +84,7 @@ class Simulation:
     random_source: random.Random
     conditions: Conditions
     network: Network
-    engine: AsyncEngine
+    connection: sqlite3.Connection
     lease_seconds: float = 8.0
     is_calm: bool = False
     gateways: list[Gateway] = field(default_factory=list)
@@ -105,13 +105,13 @@ class Simulation:
     async def start_gateway(self, at: int) -> None:
         gateway = await start_gateway(
             self.network,
-            self.engine,
+            self.connection,
             self.random_source,
             self.problems.append,
             shared=self.conditions.gateways > 1,
             lease_seconds=self.lease_seconds,
         )
-        gateway.state.fault_rate = 0.0 if self.is_calm else self.conditions.state
+        gateway.state.memory_database.fault_rate = 0.0 if self.is_calm else self.conditions.state
         if at < len(self.gateways):
             gateway.process.clock_offset_seconds = self.gateways[at].process.clock_offset_seconds
             self.gateways[at] = gateway
@@ -150,7 +150,7 @@ class Simulation:
     async def calm(self) -> None:
         self.is_calm, self.network.fault_rate, self.network.pause_rate = True, 0.0, 0.0
         for at, gateway in enumerate(self.gateways):
-            gateway.state.fault_rate, gateway.process.dies_at = 0.0, None
+            gateway.state.memory_database.fault_rate, gateway.process.dies_at = 0.0, None
             while self.gateways[at].process.is_dead or not self.gateways[at].is_open:
                 await self.start_gateway(at)
         self.log("calm")
@@ -175,7 +175,7 @@ class Simulation:
         self.is_calm, self.network.fault_rate = False, self.conditions.network
         self.network.pause_rate = self.conditions.snags
         for gateway in self.gateways:
-            gateway.state.fault_rate = self.conditions.state
+            gateway.state.memory_database.fault_rate = self.conditions.state
         disturbances = [
             asyncio.create_task(self._disturb(at)) for at in range(self.conditions.gateways)
         ]
@@ -193,7 +193,7 @@ class Simulation:
 
 
 async def _play_seed(
-    seed: int, engine: AsyncEngine, changes: Mapping[str, Any], *, shown: bool
+    seed: int, connection: sqlite3.Connection, changes: Mapping[str, Any], *, shown: bool
 ) -> Result:
     dice = random.Random(seed)
     random.seed(seed)  # for the random numbers of the product
@@ -203,9 +203,9 @@ async def _play_seed(
         random.Random(dice.random()),
         fates=conditions.fates,
     )
-    simulation = Simulation(seed, dice, conditions, network, engine, is_printed=shown)
-    await empty_database(engine)
-    network.log, network.is_superseded = simulation.log, partial(is_superseded, engine)
+    simulation = Simulation(seed, dice, conditions, network, connection, is_printed=shown)
+    empty_database(connection)
+    network.log, network.is_superseded = simulation.log, partial(is_superseded, connection)
     if shown:
         sys.stdout.write(f"{conditions}\n")
     lines: list[Mapping[str, Any]] = []
@@ -243,11 +243,11 @@ def play_seed(seed: int, *, shown: bool = False, **changes: Any) -> Result:
 
     ``changes`` replace fields of its conditions.
     """
-    engine = open_database()
+    connection = open_database()
     loop = SimulatedEventLoop()
     asyncio.set_event_loop(loop)
     try:
-        result = loop.run_until_complete(_play_seed(seed, engine, changes, shown=shown))
+        result = loop.run_until_complete(_play_seed(seed, connection, changes, shown=shown))
         result.problems += loop.problems
         return result
     finally:

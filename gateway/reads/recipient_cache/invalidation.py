@@ -52,5 +52,4 @@ class CacheInvalidation(PeriodicTask):
 
 async def invalidate_recipient_caches(store: Store, scope: Tenant) -> None:
     """Make every running gateway drop the caches of a scope, by an entry in the audit log."""
-    async with store.write() as connection:
-        await record_audit_event(store, connection, DROP_ACTION, scope)
+    await store.write(lambda tx: record_audit_event(store, tx, DROP_ACTION, scope))

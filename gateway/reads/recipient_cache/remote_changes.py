@@ -44,8 +44,7 @@ class RemoteChanges:
             writes.c.entered_at >= earliest,
             writes.c.path.startswith("/recipients/"),
         )
-        async with self._store.read() as connection:
-            rows = [*await connection.execute(query)]
+        rows = await self._store.read(lambda tx: tx.fetch(query))
         reported, self._last_query_at = self._reported_writes, now
         # A write without an answer may be executed at any moment, so it is reported again.
         self._reported_writes = {(row.undertaking, row.number) for row in rows if row.state != SENT}

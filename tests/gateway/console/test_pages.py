@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from click.testing import CliRunner
+from sqlalchemy import text
 
 from gateway.cli import gateway
 from gateway.simulator import Fault
 from gateway.storage import open_store
 from gateway.storage.restore_detection import NO_MARK, flag_restored
-from gateway.storage.statements import Transaction
 from gateway.storage.traffic_rows import (
     RETENTION,
     Span,
     Traffic,
-    add_traffic_steps,
+    add_traffic,
     delete_old_traffic,
     find_span_start,
     load_traffic,
@@ -39,6 +39,7 @@ from tests.console import (
 )
 from tests.operator_commands import wait_until_async
 from tests.running_gateway import build_settings
+from tests.state import execute
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -290,8 +291,8 @@ async def test_page_without_state_says_so(
     folder = tmp_path_factory.mktemp("gone")
     async with open_console(folder) as seen, open_console_client(seen.url) as visitor:
         await visitor.get("/")
-        async with open_store(seen.gateway.settings.state) as store, store.write() as connection:
-            await connection.exec_driver_sql("DROP TABLE traffic")
+        async with open_store(seen.gateway.settings.state) as store:
+            await execute(store, text("DROP TABLE traffic"))
         answer: Answer = await visitor.get("/traffic")
         assert answer.status == 503
         assert "The database is unavailable" in answer.text
@@ -309,7 +310,7 @@ async def test_traffic_expires_and_time_spans_add_up(
                 Span(new, "a", "live", "x"): Traffic(3, 1, 1, 30, 20, 12),
                 Span(old, "a", "live", "x"): Traffic(5, 0, 0, 1, 1, 1),
             }
-            await store.carried_out(Transaction(partial(add_traffic_steps, carried)))
+            await store.write(partial(add_traffic, traffic_by_span=carried))
         await delete_old_traffic(store)
         traffic = await load_traffic(store, old, "began_at", "operation")
         assert traffic == {(new, "x"): Traffic(6, 2, 2, 60, 40, 12)}
@@ -326,7 +327,7 @@ async def test_durations_of_several_flushes_add_up(
             traffic_counts = Traffic(1, service_ms=9)
             traffic_counts.gateway.count(ms)
             carried = {Span(began_at, merchant, "live", "x"): traffic_counts}
-            await store.carried_out(Transaction(partial(add_traffic_steps, carried)))
+            await store.write(partial(add_traffic, traffic_by_span=carried))
         traffic = await load_traffic(store, began_at, "operation", has_durations=True)
     (whole,) = traffic.values()
     whole.slowest_ms = 7_000

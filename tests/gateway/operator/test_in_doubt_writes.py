@@ -13,6 +13,7 @@ from gateway.storage import Store, open_store
 from gateway.storage.operations import DONE, IN_DOUBT, RUNNING, SENT
 from gateway.storage.tables import journal, writes
 from tests.running_gateway import build_settings
+from tests.state import execute
 
 LONG_AGO = timedelta(minutes=10)
 
@@ -38,21 +39,20 @@ async def insert_operation(
         "began_at": at,
     }
     path = "/batches/B-AAAAAAAAAAAAAAAAAAAAAA/start-processing"
-    async with store.write() as connection:
-        await connection.execute(journal.insert().values(row))
-        for number, one in enumerate(write_states):
-            await connection.execute(
-                writes.insert().values(
-                    **owner,
-                    undertaking=row["id"],
-                    number=number,
-                    method="POST",
-                    path=path,
-                    alike="",
-                    entered_at=at,
-                    state=one,
-                )
-            )
+    sent = [
+        writes.insert().values(
+            **owner,
+            undertaking=row["id"],
+            number=number,
+            method="POST",
+            path=path,
+            alike="",
+            entered_at=at,
+            state=one,
+        )
+        for number, one in enumerate(write_states)
+    ]
+    await execute(store, journal.insert().values(row), *sent)
 
 
 @pytest.mark.parametrize(

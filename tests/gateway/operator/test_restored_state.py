@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from sqlalchemy import delete, select
+from sqlalchemy import delete
 
 from gateway.config.settings import Settings
 from gateway.server.app import run_gateway
@@ -39,6 +39,7 @@ from tests.running_gateway import (
 )
 from tests.signed_requests import SigningClient, extract_error, send_raw
 from tests.sockets import wait_until
+from tests.state import execute
 
 
 class RestorableGateway:
@@ -415,9 +416,8 @@ async def test_restore_under_running_gateway_is_detected(tmp_path: Path) -> None
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         await wait_until(lambda: read_mark(restorable.mark_file).number == 2)
         # As a database server restores: without notice to the gateway.
-        async with open_store(restorable.settings.state) as store, store.write() as connection:
-            last = await connection.scalar(select(journal.c.id).where(journal.c.number == 2))
-            await connection.execute(delete(journal).where(journal.c.id == last))
+        async with open_store(restorable.settings.state) as store:
+            await execute(store, delete(journal).where(journal.c.number == 2))
 
         async def is_noticed() -> bool:
             async with open_store(restorable.settings.state) as store:

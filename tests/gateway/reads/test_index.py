@@ -989,8 +989,7 @@ async def test_erasing_a_recipient_drops_the_index(tmp_path: Path) -> None:
     indexed = IndexedService()
     async with open_index_dropper(tmp_path, indexed) as (_, store):
         await indexed.query_index(**CITY_ORDER)
-        async with store.write() as connection:
-            await record_audit_event(store, connection, RECIPIENT_ERASED, OWNER)
+        await store.write(lambda tx: record_audit_event(store, tx, RECIPIENT_ERASED, OWNER))
         await wait_until(lambda: indexed.indexes.recipient_count == 0)
 
 

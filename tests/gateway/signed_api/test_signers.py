@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from gateway.auth.key_rows import load_listed_keys, replace_credentials, revoke_key
 from gateway.auth.keys import ApiKeyStore
@@ -18,6 +17,7 @@ from gateway.config.settings import State
 from gateway.signed_api.signers import Signer, SignerStore
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from tests.key_lines import import_keys_into
+from tests.state import recorded_statements
 
 ACME = Tenant("acme", "live")
 
@@ -67,16 +67,10 @@ async def signers(store: Store, keyring: ApiKeyStore) -> AsyncIterator[SignerSto
 
 
 @pytest.fixture
-def queries(store: Store) -> list[str]:
+def queries(store: Store) -> Iterator[list[Any]]:
     """Statements about credentials that reach the database during the test."""
-    statements: list[str] = []
-
-    def note(_c: object, _k: object, statement: str, *_: object) -> None:
-        if "access_key" in statement:
-            statements.append(statement)
-
-    event.listen(store.engine.sync_engine, "before_cursor_execute", note)
-    return statements
+    with recorded_statements("access_key") as statements:
+        yield statements
 
 
 def describe_signer(signer: Signer) -> tuple[Tenant, Credentials]:
@@ -102,7 +96,7 @@ async def test_access_key_is_found_in_each_environment(store: Store, signers: Si
 
 
 async def test_known_signer_costs_one_query_for_any_number_of_callers(
-    signers: SignerStore, queries: list[str]
+    signers: SignerStore, queries: list[Any]
 ) -> None:
     found = await asyncio.gather(*(signers.find("access-acme") for _ in range(50)))
     found.append(await signers.find("access-acme"))
@@ -111,7 +105,7 @@ async def test_known_signer_costs_one_query_for_any_number_of_callers(
 
 
 async def test_unknown_signer_costs_one_query_until_keys_change(
-    store: Store, keyring: ApiKeyStore, signers: SignerStore, queries: list[str]
+    store: Store, keyring: ApiKeyStore, signers: SignerStore, queries: list[Any]
 ) -> None:
     for _ in range(3):
         assert await signers.find("access-bolt") == ()
@@ -219,7 +213,7 @@ async def test_access_key_imported_in_second_environment_is_found(
 
 
 async def test_unchanged_signer_is_not_queried_again(
-    store: Store, signers: SignerStore, keyring: ApiKeyStore, queries: list[str]
+    store: Store, signers: SignerStore, keyring: ApiKeyStore, queries: list[Any]
 ) -> None:
     await signers.find("access-acme")
     await import_keys_into(store, build_key_line("two", "bolt"))
@@ -230,7 +224,7 @@ async def test_unchanged_signer_is_not_queried_again(
 
 
 async def test_answer_older_than_last_poll_is_not_cached(
-    store: Store, signers: SignerStore, keyring: ApiKeyStore, queries: list[str]
+    store: Store, signers: SignerStore, keyring: ApiKeyStore, queries: list[Any]
 ) -> None:
     keyring._change_count += 1
     for number in (1, 2):
@@ -239,7 +233,7 @@ async def test_answer_older_than_last_poll_is_not_cached(
 
 
 async def test_restored_database_clears_cached_signers(
-    signers: SignerStore, keyring: ApiKeyStore, queries: list[str]
+    signers: SignerStore, keyring: ApiKeyStore, queries: list[Any]
 ) -> None:
     await signers.find("access-acme")
     keyring._change_count += 5

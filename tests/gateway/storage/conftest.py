@@ -19,7 +19,12 @@ from alembic import command
 from sqlalchemy import Connection, make_url
 
 from gateway.config.settings import State
-from gateway.storage.engine import parsed, postgresql_engine, sqlite_engine, sqlite_file
+from gateway.storage.engine import (
+    find_sqlite_file,
+    open_database,
+    parse_state_url,
+    run_with_sqlalchemy,
+)
 from gateway.storage.key_file import create_key_file
 from gateway.storage.schema_upgrade import build_alembic_config
 from gateway.storage.store import Store, utc_now
@@ -87,16 +92,14 @@ def state(request: pytest.FixtureRequest) -> State:
 @asynccontextmanager
 async def open_store_at_revision(state: State, revision: str) -> AsyncIterator[Store]:
     """A state as an earlier version left it."""
-    address = parsed(state.url)
-    file = sqlite_file(address)
-    if file:
+    address = parse_state_url(state.url)
+    if file := find_sqlite_file(address):
         file.unlink(missing_ok=True)
-    store = Store(sqlite_engine(file) if file else postgresql_engine(address), "", utc_now)
 
     def upgrade(connection: Connection) -> None:
         command.upgrade(build_alembic_config(connection), revision)
 
-    async with store.write() as connection:
-        await connection.run_sync(upgrade)
+    await run_with_sqlalchemy(address, upgrade)
+    store = Store(open_database(address), utc_now)
     yield store
     await store.close()

@@ -19,6 +19,7 @@ from gateway.storage.backups import restore_backup, save_backup
 from gateway.storage.key_file import add_key, create_key_file
 from gateway.storage.restore_detection import HighWaterMark, load_restore_state, write_mark
 from tests.gateway.storage.conftest import build_empty_sqlite_state, run_statements
+from tests.state import execute
 
 ACME = Tenant("acme", "live")
 FACTS = {"description": "for Ada", "n": 1}
@@ -129,8 +130,8 @@ async def test_existing_database_is_replaced_only_on_request(
 async def test_database_of_another_version_is_not_touched(postgres: State, tmp_path: Path) -> None:
     path = tmp_path / "backup"
     await save_backup(await fill_state(postgres), path)
-    async with open_store(postgres) as store, store.write() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
+    async with open_store(postgres) as store:
+        await execute(store, text("UPDATE alembic_version SET version_num = '0003'"))
     message = await restore_refused(postgres, path, force=True)
     assert "has schema revision 0003, the backup has 0019" in message
 

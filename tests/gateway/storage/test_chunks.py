@@ -17,6 +17,7 @@ from gateway.storage.tables import pieces, remembered
 from gateway.storage.tenants import Tenant
 from mappings.failures import Conflict
 from mappings.lazy_sequences import CompressedSequence, map_rows
+from tests.state import execute, fetch
 
 OWNER = Tenant("demo", "sandbox")
 ENTRIES = [
@@ -35,8 +36,7 @@ async def test_many_entries_round_trip(state: State) -> None:
         stored = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
         assert isinstance(stored, CompressedSequence)
         assert stored == ENTRIES
-        async with store.read() as connection:
-            kept = str(await connection.scalar(select(remembered.c.facts)))
+        ((kept,),) = await fetch(store, select(remembered.c.facts))
         assert "für Ada" not in kept
         assert len(kept) < len(json_codec.dumps(ENTRIES)) / 2
 
@@ -72,8 +72,7 @@ async def test_many_entries_stored_as_plain_json_are_loaded(state: State) -> Non
 async def count_chunks_by_holder(store: Store) -> dict[str, int]:
     """How many pieces each holder has."""
     counts = select(pieces.c.holder, func.count()).group_by(pieces.c.holder)
-    async with store.read() as connection:
-        return {row[0]: row[1] for row in await connection.execute(counts)}
+    return {row[0]: row[1] for row in await fetch(store, counts)}
 
 
 async def test_replacing_many_entries_deletes_their_old_chunks(
@@ -108,8 +107,7 @@ async def test_chunks_are_bounded_and_encrypted(
         await ObjectStateStore(store).compare_and_set(
             OWNER, "payments", "B-1", {"entries": CompressedSequence(odd)}
         )
-        async with store.read() as connection:
-            sealed = list(await connection.scalars(select(pieces.c.sealed)))
+        sealed = [row.sealed for row in await fetch(store, select(pieces.c.sealed))]
         assert len(sealed) > 10
         assert max(map(len, sealed)) < 2 * COMPRESSED_PART_BYTES
         with pytest.raises(zlib.error):
@@ -125,17 +123,16 @@ async def test_tampered_or_moved_chunks_are_rejected(state: State, harm: str) ->
             await ledger.compare_and_set(
                 OWNER, "payments", id_, {"entries": CompressedSequence(ENTRIES)}
             )
-        async with store.write() as connection:
-            of = select(pieces).where(pieces.c.holder.contains("B-1")).order_by(pieces.c.number)
-            first, second = (await connection.execute(of)).all()[:2]
-            other = select(pieces.c.sealed).where(pieces.c.holder.contains("B-2")).limit(1)
-            this = and_(pieces.c.name == first.name, pieces.c.number == first.number)
-            if harm == "one is gone":
-                await connection.execute(delete(pieces).where(this))
-            else:
-                is_foreign = harm == "one is another batch's"
-                sealed = await connection.scalar(other) if is_foreign else second.sealed
-                await connection.execute(update(pieces).where(this).values(sealed=sealed))
+        of = select(pieces).where(pieces.c.holder.contains("B-1")).order_by(pieces.c.number)
+        first, second = (await fetch(store, of))[:2]
+        other = select(pieces.c.sealed).where(pieces.c.holder.contains("B-2")).limit(1)
+        this = and_(pieces.c.name == first.name, pieces.c.number == first.number)
+        if harm == "one is gone":
+            await execute(store, delete(pieces).where(this))
+        else:
+            is_foreign = harm == "one is another batch's"
+            sealed = (await fetch(store, other))[0].sealed if is_foreign else second.sealed
+            await execute(store, update(pieces).where(this).values(sealed=sealed))
         with pytest.raises(StoreUnavailable, match=r"missing|cannot be decrypted"):
             await ledger.load(OWNER, "payments", "B-1")
         assert (await ledger.load(OWNER, "payments", "B-2"))["entries"] == ENTRIES
@@ -148,9 +145,8 @@ async def test_many_entries_stored_in_one_value_are_loaded_and_replaced(
     async with open_store(state) as store:
         place = EncryptionContext("remembered", *OWNER, "facts of a payments")
         row = {**OWNER._asdict(), "kind": "payments", "id": "B-1", "updated_at": store.clock()}
-        async with store.write() as connection:
-            sealed = store.encryption.encrypt(text, place)
-            await connection.execute(insert(remembered).values(**row, facts=sealed))
+        sealed = store.encryption.encrypt(text, place)
+        await execute(store, insert(remembered).values(**row, facts=sealed))
         ledger = ObjectStateStore(store)
         stored = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
         assert stored == ENTRIES

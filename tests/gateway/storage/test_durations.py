@@ -9,21 +9,21 @@ from datetime import UTC, datetime
 from functools import partial
 
 import pytest
-from sqlalchemy import bindparam, text
+from sqlalchemy import Integer, bindparam, text
 
 from gateway.config.settings import State
 from gateway.storage import open_store
 from gateway.storage.durations import BUCKET_BOUNDS_MS, BUCKET_COUNT, PARTS, Durations, list_columns
-from gateway.storage.statements import Transaction
 from gateway.storage.tables import UTCDateTime, traffic
 from gateway.storage.traffic_rows import (
     Span,
     Traffic,
-    add_traffic_steps,
+    add_traffic,
     find_span_start,
     load_traffic,
 )
 from tests.gateway.storage.conftest import open_store_at_revision
+from tests.state import execute
 
 
 def build_durations(milliseconds: list[float]) -> Durations:
@@ -76,21 +76,29 @@ def test_each_bucket_grows_by_the_documented_factor() -> None:
 
 async def test_migrated_counts_remain_without_durations(state: State) -> None:
     began_at = find_span_start(datetime(2030, 1, 1, tzinfo=UTC))
-    async with open_store_at_revision(state, "0009") as store, store.write() as connection:
+    async with open_store_at_revision(state, "0009") as store:
         row = {"began_at": began_at, "requests": 7, "service_ms": 90, "slowest_ms": 30}
-        await connection.execute(
+        await execute(
+            store,
             text(
                 "INSERT INTO traffic (began_at, merchant, environment, operation, requests, refused,"
                 " failed, ms, service_ms, slowest_ms) VALUES (:began_at, 'acme', 'live', 'x',"
                 " :requests, 0, 0, 100, :service_ms, :slowest_ms)"
-            ).bindparams(bindparam("began_at", type_=UTCDateTime)),
-            row,
+            )
+            .bindparams(
+                bindparam("began_at", type_=UTCDateTime),
+                *(
+                    bindparam(name, type_=Integer)
+                    for name in ("requests", "service_ms", "slowest_ms")
+                ),
+            )
+            .bindparams(**row),
         )
     traffic_counts = Traffic(1, service_ms=5)
     traffic_counts.service.count(5)
     async with open_store(state) as store:
         carried = {Span(began_at, "acme", "live", "x"): traffic_counts}
-        await store.carried_out(Transaction(partial(add_traffic_steps, carried)))
+        await store.write(partial(add_traffic, traffic_by_span=carried))
         found = await load_traffic(store, began_at, "operation", has_durations=True)
     whole = found[("x",)]
     assert (whole.requests, whole.service_ms, whole.slowest_ms) == (8, 95, 30)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import asyncio
 import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
-from sqlalchemy import Table, event, func, select, text, update
+from sqlalchemy import Table, Text, bindparam, select, text, update
 
 import gateway
 from gateway.config.settings import Retention, State
@@ -19,7 +22,7 @@ from gateway.operator.operation_closing import close_in_doubt_operation
 from gateway.operator.retention import delete_expired
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store, operation_statements
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.engine import sqlite_connection
+from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.freezes import freeze_writes, list_freezes, unfreeze_writes
 from gateway.storage.operations import (
     ABSENT,
@@ -46,6 +49,7 @@ from gateway.storage.restore_detection import (
 )
 from gateway.storage.tables import acts, journal, writes
 from tests.gateway.storage.conftest import open_store_at_revision
+from tests.state import execute, fetch, recorded_statements
 
 ACME = Tenant("acme", "live")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -88,8 +92,7 @@ async def test_operation_is_closed_despite_concurrent_probe(state: State) -> Non
         rows = await begin_operations(store, id_)
 
         async def change(table: Table, **values: str) -> None:
-            async with store.write() as connection:
-                await connection.execute(update(table).values(**values))
+            await execute(store, update(table).values(**values))
 
         await change(writes, told=ABSENT)
         await change(journal, state=RUNNING, why="it was not answered")
@@ -110,8 +113,7 @@ async def test_operations_have_increasing_numbers(state: State) -> None:
         await begin_operations(store, "a", "b")
         assert (await load_restore_state(store)).mark == HighWaterMark(0, 2)
         await asyncio.gather(*(begin_operations(store, f"c{n}") for n in range(5)))
-        async with store.read() as connection:
-            numbers = list(await connection.scalars(select(journal.c.number)))
+        numbers = [row.number for row in await fetch(store, select(journal.c.number))]
         assert sorted(numbers) == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -196,21 +198,21 @@ async def test_frozen_tenant_begins_nothing(state: State) -> None:
 async def test_freeze_waits_for_writers_that_missed_it(postgres: State) -> None:
     """On PostgreSQL others write at the same time: what has looked already has begun."""
     async with open_store(postgres) as store:
-        async with store.write() as connection:
-            await connection.execute(text("SELECT count(*) FROM freezes"))
+        other: Any = await asyncpg.connect(postgres.url)
+        async with other.transaction():
+            await other.execute("SELECT count(*) FROM freezes")
             freezing = asyncio.create_task(freeze_writes(store, ACME))
             await wait_for_blocked_lock(store)
             assert not freezing.done()
+        await other.close()
         assert await freezing is True
 
 
 async def wait_for_blocked_lock(store: Store) -> None:
     async with asyncio.timeout(30):
         while True:
-            async with store.read() as connection:
-                waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-                if await connection.scalar(waits):
-                    return
+            if await fetch(store, text("SELECT 1 FROM pg_locks WHERE NOT granted")):
+                return
             await asyncio.sleep(0.02)
 
 
@@ -233,11 +235,7 @@ async def test_audit_log_outlives_retention_of_operations(state: State) -> None:
         await freeze_writes(store, ACME)
         await unfreeze_writes(store, ACME)
         await rows.expire(NOW + timedelta(days=8), NOW)
-        async with store.read() as connection:
-            counts = [
-                await connection.scalar(select(func.count()).select_from(table))
-                for table in (journal, writes, acts)
-            ]
+        counts = [len(await fetch(store, select(table))) for table in (journal, writes, acts)]
         assert counts == [3, 3, 2]
 
 
@@ -287,103 +285,89 @@ def test_only_retention_deletes_from_audit_log() -> None:
     }
 
 
-async def test_open_operations_are_found_by_index(
-    sqlite: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queries: list[str] = []
-
-    def noted(path: Path) -> sqlite3.Connection:
-        connection = sqlite_connection(path)
-        connection.set_trace_callback(queries.append)
-        return connection
-
-    monkeypatch.setattr("gateway.storage.engine.sqlite_connection", noted)
+async def test_open_operations_are_found_by_index(sqlite: State) -> None:
     async with open_store(sqlite) as store:
-        await begin_operations(store, "a")
-        rows = OperationRepository(store, ObjectStateStore(store), lambda *_: False)
-        await rows.list_related_open(
-            replace(build_operation("b"), idempotency="i", object_ids=("R-1",))
-        )
-        await rows.list_unfinished_without_requests()
-        await rows.save_checkpoint(
-            build_operation("c"),
-            Checkpoint(is_first=True, new_write=build_write("/recipients/R-1")),
-        )
-        found = replace(build_write(), state=CONFIRMED, made="R-2", settled_at=NOW)
-        await rows.save_checkpoint(
-            build_operation("c"),
-            Checkpoint(resolved_writes=[found], object_ids=["R-2"], column_values={"state": DONE}),
-        )
-        await rows.mark_answered(["c"])
-        assert await rows.list_rivals(build_operation("b"), build_write()) == [
-            await rows.find_operation("a")
+        with recorded_statements() as recorded:
+            await _use_journal(store)
+    assert len(recorded) > 10
+    for statement, values in recorded:
+        plan = _explain(sqlite, statement, values)
+        scans = [
+            row
+            for row in plan
+            if row.startswith("SCAN") and "ix_journal_open" not in row and "json_each" not in row
         ]
-        statements = [one for one in queries if one.split()[0] not in ("BEGIN", "COMMIT", "PRAGMA")]
-        assert len(statements) > 10
-        async with store.read() as connection:
-            for statement in statements:
-                explained = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}")
-                plan = [row.detail for row in explained]
-                whole = [
-                    plan_row
-                    for plan_row in plan
-                    if plan_row.startswith("SCAN") and "ix_journal_open" not in plan_row
-                ]
-                assert not whole, (statement, plan)
+        assert not scans, (statement, plan)
+
+
+def _explain(state: State, statement: str, values: Sequence[Any]) -> list[str]:
+    file = find_sqlite_file(parse_state_url(state.url))
+    assert file is not None
+    with closing(sqlite3.connect(file)) as connection:
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+        return [str(row[3]) for row in rows]
+
+
+async def _use_journal(store: Store) -> None:
+    await begin_operations(store, "a")
+    rows = OperationRepository(store, ObjectStateStore(store), lambda *_: False)
+    await rows.list_related_open(
+        replace(build_operation("b"), idempotency="i", object_ids=("R-1",))
+    )
+    await rows.list_unfinished_without_requests()
+    await rows.save_checkpoint(
+        build_operation("c"), Checkpoint(is_first=True, new_write=build_write("/recipients/R-1"))
+    )
+    found = replace(build_write(), state=CONFIRMED, made="R-2", settled_at=NOW)
+    await rows.save_checkpoint(
+        build_operation("c"),
+        Checkpoint(resolved_writes=[found], object_ids=["R-2"], column_values={"state": DONE}),
+    )
+    await rows.mark_answered(["c"])
+    assert await rows.list_rivals(build_operation("b"), build_write()) == [
+        await rows.find_operation("a")
+    ]
 
 
 async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
     """Also of statements with parameters: an index of some rows serves where these are spelled out."""
-    asked: list[str] = []
-
-    def noted(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        asked.append(statement)
-
     async with open_store(sqlite) as store:
         await begin_operations(store, "b")
         rows = OperationRepository(store, ObjectStateStore(store))
-        event.listen(store.engine.sync_engine, "before_cursor_execute", noted)
-        assert len(await rows.list_rivals(build_operation("a"), build_write())) == 1
-        await rows.find_operation("b")
-        await rows.expire(NOW, NOW)
-        await delete_expired(store, Retention(texts_days=0, usage_days=0, audit_days=0))
-        asked = [one for one in asked if one.split()[0] not in ("BEGIN", "COMMIT", "PRAGMA")]
+        with recorded_statements() as recorded:
+            assert len(await rows.list_rivals(build_operation("a"), build_write())) == 1
+            await rows.find_operation("b")
+            await rows.expire(NOW, NOW)
+            await delete_expired(store, Retention(texts_days=0, usage_days=0, audit_days=0))
+        asked = [statement for statement, _values in recorded]
         assert len(asked) > 10
-        async with store.read() as connection:
-            for statement in [*asked, operation_statements.SELECT_RIVALS.on_sqlite.text]:
-                its, values = f"EXPLAIN QUERY PLAN {statement}", ("",) * statement.count("?")
-                plan = [row.detail for row in await connection.exec_driver_sql(its, values)]
-                tables = ("SCAN journal", "SCAN journal_subjects", "SCAN writes")
-                whole = [
-                    plan_row
-                    for plan_row in plan
-                    if plan_row in tables or "ix_writes_merch" in plan_row
-                ]
-                assert not whole, (statement, plan)
+    rivals = operation_statements.SELECT_RIVALS.compiled("sqlite").text
+    for statement in [*asked, rivals]:
+        plan = _explain(sqlite, statement, ("",) * statement.count("?"))
+        tables = ("SCAN journal", "SCAN journal_subjects", "SCAN writes")
+        scans = [row for row in plan if row in tables or "ix_writes_merch" in row]
+        assert not scans, (statement, plan)
 
 
 # Tables of the version before.
 
 
 async def test_migration_numbers_operations_in_order(state: State) -> None:
-    async with open_store_at_revision(state, "0003") as store, store.write() as connection:
+    async with open_store_at_revision(state, "0003") as store:
         for number, id_ in enumerate(["late", "early", "later"]):
             at = NOW + timedelta(seconds=[5, 0, 9][number])
-            row = {
-                "id": id_,
-                "at": at if state.url.startswith("postgres") else at.replace(tzinfo=None),
-            }
-            await connection.execute(
+            await execute(
+                store,
                 text(
                     "INSERT INTO journal (id, merchant, environment, key_id, key_name, operation,"
                     " request_id, fingerprint, state, instance, turn, deserted, began_at) VALUES"
                     " (:id, 'acme', 'live', 'k', 'n', 'o', 'r', 'f', 'answered', 'i', 0, false, :at)"
+                ).bindparams(
+                    bindparam("id", id_, Text), bindparam("at", at, journal.c.began_at.type)
                 ),
-                row,
             )
     async with open_store(state) as store:
         await begin_operations(store, "new")
-        async with store.read() as connection:
-            those = select(journal.c.id, journal.c.number).order_by(journal.c.number)
-            found = [tuple(row) for row in await connection.execute(those)]
+        query = select(journal.c.id, journal.c.number).order_by(journal.c.number)
+        found = [tuple(row) for row in await fetch(store, query)]
         assert found == [("early", 1), ("late", 2), ("later", 3), ("new", 4)]

@@ -24,6 +24,7 @@ from gateway.config.settings import State
 from gateway.storage import Store, StoreUnavailable, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.key_file import add_key
+from tests.state import execute
 
 ACME = {
     "merchant": "acme",
@@ -326,8 +327,7 @@ async def test_access_key_of_another_merchant_is_refused(store: Store) -> None:
 async def test_secret_copied_to_another_row_does_not_decrypt(store: Store) -> None:
     await import_lines(store, ACME, BOLT)
     theft = "UPDATE pairs SET secret = (SELECT secret FROM pairs WHERE merchant = 'acme')"
-    async with store.write() as connection:
-        await connection.execute(text(theft))
+    await execute(store, text(theft))
     with pytest.raises(StoreUnavailable, match="secret of bolt live"):
         await load_credentials(store, Tenant("bolt", "live"))
 

@@ -3,21 +3,20 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant, open_store
-from gateway.storage import engine as engines
-from gateway.storage.engine import parsed, sqlite_file
+from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.id_rows import (
     IdCollisionError,
     load_current_ids,
     load_legacy_ids,
     save_legacy_ids,
 )
+from tests.state import execute
 
 ACME, OTHER = Tenant("acme", "live"), Tenant("other", "live")
 
@@ -49,7 +48,7 @@ async def test_object_has_one_imported_id_and_at_most_one_alias(state: State) ->
 
 
 async def test_lookup_in_unusable_database_raises_store_unavailable(sqlite: State) -> None:
-    file = sqlite_file(parsed(sqlite.url))
+    file = find_sqlite_file(parse_state_url(sqlite.url))
     assert file is not None
     async with open_store(sqlite) as store:
         ledger = ObjectStateStore(store)
@@ -59,33 +58,8 @@ async def test_lookup_in_unusable_database_raises_store_unavailable(sqlite: Stat
             await ledger.load(ACME, "recipient", "R-1")
 
 
-async def test_close_lookups_share_a_transaction(
-    sqlite: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queries: list[str] = []
-    opened = engines.sqlite_connection
-
-    def traced(path: Path) -> sqlite3.Connection:
-        connection = opened(path)
-        connection.set_trace_callback(queries.append)
-        return connection
-
-    monkeypatch.setattr(engines, "sqlite_connection", traced)
-    async with open_store(sqlite) as store:
-        await save_legacy_ids(store, ACME, {"R-1": "R-2"})
-        queries.clear()
-        for _ in range(3):
-            assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
-        assert [statement.split()[0] for statement in queries] == [
-            "BEGIN",
-            "SELECT",
-            "SELECT",
-            "SELECT",
-        ]
-
-
 async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
-    file = sqlite_file(parsed(sqlite.url))
+    file = find_sqlite_file(parse_state_url(sqlite.url))
     assert file is not None
 
     def elsewhere() -> None:
@@ -105,7 +79,7 @@ async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
 
 async def test_first_lookup_waits_for_another_process(sqlite: State) -> None:
     """A transaction has its lock from its first statement on."""
-    file = sqlite_file(parsed(sqlite.url))
+    file = find_sqlite_file(parse_state_url(sqlite.url))
     assert file is not None
     async with open_store(sqlite) as store:
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
@@ -124,6 +98,5 @@ async def test_prepared_statement_survives_table_change(postgres: State) -> None
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
         for kind in ("varchar(99)", "text"):
             assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
-            async with store.write() as connection:
-                await connection.execute(text(f"ALTER TABLE ids ALTER current_id TYPE {kind}"))
+            await execute(store, text(f"ALTER TABLE ids ALTER current_id TYPE {kind}"))
         assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}

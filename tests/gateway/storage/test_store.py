@@ -11,23 +11,27 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, delete, insert, make_url, select, text, update
-from sqlalchemy.exc import IntegrityError, StatementError
 
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.database import Transaction, UniqueViolation
 from gateway.storage.encryption import build_key_line
+from gateway.storage.engine import parse_state_url, run_with_sqlalchemy
 from gateway.storage.key_file import add_key, create_key_file
 from gateway.storage.migrations import find_newest_revision
 from gateway.storage.schema_upgrade import build_alembic_config
 from gateway.storage.tables import counters, encryption_keys, keys, learned, metadata
 from tests.gateway.storage.conftest import build_empty_sqlite_state
+from tests.state import execute, fetch
 from tests.tcp_proxy import open_tcp_proxy
 
 ACME = Tenant("acme", "live")
@@ -67,8 +71,8 @@ async def test_new_database_has_the_tables_of_the_code(state: State) -> None:
             compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
         )
 
-    async with open_store(state) as store, store.read() as connection:
-        assert await connection.run_sync(differences) == []
+    async with open_store(state):
+        assert await run_with_sqlalchemy(parse_state_url(state.url), differences) == []
 
 
 def test_latest_migration_is_found_by_file_name() -> None:
@@ -108,8 +112,8 @@ def test_processes_started_together_create_tables_once(sqlite: State) -> None:
 
 
 async def test_newer_database_is_refused_and_not_touched(state: State) -> None:
-    async with open_store(state) as store, store.write() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    async with open_store(state) as store:
+        await execute(store, text("UPDATE alembic_version SET version_num = '9999'"))
     message = await open_and_describe_failure(state)
     assert "revision 9999" in message
     assert "newer version" in message
@@ -123,10 +127,9 @@ async def test_migration_drops_unnamed_counts_of_signed_changes(
             ACME, "signed", "B-1", {"count": 1, "at": "2026-11-01T00:00:00Z"}
         )
         await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
-        async with store.write() as connection:
-            for index in ("ix_journal_answered", "ix_writes_may_exist"):
-                await connection.execute(text(f"DROP INDEX {index}"))
-            await connection.execute(text("UPDATE alembic_version SET version_num = '0016'"))
+        for index in ("ix_journal_answered", "ix_writes_may_exist"):
+            await execute(store, text(f"DROP INDEX {index}"))
+        await execute(store, text("UPDATE alembic_version SET version_num = '0016'"))
     async with open_store(state) as store:
         assert await ObjectStateStore(store).load(ACME, "signed", "B-1") == {}
         assert await ObjectStateStore(store).load(ACME, "batch", "B-1") == {"n": 1}
@@ -165,10 +168,16 @@ async def test_sqlite_journal_exists_only_while_database_is_open(
 
 async def test_sqlite_uses_rollback_journal_and_foreign_keys(sqlite: State) -> None:
     async with open_store(sqlite) as store:
-        async with store.read() as connection:
-            assert await connection.scalar(text("PRAGMA journal_mode")) == "delete"
-            assert await connection.scalar(text("PRAGMA foreign_keys")) == 1
-            assert await connection.scalar(text("PRAGMA busy_timeout")) == 5000
+        for is_brief, milliseconds in ((False, 5000), (True, 0)):
+            for name, value in (
+                ("journal_mode", "persist"),
+                ("foreign_keys", 1),
+                ("synchronous", 2),
+                ("busy_timeout", milliseconds),
+            ):
+                pragma = text(f"PRAGMA {name}")
+                found = await store.read(partial(_fetch_value, pragma), is_brief=is_brief)
+                assert found == value, name
         now = datetime.now(UTC)
         row = {
             **dict.fromkeys(("id", "name", "merchant", "key_hash", "hash_key_id"), "x"),
@@ -179,34 +188,35 @@ async def test_sqlite_uses_rollback_journal_and_foreign_keys(sqlite: State) -> N
             "created_at": now,
             "changed": 1,
         }
-        with pytest.raises(IntegrityError):
-            async with store.write() as connection:
-                await connection.execute(insert(keys), row)
+        with pytest.raises(sqlite3.IntegrityError):
+            await execute(store, insert(keys).values(row))
+
+
+async def _fetch_value(statement: Any, tx: Transaction) -> Any:
+    return await tx.fetch_value(statement)
 
 
 async def write_with_failure(store: Store) -> None:
-    async with store.write() as connection:
-        await connection.execute(update(counters).values(value=7))
-        await connection.execute(insert(counters), {"name": "keys", "value": 1})
+    twice = insert(counters).values(name="keys", value=1)
+    await execute(store, update(counters).values(value=7), twice)
 
 
 async def test_failed_write_leaves_nothing(state: State) -> None:
     async with open_store(state) as store:
-        with pytest.raises(IntegrityError):
+        with pytest.raises(UniqueViolation):
             await write_with_failure(store)
-        async with store.read() as connection:
-            assert await connection.scalar(select(counters.c.value)) == 0
+        assert await fetch(store, select(counters.c.value)) == [(0,)]
 
 
 async def test_timestamps_are_utc_and_require_a_time_zone(state: State) -> None:
     row = {"environment": "live", "name": "x", "value": "1"}
-    async with open_store(state) as store, store.write() as connection:
+    async with open_store(state) as store:
         naive = {**row, "learned_at": datetime(2026, 1, 1)}  # noqa: DTZ001
-        with pytest.raises(StatementError, match="without a zone"):
-            await connection.execute(insert(learned), naive)
+        with pytest.raises(ValueError, match="without a zone"):
+            await execute(store, insert(learned).values(naive))
         offset = datetime.fromisoformat("2026-01-01T01:00:00.000001+05:00")
-        await connection.execute(insert(learned), {**row, "learned_at": offset})
-        found = await connection.scalar(select(learned.c.learned_at))
+        await execute(store, insert(learned).values({**row, "learned_at": offset}))
+        ((found,),) = await fetch(store, select(learned.c.learned_at))
     assert found == offset
     assert found.tzinfo is UTC
 
@@ -285,11 +295,14 @@ async def test_wrong_key_file_leaves_database_unchanged(state: State) -> None:
 async def test_check_value_cannot_be_moved_to_another_key(state: State) -> None:
     key_file_of(state).exists() or create_key_file(key_file_of(state))
     add_key(key_file_of(state))
-    async with open_store(state) as store, store.write() as connection:
-        one, two = (await connection.execute(select(encryption_keys))).all()
-        await connection.execute(delete(encryption_keys).where(encryption_keys.c.id == one.id))
+    async with open_store(state) as store:
+        one, two = await fetch(store, select(encryption_keys))
         moved = update(encryption_keys).where(encryption_keys.c.id == two.id)
-        await connection.execute(moved.values(check_value=one.check_value))
+        await execute(
+            store,
+            delete(encryption_keys).where(encryption_keys.c.id == one.id),
+            moved.values(check_value=one.check_value),
+        )
     assert "another key" in await open_and_describe_failure(state)
 
 
@@ -333,7 +346,7 @@ def test_folder_without_write_permission_is_named() -> None:
         "from pathlib import Path\n"
         "from gateway.config.settings import State\n"
         "from gateway.storage import StoreUnavailable, open_store\n"
-        "import aiosqlite, alembic.autogenerate, sqlalchemy.dialects.sqlite.aiosqlite\n"
+        "import alembic.autogenerate, sqlalchemy.dialects.sqlite.pysqlite\n"
         "os.chdir(sys.argv[1])\n"
         "os.chmod('.', 0o755)\n"
         "os.chmod('gateway.db', 0o666)\n"
@@ -383,8 +396,7 @@ async def test_lost_database_is_unavailable_and_recovers(postgres: State, databa
         ledger = ObjectStateStore(store)
         await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 1})
         with pytest.raises(StoreUnavailable):
-            async with store.write() as connection:
-                await connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+            await execute(store, text("SELECT pg_terminate_backend(pg_backend_pid())"))
         assert await ledger.load(ACME, "batch", "B-1") == {"n": 1}
 
 
@@ -412,8 +424,7 @@ async def test_terminated_server_session_is_unavailable_and_recovers(
                 await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 1})
 
             async def asks() -> None:
-                async with store.read() as connection:
-                    assert (await connection.execute(text("SELECT 1"))).scalar() == 1
+                assert await fetch(store, text("SELECT 1")) == [(1,)]
 
             for one in (writes, reads, asks):
                 await one()
@@ -460,15 +471,14 @@ async def test_second_gateway_on_one_sqlite_file_is_refused(tmp_path: Path) -> N
 
 
 async def test_cancelled_caller_leaves_no_lock(tmp_path: Path) -> None:
-    """A reading that is cut off would keep SQLite's until its garbage is collected."""
+    """A reading that is cut off ends in its thread; nothing waits for its garbage to be collected."""
     file = tmp_path / "gateway.db"
     state = State(url=f"sqlite:///{file}", encryption_key_file=tmp_path / "gateway.key")
     rows = text("SELECT name FROM sqlite_master")
 
     async def read(store: Store) -> None:
         while True:
-            async with store.read() as connection:
-                await connection.execute(rows)
+            await fetch(store, rows)
 
     async with open_store(state) as store:
         for number in range(100):
@@ -478,7 +488,7 @@ async def test_cancelled_caller_leaves_no_lock(tmp_path: Path) -> None:
             try:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
-                with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other:
+                with closing(sqlite3.connect(file, timeout=2, isolation_level=None)) as other:
                     other.execute("BEGIN EXCLUSIVE")
             finally:
                 gc.enable()

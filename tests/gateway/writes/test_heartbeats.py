@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.config.settings import State
 from gateway.storage import Store, open_store
 from gateway.storage.tables import instances
 from gateway.writes.instance_leases import Heartbeats
+from tests.state import execute
 
 
 class DelayedStore:
@@ -26,14 +24,13 @@ class DelayedStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
+    async def read(self, body: Any) -> Any:
         is_first = not self.has_read.is_set()
-        async with self._store.read() as connection:
-            yield connection
+        result = await self._store.read(body)
         if is_first:
             self.has_read.set()
             await self.may_continue.wait()
+        return result
 
 
 async def test_stale_read_does_not_report_new_instance_as_expired(
@@ -44,9 +41,8 @@ async def test_stale_read_does_not_report_new_instance_as_expired(
         looking = Heartbeats(cast("Store", late), "this")
         first = asyncio.ensure_future(looking.refresh())
         await late.has_read.wait()
-        async with store.write() as connection:
-            row = {"id": "new", "beats": 0, "began_at": store.clock()}
-            await connection.execute(insert(instances).values(**row))
+        row = {"id": "new", "beats": 0, "began_at": store.clock()}
+        await execute(store, insert(instances).values(**row))
         await looking.refresh()
         assert looking.is_alive("new")
         late.may_continue.set()

@@ -1,0 +1,213 @@
+"""Saves checkpoints of operations: each is one transaction.
+
+A checkpoint is refused if another instance has taken the operation over since: a process that was
+paused must not continue where another one has continued.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from gateway.storage import chunks
+from gateway.storage import operation_statements as statements
+from gateway.storage.audit_log import build_event_row
+from gateway.storage.id_rows import insert_legacy_ids
+from gateway.storage.object_state import ObjectStateStore, encode_long_changes
+from gateway.storage.operation_records import (
+    AlreadyClaimedError,
+    Checkpoint,
+    DuplicateOperationError,
+    OperationRecord,
+    OwnershipLostError,
+    RestoreUncheckedError,
+    Write,
+    WritesFrozenError,
+)
+from gateway.storage.operation_states import CONFIRMED, OPEN
+from gateway.storage.operation_texts import OperationTexts
+from mappings.current import ID_PATTERN
+
+if TYPE_CHECKING:
+    from gateway.storage.database import Transaction
+    from gateway.storage.sql import Parameters
+    from gateway.storage.store import Store
+    from gateway.storage.tenants import Tenant
+
+_PATH_IDS = re.compile(rf"(?<=/){ID_PATTERN}(?=[/?]|$)")
+"""The ids in a path; an action such as `start-processing` is none."""
+
+
+class CheckpointWriter:
+    """``may_be_sending`` tells of a running operation and its instance whether it may be sending."""
+
+    def __init__(
+        self,
+        store: Store,
+        object_states: ObjectStateStore,
+        texts: OperationTexts,
+        may_be_sending: Callable[[str, str], bool],
+    ) -> None:
+        self._store = store
+        self._object_states = object_states
+        self._texts = texts
+        self._may_be_sending = may_be_sending
+
+    async def save(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
+        """Commits a checkpoint.
+
+        Raises OwnershipLostError, WritesFrozenError, RestoreUncheckedError, DuplicateOperationError,
+        AlreadyClaimedError, Conflict, IdCollisionError or StoreUnavailable.
+        """
+        locks = self._object_states.list_locks(record.tenant, checkpoint.object_changes)
+        if any(map(_is_claim, checkpoint.resolved_writes)):
+            locks |= {f"claims {record.tenant}"}
+        if checkpoint.is_first and checkpoint.unrelated_ids is not None:
+            locks |= {f"begins {record.tenant} {record.key_id} {record.fingerprint}"}
+        if checkpoint.object_changes:
+            encoded = await encode_long_changes(checkpoint.object_changes)
+            checkpoint = replace(checkpoint, object_changes=encoded)
+
+        async def save_rows(tx: Transaction) -> None:
+            await tx.lock(*locks)
+            await self._check_and_save(tx, record, checkpoint)
+
+        await self._store.write(save_rows)
+
+    async def _check_and_save(
+        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+    ) -> None:
+        if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
+            raise WritesFrozenError
+        if checkpoint.refuses_if_restored and await is_restored(tx):
+            raise RestoreUncheckedError
+        if checkpoint.is_first:
+            await _refuse_identical(tx, record, checkpoint.unrelated_ids)
+            await self._insert_operation(tx, record)
+        else:
+            await self._update_operation(tx, record, checkpoint)
+        for write in filter(_is_claim, checkpoint.resolved_writes):
+            await self._check_claims(tx, record, write)
+        await self._object_states.apply_changes(tx, record.tenant, checkpoint.object_changes)
+        await self._save_details(tx, record, checkpoint)
+        await insert_legacy_ids(tx, record.tenant, checkpoint.new_aliases, self._store.clock())
+
+    async def _save_details(
+        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+    ) -> None:
+        """Saves what is not in the journal's own row: step results, writes, object ids."""
+        operation = {"operation_id": record.id}
+        if checkpoint.drops_payload:
+            await tx.execute(statements.DELETE_STEPS, operation)
+            if checkpoint.has_chunks:
+                await chunks.delete_chunks(tx, record.id)
+        elif checkpoint.step_results is not None:
+            number, text = checkpoint.step_results
+            encrypted = await self._texts.encrypt(tx, record, "given", text)
+            row = {"undertaking": record.id, "number": number, "given": encrypted}
+            await tx.execute(statements.UPSERT_STEPS, row)
+        for write in checkpoint.resolved_writes:
+            outcome = {**operation, "write_number": write.number, **_build_outcome_values(write)}
+            await tx.execute(statements.UPDATE_WRITE, outcome)
+        if checkpoint.new_write:
+            write_row = _build_write_row(record, checkpoint.new_write)
+            await tx.execute(statements.UPSERT_WRITE, write_row)
+        if object_rows := _build_object_rows(record, checkpoint):
+            await tx.execute(statements.INSERT_OBJECTS, *object_rows)
+        if action := checkpoint.audit_action:
+            event_row = build_event_row(self._store, action, record.tenant, about=record.id)
+            await tx.execute(statements.INSERT_AUDIT_EVENT, event_row)
+
+    async def _check_claims(self, tx: Transaction, record: OperationRecord, write: Write) -> None:
+        """Raises AlreadyClaimedError if another write made, or may be making, what this one made.
+
+        A write that is recorded after this transaction is sent after it too, so it cannot have made
+        what was found before.
+        """
+        found = {"operation_id": record.id, "made": write.made, "alike": write.alike}
+        values = {**record.tenant._asdict(), **found}
+        if await tx.fetch(statements.SELECT_CLAIM_OF_OTHERS, values):
+            raise AlreadyClaimedError
+        rivals = await tx.fetch(statements.SELECT_RIVALS, values)
+        if any(self._may_be_sending(id_, instance) for id_, instance in rivals):
+            raise AlreadyClaimedError
+
+    async def _insert_operation(self, tx: Transaction, record: OperationRecord) -> None:
+        row = dict(
+            zip(statements.NEW_OPERATION_COLUMNS, _list_operation_values(record), strict=True)
+        )
+        row |= {**record.tenant._asdict(), "asked": None}
+        if record.asked is not None:
+            row["asked"] = await self._texts.encrypt(tx, record, "asked", record.asked)
+        if not await tx.fetch(statements.INSERT_OPERATION, row):
+            raise DuplicateOperationError
+
+    async def _update_operation(
+        self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
+    ) -> None:
+        # An update is needed even if nothing changes, because it checks the fence.
+        values = dict(checkpoint.column_values) or {"turn": record.turn}
+        if checkpoint.drops_payload:
+            values["asked"] = None
+        if values.get("answer") is not None:
+            values["answer"] = await self._texts.encrypt(tx, record, "answer", values["answer"])
+        if values.get("state") not in (None, *OPEN):
+            values["ended_at"] = self._store.clock()
+        update = statements.build_fenced_update(tuple(sorted(values)))
+        fence = {"operation_id": record.id, "expected_turn": record.turn}
+        if not await tx.fetch(update, {**values, **fence}):
+            raise OwnershipLostError
+
+
+async def is_frozen(tx: Transaction, tenant: Tenant) -> bool:
+    return bool(await tx.fetch(statements.SELECT_FREEZE, tenant._asdict()))
+
+
+async def is_restored(tx: Transaction) -> bool:
+    return bool(await tx.fetch_value(statements.SELECT_RESTORED))
+
+
+async def _refuse_identical(
+    tx: Transaction, record: OperationRecord, unrelated_ids: frozenset[str] | None
+) -> None:
+    """Raises DuplicateOperationError if another process has begun the same request meanwhile."""
+    if unrelated_ids is None:
+        return
+    request = {"key_id": record.key_id, "fingerprint": record.fingerprint}
+    values = {**record.tenant._asdict(), **request}
+    for id_, idempotency in await tx.fetch(statements.SELECT_IDENTICAL, values):
+        if id_ not in unrelated_ids and None in (idempotency, record.idempotency):
+            raise DuplicateOperationError
+
+
+def _build_object_rows(record: OperationRecord, checkpoint: Checkpoint) -> list[Parameters]:
+    """Rows of the objects that the operation names or made, and did not name before."""
+    ids = [*(record.object_ids if checkpoint.is_first else ()), *checkpoint.object_ids]
+    if checkpoint.new_write:
+        path_ids = _PATH_IDS.findall(checkpoint.new_write.path)
+        ids += [id_ for id_ in path_ids if id_ not in record.object_ids]
+    common = {"undertaking": record.id, **record.tenant._asdict()}
+    return [{**common, "object": id_} for id_ in dict.fromkeys(ids)]
+
+
+def _is_claim(write: Write) -> bool:
+    return write.state == CONFIRMED and write.made is not None
+
+
+_list_operation_values = attrgetter(*statements.NEW_OPERATION_COLUMNS)
+_list_write_values = attrgetter(*statements.WRITE_COLUMNS)
+_list_outcome_values = attrgetter(*statements.OUTCOME_COLUMNS)
+
+
+def _build_write_row(record: OperationRecord, write: Write) -> Mapping[str, Any]:
+    """The row of a write; it replaces the row of an earlier try that did not happen."""
+    values = dict(zip(statements.WRITE_COLUMNS, _list_write_values(write), strict=True))
+    key = {"undertaking": record.id, "number": write.number}
+    return {**values, **record.tenant._asdict(), **key}
+
+
+def _build_outcome_values(write: Write) -> Mapping[str, Any]:
+    return dict(zip(statements.OUTCOME_COLUMNS, _list_outcome_values(write), strict=True))

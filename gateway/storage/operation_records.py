@@ -1,0 +1,129 @@
+"""Operations, their writes, and what a checkpoint stores of them.
+
+An *operation* is a request that writes, from its first change until its client has the response:
+
+    running    an instance runs its flow, or did until it was killed
+    unsettled  in doubt: a write was sent and has no proof; the reconciler finds out what became of it
+    done       its flow has ended, and its client has not got the response
+    answered   its client has the response
+    undone     nothing of it happened, or all of it was undone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from datetime import datetime
+from typing import Any
+
+from gateway.payloads.stored_json import StoredText
+from gateway.storage.operation_states import ABSENT, CONFIRMED, OPEN, RUNNING, SENT
+from gateway.storage.tenants import Tenant
+from mappings.effects import CompareAndSet
+from mappings.frozen import frozen_dataclass
+
+OPERATOR_OUTCOMES = (CONFIRMED, ABSENT)
+
+FORWARDED_PREFIX = "forwarded "
+"""The start of the operation name of a request that was forwarded to the legacy service: it has no flow."""
+
+OperatorOutcomes = tuple[tuple[int, str], ...]
+"""Numbers of writes, and what an operator found out of each."""
+
+
+class OwnershipLostError(Exception):
+    """Another instance holds the fence: the operation continues there."""
+
+
+class WritesFrozenError(Exception):
+    """An operator stopped the writes of this merchant, environment, or everything."""
+
+
+class RestoreUncheckedError(Exception):
+    """The database was restored from a backup; nothing is started until it was reconciled."""
+
+
+class AlreadyClaimedError(Exception):
+    """Another write made, or may be making, what this one was thought to have made."""
+
+
+class DuplicateOperationError(Exception):
+    """The key has used this Idempotency-Key before, or an identical request is open."""
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class OperationRecord:
+    """A row of the journal; ``asked`` and ``answer`` are decrypted."""
+
+    id: str
+    tenant: Tenant
+    key_id: str
+    key_name: str
+    operation: str
+    request_id: str
+    fingerprint: str
+    began_at: datetime
+    idempotency: str | None = None
+    state: str = RUNNING
+    why: str | None = None
+    instance: str = ""
+    turn: int = 0
+    deserted: bool = False
+    asked: StoredText | None = field(default=None, repr=False)
+    answer: StoredText | None = field(default=None, repr=False)
+    ended_at: datetime | None = None
+    object_ids: tuple[str, ...] = ()
+    fingerprint_before_import: str = ""
+    """The fingerprint without imported ids: the first try of the request may be older than the import."""
+
+    def has_same_request(self, other: OperationRecord) -> bool:
+        """Whether ``other``, which is older, may be the first try of this request."""
+        is_alike = other.fingerprint in (self.fingerprint, self.fingerprint_before_import)
+        return is_alike and other.key_id == self.key_id
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Write:
+    """One call that may change something; ``number`` is that of its step in the flow."""
+
+    number: int
+    method: str
+    path: str
+    alike: str
+    entered_at: datetime
+    state: str = SENT
+    status: int | None = None
+    made: str | None = None
+    told: str | None = None
+    settled_at: datetime | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is stored in one transaction: all of it, or nothing."""
+
+    is_first: bool = False
+    refuses_if_frozen: bool = False
+    refuses_if_restored: bool = False
+    step_results: tuple[int, StoredText] | None = None
+    """The number of the last step, and the results of the steps since the last checkpoint."""
+    unrelated_ids: frozenset[str] | None = None
+    """Open operations that are known not to be an earlier try of one that begins; None skips the check."""
+    resolved_writes: Sequence[Write] = ()
+    new_write: Write | None = None
+    object_changes: Sequence[CompareAndSet] = ()
+    column_values: Mapping[str, Any] = field(default_factory=dict)
+    """Columns of the journal: state, why, answer, deserted, idempotency."""
+    object_ids: Sequence[str] = ()
+    drops_payload: bool = False
+    """Whether the stored request and step results are no longer needed."""
+    has_chunks: bool = True
+    """Whether any of these may be stored in chunks."""
+    new_aliases: Mapping[str, str] = field(default_factory=dict)
+    """What clients call objects from now on: legacy id to current id."""
+    audit_action: str = ""
+    """What an operator does with it."""

@@ -1,0 +1,58 @@
+"""The encrypted texts of operations: requests, step results and responses."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+from gateway.payloads.stored_json import StoredText
+from gateway.storage import chunks
+from gateway.storage.encryption import EncryptionContext
+from gateway.storage.operation_statements import ANSWER_HOLDER_PREFIX
+
+if TYPE_CHECKING:
+    from gateway.storage.database import Transaction
+    from gateway.storage.operation_records import OperationRecord
+    from gateway.storage.store import Store
+
+TextColumn = Literal["asked", "given", "answer"]
+
+
+class OperationTexts:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def encrypt(
+        self, tx: Transaction, record: OperationRecord, column: TextColumn, text: StoredText
+    ) -> str:
+        """Returns what the column is to contain; stores the chunks of a long text."""
+        context, holder = build_context(record, column), _build_holder_id(record, column)
+        return await chunks.encrypt_in_chunks(tx, self._store.encryption, text, context, holder)
+
+    async def decrypt(
+        self, record: OperationRecord, column: TextColumn, encrypted: StoredText | None
+    ) -> StoredText | None:
+        """Returns None also if the text was deleted because it is no longer needed."""
+        if not isinstance(encrypted, str):
+            return encrypted
+        keys, context = self._store.encryption, build_context(record, column)
+        if not chunks.is_head(encrypted):
+            return keys.decrypt(encrypted, context)
+        holder = _build_holder_id(record, column)
+        with suppress(chunks.ChunkMissing):
+            return await self._store.read(
+                lambda tx: chunks.decrypt_text(tx, keys, encrypted, context, holder)
+            )
+        return None
+
+
+def build_context(record: OperationRecord, column: TextColumn) -> EncryptionContext:
+    tenant = record.tenant
+    return EncryptionContext(
+        "journal", tenant.merchant, tenant.environment, f"{column} of {record.id}"
+    )
+
+
+def _build_holder_id(record: OperationRecord, column: TextColumn) -> str:
+    """The holder of a column's chunks."""
+    return f"{ANSWER_HOLDER_PREFIX}{record.id}" if column == "answer" else record.id

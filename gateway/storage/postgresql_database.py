@@ -1,0 +1,265 @@
+"""Transactions on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import asyncpg
+
+from gateway.payloads.worker_thread import run_in_thread_if
+from gateway.storage.database import (
+    Body,
+    Database,
+    FaultyStatement,
+    Result,
+    Transaction,
+    UniqueViolation,
+)
+from gateway.storage.errors import describe_database_error, translate_database_errors
+from gateway.storage.sql import Compiled, Parameters
+
+ADVISORY_LOCKS = 0x7061796F
+"""The gateway's class of PostgreSQL's advisory locks: "payo"."""
+
+POOL_SIZE = 10
+CLOSE_SECONDS = 30
+BEGIN_SECONDS = 5
+"""BEGIN and ROLLBACK wait for no lock: a server that takes longer does not respond."""
+MAX_ATTEMPTS = 3
+"""Attempts of a transaction that a deadlock or a migration aborts."""
+
+_ABORTED = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.InvalidCachedStatementError,
+    asyncpg.OutdatedSchemaCacheError,
+)
+_DISCONNECTED = (
+    OSError,  # TimeoutError, too
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the server has announced the end of the connection
+    asyncpg.PostgresConnectionError,
+)
+_UNUSABLE = (*_DISCONNECTED, asyncpg.PostgresError)
+_UNAVAILABLE = (
+    *_DISCONNECTED,
+    asyncpg.OperatorInterventionError,  # it shuts down, or starts
+    asyncpg.InsufficientResourcesError,  # its disk is full, or it has too many connections
+)
+"""Errors that others would meet, too, as opposed to those of a single transaction."""
+
+
+class _SlowFailure(ConnectionError):
+    """Another transaction has failed because the database does not respond."""
+
+
+class PostgresqlTransaction(Transaction):
+    dialect = "postgresql"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def lock(self, *names: str) -> None:
+        if names:
+            # Sorted, so that two transactions that need the same locks do not wait for each other.
+            await self._connection.execute(_LOCK, ADVISORY_LOCKS, sorted(set(names)))
+
+    async def compute(
+        self, is_long: bool, function: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        return await run_in_thread_if(is_long, function, *arguments)
+
+    async def _fetch(
+        self, compiled: Compiled, parameter_sets: Sequence[Parameters]
+    ) -> Sequence[Any]:
+        rows: Sequence[Any]
+        if len(parameter_sets) == 1:
+            arguments = compiled.arguments(parameter_sets[0])
+            rows = await self._connection.fetch(compiled.text, *arguments)
+        else:
+            argument_lists = list(map(compiled.arguments, parameter_sets))
+            rows = await self._connection.fetchmany(compiled.text, argument_lists)
+        return rows
+
+    async def _execute(self, compiled: Compiled, parameter_sets: Sequence[Parameters]) -> int:
+        if len(parameter_sets) == 1:
+            arguments = compiled.arguments(parameter_sets[0])
+            status = await self._connection.execute(compiled.text, *arguments)
+            count = status.rpartition(" ")[2]
+            return int(count) if count.isdecimal() else -1  # LOCK TABLE has no count
+        await self._connection.executemany(compiled.text, map(compiled.arguments, parameter_sets))
+        return -1
+
+
+_LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]) AS name"
+
+
+class PostgresqlDatabase(Database):
+    """A pool of asyncpg's connections, which are opened when they are needed."""
+
+    dialect = "postgresql"
+
+    def __init__(self, location: str, dsn: str, **options: Any) -> None:
+        super().__init__(location)
+        self._dsn = dsn
+        self._options = options
+        self._pool: Any = None
+        self._opening = asyncio.Lock()
+        # The pool's own queue gives up after a time limit, also if the database is only busy.
+        self._slots = asyncio.Semaphore(POOL_SIZE)
+        self._failure: tuple[float, str] | None = None
+        """When a transaction last failed after more than ``patience_seconds``, and the reason."""
+        self._writing: set[asyncio.Task[Any]] = set()
+
+    async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
+        with translate_database_errors(self.location):
+            return await self._run(body, writes=False)
+
+    async def write(self, body: Body[Result]) -> Result:
+        task = asyncio.ensure_future(self._write(body))
+        self._writing.add(task)
+        task.add_done_callback(self._forget_task)
+        return await asyncio.shield(task)
+
+    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, also if the caller was cancelled
+
+    async def _write(self, body: Body[Result]) -> Result:
+        with translate_database_errors(self.location, self._note_unwritten):
+            return await self._run(body, writes=True)
+
+    async def _run(self, body: Body[Result], *, writes: bool) -> Result:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                async with self._acquire(writes=writes) as connection:
+                    return await _run_in(connection, body, writes=writes)
+            except asyncpg.UniqueViolationError:
+                raise UniqueViolation from None
+            except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
+                # PostgreSQL's and the driver's texts quote values, which must not get into a log.
+                constraint = getattr(error, "constraint_name", None)
+                raise FaultyStatement(f"{type(error).__name__} ({constraint})") from None
+            except _ABORTED:
+                # PostgreSQL has rolled it back, so nothing can happen twice.
+                if attempt == MAX_ATTEMPTS:
+                    raise
+            except (TimeoutError, _SlowFailure):
+                raise
+            except _DISCONNECTED:
+                # A read changes nothing. A write may have been committed without a response.
+                if writes or attempt == MAX_ATTEMPTS:
+                    raise
+        raise AssertionError
+
+    @asynccontextmanager
+    async def _acquire(self, *, writes: bool) -> AsyncIterator[Any]:
+        """Yields a connection, in a transaction if the body writes.
+
+        A caller that waited while the database failed slowly is refused, because each would
+        otherwise wait for the same timeout in turn. It must never get an error of another body: the
+        caller would take it for its own, and a flow might send a write again.
+        """
+        waits_since = time.monotonic()
+        async with self._slots:
+            if self._failure and self._failure[0] > waits_since:
+                raise _SlowFailure(self._failure[1])
+            started_at = time.monotonic()
+            try:
+                connection = await self._begin(writes=writes)
+                try:
+                    yield connection
+                finally:
+                    # Never an error here, because the transaction may have been committed.
+                    with suppress(*_UNUSABLE):
+                        await self._pool.release(connection, timeout=BEGIN_SECONDS)
+            except _ABORTED:
+                raise
+            except _UNAVAILABLE as error:
+                now = time.monotonic()
+                if now - started_at > self.patience_seconds:
+                    self._failure = now, describe_database_error(error)
+                raise
+
+    async def _begin(self, *, writes: bool) -> Any:
+        """Takes a connection that responds: a restart of the database must not cost a write."""
+        pool = await self._open()
+        for _ in range(POOL_SIZE + 1):
+            connection = await pool.acquire()
+            try:
+                if writes:
+                    await connection.execute("BEGIN", timeout=BEGIN_SECONDS)
+                if not connection.is_closed():
+                    return connection
+            except TimeoutError:
+                await _discard(pool, connection)
+                raise  # the others would not respond either
+            except _UNUSABLE:
+                pass
+            except BaseException:
+                await _discard(pool, connection)
+                raise
+            await _discard(pool, connection)
+        raise asyncpg.InterfaceError("no usable connection")
+
+    async def _open(self) -> Any:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await asyncpg.create_pool(
+                    self._dsn, min_size=0, max_size=POOL_SIZE, reset=_do_nothing, **self._options
+                )
+        return self._pool
+
+    async def close(self) -> None:
+        if self._writing:
+            await asyncio.wait(self._writing, timeout=CLOSE_SECONDS)
+        if self._pool is not None:
+            if self._writing:
+                self._pool.terminate()
+            else:
+                await self._pool.close()
+            self._pool = None
+
+
+async def _do_nothing(_connection: Any) -> None:
+    """Replaces the pool's reset, a round trip: a transaction changes no setting of its session."""
+
+
+async def _discard(pool: Any, connection: Any) -> None:
+    connection.terminate()
+    await pool.release(connection)
+
+
+async def _run_in(connection: Any, body: Body[Result], *, writes: bool) -> Result:
+    """Runs a body, and commits if it writes."""
+    try:
+        result = await body(PostgresqlTransaction(connection))
+        if writes:
+            await _commit(connection)
+    except BaseException as error:
+        await _abort(connection, error)
+        raise
+    return result
+
+
+async def _commit(connection: Any) -> None:
+    # COMMIT of a failed transaction is no error to PostgreSQL, but rolls it back.
+    if (status := await connection.execute("COMMIT")) != "COMMIT":
+        raise asyncpg.InterfaceError(f"COMMIT was answered by {status}")
+
+
+async def _abort(connection: Any, error: BaseException) -> None:
+    """Rolls back; closes the connection instead if it may not respond."""
+    with suppress(*_UNUSABLE):
+        if isinstance(error, Exception) and not isinstance(error, _DISCONNECTED):
+            if connection.is_in_transaction():
+                await connection.execute("ROLLBACK", timeout=BEGIN_SECONDS)
+            return
+    # Also if ROLLBACK failed: the pool must not get a connection in a transaction, with its locks.
+    with suppress(asyncpg.InterfaceError):  # the pool has closed it
+        connection.terminate()

@@ -1,0 +1,202 @@
+"""SQLAlchemy Core statements, compiled once for each database."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+from typing import Any, Literal
+
+from sqlalchemy import JSON, ColumnElement, Dialect, Table, Text, bindparam
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql.asyncpg import PGDialect_asyncpg
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.types import ARRAY, Boolean, TypeDecorator
+
+DialectName = Literal["sqlite", "postgresql"]
+Parameters = Mapping[str, Any]
+Convert = Callable[[Any], Any]
+
+DIALECTS: Mapping[DialectName, tuple[ModuleType, Dialect]] = {
+    "sqlite": (sqlite, sqlite.dialect(paramstyle="qmark")),
+    "postgresql": (postgresql, PGDialect_asyncpg()),  # type: ignore[no-untyped-call] # the library's own
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A statement as a driver takes it, with its parameters by position."""
+
+    text: str
+    _names: Sequence[str]
+    _defaults: Parameters
+    _argument_converters: Mapping[int, Convert]
+    _column_converters: Mapping[int, Convert]
+    _make_row: Callable[[Iterable[Any]], Any]
+
+    def arguments(self, parameters: Parameters) -> list[Any]:
+        values = {**self._defaults, **parameters}
+        arguments = [values[name] for name in self._names]
+        for position, convert in self._argument_converters.items():
+            arguments[position] = convert(arguments[position])
+        return arguments
+
+    def row(self, driver_row: Sequence[Any]) -> Any:
+        """Returns a named tuple of the selected columns, with the values of the tables' types."""
+        if not self._column_converters:
+            return self._make_row(driver_row)
+        columns = list(driver_row)
+        for position, convert in self._column_converters.items():
+            columns[position] = convert(columns[position])
+        return self._make_row(columns)
+
+
+class Statement:
+    """A statement that is compiled when it is first used.
+
+    ``build`` is given the dialect's module, whose ``insert`` knows ``ON CONFLICT``. ``columns`` are
+    the columns that an INSERT or UPDATE sets, each from a parameter of its own name; all other
+    parameters are ``bindparam``s.
+    """
+
+    def __init__(self, build: Callable[[ModuleType], Any], columns: Sequence[str] = ()) -> None:
+        self._build = build
+        self._columns = list(columns)
+        self._compiled: dict[DialectName, Compiled] = {}
+
+    def compiled(self, name: DialectName) -> Compiled:
+        if (compiled := self._compiled.get(name)) is None:
+            statement = self._build(DIALECTS[name][0])
+            compiled = self._compiled[name] = compile_statement(statement, name, self._columns)
+        return compiled
+
+
+def compile_statement(statement: Any, name: DialectName, columns: Sequence[str] = ()) -> Compiled:
+    dialect = DIALECTS[name][1]
+    compiled = statement.compile(
+        dialect=dialect,
+        column_keys=list(columns) or None,
+        compile_kwargs={"render_postcompile": True},
+    )
+    names = compiled.positiontup or ()
+    defaults = {key: value for key, value in compiled.params.items() if value is not None}
+    # The parameters of an expanded IN list have no bind.
+    binds = [compiled.binds.get(key) for key in names]
+    argument_converters = {
+        position: convert
+        for position, parameter in enumerate(binds)
+        if parameter is not None
+        and (convert := parameter.type.dialect_impl(dialect).bind_processor(dialect))
+    }
+    for parameter, key in zip(binds, names, strict=True):
+        if parameter is not None and not parameter.required:
+            defaults.setdefault(key, None)
+    columns_read = _selected_columns(statement)
+    column_converters = {
+        position: convert
+        for position, column in enumerate(columns_read)
+        if (convert := _result_processor(column.type, dialect))
+    }
+    labels = [
+        getattr(column, "key", None) or f"column_{n}" for n, column in enumerate(columns_read)
+    ]
+    # Nothing is known of the columns of literal SQL.
+    make_row = _row_type(tuple(labels)) if labels else tuple
+    return Compiled(
+        str(compiled), names, defaults, argument_converters, column_converters, make_row
+    )
+
+
+@cache
+def _row_type(labels: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
+    row: Any = namedtuple("Row", labels, rename=True)  # type: ignore[misc] # noqa: PYI024 - known at run time
+    make: Callable[[Iterable[Any]], Any] = row._make
+    return make
+
+
+def _selected_columns(statement: Any) -> Sequence[ColumnElement[Any]]:
+    columns = getattr(statement, "selected_columns", None)
+    if columns is None:
+        columns = getattr(statement, "exported_columns", None)
+    return list(columns or ())
+
+
+def _result_processor(type_: Any, dialect: Dialect) -> Convert | None:
+    convert: Convert | None = type_.dialect_impl(dialect).result_processor(dialect, None)
+    if convert is None and isinstance(type_, JSON):
+        return _load_json  # asyncpg returns JSON as text
+    if convert is None and isinstance(type_, Boolean) and dialect.name == "sqlite":
+        return bool
+    return convert
+
+
+def _load_json(raw: Any) -> Any:
+    return None if raw is None else json.loads(raw)
+
+
+def upsert(table: Table, key: Sequence[str], columns: Sequence[str]) -> Statement:
+    """Inserts a row, or updates the columns of the row with the same key."""
+
+    def build(dialect: ModuleType) -> Any:
+        insert = dialect.insert(table)
+        values = {name: insert.excluded[name] for name in columns}
+        return insert.on_conflict_do_update(index_elements=list(key), set_=values)
+
+    return Statement(build, [*key, *columns])
+
+
+def insert_new(table: Table, columns: Sequence[str], *returned: Any) -> Statement:
+    """Inserts a row unless one with its key exists; then it returns none either."""
+
+    def build(dialect: ModuleType) -> Any:
+        insert = dialect.insert(table).on_conflict_do_nothing()
+        return insert.returning(*returned) if returned else insert
+
+    return Statement(build, columns)
+
+
+class _TextList(TypeDecorator[Sequence[str]]):
+    """A list of texts as one parameter: an array on PostgreSQL, JSON on SQLite."""
+
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        is_sqlite = dialect.name == "sqlite"
+        return dialect.type_descriptor(Text() if is_sqlite else ARRAY(Text()))
+
+    def process_bind_param(self, value: Sequence[str] | None, dialect: Dialect) -> Any:
+        texts = list(value or ())
+        return json.dumps(texts) if dialect.name == "sqlite" else texts
+
+
+class AnyOf(ColumnElement[bool]):
+    """``column IN :name`` for a parameter of any length, so that the statement is compiled once."""
+
+    inherit_cache = False
+
+    def __init__(self, column: ColumnElement[Any], name: str) -> None:
+        self.type = Boolean()
+        self.column = column
+        self.parameter = bindparam(name, type_=_TextList())
+
+    def self_group(self, against: object = None) -> AnyOf:  # noqa: ARG002 - SQLAlchemy's
+        """Without ``= 1``, which SQLite would be given otherwise, and which no index serves."""
+        return self
+
+
+@compiles(AnyOf, "sqlite")
+def _any_of_on_sqlite(element: AnyOf, compiler: Any, **options: Any) -> str:
+    column = compiler.process(element.column, **options)
+    parameter = compiler.process(element.parameter, **options)
+    return f"{column} IN (SELECT value FROM json_each({parameter}))"  # noqa: S608 - compiled parts
+
+
+@compiles(AnyOf, "postgresql")
+def _any_of_on_postgresql(element: AnyOf, compiler: Any, **options: Any) -> str:
+    column = compiler.process(element.column, **options)
+    parameter = compiler.process(element.parameter, **options)
+    return f"{column} = ANY({parameter})"

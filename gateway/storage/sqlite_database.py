@@ -1,0 +1,273 @@
+"""Transactions on SQLite's file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+from gateway.storage.database import Body, Database, Result, Transaction, UniqueViolation
+from gateway.storage.errors import translate_database_errors
+from gateway.storage.sql import Compiled, Parameters
+
+BUSY_SECONDS = 5
+"""How long a transaction on SQLite waits for another process."""
+
+MAX_GROUP_SIZE = 64
+"""Transactions in one commit on SQLite: none of them is acknowledged before its end."""
+
+
+class SqliteTransaction(Transaction):
+    dialect = "sqlite"
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def lock(self, *names: str) -> None:
+        """Does nothing: SQLite has one writer at a time."""
+
+    async def compute(
+        self,
+        is_long: bool,  # noqa: ARG002 - PostgreSQL's
+        function: Callable[..., Result],
+        *arguments: Any,
+    ) -> Result:
+        return function(*arguments)  # a transaction that writes is in a thread already
+
+    async def _fetch(
+        self, compiled: Compiled, parameter_sets: Sequence[Parameters]
+    ) -> Sequence[Any]:
+        rows: list[Any] = []
+        for parameters in parameter_sets:
+            cursor = self._connection.execute(compiled.text, compiled.arguments(parameters))
+            rows += cursor.fetchall()
+        return rows
+
+    async def _execute(self, compiled: Compiled, parameter_sets: Sequence[Parameters]) -> int:
+        if len(parameter_sets) == 1:
+            arguments = compiled.arguments(parameter_sets[0])
+            return self._connection.execute(compiled.text, arguments).rowcount
+        self._connection.executemany(compiled.text, map(compiled.arguments, parameter_sets))
+        return -1
+
+
+class _Job:
+    """A body that waits for the thread, runs there, and whose result is given to the caller."""
+
+    def __init__(self, body: Body[Any], *, writes: bool) -> None:
+        self.body = body
+        self.writes = writes
+        self.context = contextvars.copy_context()
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def resolve(self) -> None:
+        if self.future.done():  # the caller was cancelled
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class SqliteDatabase(Database):
+    """A thread with a connection that writes, and one for brief reads in the event loop's thread.
+
+    Transactions that wait for the thread together share a commit, because a commit waits for the disk
+    and costs as much for many as for one. ``connect`` is given the seconds for which the connection
+    waits for a lock.
+    """
+
+    dialect = "sqlite"
+
+    def __init__(self, location: str, connect: Callable[[float], sqlite3.Connection]) -> None:
+        super().__init__(location)
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
+        self._read_connection: sqlite3.Connection | None = None
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+
+    async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
+        with translate_database_errors(self.location):
+            if is_brief:
+                # A handover to the thread takes longer than the read.
+                with suppress(_FileLocked):
+                    return self._read_inline(body)
+            return await self._run(body, writes=False)
+
+    def _read_inline(self, body: Body[Result]) -> Result:
+        """Raises _FileLocked if the file is locked, because the event loop must not wait."""
+        try:
+            if self._read_connection is None:
+                self._read_connection = self._connect(0)
+            return run_transaction(self._read_connection, body, "BEGIN")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                raise _FileLocked from None
+            raise
+
+    async def write(self, body: Body[Result]) -> Result:
+        with translate_database_errors(self.location, self._note_unwritten):
+            return await self._run(body, writes=True)
+
+    async def _run(self, body: Body[Result], *, writes: bool) -> Result:
+        if self._is_closing:
+            raise sqlite3.OperationalError("the database is being closed")
+        if self._thread is None:
+            arguments = (asyncio.get_running_loop(),)
+            self._thread = threading.Thread(
+                target=self._work, args=arguments, name="database", daemon=True
+            )
+            self._thread.start()
+        job = _Job(body, writes=writes)
+        self._jobs.put(job)
+        result: Result = await job.future
+        return result
+
+    def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        is_last = False
+        while not is_last:
+            job = self._jobs.get()
+            jobs, is_last = self._take_waiting([job], MAX_GROUP_SIZE) if job else ([], True)
+            error = self._run_jobs(jobs)
+            if error is not None and not is_last:
+                # These have waited as long: each group would wait once more for the same lock.
+                refused, is_last = self._take_waiting([], self._jobs.qsize())
+                for job in refused:
+                    job.error = error
+                jobs += refused
+            with suppress(RuntimeError):  # the loop was closed without waiting
+                loop.call_soon_threadsafe(_resolve_jobs, jobs)
+        if self._connection is not None:
+            # Leaves no journal behind, unless another process uses the file right now.
+            with suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA journal_mode = DELETE")
+            self._connection.close()
+
+    def _take_waiting(self, jobs: list[_Job], limit: int) -> tuple[list[_Job], bool]:
+        """Adds jobs that wait, up to a number; also returns whether the last one has been taken."""
+        with suppress(queue.Empty):
+            while len(jobs) < limit:
+                job = self._jobs.get_nowait()
+                if job is None:
+                    return jobs, True
+                jobs.append(job)
+        return jobs, False
+
+    def _run_jobs(self, jobs: Sequence[_Job]) -> BaseException | None:
+        """Returns the error if the file could not be used for longer than ``patience_seconds``."""
+        reads = [job for job in jobs if not job.writes]
+        writes = [job for job in jobs if job.writes]
+        for begin, group in (("BEGIN", reads), ("BEGIN IMMEDIATE", writes)):
+            started_at = time.monotonic()
+            error = self._run_group(group, begin) if group else None
+            if error is not None and time.monotonic() - started_at > self.patience_seconds:
+                for job in writes:
+                    job.error = job.error or error
+                return error
+        return None
+
+    def _run_group(self, jobs: Sequence[_Job], begin: str) -> BaseException | None:
+        """Runs jobs in one transaction; one that fails is rolled back alone. Returns the file's error."""
+        try:
+            if self._connection is None:
+                self._connection = self._connect(BUSY_SECONDS)
+            connection = self._connection
+            connection.execute(begin)
+            for job in jobs:
+                self._run_job(connection, job, is_alone=len(jobs) == 1)
+            connection.execute("COMMIT" if any(not job.error for job in jobs) else "ROLLBACK")
+        except BaseException as error:  # noqa: BLE001 - each caller gets it
+            for job in jobs:
+                job.error = job.error or error
+            if self._connection is not None:
+                _roll_back(self._connection)
+            return error
+        return None
+
+    def _run_job(self, connection: sqlite3.Connection, job: _Job, *, is_alone: bool) -> None:
+        if not is_alone:
+            connection.execute("SAVEPOINT job")
+        try:
+            body = job.body(SqliteTransaction(connection))
+            job.result = job.context.run(run_without_waiting, body)
+        except sqlite3.Error as error:
+            if not _is_body_error(error):
+                raise  # no job in the group can be committed
+            is_unique = getattr(error, "sqlite_errorcode", None) in _UNIQUE_CODES
+            job.error = UniqueViolation() if is_unique else error
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            job.error = error
+        if not is_alone:
+            if job.error is not None:
+                connection.execute("ROLLBACK TO job")
+            connection.execute("RELEASE job")
+
+    async def close(self) -> None:
+        """Runs the jobs that wait, and closes the file; it opens again with the next transaction."""
+        if self._read_connection is not None:
+            self._read_connection.close()
+            self._read_connection = None
+        if self._thread is not None:
+            self._is_closing = True
+            self._jobs.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = self._connection = None
+            self._is_closing = False
+
+
+class _FileLocked(Exception):
+    """Another connection has locked the file."""
+
+
+_BODY_ERRORS = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.DataError)
+_BODY_ERROR_CODES = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG)
+_UNIQUE_CODES = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+
+
+def _is_body_error(error: sqlite3.Error) -> bool:
+    """Whether a statement is faulty, as opposed to the file or its disk."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, _BODY_ERRORS) or code in _BODY_ERROR_CODES
+
+
+def run_transaction(connection: sqlite3.Connection, body: Body[Result], begin: str) -> Result:
+    """Runs a body in a transaction of its own, in this thread."""
+    try:
+        connection.execute(begin)
+        result = run_without_waiting(body(SqliteTransaction(connection)))
+        connection.execute("COMMIT")
+    except BaseException:
+        _roll_back(connection)
+        raise
+    return result
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    with suppress(sqlite3.Error):  # SQLite rolls some transactions back itself
+        connection.execute("ROLLBACK")
+
+
+def _resolve_jobs(jobs: Sequence[_Job]) -> None:
+    for job in jobs:
+        job.resolve()
+
+
+def run_without_waiting(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Runs a coroutine that awaits nothing that has to wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    coroutine.close()
+    raise TypeError("a transaction awaited something other than the database")
