@@ -59,9 +59,9 @@ _SOME_FACTS = Statement(
         _KIND, AnyOf(remembered.c.id, "ids")
     )
 )
-_FORGET = Statement(lambda _kind: delete(remembered).where(_THIS))
+_DELETE = Statement(lambda _kind: delete(remembered).where(_THIS))
 _UPSERT_CAPABILITY = upsert(learned, ("environment", "name"), ("value", "learned_at"))
-_PUT = upsert(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
+_UPSERT = upsert(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
 
 
 class ObjectStateStore:
@@ -85,23 +85,23 @@ class ObjectStateStore:
         For whoever is not known here, and of a kind that is not sealed.
         """
         table = remembered.c
-        those = select(table.facts).where(
+        query = select(table.facts).where(
             table.environment == environment, table.kind == kind, table.id == id
         )
-        rows = await self._store.read(lambda tx: tx.fetch(those))
+        rows = await self._store.read(lambda tx: tx.fetch(query))
         return any(json_codec.loads_trusted(row.facts).get(fact) for row in rows)
 
     async def load_all(
         self, owner: Tenant, kind: str, among: Sequence[str] | None = None
     ) -> dict[str, dict[str, Any]]:
         """The facts of every object of a kind that has any, by id; or of those among some."""
-        those = {**owner._asdict(), "kind": kind}
+        values = {**owner._asdict(), "kind": kind}
         if among is None:
-            rows = await self._store.read(lambda tx: tx.fetch(_ALL_FACTS, those))
-        elif wanted := sorted(set(among)):
-            is_brief = len(wanted) <= FEW
+            rows = await self._store.read(lambda tx: tx.fetch(_ALL_FACTS, values))
+        elif ids := sorted(set(among)):
+            is_brief = len(ids) <= FEW
             rows = await self._store.read(
-                lambda tx: tx.fetch(_SOME_FACTS, {**those, "ids": wanted}), is_brief=is_brief
+                lambda tx: tx.fetch(_SOME_FACTS, {**values, "ids": ids}), is_brief=is_brief
             )
         else:
             return {}
@@ -144,13 +144,15 @@ class ObjectStateStore:
 
     def list_locks(self, owner: Tenant, records: Sequence[CompareAndSet]) -> frozenset[str]:
         """What is held while they are merged. A row's own would not do: two may be about to make it."""
-        return frozenset(chain.from_iterable(_iterate_locks(owner, one) for one in records))
+        return frozenset(chain.from_iterable(_iterate_locks(owner, each) for each in records))
 
     async def apply_changes(
         self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
     ) -> None:
         """Merges facts in a transaction that holds ``list_locks``; raises Conflict."""
-        slices = iterate_chunks(chain.from_iterable(one.members for one in records), SLICE_SIZE)
+        slices = iterate_chunks(
+            chain.from_iterable(record.members for record in records), SLICE_SIZE
+        )
         is_long = are_long_changes(records)
         # ``next`` decompresses a slice of a long list of records.
         while some_records := await tx.compute(is_long, next, slices, ()):
@@ -160,41 +162,41 @@ class ObjectStateStore:
         self, tx: Transaction, owner: Tenant, records: Sequence[CompareAndSet]
     ) -> None:
         rows = {
-            (one.kind, one.id): {**owner._asdict(), "kind": one.kind, "id": one.id}
-            for one in records
+            (record.kind, record.id): {**owner._asdict(), "kind": record.kind, "id": record.id}
+            for record in records
         }
-        there = await tx.fetch(_FACTS_OF, *rows.values())
-        of_concern = {(one.kind, one.id) for one in records if not _is_replaced(one)}
+        stored_rows = await tx.fetch(_FACTS_OF, *rows.values())
+        merged_keys = {(record.kind, record.id) for record in records if not _is_replaced(record)}
         texts = {
             (kind, id_): await self._load_text(tx, owner, kind, id_, facts)
-            for kind, id_, facts in there
-            if (kind, id_) in of_concern
+            for kind, id_, facts in stored_rows
+            if (kind, id_) in merged_keys
         }
         is_long = are_long_changes(records) or any(
             len(text) > _MAX_INLINE_LENGTH for text in texts.values()
         )
-        found = await tx.compute(is_long, _compute_new_facts, texts, records)
-        if long := [
+        new_facts = await tx.compute(is_long, _compute_new_facts, texts, records)
+        if holders := [
             _build_lock_name(*owner, kind, id_)
-            for kind, id_, facts in there
+            for kind, id_, facts in stored_rows
             if chunks.is_head(facts)
         ]:
-            await chunks.delete_chunks(tx, *long)
-        now, puts, gone = self._store.clock(), list[Parameters](), list[Parameters]()
-        for (kind, id_), row in rows.items():
-            if kept := found[kind, id_]:
-                sealed = await self._encode_facts(tx, owner, kind, id_, kept)
-                puts.append({**row, "facts": sealed, "updated_at": now})
+            await chunks.delete_chunks(tx, *holders)
+        now, upserts, deletions = self._store.clock(), list[Parameters](), list[Parameters]()
+        for key, row in rows.items():
+            if facts := new_facts[key]:
+                encoded = await self._encode_facts(tx, owner, *key, facts)
+                upserts.append({**row, "facts": encoded, "updated_at": now})
             else:
-                gone.append(row)
-        for statement, those in ((_PUT, puts), (_FORGET, gone)):
-            if those:
-                await tx.execute(statement, *those)
+                deletions.append(row)
+        for statement, parameter_sets in ((_UPSERT, upserts), (_DELETE, deletions)):
+            if parameter_sets:
+                await tx.execute(statement, *parameter_sets)
 
     async def _encode_facts(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]
     ) -> str:
-        """What stands in the row."""
+        """Returns what is stored in the row; stores the chunks of long facts."""
         if kind not in ENCRYPTED_KINDS:
             return json_codec.dumps_trusted(facts).decode()
         if isinstance(facts, _EncodedFacts):
@@ -207,7 +209,7 @@ class ObjectStateStore:
     async def _load_text(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: str
     ) -> StoredText:
-        """What it says; raises Gone."""
+        """Decrypts the facts of a row; raises ChunkMissing."""
         if kind not in ENCRYPTED_KINDS:
             return facts
         keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
@@ -217,15 +219,15 @@ class ObjectStateStore:
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
     ) -> dict[str, dict[str, Any]]:
         """What was remembered of several objects, of their ids and texts."""
-        in_pieces = [id_ for id_, facts in rows if chunks.is_head(facts)]
+        chunked_ids = [id_ for id_, facts in rows if chunks.is_head(facts)]
         is_long = len(rows) > FEW or any(len(facts) > _MAX_INLINE_LENGTH for _id, facts in rows)
-        read = await run_in_thread_if(is_long, self._decode_whole, owner, kind, rows)
-        for id_ in in_pieces:
+        facts_by_id = await run_in_thread_if(is_long, self._decode_whole, owner, kind, rows)
+        for id_ in chunked_ids:
             text = await self._store.read(
                 partial(self._load_chunked, owner=owner, kind=kind, id_=id_)
             )
-            read[id_] = await run_in_thread(stored_json.decode_value, text)
-        return read
+            facts_by_id[id_] = await run_in_thread(stored_json.decode_value, text)
+        return facts_by_id
 
     def _decode_whole(
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
@@ -237,9 +239,9 @@ class ObjectStateStore:
         return {id_: stored_json.decode_value(facts) for id_, facts in whole}
 
     def _decrypt_facts(self, owner: Tenant, kind: str, facts: str) -> dict[str, Any]:
-        opened = self._store.encryption.decrypt(facts, _build_context(owner, kind))
-        its: dict[str, Any] = stored_json.decode_value(opened)
-        return its
+        text = self._store.encryption.decrypt(facts, _build_context(owner, kind))
+        decrypted: dict[str, Any] = stored_json.decode_value(text)
+        return decrypted
 
     async def _load_chunked(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str
@@ -257,8 +259,8 @@ class ObjectStateStore:
 
     async def load_capabilities(self, environment: str) -> dict[str, tuple[Any, datetime]]:
         """What was found out about an environment's service, and when, by name."""
-        those = select(learned).where(learned.c.environment == environment)
-        rows = await self._store.read(lambda tx: tx.fetch(those))
+        query = select(learned).where(learned.c.environment == environment)
+        rows = await self._store.read(lambda tx: tx.fetch(query))
         return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
 
     async def save_capability(self, environment: str, name: str, value: Any) -> None:
@@ -275,25 +277,25 @@ class ObjectStateStore:
 def _compute_new_facts(
     texts: Mapping[tuple[str, str], StoredText], records: Sequence[CompareAndSet]
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    """The new facts of each object, from the texts of the old ones; raises Conflict."""
-    found: dict[tuple[str, str], dict[str, Any]] = {
+    """Returns the new facts of each object, from the texts of the old ones; raises Conflict."""
+    facts_by_key: dict[tuple[str, str], dict[str, Any]] = {
         key: stored_json.decode_value(text) for key, text in texts.items()
     }
     for record in records:
-        facts = found.get((record.kind, record.id), {})
+        facts = facts_by_key.get((record.kind, record.id), {})
         if any(facts.get(name) != fact for name, fact in record.expected.items()):
             raise Conflict(record.kind)
-        found[record.kind, record.id] = _merge_facts(facts, record)
-    return found
+        facts_by_key[record.kind, record.id] = _merge_facts(facts, record)
+    return facts_by_key
 
 
 def are_long_changes(records: Sequence[CompareAndSet]) -> bool:
     """Whether it takes long to make and seal them."""
     return any(
-        json_codec.has_rows(one.facts)
-        or isinstance(one.linked, LazySequence)
-        or are_long_changes(one.linked)
-        for one in records
+        json_codec.has_rows(record.facts)
+        or isinstance(record.linked, LazySequence)
+        or are_long_changes(record.linked)
+        for record in records
     )
 
 
@@ -304,30 +306,29 @@ class _EncodedFacts(dict[str, Any]):
 
 
 async def encode_long_changes(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
-    """The same, those that are long written already: who else needs the state waits for a transaction's
-    end, and is not to wait for that too.
-    """
+    """Encodes long facts before the transaction, because others wait for its end."""
     return await run_in_thread(_encode_all, records) if are_long_changes(records) else records
 
 
 def _encode_all(records: Sequence[CompareAndSet]) -> Sequence[CompareAndSet]:
-    return [replace(one, facts=_encode_if_long(one), linked=_encode_linked(one)) for one in records]
+    return [
+        replace(record, facts=_encode_if_long(record), linked=_encode_linked(record))
+        for record in records
+    ]
 
 
-def _encode_linked(one: CompareAndSet) -> Sequence[CompareAndSet]:
-    return one.linked if isinstance(one.linked, LazySequence) else _encode_all(one.linked)
+def _encode_linked(record: CompareAndSet) -> Sequence[CompareAndSet]:
+    linked = record.linked
+    return linked if isinstance(linked, LazySequence) else _encode_all(linked)
 
 
-def _encode_if_long(one: CompareAndSet) -> Mapping[str, Any]:
-    if (
-        one.kind not in ENCRYPTED_KINDS
-        or not _is_replaced(one)
-        or not json_codec.has_rows(one.facts)
-    ):
-        return one.facts
-    made = _EncodedFacts(_merge_facts({}, one))
-    made.text = stored_json.encode_value(made)
-    return made
+def _encode_if_long(record: CompareAndSet) -> Mapping[str, Any]:
+    is_encrypted = record.kind in ENCRYPTED_KINDS
+    if not (is_encrypted and _is_replaced(record) and json_codec.has_rows(record.facts)):
+        return record.facts
+    encoded = _EncodedFacts(_merge_facts({}, record))
+    encoded.text = stored_json.encode_value(encoded)
+    return encoded
 
 
 def _merge_facts(facts: Mapping[str, Any], record: CompareAndSet) -> dict[str, Any]:
@@ -347,8 +348,8 @@ def has_expectation(record: CompareAndSet) -> bool:
 def _iterate_locks(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
     yield _build_lock_name(*owner, record.kind, _find_lock_name(record))
     if not isinstance(record.linked, LazySequence):
-        for one in record.linked:
-            yield from _iterate_locks(owner, one)
+        for linked_record in record.linked:
+            yield from _iterate_locks(owner, linked_record)
     else:
         yield from (
             _build_lock_name(*owner, _POOLED_LOCK_KIND, str(room))
@@ -362,16 +363,15 @@ how many locks they share: a database has room for some thousands.
 """
 
 
-def _find_lock_name(one: CompareAndSet) -> str:
-    """What is locked for it."""
-    return (
-        str(crc32(one.id.encode()) % _LOCK_POOL_SIZE) if one.kind == _POOLED_LOCK_KIND else one.id
-    )
+def _find_lock_name(record: CompareAndSet) -> str:
+    if record.kind != _POOLED_LOCK_KIND:
+        return record.id
+    return str(crc32(record.id.encode()) % _LOCK_POOL_SIZE)
 
 
-def _is_replaced(one: CompareAndSet) -> bool:
-    """Whether nothing stays of what there was."""
-    return not one.expected and _SINGLE_FACT_KINDS.get(one.kind) in one.facts
+def _is_replaced(record: CompareAndSet) -> bool:
+    """Whether nothing of the stored facts remains, so that they need not be loaded."""
+    return not record.expected and _SINGLE_FACT_KINDS.get(record.kind) in record.facts
 
 
 def _build_context(owner: Tenant, kind: str) -> EncryptionContext:
