@@ -48,13 +48,15 @@ thing = Table(
     Column("facts", JSON),
 )
 INSERT = Statement(lambda dialect: dialect.insert(thing), [column.name for column in thing.c])
-PUT = upsert(thing, ["id"], ["count"])
-ALL = Statement(lambda _dialect: select(thing).order_by(thing.c.id))
-SOME = Statement(lambda _dialect: select(thing.c.id).where(AnyOf(thing.c.id, "ids")).order_by("id"))
-COUNT_UP = Statement(
+UPSERT = upsert(thing, ["id"], ["count"])
+SELECT_ALL = Statement(lambda _dialect: select(thing).order_by(thing.c.id))
+SELECT_SOME = Statement(
+    lambda _dialect: select(thing.c.id).where(AnyOf(thing.c.id, "ids")).order_by("id")
+)
+INCREMENT = Statement(
     lambda _dialect: (
         update(thing)
-        .where(thing.c.id == bindparam("its"))
+        .where(thing.c.id == bindparam("wanted"))
         .values(count=thing.c.count + 1)
         .returning(thing.c.count)
     )
@@ -62,11 +64,11 @@ COUNT_UP = Statement(
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
 
 
-def row(id_: str, count: int = 0) -> dict[str, Any]:
+def build_row(id_: str, count: int = 0) -> dict[str, Any]:
     return {"id": id_, "count": count, "is_open": True, "made_at": NOW, "facts": {"a": [1]}}
 
 
-def connecting(file: Path) -> Callable[[float], sqlite3.Connection]:
+def build_connect(file: Path) -> Callable[[float], sqlite3.Connection]:
     return lambda seconds: sqlite3.connect(
         file, timeout=seconds, isolation_level=None, check_same_thread=False
     )
@@ -82,9 +84,9 @@ async def opened(dsn: str | None, tmp_path: Path) -> AsyncIterator[Database]:
     """An empty database of either kind, with the table."""
     create = CreateTable(thing)
     if dsn is None:
-        connect = connecting(tmp_path / "it.db")
+        connect = build_connect(tmp_path / "test.db")
         connect(0).execute(str(create.compile(dialect=DIALECTS["sqlite"][1])))
-        found: Database = SqliteDatabase("it.db", connect)
+        found: Database = SqliteDatabase("test.db", connect)
     else:
         connection: Any = await asyncpg.connect(dsn)
         await connection.execute("DROP TABLE IF EXISTS thing")
@@ -95,102 +97,106 @@ async def opened(dsn: str | None, tmp_path: Path) -> AsyncIterator[Database]:
     await found.close()
 
 
-async def put_all(tx: Transaction, *rows: dict[str, Any]) -> int:
+async def insert_rows(tx: Transaction, *rows: dict[str, Any]) -> int:
     return await tx.execute(INSERT, *rows)
 
 
-async def count_up(tx: Transaction) -> int:
-    count: int = await tx.fetch_value(COUNT_UP, {"its": "a"})
+async def increment(tx: Transaction) -> int:
+    count: int = await tx.fetch_value(INCREMENT, {"wanted": "a"})
     return count
 
 
-async def everything(database: Database) -> list[Any]:
-    return await database.read(lambda tx: tx.fetch(ALL))
+async def load_all_rows(database: Database) -> list[Any]:
+    return await database.read(lambda tx: tx.fetch(SELECT_ALL))
 
 
 async def test_values_come_back_as_they_were(opened: Database) -> None:
-    assert await opened.write(lambda tx: put_all(tx, row("a", 7))) == 1
-    (found,) = await everything(opened)
-    assert found._asdict() == row("a", 7)
+    assert await opened.write(lambda tx: insert_rows(tx, build_row("a", 7))) == 1
+    (found,) = await load_all_rows(opened)
+    assert found._asdict() == build_row("a", 7)
 
 
 async def test_statement_that_is_compiled_once_takes_lists_of_any_length(opened: Database) -> None:
-    await opened.write(lambda tx: put_all(tx, *(row(f"{number:04}") for number in range(2000))))
+    await opened.write(
+        lambda tx: insert_rows(tx, *(build_row(f"{number:04}") for number in range(2000)))
+    )
     ids = [f"{number:04}" for number in range(0, 4000, 2)]
-    for some, expected in (([], []), (ids[:1], ids[:1]), (ids, ids[:1000])):
-        found = await opened.read(lambda tx, some=some: tx.fetch(SOME, {"ids": some}))
+    for wanted_ids, expected in (([], []), (ids[:1], ids[:1]), (ids, ids[:1000])):
+        found = await opened.read(lambda tx, ids=wanted_ids: tx.fetch(SELECT_SOME, {"ids": ids}))
         assert [each.id for each in found] == expected
 
 
 async def test_plain_statements_run_too(opened: Database) -> None:
-    await opened.write(lambda tx: put_all(tx, row("a", 1), row("b", 2), row("c", 3)))
+    await opened.write(
+        lambda tx: insert_rows(tx, build_row("a", 1), build_row("b", 2), build_row("c", 3))
+    )
     chosen = select(thing.c.id).where(thing.c.id.in_(["a", "c", "x"]), thing.c.made_at == NOW)
     found = await opened.read(lambda tx: tx.fetch(chosen.order_by(thing.c.id)))
     assert [each.id for each in found] == ["a", "c"]
     change = update(thing).where(thing.c.count > 1).values(is_open=False)
     assert await opened.write(lambda tx: tx.execute(change)) == 2
-    assert [each.is_open for each in await everything(opened)] == [True, False, False]
+    assert [each.is_open for each in await load_all_rows(opened)] == [True, False, False]
 
 
 async def test_upsert_changes_the_row_that_exists(opened: Database) -> None:
-    await opened.write(lambda tx: put_all(tx, row("a", 1)))
-    await opened.write(lambda tx: tx.execute(PUT, {"id": "a", "count": 5}))
-    await opened.write(lambda tx: tx.execute(PUT, {"id": "b", "count": 6}))
-    assert [(each.id, each.count) for each in await everything(opened)] == [("a", 5), ("b", 6)]
+    await opened.write(lambda tx: insert_rows(tx, build_row("a", 1)))
+    await opened.write(lambda tx: tx.execute(UPSERT, {"id": "a", "count": 5}))
+    await opened.write(lambda tx: tx.execute(UPSERT, {"id": "b", "count": 6}))
+    assert [(each.id, each.count) for each in await load_all_rows(opened)] == [("a", 5), ("b", 6)]
 
 
 async def test_failed_body_changes_nothing_and_raises_its_error(opened: Database) -> None:
     async def fail(tx: Transaction) -> None:
-        await put_all(tx, row("a"))
+        await insert_rows(tx, build_row("a"))
         raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):
         await opened.write(fail)
-    assert await everything(opened) == []
+    assert await load_all_rows(opened) == []
 
 
 async def test_duplicate_key_is_told_apart_from_a_failure(opened: Database) -> None:
-    await opened.write(lambda tx: put_all(tx, row("a")))
+    await opened.write(lambda tx: insert_rows(tx, build_row("a")))
     with pytest.raises(UniqueViolation):
-        await opened.write(lambda tx: put_all(tx, row("a")))
+        await opened.write(lambda tx: insert_rows(tx, build_row("a")))
     assert opened.unwritten is None
 
 
 async def test_changes_at_the_same_time_are_all_made_and_failures_stay_alone(
     opened: Database,
 ) -> None:
-    await opened.write(lambda tx: put_all(tx, row("a")))
+    await opened.write(lambda tx: insert_rows(tx, build_row("a")))
 
     async def fail(tx: Transaction) -> int:
-        await count_up(tx)
+        await increment(tx)
         raise LookupError
 
-    bodies = [fail if number % 3 == 0 else count_up for number in range(60)]
+    bodies = [fail if number % 3 == 0 else increment for number in range(60)]
     results = await asyncio.gather(*map(opened.write, bodies), return_exceptions=True)
     assert sorted(each for each in results if isinstance(each, int)) == list(range(1, 41))
     assert sum(isinstance(each, LookupError) for each in results) == 20
-    (found,) = await everything(opened)
+    (found,) = await load_all_rows(opened)
     assert found.count == 40
 
 
 async def test_locks_serialize_transactions_that_read_before_they_write(opened: Database) -> None:
-    await opened.write(lambda tx: put_all(tx, row("a")))
+    await opened.write(lambda tx: insert_rows(tx, build_row("a")))
 
     async def read_and_write(tx: Transaction) -> None:
         await tx.lock("b", "a")
-        (found,) = await tx.fetch(ALL)
-        await tx.execute(PUT, {"id": "a", "count": found.count + 1})
+        (found,) = await tx.fetch(SELECT_ALL)
+        await tx.execute(UPSERT, {"id": "a", "count": found.count + 1})
 
     await asyncio.gather(*(opened.write(read_and_write) for _ in range(20)))
-    (found,) = await everything(opened)
+    (found,) = await load_all_rows(opened)
     assert found.count == 20
 
 
 async def test_change_of_a_cancelled_caller_is_committed(opened: Database) -> None:
-    await opened.write(lambda tx: put_all(tx, row("a")))
+    await opened.write(lambda tx: insert_rows(tx, build_row("a")))
 
     async def slow(tx: Transaction) -> None:
-        await count_up(tx)
+        await increment(tx)
         if tx.dialect == "postgresql":
             await tx.fetch(select(func.pg_sleep(0.3)))
         else:
@@ -202,19 +208,19 @@ async def test_change_of_a_cancelled_caller_is_committed(opened: Database) -> No
     with pytest.raises(asyncio.CancelledError):
         await caller
     await asyncio.sleep(0.5)
-    (found,) = await everything(opened)
+    (found,) = await load_all_rows(opened)
     assert found.count == 1
 
 
 async def test_brief_read_runs_here_unless_the_file_is_locked(tmp_path: Path) -> None:
-    connect = connecting(tmp_path / "it.db")
+    connect = build_connect(tmp_path / "test.db")
     other = connect(0)
     other.execute(str(CreateTable(thing).compile(dialect=DIALECTS["sqlite"][1])))
-    opened = SqliteDatabase("it.db", connect)
-    await opened.write(lambda tx: put_all(tx, row("a", 7)))
+    opened = SqliteDatabase("test.db", connect)
+    await opened.write(lambda tx: insert_rows(tx, build_row("a", 7)))
 
     async def read(tx: Transaction) -> tuple[int, int]:
-        (found,) = await tx.fetch(ALL)
+        (found,) = await tx.fetch(SELECT_ALL)
         return found.count, threading.get_ident()
 
     assert await opened.read(read, is_brief=True) == (7, threading.get_ident())
@@ -236,7 +242,7 @@ async def test_brief_read_runs_here_unless_the_file_is_locked(tmp_path: Path) ->
 
 
 async def test_body_that_waits_for_something_else_is_refused(tmp_path: Path) -> None:
-    opened = SqliteDatabase("it.db", connecting(tmp_path / "it.db"))
+    opened = SqliteDatabase("test.db", build_connect(tmp_path / "test.db"))
     with pytest.raises(TypeError, match="awaited something other"):
         await opened.write(lambda _tx: asyncio.sleep(0))
     await opened.close()
@@ -263,15 +269,15 @@ def test_restarted_database_costs_no_request(database: str) -> None:
 
 
 async def test_unusable_database_is_one_error_and_is_remembered(tmp_path: Path) -> None:
-    opened = SqliteDatabase("it.db", connecting(tmp_path / "none" / "it.db"))
-    with pytest.raises(StoreUnavailable, match=r"it\.db cannot be used"):
-        await opened.read(lambda tx: tx.fetch(ALL))
+    opened = SqliteDatabase("test.db", build_connect(tmp_path / "none" / "test.db"))
+    with pytest.raises(StoreUnavailable, match=r"test\.db cannot be used"):
+        await opened.read(lambda tx: tx.fetch(SELECT_ALL))
     assert opened.unwritten is None
     with pytest.raises(StoreUnavailable):
-        await opened.write(count_up)
+        await opened.write(increment)
     assert opened.unwritten is not None
     await opened.close()
     unreachable = PostgresqlDatabase("nowhere", "postgresql://127.0.0.1:1/none", timeout=2)
     with pytest.raises(StoreUnavailable, match="nowhere cannot be used"):
-        await unreachable.read(lambda tx: tx.fetch(ALL))
+        await unreachable.read(lambda tx: tx.fetch(SELECT_ALL))
     await unreachable.close()
