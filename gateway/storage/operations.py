@@ -411,7 +411,7 @@ class OperationRepository:
     async def list_delivering_instances(
         self, record: OperationRecord, since: datetime
     ) -> list[str]:
-        """Other instances that have delivered the response to an identical request ``since`` then."""
+        """Other instances that deliver the response to an identical request, or have ``since`` then."""
         values = {
             **record.tenant._asdict(),
             "key_id": record.key_id,
@@ -425,7 +425,10 @@ class OperationRepository:
             return (yield asks.SELECT_DELIVERING_INSTANCES.of(values))
 
         rows = await self._store.looked_up(Transaction(select_instances, is_brief=True))
-        return [row[0] for row in rows]
+        # Two different Idempotency-Keys mean two requests.
+        return [
+            instance for instance, key_digest in rows if None in (key_digest, record.idempotency)
+        ]
 
     async def _decrypt_answer(self, one: OperationRecord) -> OperationRecord:
         """As it is read, its answer is sealed."""
