@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,23 @@ async def test_add_without_id_in_its_response_is_distinguished(tmp_path: Path) -
         assert setup.service.creation_counts["payment"] == 3
         await day.start_batch()
         assert day.list_paid_amounts() == ["10.00", "11.00", "11.00"]
+
+
+async def test_add_waits_for_others_no_longer_than_for_one_call(tmp_path: Path) -> None:
+    seconds = 1.5
+    async with open_operated_gateway(tmp_path, seconds=seconds) as setup:
+        day = await BatchInDoubt.create(setup)
+        setup.add_fault("POST", ADD_PATH, answer_delay=0.5, times=20)
+
+        async def add_payment(number: int) -> tuple[int, bool, float]:
+            loop = asyncio.get_running_loop()
+            started_at = loop.time()
+            response = await day.add_payment(f"{number + 11}.00")
+            return response.status, "Retry-After" in response.headers, loop.time() - started_at
+
+        outcomes = await asyncio.gather(*map(add_payment, range(12)))
+        added_count = sum(status == 200 for status, *_ in outcomes)
+        assert 0 < added_count < 12
+        assert {(status, retries) for status, retries, _ in outcomes} == {(200, False), (500, True)}
+        assert max(elapsed for *_, elapsed in outcomes) < 3 * seconds
+        assert len(await day.load_amounts()) == 1 + added_count

@@ -24,6 +24,7 @@ BODY_BYTES = 4096
 API_KEY = KEY["api_key"]
 PATH = b"/v1/recipients"
 WITH_KEY = b"Host: gateway\r\nX-API-Key: " + API_KEY.encode() + b"\r\n"
+VALID_RECIPIENT = b'{"type":"individual","firstName":"A","lastName":"B","email":"a@example.com"}'
 CHUNKED = WITH_KEY + b"Transfer-Encoding: chunked\r\n"
 
 CLOSED_WITHOUT_ANSWER = None
@@ -170,6 +171,16 @@ BODIES = {
         build_post(WITH_KEY + b"Transfer-Encoding: chunked, gzip\r\n", b"0\r\n\r\n"),
         406,
     ),
+    **{
+        f"{coding} before chunked": (
+            build_post(
+                WITH_KEY + b"Transfer-Encoding: " + coding.encode() + b", chunked\r\n",
+                f"{len(VALID_RECIPIENT):x}\r\n".encode() + VALID_RECIPIENT + b"\r\n0\r\n\r\n",
+            ),
+            406,
+        )
+        for coding in ("gzip", "identity", "deflate")
+    },
     "an unknown transfer encoding": (
         build_post(WITH_KEY + b"Transfer-Encoding: x\r\n", b"{}"),
         406,

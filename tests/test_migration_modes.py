@@ -24,7 +24,7 @@ from tests.operator_commands import (
     wait_until_async,
 )
 from tests.payouts import create_batch, create_recipient, request_successfully
-from tests.running_gateway import KEY
+from tests.running_gateway import KEY, GatewayResponse
 from tests.sockets import wait_until
 
 RECIPIENT_BODY = {
@@ -465,6 +465,25 @@ async def test_forwarded_write_after_one_in_doubt_is_refused(
         assert (response.status, int(response.headers["Retry-After"]) > 0) == (500, True)
         assert "nothing of this request was done" in response.body["errors"][0]["message"]
         assert setup.count_legacy_calls("DELETE", "/v1/batches/*") == 0
+
+
+async def test_forwarded_adds_proceed_while_another_is_in_doubt(tmp_path: Path) -> None:
+    async with open_gateway_between(tmp_path, has_two_services=True) as setup:
+        await setup.set_mode("forward")
+        recipient = await create_recipient(setup.gateway)
+        path = f"/v1/batches/{await create_batch(setup.gateway, recipient, '10.00')}"
+
+        async def add_payment(amount: str) -> GatewayResponse:
+            body = {"recipient": {"id": recipient}, "sourceAmount": amount}
+            return await setup.gateway.request("POST", f"{path}/payments", body)
+
+        setup.add_legacy_fault("POST", "/v1/batches/*/payments", close="after")
+        assert (await add_payment("11.00")).status == 500
+        assert (await add_payment("12.00")).status == 200
+        assert (await add_payment("11.00")).status == 500
+        for method, suffix in (("POST", "/generate-quote"), ("POST", "/start-processing")):
+            assert (await setup.gateway.request(method, path + suffix)).status == 500
+        assert setup.count_legacy_calls("POST", "/v1/batches/*/payments") == 2
 
 
 async def test_operator_settles_a_forwarded_write(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import Settings, State
-from gateway.simulator import Service
+from gateway.simulator import Service, start_simulator
+from gateway.simulator.options import ServiceCredentials
+from gateway.storage import Tenant, open_store
+from gateway.storage.mode_rows import set_mode
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.gateway_processes import (
     GatewayProcess,
@@ -28,7 +32,6 @@ from tests.gateway_processes import (
     request_gateway,
 )
 from tests.operator_commands import wait_until_async
-from tests.recording_service import open_recording_service
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
 from tests.state import operations_by_state
 
@@ -45,12 +48,12 @@ class Instance:
         assert response is not None
         return response
 
-    def send_unread(self, path: str, body: Any) -> socket.socket:
+    def send_unread(self, path: str, body: Any, headers: str = "") -> socket.socket:
         """Sends a request, and returns the connection once its response has begun to arrive."""
         data = json.dumps(body).encode()
         head = (
             f"POST {path} HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {KEY['api_key']}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n{headers}\r\n"
         )
         connection = socket.create_connection(("127.0.0.1", self.process.port))
         connection.sendall(head.encode() + data)
@@ -65,9 +68,11 @@ class Instances:
     service: Service
     settings: Settings
 
-    async def send_and_wait_for_delivery(self, path: str, body: Any) -> socket.socket:
+    async def send_and_wait_for_delivery(
+        self, path: str, body: Any, headers: str = ""
+    ) -> socket.socket:
         """Sends a request to the first process; returns once its response counts as delivered."""
-        connection = await asyncio.to_thread(self.first.send_unread, path, body)
+        connection = await asyncio.to_thread(self.first.send_unread, path, body, headers)
 
         async def is_delivered() -> bool:
             states = await operations_by_state(self.settings)
@@ -77,20 +82,40 @@ class Instances:
         return connection
 
 
-@pytest.fixture
-async def instances(postgres: State, tmp_path: Path) -> AsyncIterator[Instances]:  # noqa: F811
+@pytest.fixture(params=["translate", "forward"])
+async def instances(
+    request: pytest.FixtureRequest,
+    postgres: State,  # noqa: F811
+    tmp_path: Path,
+) -> AsyncIterator[Instances]:
     service = Service(seed=1)
-    async with (
-        open_forker() as forker,
-        open_recording_service(service) as judge,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=40)) as session,
-    ):
-        settings = build_settings(
-            tmp_path, judge.url, state=postgres.model_dump(mode="json", exclude_unset=True)
-        )
-        await import_api_keys(settings, [KEY])
-        first, second = [Instance(await forker.start(settings, tmp_path), session) for _ in "12"]
-        yield Instances(first, second, service, settings)
+    legacy_key = ServiceCredentials("SECONDACCESSKEY", "a-secret-key", api_key=KEY["api_key"])
+    service.merchants.credentials[legacy_key.access_key] = legacy_key
+    simulator = await start_simulator(service=service, legacy_port=0)
+    assert simulator.legacy is not None
+    urls = {"base_url": simulator.url, "legacy_base_url": simulator.legacy.url}
+    settings = build_settings(
+        tmp_path,
+        simulator.url,
+        state=postgres.model_dump(mode="json", exclude_unset=True),
+        environments={"sandbox": urls},
+    )
+    await import_api_keys(settings, [KEY])
+    if request.param == "forward":
+        async with open_store(settings.state) as store:
+            tenant = Tenant(KEY["merchant"], KEY["environment"])
+            await set_mode(store, tenant, "", ["recipients"], "forward")
+    try:
+        async with (
+            open_forker() as forker,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=40)) as session,
+        ):
+            first, second = [
+                Instance(await forker.start(settings, tmp_path), session) for _ in "12"
+            ]
+            yield Instances(first, second, service, settings)
+    finally:
+        await simulator.stop()
 
 
 def recipient_body(number: int) -> dict[str, str]:
@@ -119,6 +144,36 @@ async def test_retry_at_another_process_joins_if_the_response_was_reset(
         retried = await instances.second.request("POST", "/v1/recipients", body)
         assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
         assert instances.service.creation_counts["recipient"] == number
+
+
+async def test_key_of_the_first_attempt_makes_no_difference_to_a_reset(
+    instances: Instances,
+) -> None:
+    body = recipient_body(1)
+    connection = await instances.send_and_wait_for_delivery(
+        "/v1/recipients", body, "Idempotency-Key: one\r\n"
+    )
+    instances.first.process.kill(signal.SIGSTOP)
+    resume = partial(instances.first.process.kill, signal.SIGCONT)
+    asyncio.get_running_loop().call_later(PAUSE_SECONDS, resume)
+    connection.close()
+    retried = await instances.second.request("POST", "/v1/recipients", body)
+    assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+    assert instances.service.creation_counts["recipient"] == 1
+
+
+async def test_identical_request_right_after_a_response_was_read_is_another(
+    instances: Instances,
+) -> None:
+    """Before the first process can have recorded the delivery."""
+    for number in range(1, 6):
+        body = recipient_body(number)
+        responses = [
+            await instance.request("POST", "/v1/recipients", body)
+            for instance in (instances.first, instances.second)
+        ]
+        assert [response.status for response in responses] == [200, 200]
+        assert instances.service.creation_counts["recipient"] == 2 * number
 
 
 @pytest.mark.parametrize("closes", [True, False])

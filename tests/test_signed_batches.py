@@ -13,6 +13,7 @@ import pytest
 
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, payments
 from gateway.storage import ObjectStateStore, Tenant, open_store
+from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from mappings.batch_bodies import SIGNED_ADDS
 from mappings.effects import AwaitFacts
@@ -369,9 +370,9 @@ async def test_edit_after_a_refused_start_applies_to_the_batch(
     """The gateway has no record of a batch that was created elsewhere."""
     real_await, release = FlowExecutor._wait_for_facts, asyncio.Event()
 
-    async def wait_until_released(player: FlowExecutor, step: AwaitFacts, owner: Tenant) -> Any:
+    async def wait_until_released(executor: FlowExecutor, step: AwaitFacts, caller: Caller) -> Any:
         await release.wait()
-        return await real_await(player, step, owner)
+        return await real_await(executor, step, caller)
 
     monkeypatch.setattr(FlowExecutor, "_wait_for_facts", wait_until_released)
     async with open_gateway_and_service(tmp_path, build_service(inferred=inferred)) as (

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from gateway.http.delivery import wait_for_acknowledgement
+from gateway.legacy_api import handler
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.writes import step_records
 from tests.operator_commands import (
@@ -227,6 +229,31 @@ async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
             await asyncio.to_thread(select.select, [client], [], [], 10)
             await asyncio.sleep(0.3)
         # Closed with unread data: a reset.
+        retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
+        assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+        assert setup.service.creation_counts["recipient"] == 1
+
+
+async def test_reset_before_the_acknowledgement_was_noticed_makes_a_retry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset discards what was not acknowledged, so nothing seems to be left."""
+
+    async def wait_longer(*transports: asyncio.Transport | None) -> bool:
+        await asyncio.sleep(0.5)
+        return await wait_for_acknowledgement(*transports)
+
+    monkeypatch.setattr(handler, "wait_for_acknowledgement", wait_longer)
+    async with open_gateway_with_faults(tmp_path) as setup:
+        body = json.dumps(RECIPIENT_BODY).encode()
+        head = (
+            "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+            f"X-API-Key: {setup.house.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", setup.house.running.port)) as client:
+            client.sendall(head.encode() + body)
+            await asyncio.to_thread(select.select, [client], [], [], 10)
+        await asyncio.sleep(0.7)
         retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
         assert setup.service.creation_counts["recipient"] == 1

@@ -42,7 +42,7 @@ ARRIVED_AT: web.RequestKey[float] = web.RequestKey("arrived_at", float)
 """When the request came, by the loop's clock; earlier than it was read if the process was stopped."""
 
 ON_RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("on_reset", None)
-"""Called if the connection is reset after the response was acknowledged."""
+"""Called if the connection is reset while the response is sent, or soon after."""
 
 UNDERLYING_TRANSPORT: web.RequestKey[asyncio.Transport] = web.RequestKey(
     "underlying_transport", asyncio.Transport

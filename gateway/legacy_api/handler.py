@@ -141,17 +141,8 @@ class LegacyHandler:
                 response = responses.build_web_response(
                     legacy_response, context.request_id, context.admission, deprecation_headers
                 )
-            if context.pending_delivery and await self._deliver_response(
-                request, response, context, context.pending_delivery
-            ):
-                self._idempotency_guard.record_delivery(context.pending_delivery)
-                forwarded_for = request.headers.getall("X-Forwarded-For", [])
-                # A proxy resets its own connections, which says nothing about the client.
-                if not is_proxy(request.remote, forwarded_for, self._trusted_proxies):
-                    on_reset: Callable[[], None] = partial(
-                        self._idempotency_guard.record_reset, context.pending_delivery
-                    )
-                    request[request_reader.ON_RESET] = on_reset
+            if context.pending_delivery:
+                await self._deliver_response(request, response, context, context.pending_delivery)
         finally:
             if context.pending_delivery:
                 # Also after an error or cancellation, so that a repeated request counts as a
@@ -191,11 +182,16 @@ class LegacyHandler:
         response: web.StreamResponse,
         context: RequestContext,
         operation: OperationRecord,
-    ) -> bool:
-        """Sends the response and waits until the client has acknowledged it.
+    ) -> None:
+        """Sends the response, and records whether the client has acknowledged it.
 
-        Returns False if the connection ended first: a repeated request is then a retry.
+        If the connection ended first, or is reset later, a repeated request is a retry.
         """
+        forwarded_for = request.headers.getall("X-Forwarded-For", [])
+        # A proxy resets its own connections, which says nothing about the client.
+        if not is_proxy(request.remote, forwarded_for, self._trusted_proxies):
+            on_reset: Callable[[], None] = partial(self._handle_reset, context, operation)
+            request[request_reader.ON_RESET] = on_reset
         if (
             is_last_response := request.get(request_reader.IS_LAST_RESPONSE)
         ) and is_last_response():
@@ -205,7 +201,7 @@ class LegacyHandler:
             await response.prepare(request)
             await response.write_eof()
         except OSError:
-            return False
+            return
         # From here on a disconnect may follow a complete delivery.
         context.is_response_written = True
         underlying_transport = request.get(request_reader.UNDERLYING_TRANSPORT)
@@ -215,14 +211,23 @@ class LegacyHandler:
                 context.is_delivered or is_acknowledged(request.transport, underlying_transport)
             ),
         )
-        return (
+        is_delivered = (
             await wait_for_acknowledgement(request.transport, underlying_transport)
             or context.is_delivered
         )
+        # The reset may have come while this waited.
+        if is_delivered and not context.is_reset:
+            self._idempotency_guard.record_delivery(operation)
+
+    def _handle_reset(self, context: RequestContext, operation: OperationRecord) -> None:
+        context.is_reset = True
+        self._idempotency_guard.record_reset(operation)
 
     def _handle_disconnect(self, context: RequestContext, has_acknowledged_all: bool) -> None:
         # Determined while the socket was still open; afterwards the kernel cannot tell any more.
-        context.is_delivered = context.is_response_written and has_acknowledged_all
+        context.is_delivered = (
+            context.is_response_written and has_acknowledged_all and not context.is_reset
+        )
         if context.caller is None or context.is_delivered:
             return
         context.caller.is_disconnected = True

@@ -46,3 +46,5 @@ class RequestContext:
     """Whether the whole response was handed to the connection."""
     is_delivered: bool = False
     """Whether the client had acknowledged the response when the connection ended."""
+    is_reset: bool = False
+    """Whether the connection was reset: the client may not have read what it acknowledged."""

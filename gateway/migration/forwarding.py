@@ -54,7 +54,7 @@ from gateway.writes.idempotency_keys import KEY_REUSED
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler, report_inconclusive
-from gateway.writes.retry_matching import RETRY_WINDOW
+from gateway.writes.retry_matching import RETRY_WINDOW, RetryMatcher, can_run_concurrently
 from mappings.effects import Call, CompareAndSet
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unknown, Unreachable
@@ -143,8 +143,12 @@ class ForwardedWrites:
         *,
         retry_wait_seconds: float,
         joins_running: bool = True,
+        replay_seconds: float = 0,
     ) -> None:
         self._retry_wait_seconds = retry_wait_seconds
+        self._retries = RetryMatcher(
+            journal, settling, joins_running=joins_running, replay_seconds=replay_seconds
+        )
         self._joins_running = joins_running
         self._sender = sender
         self._batch_routing = batch_routing
@@ -164,7 +168,14 @@ class ForwardedWrites:
             inbound.caller.request_id,
             inbound.idempotency_key,
         )
+        received_at = self._journal.monotonic()
         first_try = await self._find_first_try(operation)
+        while first_try and self._retries.is_being_delivered(
+            first_try, operation, received_at, None
+        ):
+            # Until it is known whether its client has the response, it may be the first of two.
+            await asyncio.sleep(POLL_SECONDS)
+            first_try = await self._find_first_try(operation)
         if (
             first_try is not None
             and first_try.operation.startswith(FORWARDED_PREFIX)
@@ -334,6 +345,7 @@ class ForwardedWrites:
     async def _find_first_try(self, operation: OperationRecord) -> OperationRecord | None:
         """Finds the first try of a write; raises Invalid, and Unknown if another write blocks it."""
         rows = await self._list_related(operation)
+        forwarded = _build_forwarded_operation(operation)
         for row in [*rows, *self._journal.list_unseen(operation, rows)]:
             if row.key_id == operation.key_id and None not in (
                 row.idempotency,
@@ -345,19 +357,19 @@ class ForwardedWrites:
                     return row
             elif self._is_retry(row, operation):
                 return row
-            if row.state in (RUNNING, IN_DOUBT) and set(row.object_ids) & set(operation.object_ids):
+            if (
+                row.state in (RUNNING, IN_DOUBT)
+                and set(row.object_ids) & set(operation.object_ids)
+                and not can_run_concurrently(row, forwarded)
+            ):
                 await self._require_reconciled(row)
         return None
 
     async def _list_related(self, operation: OperationRecord) -> list[OperationRecord]:
         await self._journal.save_known_resets()
         deadline = self._journal.monotonic() + self._retry_wait_seconds
+        await self._settling.wait_for_resets(operation, deadline)
         rows = await self._journal.operations.list_related_open(operation)
-        # Not if there is a first try already: it is open, so no delivery of it has been recorded.
-        if not any(map(operation.has_same_request, rows)) and await self._settling.wait_for_resets(
-            operation, deadline
-        ):
-            rows = await self._journal.operations.list_related_open(operation)
         await self._settling.load_instances(rows)
         return rows
 

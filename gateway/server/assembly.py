@@ -257,6 +257,7 @@ async def _open_service_router(
             runtime.recent_reads,
             retry_wait_seconds=calculate_operation_seconds(settings),
             joins_running=settings.writes.identical_in_flight == "retry",
+            replay_seconds=settings.writes.replay_seconds,
         ),
         settings.comparing,
     )

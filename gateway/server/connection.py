@@ -183,7 +183,7 @@ class Connection(RequestHandler):
             self._tracker.start_request(self)
         else:
             self._tracker.start_head(self)
-        self._refuse_unsupported_versions()
+        self._refuse_unsupported_messages()
         if not self._messages:
             return
         # One packet may contain several pipelined requests; only the newest can be incomplete.
@@ -197,10 +197,16 @@ class Connection(RequestHandler):
             self._request_count -= 1
             self._ignores_input = True
 
-    def _refuse_unsupported_versions(self) -> None:
-        """Refuse HTTP/0.9, whose responses have no status, and HTTP/2.0, which is binary."""
+    def _refuse_unsupported_messages(self) -> None:
+        """Refuse HTTP/0.9, whose responses have no status, HTTP/2.0, which is binary, and encoded bodies.
+
+        The only transfer coding is ``chunked``: aiohttp's parser accepts others and does not decode them.
+        """
         for position, (message, _body) in enumerate(self._messages):
-            if not isinstance(message, _ErrInfo) and message.version not in _SUPPORTED_VERSIONS:
+            if isinstance(message, _ErrInfo):
+                continue
+            codings = ",".join(message.headers.getall("Transfer-Encoding", ["chunked"]))
+            if message.version not in _SUPPORTED_VERSIONS or codings.strip().lower() != "chunked":
                 error = BadStatusLine()
                 # aiohttp's own entry for a malformed request, which it answers with `handle_error`.
                 self._messages[position] = (_ErrInfo(400, error, ""), EMPTY_PAYLOAD)
@@ -250,16 +256,16 @@ class Connection(RequestHandler):
                 await self._peer_closed
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if (
-            self._on_reset is not None
-            and isinstance(exc, ConnectionError)
-            and self._is_reset_relevant
-        ):
-            self._on_reset()
-        if self._peer_closed is not None and not self._peer_closed.done():
-            self._peer_closed.set_result(None)
         # Read before super(), which forgets the request and the transport.
         request = self._current_request
+        if isinstance(exc, ConnectionError):
+            if self._on_reset is not None and self._is_reset_relevant:
+                self._on_reset()
+            # A reset also discards the unacknowledged bytes, which would look as if all had arrived.
+            if request is not None and (on_reset := request.get(ON_RESET)):
+                on_reset()
+        if self._peer_closed is not None and not self._peer_closed.done():
+            self._peer_closed.set_result(None)
         underlying_transport = request.get(UNDERLYING_TRANSPORT) if request is not None else None
         is_received = is_acknowledged(self.transport, underlying_transport)
         self._tracker.close(self)

@@ -24,6 +24,7 @@ from gateway.storage import operation_states as states
 from gateway.storage.restore_detection import RESTORED
 from gateway.storage.sql import AnyOf, Statement, insert_new, upsert
 from gateway.storage.tables import (
+    HAS_IDEMPOTENCY_KEY_CONDITION,
     IS_OPEN,
     IS_SENT,
     UNREAD_ANSWER_CONDITION,
@@ -76,6 +77,7 @@ def is_of_tenant(table: Table) -> ColumnElement[bool]:
     return and_(*(table.c[name] == bindparam(name) for name in TENANT_COLUMNS))
 
 
+HAS_ANY_IDEMPOTENCY_KEY = text(HAS_IDEMPOTENCY_KEY_CONDITION)
 HAS_IDEMPOTENCY_KEY = and_(
     journal.c.key_id == bindparam("key_id"), journal.c.idempotency == bindparam("idempotency")
 )
@@ -129,15 +131,28 @@ SELECT_IDENTICAL = Statement(
 )
 SELECT_DELIVERING_INSTANCES = Statement(
     lambda _kind: (
-        select(journal.c.instance)
+        select(journal.c.instance, journal.c.idempotency)
         .distinct()
         .where(
             is_of_tenant(journal),
-            IS_UNREAD_ANSWER,
-            _has_same_request(),
+            # Each in the words of an index.
+            or_(
+                and_(IS_UNREAD_ANSWER, _has_same_request()),
+                and_(
+                    HAS_ANY_IDEMPOTENCY_KEY,
+                    _has_same_request(),
+                    journal.c.state == states.ANSWERED,
+                ),
+                and_(
+                    IS_OPEN_OPERATION,
+                    _has_same_request(),
+                    IS_DONE,
+                    journal.c.deserted.is_(False),
+                ),
+            ),
             journal.c.key_id == bindparam("key_id"),
             journal.c.instance != bindparam("instance"),
-            journal.c.ended_at > bindparam("since"),
+            or_(journal.c.ended_at.is_(None), journal.c.ended_at > bindparam("since")),
         )
     )
 )

@@ -191,7 +191,7 @@ class OperationRepository:
     async def list_delivering_instances(
         self, record: OperationRecord, since: datetime
     ) -> list[str]:
-        """Lists other instances that delivered the response to an identical request ``since`` then."""
+        """Lists other instances that deliver the response to an identical request, or did ``since`` then."""
         values = {
             **record.tenant._asdict(),
             "key_id": record.key_id,
@@ -203,7 +203,8 @@ class OperationRepository:
         rows = await self._store.read(
             lambda tx: tx.fetch(statements.SELECT_DELIVERING_INSTANCES, values), is_brief=True
         )
-        return [row.instance for row in rows]
+        # Two different Idempotency-Keys mean two requests.
+        return [row.instance for row in rows if None in (row.idempotency, record.idempotency)]
 
     async def _decrypt_answer(self, record: OperationRecord) -> OperationRecord:
         """Decrypts the response of a record that was built from its row."""

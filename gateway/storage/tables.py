@@ -240,12 +240,20 @@ Index(
     sqlite_where=text(IS_OPEN),
     postgresql_where=text(IS_OPEN),
 )
+HAS_IDEMPOTENCY_KEY_CONDITION = "idempotency IS NOT NULL"
 Index(
     # Operations with an Idempotency-Key, until it is deleted.
     "ix_journal_named",
     journal.c.began_at,
-    sqlite_where=text("idempotency IS NOT NULL"),
-    postgresql_where=text("idempotency IS NOT NULL"),
+    sqlite_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
+    postgresql_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
+)
+Index(
+    # The same, by their requests.
+    "ix_journal_named_requests",
+    journal.c.fingerprint,
+    sqlite_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
+    postgresql_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
 )
 UNREAD_ANSWER_CONDITION = "answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
 Index(

@@ -346,11 +346,18 @@ class FlowExecutor:
             case CompareAndSet():
                 return await self._object_state.compare_and_set_all(tenant, [step])
             case AwaitFacts():
-                return await self._wait_for_facts(step, tenant)
+                return await self._wait_for_facts(step, caller)
 
-    async def _wait_for_facts(self, step: AwaitFacts, tenant: Tenant) -> Mapping[str, JSON]:
+    async def _wait_for_facts(self, step: AwaitFacts, caller: Caller) -> Mapping[str, JSON]:
         loop, pause_seconds = asyncio.get_running_loop(), MIN_POLL_SECONDS
-        deadline = loop.time() + self._upstream.timeout_seconds
+        tenant, started_at = caller.key.tenant, loop.time()
+        # A request that has changed nothing yet waits no longer than for one call, however often
+        # others come first. Once it has, it must be finished.
+        if caller.received_at is not None and not (
+            caller.execution and caller.execution.has_executed_write
+        ):
+            started_at = min(started_at, caller.received_at)
+        deadline = started_at + self._upstream.timeout_seconds
         while not step.condition(
             facts := await self._object_state.load(tenant, step.kind, step.id)
         ):

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from gateway.http.responses import LegacyResponse
-from gateway.payloads.worker_thread import run_in_thread, run_in_thread_if
+from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable
 from gateway.storage.operations import (
     ANSWERED,
@@ -45,7 +45,7 @@ from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.recipient_locks import RecipientLocks
 from gateway.writes.reconciler import WriteReconciler
-from gateway.writes.retry_matching import RetryMatcher
+from gateway.writes.retry_matching import RetryMatcher, can_run_concurrently
 from mappings.effects import Answer, CompareAndSet, Operation, Request
 from mappings.failures import Failure, Halted, Invalid, Problem, Unknown
 from mappings.frozen import frozen_dataclass
@@ -85,8 +85,6 @@ class _WaitState:
     """The operation of which the request is a retry."""
     execution: OperationExecution | None = None
     """The execution of the first attempt, if it runs in this process."""
-    has_checked_resets: bool = False
-    """Whether every reset that other processes knew of when it was received has been saved."""
 
     @property
     def first_attempt_id(self) -> str | None:
@@ -277,16 +275,7 @@ class IdempotencyGuard:
         self, write_request: WriteRequest, wait_state: _WaitState, render_answer: RenderAnswer
     ) -> OperationExecution | RecordedResponse:
         """The execution to run, new or resumed; or the response of a first attempt that has one."""
-        caller = write_request.caller
-        build_record = partial(
-            self._journal.build_record,
-            caller.key,
-            write_request.operation,
-            write_request.request,
-            caller.request_id,
-            write_request.idempotency_key,
-        )
-        record = await run_in_thread(build_record) if caller.is_long else build_record()
+        record = await self._build_record(write_request, wait_state)
         while True:
             rows = await self._load_related_records(record)
             first_attempt = next(
@@ -332,6 +321,24 @@ class IdempotencyGuard:
             if recorded := await self._wait_for_first_attempt(first_attempt, wait_state):
                 return recorded
 
+    async def _build_record(
+        self, write_request: WriteRequest, wait_state: _WaitState
+    ) -> OperationRecord:
+        """The record of the request; returned once what others know of earlier responses is saved."""
+        caller = write_request.caller
+        build_record = partial(
+            self._journal.build_record,
+            caller.key,
+            write_request.operation,
+            write_request.request,
+            caller.request_id,
+            write_request.idempotency_key,
+        )
+        record = await run_in_thread_if(caller.is_long, build_record)
+        if write_request.operation.method != "GET":
+            await self._reconciler.wait_for_resets(record, wait_state.deadline)
+        return record
+
     async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
         """Related operations, those first that no process is executing."""
         checked_ids: set[str] = set()
@@ -358,10 +365,6 @@ class IdempotencyGuard:
         rows: list[OperationRecord],
     ) -> OperationExecution | None:
         """Starts an execution; None if the related operations may have changed and must be read again."""
-        if not wait_state.has_checked_resets and write_request.operation.method != "GET":
-            wait_state.has_checked_resets = True
-            if await self._reconciler.wait_for_resets(record, wait_state.deadline):
-                return None
         if await self._reconcile_related(record, rows, wait_state):
             return None
         return await self._start_execution(record, write_request, wait_state, rows)
@@ -456,7 +459,7 @@ class IdempotencyGuard:
         for row in rows:
             if row.state == DONE or not set(row.object_ids) & set(record.object_ids):
                 continue
-            if _can_run_concurrently(row, record):
+            if can_run_concurrently(row, record):
                 continue
             if not self._reconciler.is_executing(row):
                 if not await self._reconciler.reconcile(row):
@@ -470,15 +473,6 @@ class IdempotencyGuard:
                 )
                 return True
         return False
-
-
-def _can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool:
-    """Whether both add a payment, and different ones (contract, section 7: Blocking)."""
-    are_adds = row.operation == record.operation == "create_payment"
-    return are_adds and row.fingerprint not in (
-        record.fingerprint,
-        record.fingerprint_before_import,
-    )
 
 
 def _is_transient(failure: Failure) -> bool:

@@ -277,19 +277,20 @@ class WriteReconciler:
             **fields,
         )
 
-    async def wait_for_resets(self, record: OperationRecord, deadline: float) -> bool:
-        """Waits for other processes that delivered an identical request's response a short time ago.
+    async def wait_for_resets(self, record: OperationRecord, deadline: float) -> None:
+        """Waits for other processes that deliver, or delivered, an identical request's response.
 
         Until they have saved every reset that reached them by now: a client that gave up without
-        reading the response may retry here before the other process has noticed. False if there
-        are none. ``deadline`` is by the monotonic clock; raises Unknown when it has passed.
+        reading the response may retry here before the other process has noticed. Call it before
+        the related operations are read. ``deadline`` is by the monotonic clock; raises Unknown
+        when it has passed.
         """
         if not self.has_other_instances:
-            return False
+            return
         since = self._journal.clock() - _UNREAD_RETENTION
         instances = await self._journal.operations.list_delivering_instances(record, since)
         if not instances:
-            return False
+            return
         try:
             async with asyncio.timeout(deadline - self._journal.monotonic()):
                 await self._heartbeats.wait_for_beats(instances)
@@ -298,7 +299,6 @@ class WriteReconciler:
                 "whether its first try was received is not known",
                 retry_after=MIN_RETRY_AFTER_SECONDS,
             ) from None
-        return True
 
     # The sweep
 

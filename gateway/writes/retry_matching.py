@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from gateway.storage.operations import (
     DONE,
+    FORWARDED_PREFIX,
     RUNNING,
     OperationRecord,
 )
@@ -108,3 +109,18 @@ class RetryMatcher:
             # Its start failed and nothing of it was sent; joining it would wait for nothing.
             and row.id not in self._journal.failed_starts
         )
+
+
+def can_run_concurrently(row: OperationRecord, record: OperationRecord) -> bool:
+    """Whether both add a payment at the same service, and different ones.
+
+    See the contract, section 7: Blocking.
+    """
+    are_adds = (
+        row.operation == record.operation
+        and row.operation.removeprefix(FORWARDED_PREFIX) == "create_payment"
+    )
+    return are_adds and row.fingerprint not in (
+        record.fingerprint,
+        record.fingerprint_before_import,
+    )

@@ -127,7 +127,11 @@ async def test_migration_drops_unnamed_counts_of_signed_changes(
             ACME, "signed", "B-1", {"count": 1, "at": "2026-11-01T00:00:00Z"}
         )
         await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
-        for index in ("ix_journal_answered", "ix_writes_may_exist"):
+        for index in (
+            "ix_journal_answered",
+            "ix_journal_named_requests",
+            "ix_writes_may_exist",
+        ):
             await execute(store, text(f"DROP INDEX {index}"))
         await execute(store, text("UPDATE alembic_version SET version_num = '0016'"))
     async with open_store(state) as store:

@@ -21,3 +21,11 @@ def upgrade() -> None:
         sqlite_where=is_kept,
         postgresql_where=is_kept,
     )
+    has_key = sa.text("idempotency IS NOT NULL")
+    op.create_index(
+        "ix_journal_named_requests",
+        "journal",
+        ["fingerprint"],
+        sqlite_where=has_key,
+        postgresql_where=has_key,
+    )
