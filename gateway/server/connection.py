@@ -198,9 +198,9 @@ class Connection(RequestHandler):
             self._ignores_input = True
 
     def _refuse_unsupported_messages(self) -> None:
-        """Refuse HTTP/0.9, whose responses have no status, HTTP/2.0, which is binary, and encoded bodies.
+        """Refuse HTTP/0.9 (responses without status), HTTP/2.0 (binary), and bodies with codings.
 
-        The only transfer coding is ``chunked``: aiohttp's parser accepts others and does not decode them.
+        aiohttp's parser accepts transfer codings before ``chunked`` and does not decode them.
         """
         for position, (message, _body) in enumerate(self._messages):
             if isinstance(message, _ErrInfo):
@@ -241,10 +241,6 @@ class Connection(RequestHandler):
                 await self._half_close()
         return outcome
 
-    @property
-    def _is_reset_relevant(self) -> bool:
-        return self._loop.time() - self._last_response_at <= RESET_RELEVANT_SECONDS
-
     async def _half_close(self) -> None:
         """Wait for the client to close: the kernel does not report a reset on a closed socket."""
         if self.transport is None or not self.transport.can_write_eof():
@@ -259,7 +255,8 @@ class Connection(RequestHandler):
         # Read before super(), which forgets the request and the transport.
         request = self._current_request
         if isinstance(exc, ConnectionError):
-            if self._on_reset is not None and self._is_reset_relevant:
+            elapsed = self._loop.time() - self._last_response_at
+            if self._on_reset is not None and elapsed <= RESET_RELEVANT_SECONDS:
                 self._on_reset()
             # A reset also discards the unacknowledged bytes, which would look as if all had arrived.
             if request is not None and (on_reset := request.get(ON_RESET)):
