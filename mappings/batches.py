@@ -380,7 +380,9 @@ def _delete_batch(batch: Batch, request: Request, request_id: str | None = None)
 _BATCH_ID_PATTERN = re.compile("B-[A-Za-z0-9]+")
 _BATCHES_PATH, _BATCH_PATH = "/batches", "/batches/{id}"
 _INFERRED_REASON = "assumes the legacy path; without it the batch becomes a draft of the gateway"
-_EDITABLE_ASSUMPTION = "an open batch can be edited and deleted (current interface, section 1.8)"
+_EDITABLE_ASSUMPTION = (
+    "an open batch can be edited and deleted (current interface, section 1, item 8)"
+)
 
 OPERATIONS = (
     Operation(
@@ -424,7 +426,7 @@ OPERATIONS = (
         "emulated",
         "the summary, completed with the requested payments",
         answer_shape=legacy.WholeBatchAnswer,
-        assumption="a summary has all payment details (section 4.3)",
+        assumption="a summary has all payment details (current interface, section 4.3)",
     ),
     Operation(
         "PATCH",

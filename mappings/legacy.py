@@ -1,4 +1,4 @@
-"""Shapes of the legacy interface, as its document describes them (sections 2 and 4).
+"""Shapes of the legacy interface. Bare section numbers in this module are of its document.
 
 Shapes named ``…Body`` are request bodies, all others answers, with fields in the document's order.
 ``Word`` and ``WordKey`` mark vocabulary words. The class names appear in the OpenAPI description.

@@ -412,7 +412,7 @@ OPERATIONS = (
         _INFERRED_REASON,
         body_shape=legacy.PaymentChangeBody,
         answer_shape=legacy.DoneAnswer,
-        assumption="an open batch can be edited (current interface, section 1.8)",
+        assumption="an open batch can be edited (current interface, section 1, item 8)",
     ),
     Operation(
         "DELETE",
@@ -422,7 +422,7 @@ OPERATIONS = (
         "inferred",
         _INFERRED_REASON,
         answer_shape=legacy.DoneAnswer,
-        assumption="an open batch can be edited (current interface, section 1.8)",
+        assumption="an open batch can be edited (current interface, section 1, item 8)",
     ),
 )
 

@@ -43,7 +43,8 @@ def validate_create(body: Mapping[str, JSON]) -> Iterator[Problem]:
 
 
 def _validate_language(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    """Validates the language less strictly than the current document, section 2.2.
+    """Validates the language less strictly than the document (current interface, section
+    2.2).
 
     The service decides which spelling of a code it accepts.
     """

@@ -1,7 +1,7 @@
 """Translation of the recipient list's query, whose parameters have other meanings on each side.
 
 If the service can answer the query, it takes one call. Otherwise the gateway reads the whole list
-and applies the filters and the order of the legacy document (legacy interface, section 4.1).
+and applies the filters and the order of the legacy list (legacy interface, section 4.1).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FactsById = Mapping[str, Facts]
 NATIVE_SORT_FIELDS = frozenset(
     {"name", "email", "referenceId", "payoutMethod", "createdAt", "updatedAt"}
 )
-"""Values of ``orderBy`` in the current interface (section 4.1)."""
+"""Values of ``orderBy`` that the service accepts (current interface, section 4.1)."""
 
 NATIVE_STATUSES = frozenset({"active", "incomplete", "suspended"})
 NATIVE_COMPLIANCE_STATUSES = frozenset({"verified", "blocked"})

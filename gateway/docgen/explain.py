@@ -35,7 +35,8 @@ TIMESTAMP_PLACEHOLDER = "<timestamp>"
 
 PAGING_PARAMETERS = ("page", "pageSize", "orderBy", "sortBy")
 RENAMED_PARAMETERS = {"currency": "payoutCurrency"}
-"""Current to legacy names of list parameters (section 4.1 of both documents); all others are equal.
+"""Current to legacy names of list parameters; all others are equal (legacy and current interface,
+section 4.1).
 """
 
 
@@ -54,7 +55,7 @@ class FieldOrigin:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCall:
-    """A call to the current interface. ``signed`` is the string to sign (section 5)."""
+    """A call of the service. ``signed`` is the string to sign (current interface, section 5)."""
 
     method: str
     target: str

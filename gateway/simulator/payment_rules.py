@@ -54,7 +54,7 @@ def parse_payment_order(
 def parse_payment_change(
     tenant: Tenant, problems: Problems, body: JsonObject, payment: Payment
 ) -> PaymentOrder | None:
-    """Parse a changed payment; its recipient cannot change (earlier interface, section 4.4)."""
+    """Parse a changed payment; its recipient cannot change (legacy interface, section 4.4)."""
     previous_fields = {
         "amount": money.format_amount(payment.amount),
         "currency": payment.currency,
