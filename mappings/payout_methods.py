@@ -15,7 +15,7 @@ from mappings import (
 from mappings.effects import Answer, Call, CompareAndSet, Flow, Operation, Request
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
-from mappings.objects import build_payout_answer
+from mappings.objects import build_legacy_payout
 
 
 def create_payout_method(request: Request) -> Flow:
@@ -40,10 +40,10 @@ def create_payout_method(request: Request) -> Flow:
     payout = replace(payout, method=payouts.resolve_primary_method(payout))
     changes = payout_changes.detect_payout_changes(payout, recipient, is_replacement=True)
     ids = changes.government_ids
-    request.raise_problems(
+    request.raise_if_invalid(
         [
             *changes.validate(),
-            *payouts.validate_holds(payout, facts, request.options),
+            *payouts.refuse_active_holds(payout, facts, request.options),
             *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
@@ -58,7 +58,7 @@ def create_payout_method(request: Request) -> Flow:
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     if holds:
         yield CompareAndSet("recipient", recipient["id"], holds)
-    answer = build_payout_answer(recipient, {**facts, **holds}, request.options)
+    answer = build_legacy_payout(recipient, {**facts, **holds}, request.options)
     return Answer(answer or {}, payouts.build_hold_notices(holds))
 
 
@@ -68,7 +68,7 @@ def read_payout_method(request: Request) -> Flow:
     GET /recipients/:id
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
-    answer = build_payout_answer(recipient, facts, request.options)
+    answer = build_legacy_payout(recipient, facts, request.options)
     # Only here: inside a recipient a missing payout is no error (contract, section 4).
     if answer is None:
         raise Invalid(NOT_FOUND)
@@ -90,10 +90,10 @@ def update_payout_method(request: Request) -> Flow:
     )
     changes = payout_changes.detect_payout_changes(payout, recipient)
     ids = changes.government_ids
-    request.raise_problems(
+    request.raise_if_invalid(
         [
             *changes.validate(),
-            *payouts.validate_holds(payout, facts, request.options),
+            *payouts.refuse_active_holds(payout, facts, request.options),
             *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
@@ -150,6 +150,6 @@ OPERATIONS = (
         "lossy",
         _HOLDS_REASON,
         body_shape=legacy.PayoutBody,
-        answer_shape=legacy.DoneAnswer,
+        answer_shape=legacy.ObjectAnswer,
     ),
 )

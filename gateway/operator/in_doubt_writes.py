@@ -370,7 +370,7 @@ async def record_operator_verdict(
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
     if not (verdict.has_happened or verdict.created_id) and (
-        seconds_to_wait := _compute_seconds_until_sure(store, write)
+        seconds_to_wait := _compute_seconds_until_absence_is_certain(store, write)
     ):
         raise WriteCommandRefused(
             f"{shown_id} was sent a moment ago and may still be carried out; check again in {seconds_to_wait} s"
@@ -410,7 +410,7 @@ def check_operator_verdict(write: Write, verdict: OperatorVerdict) -> None:
         )
 
 
-def _compute_seconds_until_sure(store: Store, write: Write) -> int:
+def _compute_seconds_until_absence_is_certain(store: Store, write: Write) -> int:
     """Seconds until a write that cannot be seen surely did not happen."""
     remaining: timedelta = write.entered_at + SURE_AFTER_AGE - store.clock()
     return max(0, int(remaining.total_seconds()) + 1) if remaining > timedelta() else 0
