@@ -24,12 +24,12 @@ def create_payout_method(request: Request) -> Flow:
     GET    /recipients/:id                    the existing accounts
     PATCH  /recipients/:id                    governmentIds if one was sent: the account may need it
     PATCH  /recipients/:id/accounts/:account  for an existing account sent back with its mask: the
-                                              changed fields, and the primary flag; no call if
+                                              changed fields and the primary flag; no call if
                                               nothing changed
     POST   /recipients/:id/accounts           for each new account, the primary one first
-    PATCH  /recipients/:id/accounts/:account  for a wallet with another currency
-    DELETE /recipients/:id/accounts/:account  for the previous account of that type; read again if
-                                              its id has changed
+    PATCH  /recipients/:id/accounts/:account  for a wallet that the service gave another currency
+    DELETE /recipients/:id/accounts/:account  for each account that a new one replaces; after a 404
+                                              the recipient is read again, to find its new id
 
     If an account is refused, the government ids stay; sending them again is harmless.
     """
@@ -69,7 +69,7 @@ def read_payout_method(request: Request) -> Flow:
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
     answer = build_legacy_payout(recipient, facts, request.options)
-    # Only here: inside a recipient a missing payout is no error (contract, section 4).
+    # 404 only here: a recipient without a payout method is no error (contract, section 4).
     if answer is None:
         raise Invalid(NOT_FOUND)
     return Answer(answer)

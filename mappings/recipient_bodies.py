@@ -62,7 +62,7 @@ def build_create_body(
     # The service derives the name of an individual (current interface, section 2.3).
     if body["type"] == "business":
         result["name"] = body["name"]
-    # In the create call: some countries refuse an account without the id.
+    # In the create call, because in some countries an account is refused without the id.
     if government_ids:
         result["governmentIds"] = build_government_id_entries(government_ids)
     return result

@@ -261,7 +261,7 @@ def advise_operator(record: OperationRecord, write: Write) -> str:
     if write.told not in OPERATOR_OUTCOMES and write.told in (record.why or ""):
         return f"the recorded outcome cannot be right: {_advise_check(record, write)}"
     return (
-        "nothing: a running gateway continues from the recorded outcome; if it has to read "
+        "no action needed; a running gateway continues from the recorded outcome; if it has to read "
         "the service, "
         f"as soon as it can. If the recorded outcome is wrong, {_advise_check(record, write)}"
     )
