@@ -1,7 +1,7 @@
 # make run      installs everything and runs the gateway against the built-in simulator
 # make install  installs everything; the command is .venv/bin/payout-gateway
 # make test     runs all tests
-# make quick    runs the unit tests and the transcripts without sockets, in less than half a minute
+# make quick    runs the unit tests and the transcripts without sockets, about half a minute on two idle cores
 # make check    runs linters, formatter, type checker and import rules
 # make docs     regenerates deploy/configuration.md and mappings/operations.md
 # make proof    compares the gateway with the simulator's legacy interface, PROOF=3600 seconds long

@@ -9,10 +9,10 @@ from mappings.batch_views import BATCH, Batch, drop_nulls
 from mappings.effects import JSON
 from mappings.lazy_sequences import map_rows, materialize_rows
 from mappings.matching import Payment
-from mappings.objects import build_payment_answer, format_method_display
+from mappings.objects import build_legacy_payment, format_method_display
 
 
-def build_batch_answer(batch: Batch) -> dict[str, JSON]:
+def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
     """Build a ``Batch`` (legacy interface, section 2)."""
     answer = BATCH.translate_to_legacy(
         {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.id}
@@ -37,7 +37,7 @@ def build_batch_answer(batch: Batch) -> dict[str, JSON]:
 
 def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
     """Build a listed ``Batch``, whose payments may not have been read."""
-    answer = build_batch_answer(batch)
+    answer = build_legacy_batch(batch)
     # A list shows only totals; no payments here means that none were read.
     if batch.merged_payments or batch.service_fields.get("totalPayments") is None:
         return answer
@@ -47,13 +47,15 @@ def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
     return answer
 
 
-def build_full_batch_answer(batch: Batch, recipient_facts: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_legacy_batch_with_payments(
+    batch: Batch, recipient_facts: Mapping[str, JSON]
+) -> dict[str, JSON]:
     """Build the answer to a batch read by id, with all of its payments on one page."""
     items = materialize_rows(
         map_rows(lambda payment: build_payment_list_item(payment, recipient_facts), batch.payments)
     )
     meta = paging.build_meta(1, min(len(items), 1), len(items))
-    return {**build_batch_answer(batch), "payments": {"payments": items, "meta": meta}}
+    return {**build_legacy_batch(batch), "payments": {"payments": items, "meta": meta}}
 
 
 def build_payment_list_item(
@@ -66,7 +68,7 @@ def build_payment_list_item(
     # The stored recipient is as it was when the payment was requested, so it comes second.
     method = payment.get("method") or (payment.get("recipient") or {}).get("payoutMethod")
     return {
-        **build_payment_answer(
+        **build_legacy_payment(
             payment, build_reduced_recipient(payment.get("recipient") or {}, recipient_facts)
         ),
         "method": method,

@@ -176,7 +176,7 @@ def derive_batch_currency(body: Mapping[str, JSON]) -> str | None:
     return str(currencies.pop()) if len(currencies) == 1 else None
 
 
-def validate_currency(
+def validate_source_currency(
     body: Mapping[str, JSON], problems: Sequence[Problem] = ()
 ) -> Iterator[Problem]:
     if any(problem.field == "sourceCurrency" for problem in problems):

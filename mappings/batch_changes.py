@@ -33,7 +33,7 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
     changes = _BatchChanges.from_request(request, batch)
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
-    request.raise_problems(_validate_changes(batch, changes))
+    request.raise_if_invalid(_validate_changes(batch, changes))
     if not changes:
         yield from finish_without_change(batch)
         return

@@ -33,7 +33,7 @@ from mappings.payouts import SubFlow
 Row = Mapping[str, JSON]
 
 
-def list_all_batches(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
+def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
     """Return a row for every batch, with its stored facts and the service's fields.
 
     ``id`` is the client's id. The row's ``listed`` are the fields from the service's list.

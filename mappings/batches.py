@@ -17,7 +17,11 @@ from mappings import (
     summaries,
 )
 from mappings.banking import build_empty_problem
-from mappings.batch_answers import build_batch_answer, build_full_batch_answer, iterate_payee_ids
+from mappings.batch_answers import (
+    build_legacy_batch,
+    build_legacy_batch_with_payments,
+    iterate_payee_ids,
+)
 from mappings.batch_bodies import collect_sent_payments
 from mappings.batch_changes import edit_batch_payments
 from mappings.batch_locks import (
@@ -79,9 +83,9 @@ def create_batch(request: Request) -> Flow:
     """
     body = request.body
     sent_payments = collect_sent_payments(body.get("payments"), problems=request.problems)
-    request.raise_problems(
+    request.raise_if_invalid(
         chain(
-            batch_bodies.validate_currency(body, request.problems),
+            batch_bodies.validate_source_currency(body, request.problems),
             chain.from_iterable(map(batch_bodies.validate_payment, sent_payments)),
             batch_bodies.validate_addresses(sent_payments),
         )
@@ -118,7 +122,7 @@ def create_batch(request: Request) -> Flow:
     }
     yield build_batch_record(created["id"], facts, entries)
     batch = yield from load_created_batch(facts, entries, response)
-    return Answer({"batch": build_batch_answer((yield from add_missing_status(batch)))})
+    return Answer({"batch": build_legacy_batch((yield from add_missing_status(batch)))})
 
 
 _CREATE_FIELD_NAMES = {
@@ -139,7 +143,7 @@ def read_batch(request: Request) -> Flow:
     """
     batch = yield from add_missing_status((yield from load_batch(request.ids["id"])))
     facts = yield from batch_bodies.load_recipient_facts(iterate_payee_ids(batch.payments))
-    return Answer({"batch": build_full_batch_answer(batch, facts)})
+    return Answer({"batch": build_legacy_batch_with_payments(batch, facts)})
 
 
 def list_batches(request: Request) -> Flow:
@@ -156,7 +160,7 @@ def list_batches(request: Request) -> Flow:
     A missing ``completedAt`` alone causes no read, so a listed batch may lack it.
     """
     batch_facts = yield LoadFacts("batch")
-    rows = yield from batch_lists.list_all_batches(batch_facts)
+    rows = yield from batch_lists.load_batch_rows(batch_facts)
     filters = Filters.from_query(request.query)
     if search := filters.search:
         # Clients search for the ids they know, which may not be the service's.
@@ -204,7 +208,7 @@ def update_batch(request: Request) -> Flow:
     if problems := batch_bodies.validate_addresses(
         payment for payment in payments if not payment.body.get("id")
     ):
-        request.raise_problems(problems)
+        request.raise_if_invalid(problems)
     yield from change_batch(request, lambda batch: edit_batch_payments(batch, request))
     return Answer({"object": "updated"})
 
@@ -235,7 +239,7 @@ def generate_quote(request: Request) -> Flow:
     )
     batch = yield from add_missing_status(batch)
     facts = yield from batch_bodies.load_recipient_facts(iterate_payee_ids(batch.payments))
-    return Answer({"batch": build_full_batch_answer(batch, facts)})
+    return Answer({"batch": build_legacy_batch_with_payments(batch, facts)})
 
 
 def _may_be_quoted(batch: Batch) -> SubFlow:
@@ -305,7 +309,7 @@ def start_batch(request: Request) -> Flow:
             started_batch = replace(
                 batch, service_fields={**start_fields, **drop_nulls(batch.service_fields)}
             )
-    return Answer({"batch": build_batch_answer(started_batch)}, notices)
+    return Answer({"batch": build_legacy_batch(started_batch)}, notices)
 
 
 # Delete
@@ -332,7 +336,7 @@ def delete_batches(request: Request) -> Flow:
     deletes the rest.
     """
     ids = list(dict.fromkeys(request.body["ids"]))
-    request.raise_problems([] if ids else [build_empty_problem("ids")])
+    request.raise_if_invalid([] if ids else [build_empty_problem("ids")])
     if not all(_BATCH_ID_PATTERN.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
     # The same ids make the same request, in any order: a repeated one skips what it has deleted.
@@ -380,7 +384,9 @@ def _delete_batch(batch: Batch, request: Request, request_id: str | None = None)
 _BATCH_ID_PATTERN = re.compile("B-[A-Za-z0-9]+")
 _BATCHES_PATH, _BATCH_PATH = "/batches", "/batches/{id}"
 _INFERRED_REASON = "assumes the legacy path; without it the batch becomes a draft of the gateway"
-_EDITABLE_ASSUMPTION = "an open batch can be edited and deleted (current interface, section 1.8)"
+_EDITABLE_ASSUMPTION = (
+    "an open batch can be edited and deleted (current interface, section 1, item 8)"
+)
 
 OPERATIONS = (
     Operation(
@@ -413,7 +419,7 @@ OPERATIONS = (
         "inferred",
         "checks all batches, then deletes one after another",
         body_shape=legacy.BatchIdsBody,
-        answer_shape=legacy.DoneAnswer,
+        answer_shape=legacy.ObjectAnswer,
         assumption=_EDITABLE_ASSUMPTION,
     ),
     Operation(
@@ -423,8 +429,8 @@ OPERATIONS = (
         "4.3",
         "emulated",
         "the summary, completed with the requested payments",
-        answer_shape=legacy.WholeBatchAnswer,
-        assumption="a summary has all payment details (section 4.3)",
+        answer_shape=legacy.BatchWithPaymentsAnswer,
+        assumption="a summary has all payment details (current interface, section 4.3)",
     ),
     Operation(
         "PATCH",
@@ -434,7 +440,7 @@ OPERATIONS = (
         "inferred",
         _INFERRED_REASON,
         body_shape=legacy.BatchChangeBody,
-        answer_shape=legacy.DoneAnswer,
+        answer_shape=legacy.ObjectAnswer,
         assumption=_EDITABLE_ASSUMPTION,
     ),
     Operation(
@@ -444,7 +450,7 @@ OPERATIONS = (
         "4.3",
         "inferred",
         "without the path the service's batch is superseded and never started",
-        answer_shape=legacy.DoneAnswer,
+        answer_shape=legacy.ObjectAnswer,
         assumption=_EDITABLE_ASSUMPTION,
     ),
     Operation(
@@ -454,7 +460,7 @@ OPERATIONS = (
         "4.3",
         "emulated",
         "the quote, then the summary",
-        answer_shape=legacy.WholeBatchAnswer,
+        answer_shape=legacy.BatchWithPaymentsAnswer,
     ),
     Operation(
         "GET",

@@ -1,4 +1,6 @@
-"""Shapes and endpoints of the current interface (sections 2 and 4 of its document).
+"""Shapes and endpoints of the current interface (sections 2 and 4).
+
+Bare section numbers in this module are of its document.
 
 A flow can call only the endpoints that are listed here.
 """
@@ -98,7 +100,7 @@ class Recipient(TypedDict, total=False):
     updatedAt: str
 
 
-# Section 2 of the legacy document, to which the current one refers
+# Legacy interface, section 2, to which the current document refers
 
 
 class BatchFields(TypedDict, total=False):
@@ -252,7 +254,7 @@ class Endpoint:
     response_shape: Any = None
     query_shape: Any = None
     is_optional: bool = False
-    """Optional: not listed in section 4, but presumed because section 1.8 mentions its purpose."""
+    """Optional: not listed in section 4, but presumed because section 1, item 8 mentions its purpose."""
     pattern: re.Pattern[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

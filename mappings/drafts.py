@@ -157,7 +157,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
         # Such a draft could never be submitted.
         yield from release_batch_lock(batch)
         raise Invalid(CURRENCY_UNKNOWN)
-    entries_before = _build_entries_with_ids(batch, request)
+    entries_before = _build_draft_entries(batch, request)
     # A draft is submitted as new payments, each of which needs the id of its recipient.
     if not all(entry["recipient"].get("id") for entry in entries_before):
         yield from release_batch_lock(batch)
@@ -250,7 +250,7 @@ def build_entries(batch: Batch) -> Sequence[Entry]:
     return map_rows(_build_payment_entry, batch.payments)
 
 
-def _build_entries_with_ids(batch: Batch, request: Request) -> Sequence[Entry]:
+def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
     """Build the entries of a new draft, with an id made by the gateway if the service shows none.
 
     ``told`` keeps the service's amounts that a draft no longer shows, because a client that has

@@ -94,7 +94,7 @@ class Request:
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     imported_ids: Mapping[str, str] = field(default_factory=dict)
 
-    def raise_problems(self, problems: Iterable[Problem]) -> None:
+    def raise_if_invalid(self, problems: Iterable[Problem]) -> None:
         """Raises Invalid if body validation or the flow found any problem.
 
         Reports only the first problem of a field, and none inside a field that was removed.

@@ -69,7 +69,7 @@ INVALID_KEY = Problem("invalid_api_key", "Invalid API key.")
 NOT_AUTHORIZED = Problem("not_authorized", "Not authorized.")
 WRITES_FROZEN = Problem(
     "internal_server_error",
-    "Writes are stopped for the moment by the operator of this gateway; nothing was done.",
+    "The operator of this gateway has temporarily stopped writes; nothing was done.",
 )
 FREEZE_RETRY_AFTER_SECONDS = 60
 """The ``Retry-After`` of requests that are refused because of a freeze."""

@@ -18,7 +18,7 @@ class Problem:
 
 
 MAX_ERRORS = 100
-"""How many errors are reported for one body; see the contract of the translation, section 2."""
+"""How many errors are reported for one body (contract, section 2)."""
 
 
 class ProblemList:

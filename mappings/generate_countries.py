@@ -35,7 +35,7 @@ MD MC MN ME MS MA MZ NA NP NL NC NZ NI NE NG NU NF MP NO OM PK PW PA PG PY PE PH
 RE RO RU RW MF SX WS SM ST SA SN RS SC SL SG SK SI SB ZA GS SS ES LK BL SH KN LC PM VC SR SJ SZ
 SE CH TW TJ TZ TH TL TG TK TO TT TN TR TM TC TV UG UA AE GB US UY UZ VA VU VN VG VI WF ZM
 """
-"""Section 4.6, supported country codes, in the order of the document."""
+"""Supported country codes, in the order of the document (legacy interface, section 4.6)."""
 
 COUNTRY_COUNT = 222
 """Number of countries in the document, to detect a lost or duplicate code."""

@@ -1,6 +1,8 @@
-"""Shapes of the legacy interface, as its document describes them (sections 2 and 4).
+"""Shapes of the legacy interface. Bare section numbers in this module are of its document.
 
-Shapes named ``…Body`` are request bodies, all others answers, with fields in the document's order.
+Shapes named ``…Body`` are request bodies (with ``Address`` and ``Hold``, which answers have too), and
+those named ``…Query`` are query parameters. All others are answers or parts of them. Fields are in the
+document's order.
 ``Word`` and ``WordKey`` mark vocabulary words. The class names appear in the OpenAPI description.
 """
 
@@ -34,7 +36,7 @@ from mappings.field_types import (
 WALLET = "wallet"
 BANK = "bank"
 
-# Section 2: Recipient
+# Section 2: parts of a Recipient
 
 
 class Address(TypedDict, total=False):
@@ -108,6 +110,9 @@ class Payout(TypedDict, total=False):
     accounts: Accounts
 
 
+# Section 2: Recipient
+
+
 class Recipient(TypedDict, total=False):
     id: Annotated[str, Id("recipient")]
     referenceId: str | None
@@ -167,7 +172,7 @@ class Payment(TypedDict, total=False):
     batch: PaymentBatch | None
 
 
-# Section 2: Batch, batch summary, balance entry
+# Section 2: Batch and its listed payments
 
 
 class BatchRecipient(TypedDict, total=False):
@@ -208,12 +213,15 @@ class BatchPayments(TypedDict):
     meta: Meta
 
 
-class WholeBatch(Batch, total=False):
+class BatchWithPayments(Batch, total=False):
     payments: BatchPayments
 
 
-class Figures(TypedDict, total=False):
-    """Totals, as exact JSON numbers."""
+# Section 2: batch summary
+
+
+class Totals(TypedDict, total=False):
+    """Sums over payments, as exact JSON numbers."""
 
     count: int
     value: JSON
@@ -223,7 +231,7 @@ class Figures(TypedDict, total=False):
     net: JSON
 
 
-class MethodFigures(Figures, total=False):
+class MethodTotals(Totals, total=False):
     accountType: Annotated[str, Word("wallet_account_type", "service_account_type", any_case=True)]
     displayName: Annotated[str, Word("wallet_display_name", "bank_display_name", any_case=True)]
 
@@ -246,12 +254,15 @@ class Summary(TypedDict, total=False):
     createdAt: str | None
     updatedAt: str | None
     quoteExpiredAt: str | None
-    methods: dict[Annotated[str, Word("wallet")], MethodFigures]
-    ServiceTotal: Annotated[Figures, WordKey("service_total")]
-    GatewayTotal: Figures
-    total: Figures
+    methods: dict[Annotated[str, Word("wallet")], MethodTotals]
+    ServiceTotal: Annotated[Totals, WordKey("service_total")]
+    GatewayTotal: Totals
+    total: Totals
     merchantBalances: MerchantBalances
     enoughFunds: bool
+
+
+# Section 2: balance entry
 
 
 class BalanceEntry(TypedDict, total=False):
@@ -262,7 +273,7 @@ class BalanceEntry(TypedDict, total=False):
     accountNumber: str | None
 
 
-# Section 4.1: requests and answers
+# Sections 4.1 and 4.2: request bodies
 
 
 class BankBody(TypedDict, total=False):
@@ -334,7 +345,12 @@ class RecipientIdsBody(TypedDict):
     ids: Annotated[list[Annotated[Text, Id("recipient")]], ListValue]
 
 
+# Section 4.1: answers
+
+
 class Meta(TypedDict):
+    """The page of a list, also in sections 4.3 and 4.4."""
+
     page: int
     pages: int
     records: int
@@ -367,8 +383,13 @@ class PaymentsAnswer(TypedDict):
     meta: Meta
 
 
-class DoneAnswer(TypedDict):
+class ObjectAnswer(TypedDict):
+    """The answer to an update (``updated``) or a deletion (``deleted``), in all sections."""
+
     object: str
+
+
+# Sections 4.1, 4.3 and 4.4: query parameters
 
 
 class RecipientsQuery(TypedDict, total=False):
@@ -414,7 +435,7 @@ class PageQuery(TypedDict, total=False):
     pageSize: str
 
 
-# Sections 4.3 and 4.4: requests and answers
+# Sections 4.3 and 4.4: request bodies
 
 
 class PaymentRecipientBody(TypedDict, total=False):
@@ -468,12 +489,15 @@ class BatchIdsBody(TypedDict):
     ids: Annotated[list[Annotated[Text, Id("batch")]], ListValue]
 
 
+# Sections 4.3 to 4.5: answers
+
+
 class BatchAnswer(TypedDict):
     batch: Batch
 
 
-class WholeBatchAnswer(TypedDict):
-    batch: WholeBatch
+class BatchWithPaymentsAnswer(TypedDict):
+    batch: BatchWithPayments
 
 
 class BatchesAnswer(TypedDict):

@@ -111,7 +111,7 @@ class _NewestPaymentsReader:
             completion_records: list[CompareAndSet] = []
             for batch in (yield from load_batches(batch_ids[start : start + SUMMARIES_PER_CHUNK])):
                 if isinstance(batch, Batch):
-                    yield from self._add(batch)
+                    yield from self._add_payments(batch)
                     completion_records += (
                         build_completion_records(batch) if batch.id not in self.completions else ()
                     )
@@ -121,7 +121,7 @@ class _NewestPaymentsReader:
             if completion_records:
                 yield replace(completion_records[0], linked=tuple(completion_records[1:]))
 
-    def _add(self, batch: Batch) -> SubFlow:
+    def _add_payments(self, batch: Batch) -> SubFlow:
         payments = (
             (yield from self.select_wanted(batch.payments))
             if self.select_wanted

@@ -149,20 +149,20 @@ def is_deleted_for_clients(recipient: Mapping[str, JSON], facts: Facts) -> bool:
     return bool(facts.get("deleted")) or recipient.get("status") == ARCHIVED
 
 
-def build_recipient_answer(
+def build_legacy_recipient(
     recipient: Mapping[str, JSON], facts: Facts, options: LegacyOptions
 ) -> dict[str, JSON]:
     """Builds the ``Recipient`` of the legacy interface, section 2."""
     answer = RECIPIENT.translate_to_legacy(recipient)
     answer["status"] = derive_legacy_status(recipient, facts)
     answer["complianceStatus"] = derive_legacy_compliance(recipient.get("complianceStatus"))
-    answer["compliance"] = build_compliance_answer(recipient.get("compliance"))
+    answer["compliance"] = build_legacy_compliance(recipient.get("compliance"))
     answer["ssn"] = find_masked_ssn(recipient)
-    answer["payout"] = build_payout_answer(recipient, facts, options) or {"method": None}
+    answer["payout"] = build_legacy_payout(recipient, facts, options) or {"method": None}
     return answer
 
 
-def build_compliance_answer(compliance: JSON) -> JSON:
+def build_legacy_compliance(compliance: JSON) -> JSON:
     # Passed on as it is (contract, section 0): the document shows an object, but null occurs.
     if not isinstance(compliance, dict):
         return compliance
@@ -249,7 +249,7 @@ def determine_shown_currency(recipient: Mapping[str, JSON]) -> JSON:
     return primary.get("currency") or recipient.get("primaryCurrency")
 
 
-def build_payout_answer(
+def build_legacy_payout(
     recipient: Mapping[str, JSON], facts: Facts, options: LegacyOptions
 ) -> dict[str, JSON] | None:
     """Builds the payout object of the legacy interface, section 2; None without an account."""
@@ -260,24 +260,24 @@ def build_payout_answer(
     method = determine_account_method(primary)
     code = determine_shown_currency(recipient)
     return {
-        "autoswitch": build_hold_answer(facts, "autoswitch"),
-        "holdup": build_hold_answer(facts, "holdup"),
-        "primary": {"method": method, "currency": build_currency_answer(code, options)},
+        "autoswitch": build_legacy_hold(facts, "autoswitch"),
+        "holdup": build_legacy_hold(facts, "holdup"),
+        "primary": {"method": method, "currency": build_legacy_currency(code, options)},
         "method": method,
         "methodDisplay": format_method_display(determine_account_type(primary)),
-        "accounts": build_accounts_answer(recipient),
+        "accounts": build_legacy_accounts(recipient),
     }
 
 
-def build_hold_answer(facts: Facts, name: str) -> dict[str, JSON]:
+def build_legacy_hold(facts: Facts, name: str) -> dict[str, JSON]:
     return {**DEFAULT_HOLD, **(facts.get(name) or {})}
 
 
-def build_accounts_answer(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_legacy_accounts(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
     visible = select_shown_accounts(recipient)
     accounts: dict[str, JSON] = {}
     if bank := visible.get(current.BANK_TRANSFER):
-        accounts["bank"] = build_bank_answer(bank, recipient)
+        accounts["bank"] = build_legacy_bank(bank, recipient)
     if wallet := visible.get(current.WALLET):
         accounts["wallet"] = WALLET.translate_to_legacy(wallet)
     return accounts
@@ -287,7 +287,7 @@ DUAL_BRANCH_NAME_COUNTRIES = frozenset({"AU", "GB", "NZ", "IN"})
 """Countries whose branch id clients may send as ``routing`` or ``branchNum``; answers have both."""
 
 
-def build_bank_answer(
+def build_legacy_bank(
     account: Mapping[str, JSON], recipient: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     """Builds ``accounts.bank`` of the legacy interface, section 2."""
@@ -320,7 +320,7 @@ def look_up_currency_name(code: str) -> str:
     return get_currency_name(code, locale="en")
 
 
-def build_currency_answer(code: str | None, options: LegacyOptions) -> dict[str, Any]:
+def build_legacy_currency(code: str | None, options: LegacyOptions) -> dict[str, Any]:
     """Builds ``primary.currency``, which the document shows both flat and nested."""
     flat: dict[str, Any] = {"code": code, "name": look_up_currency_name(code) if code else None}
     match options.primary_currency:
@@ -379,14 +379,14 @@ def derive_legacy_payment_status(payment: Mapping[str, JSON]) -> JSON:
     return status if status in LEGACY_PAYMENT_STATUSES else "pending"
 
 
-def build_payment_answer(
+def build_legacy_payment(
     payment: Mapping[str, JSON], recipient: Mapping[str, JSON] | None
 ) -> dict[str, JSON]:
     """Builds the ``Payment`` of the legacy interface, section 2; ``recipient`` is its answer."""
     answer = PAYMENT.translate_to_legacy(payment)
     answer["recipient"] = recipient
     answer["status"] = derive_legacy_payment_status(payment)
-    answer["compliance"] = build_compliance_answer(payment.get("compliance"))
+    answer["compliance"] = build_legacy_compliance(payment.get("compliance"))
     for side in ("source", "target"):
         code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"
         answer[name] = payment.get(name) or (look_up_currency_name(code) if code else None)

@@ -20,7 +20,7 @@ from mappings.ids import derive_id
 from mappings.list_filters import Filters, filter_payments, search_payments
 from mappings.matching import Entry, Payment, match_payments
 from mappings.newest_payments import load_newest_payments
-from mappings.objects import build_payment_answer, build_recipient_answer
+from mappings.objects import build_legacy_payment, build_legacy_recipient
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
 from mappings.payment_adds import begin_add, confirm_add, drop_add, is_open_to_adds
@@ -59,7 +59,7 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
         raise Invalid(WRONG_STATUS)
     refused_fields = frozenset(problem.field for problem in request.problems)
     payment = SentPayment(request.body, "", refused_fields)
-    request.raise_problems(batch_bodies.validate_added_payment(payment, batch.currency))
+    request.raise_if_invalid(batch_bodies.validate_added_payment(payment, batch.currency))
     (recipient,) = yield from batch_bodies.resolve_recipients([payment], batch.currency)
     entry = batch_bodies.build_entry(payment, recipient)
     if not batch.is_draft:
@@ -205,7 +205,7 @@ def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = 
     """
     id_ = (payment.get("recipient") or {}).get("id")
     if id_ is None:
-        return build_payment_answer(payment, None)
+        return build_legacy_payment(payment, None)
     facts = yield LoadFacts("recipient", str(id_))
     try:
         recipient = (
@@ -219,7 +219,7 @@ def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = 
         if not is_added and is_transient(failure):
             raise
         recipient = payment.get("recipient") or {}
-    return build_payment_answer(payment, build_recipient_answer(recipient, facts, request.options))
+    return build_legacy_payment(payment, build_legacy_recipient(recipient, facts, request.options))
 
 
 def list_batch_payments(request: Request) -> Flow:
@@ -313,7 +313,7 @@ def _change_payment(batch: Batch, request: Request) -> SubFlow:
     change, faults = batch_bodies.drop_malformed_amounts(
         batch_bodies.drop_unchanged_fields(SentPayment(request.body, ""), payment)
     )
-    request.raise_problems([*faults, *batch_bodies.validate_amounts(change)])
+    request.raise_if_invalid([*faults, *batch_bodies.validate_amounts(change)])
     changes = batch_bodies.extract_changes(change.body)
     sent_changes = batch_bodies.extract_changes(change.body, memo=request.options.send_memo)
     if not changes:
@@ -411,8 +411,8 @@ OPERATIONS = (
         "inferred",
         _INFERRED_REASON,
         body_shape=legacy.PaymentChangeBody,
-        answer_shape=legacy.DoneAnswer,
-        assumption="an open batch can be edited (current interface, section 1.8)",
+        answer_shape=legacy.ObjectAnswer,
+        assumption="an open batch can be edited (current interface, section 1, item 8)",
     ),
     Operation(
         "DELETE",
@@ -421,8 +421,8 @@ OPERATIONS = (
         "4.4",
         "inferred",
         _INFERRED_REASON,
-        answer_shape=legacy.DoneAnswer,
-        assumption="an open batch can be edited (current interface, section 1.8)",
+        answer_shape=legacy.ObjectAnswer,
+        assumption="an open batch can be edited (current interface, section 1, item 8)",
     ),
 )
 

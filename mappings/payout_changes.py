@@ -17,7 +17,7 @@ from mappings.government_ids import ClientGovernmentId
 from mappings.objects import (
     ACCOUNT_TYPE_BY_METHOD,
     WALLET,
-    build_bank_answer,
+    build_legacy_bank,
     determine_account_method,
     determine_shown_currency,
     find_primary_account,
@@ -158,7 +158,7 @@ class PayoutChanges:
 
     @property
     def bank_answer(self) -> dict[str, JSON]:
-        return build_bank_answer(self.find_account(legacy.BANK) or {}, self.recipient)
+        return build_legacy_bank(self.find_account(legacy.BANK) or {}, self.recipient)
 
     @property
     def bank_changes(self) -> dict[str, JSON]:

@@ -15,7 +15,7 @@ from mappings import (
 from mappings.effects import Answer, Call, CompareAndSet, Flow, Operation, Request
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
-from mappings.objects import build_payout_answer
+from mappings.objects import build_legacy_payout
 
 
 def create_payout_method(request: Request) -> Flow:
@@ -24,12 +24,12 @@ def create_payout_method(request: Request) -> Flow:
     GET    /recipients/:id                    the existing accounts
     PATCH  /recipients/:id                    governmentIds if one was sent: the account may need it
     PATCH  /recipients/:id/accounts/:account  for an existing account sent back with its mask: the
-                                              changed fields, and the primary flag; no call if
+                                              changed fields and the primary flag; no call if
                                               nothing changed
     POST   /recipients/:id/accounts           for each new account, the primary one first
-    PATCH  /recipients/:id/accounts/:account  for a wallet with another currency
-    DELETE /recipients/:id/accounts/:account  for the previous account of that type; read again if
-                                              its id has changed
+    PATCH  /recipients/:id/accounts/:account  for a wallet that the service gave another currency
+    DELETE /recipients/:id/accounts/:account  for each account that a new one replaces; after a 404
+                                              the recipient is read again, to find its new id
 
     If an account is refused, the government ids stay; sending them again is harmless.
     """
@@ -40,10 +40,10 @@ def create_payout_method(request: Request) -> Flow:
     payout = replace(payout, method=payouts.resolve_primary_method(payout))
     changes = payout_changes.detect_payout_changes(payout, recipient, is_replacement=True)
     ids = changes.government_ids
-    request.raise_problems(
+    request.raise_if_invalid(
         [
             *changes.validate(),
-            *payouts.validate_holds(payout, facts, request.options),
+            *payouts.refuse_active_holds(payout, facts, request.options),
             *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
@@ -58,7 +58,7 @@ def create_payout_method(request: Request) -> Flow:
     recipient = yield from payout_changes.apply_payout_changes(changes, request.options)
     if holds:
         yield CompareAndSet("recipient", recipient["id"], holds)
-    answer = build_payout_answer(recipient, {**facts, **holds}, request.options)
+    answer = build_legacy_payout(recipient, {**facts, **holds}, request.options)
     return Answer(answer or {}, payouts.build_hold_notices(holds))
 
 
@@ -68,8 +68,8 @@ def read_payout_method(request: Request) -> Flow:
     GET /recipients/:id
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
-    answer = build_payout_answer(recipient, facts, request.options)
-    # Only here: inside a recipient a missing payout is no error (contract, section 4).
+    answer = build_legacy_payout(recipient, facts, request.options)
+    # 404 only here: a recipient without a payout method is no error (contract, section 4).
     if answer is None:
         raise Invalid(NOT_FOUND)
     return Answer(answer)
@@ -90,10 +90,10 @@ def update_payout_method(request: Request) -> Flow:
     )
     changes = payout_changes.detect_payout_changes(payout, recipient)
     ids = changes.government_ids
-    request.raise_problems(
+    request.raise_if_invalid(
         [
             *changes.validate(),
-            *payouts.validate_holds(payout, facts, request.options),
+            *payouts.refuse_active_holds(payout, facts, request.options),
             *government_ids.validate_government_ids(ids, recipient, request.options),
         ]
     )
@@ -150,6 +150,6 @@ OPERATIONS = (
         "lossy",
         _HOLDS_REASON,
         body_shape=legacy.PayoutBody,
-        answer_shape=legacy.DoneAnswer,
+        answer_shape=legacy.ObjectAnswer,
     ),
 )

@@ -23,8 +23,8 @@ from mappings.objects import (
     BANK,
     WALLET,
     Facts,
-    build_bank_answer,
-    build_hold_answer,
+    build_legacy_bank,
+    build_legacy_hold,
     find_masked_government_id,
     find_primary_account,
     select_shown_accounts,
@@ -101,7 +101,7 @@ def drop_shown_masks(payout: Payout, recipient: Recipient) -> Payout:
     if not payout.bank:
         return payout
     account = select_shown_accounts(recipient).get(current.BANK_TRANSFER) or {}
-    answer = build_bank_answer(account, recipient) if account else {}
+    answer = build_legacy_bank(account, recipient) if account else {}
     # The government id belongs to the recipient, so its mask can come from an account that has been
     # replaced since by one in another country.
     country = payout.bank.get("country") or account.get("country")
@@ -290,7 +290,7 @@ def send_account(call: Call, country: JSON, options: LegacyOptions) -> SubFlow:
     gateway first sends only that, and adds the domestic number from it if the service asks for one.
     The country is then remembered, which saves the refused call.
     """
-    number = _derive_account_number(call.body, options)
+    number = _derive_missing_account_number(call.body, options)
     if number is None:
         return (yield call).get("account", {})
     call_with_number = replace(call, body={**call.body, "accountNum": number})
@@ -309,7 +309,9 @@ def send_account(call: Call, country: JSON, options: LegacyOptions) -> SubFlow:
     return response.get("account", {})
 
 
-def _derive_account_number(account: Mapping[str, JSON], options: LegacyOptions) -> str | None:
+def _derive_missing_account_number(
+    account: Mapping[str, JSON], options: LegacyOptions
+) -> str | None:
     iban = account.get("iban")
     if not iban or account.get("accountNum") or options.account_number_from_iban == "never":
         return None
@@ -473,15 +475,15 @@ def collect_new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
     """Collects the holds to store: those that the client changed."""
     holds: dict[str, JSON] = {}
     for name, hold in payout.holds.items():
-        previous = build_hold_answer(facts, name)
+        previous = build_legacy_hold(facts, name)
         # Clients that send whole objects back did not ask for a hold.
         if {**previous, **hold} != previous:
             holds[name] = {**previous, **hold}
     return holds
 
 
-def validate_holds(payout: Payout, facts: Facts, options: LegacyOptions) -> Iterator[Problem]:
-    """Refuses active holds if the operator wants it: the gateway cannot hold payouts."""
+def refuse_active_holds(payout: Payout, facts: Facts, options: LegacyOptions) -> Iterator[Problem]:
+    """Yields a problem for each active hold if ``holdup`` is ``refuse``: no payout can be held."""
     for name, hold in collect_new_holds(payout, facts).items():
         if hold["active"] and options.holdup == "refuse":
             yield build_invalid_problem(f"{payout.prefix}{name}.active", "is not supported")

@@ -43,7 +43,8 @@ def validate_create(body: Mapping[str, JSON]) -> Iterator[Problem]:
 
 
 def _validate_language(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    """Validates the language less strictly than the current document, section 2.2.
+    """Validates the language less strictly than the document (current interface, section
+    2.2).
 
     The service decides which spelling of a code it accepts.
     """
@@ -56,18 +57,22 @@ def build_create_body(
     body: Mapping[str, JSON], government_ids: list[ClientGovernmentId]
 ) -> dict[str, JSON]:
     result = RECIPIENT.translate_to_current(body)
-    # The create call of the current interface takes no language; select_later_fields has it.
+    # The create call of the current interface takes no language; ``build_patch_after_create`` has it.
     result.pop("language", None)
     # The service derives the name of an individual (current interface, section 2.3).
     if body["type"] == "business":
         result["name"] = body["name"]
-    # In the create call: some countries refuse an account without the id.
+    # In the create call, because in some countries an account is refused without the id.
     if government_ids:
         result["governmentIds"] = build_government_id_entries(government_ids)
     return result
 
 
-def select_later_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_patch_after_create(body: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Builds the body of the PATCH after a create: the fields that the create call does not take.
+
+    Empty if the client sent none of them.
+    """
     currency = body.get(choose_currency_field(body))
     fields = {"language": body.get("language"), "primaryCurrency": currency}
     return {name: value for name, value in fields.items() if value is not None}
@@ -95,7 +100,7 @@ def drop_unchanged_recipient_fields(
     return {
         name: value
         for name, value in body.items()
-        if name not in compared_fields or not _is_same_value(value, answer.get(name))
+        if name not in compared_fields or not _is_unchanged_value(value, answer.get(name))
     }
 
 
@@ -107,7 +112,7 @@ _COMPARED_FIELDS = frozenset(
 )
 
 
-def _is_same_value(new_value: JSON, old_value: JSON) -> bool:
+def _is_unchanged_value(new_value: JSON, old_value: JSON) -> bool:
     if isinstance(new_value, dict) and isinstance(old_value, dict):
         return all(value == old_value.get(name) for name, value in new_value.items())
     return bool(new_value == old_value)

@@ -1,7 +1,7 @@
 """Translation of the recipient list's query, whose parameters have other meanings on each side.
 
 If the service can answer the query, it takes one call. Otherwise the gateway reads the whole list
-and applies the filters and the order of the legacy document (legacy interface, section 4.1).
+and applies the filters and the order of the legacy list (legacy interface, section 4.1).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FactsById = Mapping[str, Facts]
 NATIVE_SORT_FIELDS = frozenset(
     {"name", "email", "referenceId", "payoutMethod", "createdAt", "updatedAt"}
 )
-"""Values of ``orderBy`` in the current interface (section 4.1)."""
+"""Values of ``orderBy`` that the service accepts (current interface, section 4.1)."""
 
 NATIVE_STATUSES = frozenset({"active", "incomplete", "suspended"})
 NATIVE_COMPLIANCE_STATUSES = frozenset({"verified", "blocked"})
@@ -97,7 +97,7 @@ def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQu
 # Parameters: each is a filter of the service, of the gateway, or both
 
 
-def _filter_by_search(filters: _QueryFilters, value: str, *_: Any) -> None:
+def _add_search_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
     search_text = value.casefold()
 
     def has_text(row: Row) -> bool:
@@ -109,7 +109,7 @@ def _filter_by_search(filters: _QueryFilters, value: str, *_: Any) -> None:
     filters.add_gateway_filter(has_text)
 
 
-def _filter_by_status(filters: _QueryFilters, value: str, _: Any, facts_by_id: FactsById) -> None:
+def _add_status_filter(filters: _QueryFilters, value: str, _: Any, facts_by_id: FactsById) -> None:
     def has_status(row: Row) -> bool:
         return bool(derive_legacy_status(row, facts_by_id.get(row["id"], {})) == value)
 
@@ -123,7 +123,7 @@ def _filter_by_status(filters: _QueryFilters, value: str, _: Any, facts_by_id: F
         filters.add_gateway_filter(has_status)
 
 
-def _filter_by_compliance(filters: _QueryFilters, value: str, *_: Any) -> None:
+def _add_compliance_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
     def has_status(row: Row) -> bool:
         return bool(derive_legacy_compliance(row.get("complianceStatus")) == value)
 
@@ -133,7 +133,7 @@ def _filter_by_compliance(filters: _QueryFilters, value: str, *_: Any) -> None:
         filters.add_gateway_filter(has_status)
 
 
-def _filter_by_country(filters: _QueryFilters, value: str, *_: Any) -> None:
+def _add_country_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
     if code := find_alpha_2_code(value):
         filters.add_native_filter(
             lambda row: bool(_extract_address(row).get("country") == code), country=code
@@ -143,7 +143,7 @@ def _filter_by_country(filters: _QueryFilters, value: str, *_: Any) -> None:
         filters.add_gateway_filter(lambda _row: False)
 
 
-def _filter_by_city(filters: _QueryFilters, value: str, *_: Any) -> None:
+def _add_city_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
     filters.add_gateway_filter(
         lambda row: (
             _convert_to_text(_extract_address(row).get("city")).casefold() == value.casefold()
@@ -151,7 +151,7 @@ def _filter_by_city(filters: _QueryFilters, value: str, *_: Any) -> None:
     )
 
 
-def _filter_by_payout_method(
+def _add_payout_method_filter(
     filters: _QueryFilters, value: str, query: Mapping[str, str], _: Any
 ) -> None:
     def has_method(row: Row) -> bool:
@@ -165,7 +165,7 @@ def _filter_by_payout_method(
         filters.add_gateway_filter(has_method)
 
 
-def _filter_by_payout_currency(
+def _add_payout_currency_filter(
     filters: _QueryFilters, value: str, query: Mapping[str, str], _: Any
 ) -> None:
     code = value.upper()
@@ -181,7 +181,7 @@ def _filter_by_payout_currency(
         filters.add_gateway_filter(has_currency)
 
 
-def _filter_by_start_date(filters: _QueryFilters, value: str, *_: Any) -> None:
+def _add_start_date_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
     if span := parse_span(value):
         start, _end = span
         # The service filters by update time. That is safe: a row created since then was also
@@ -191,22 +191,22 @@ def _filter_by_start_date(filters: _QueryFilters, value: str, *_: Any) -> None:
         filters.add_gateway_filter(lambda row: parse_created_at(row) >= start)
 
 
-def _filter_by_end_date(filters: _QueryFilters, value: str, *_: Any) -> None:
+def _add_end_date_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
     if span := parse_span(value):
         _start, end = span
         filters.add_gateway_filter(lambda row: parse_created_at(row) <= end)
 
 
 _FILTERS: dict[str, Callable[[_QueryFilters, str, Mapping[str, str], FactsById], None]] = {
-    "search": _filter_by_search,
-    "status": _filter_by_status,
-    "complianceStatus": _filter_by_compliance,
-    "country": _filter_by_country,
-    "city": _filter_by_city,
-    "payoutMethod": _filter_by_payout_method,
-    "payoutCurrency": _filter_by_payout_currency,
-    "startDate": _filter_by_start_date,
-    "endDate": _filter_by_end_date,
+    "search": _add_search_filter,
+    "status": _add_status_filter,
+    "complianceStatus": _add_compliance_filter,
+    "country": _add_country_filter,
+    "city": _add_city_filter,
+    "payoutMethod": _add_payout_method_filter,
+    "payoutCurrency": _add_payout_currency_filter,
+    "startDate": _add_start_date_filter,
+    "endDate": _add_end_date_filter,
 }
 
 

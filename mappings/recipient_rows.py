@@ -32,7 +32,7 @@ ANSWER_FIELDS = frozenset(
         *("accounts", "compliance", "complianceStatus", "governmentIds", "ssn", "status"),
     }
 )
-"""All fields that ``objects.build_recipient_answer`` reads."""
+"""All fields that ``objects.build_legacy_recipient`` reads."""
 
 
 def select_query_fields(row: Row) -> dict[str, JSON]:

@@ -34,8 +34,8 @@ from mappings.failures import Failure, Invalid, Problem, Refused, Unreachable
 from mappings.list_filters import Filters
 from mappings.objects import (
     RECIPIENT,
-    build_payment_answer,
-    build_recipient_answer,
+    build_legacy_payment,
+    build_legacy_recipient,
     is_deleted_for_clients,
 )
 from mappings.paging import build_meta, complete_meta, parse_page_params, select_page_params
@@ -70,11 +70,11 @@ def create_recipient(request: Request) -> Flow:
         *recipient_bodies.extract_ssn(body),
         *payouts.extract_government_ids(payout),
     ]
-    request.raise_problems(
+    request.raise_if_invalid(
         [
             *recipient_bodies.validate_create(body),
             *_validate_payout(payout, body),
-            *payouts.validate_holds(payout, {}, request.options),
+            *payouts.refuse_active_holds(payout, {}, request.options),
             *government_ids.validate_government_ids(government_id_list, {}, request.options),
         ]
     )
@@ -105,7 +105,7 @@ def create_recipient(request: Request) -> Flow:
     # After all calls: an undone recipient needs no facts.
     if holds:
         yield CompareAndSet("recipient", new_recipient["id"], holds)
-    answer = build_recipient_answer(recipient, holds, request.options)
+    answer = build_legacy_recipient(recipient, holds, request.options)
     return Answer({"recipient": answer}, payouts.build_hold_notices(holds))
 
 
@@ -119,14 +119,12 @@ def _complete_recipient(
 ) -> SubFlow:
     """Sends what the create call has no fields for. Returns the recipient with its accounts."""
     path, recipient = f"/recipients/{new_recipient['id']}", new_recipient
-    if later_fields := recipient_bodies.select_later_fields(body):
+    if patch_body := recipient_bodies.build_patch_after_create(body):
         field_map = RECIPIENT.build_field_map() | {
             "primaryCurrency": recipient_bodies.choose_currency_field(body)
         }
-        reconcile = recipient_outcomes.build_changed_recipient_rule(
-            new_recipient["id"], later_fields
-        )
-        call = Call("PATCH", path, later_fields, field_map=field_map, reconcile=reconcile)
+        reconcile = recipient_outcomes.build_changed_recipient_rule(new_recipient["id"], patch_body)
+        call = Call("PATCH", path, patch_body, field_map=field_map, reconcile=reconcile)
         recipient = {**new_recipient, **(yield call)["recipient"]}
     if not payout.methods:
         return recipient
@@ -170,7 +168,7 @@ def read_recipient(request: Request) -> Flow:
     GET /recipients/:id
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
-    return Answer({"recipient": build_recipient_answer(recipient, facts, request.options)})
+    return Answer({"recipient": build_legacy_recipient(recipient, facts, request.options)})
 
 
 def list_recipients(request: Request) -> Flow:
@@ -184,7 +182,7 @@ def list_recipients(request: Request) -> Flow:
     facts_by_id = yield LoadFacts("recipient")
     result = yield recipient_queries.build_list_query(request.query, facts_by_id)
     answers = [
-        build_recipient_answer(row, facts_by_id.get(row["id"], {}), request.options)
+        build_legacy_recipient(row, facts_by_id.get(row["id"], {}), request.options)
         for row in result.rows
     ]
     number = parse_page_params(request.query).number
@@ -232,13 +230,13 @@ def mask_keys(entry: Mapping[str, JSON], api_keys: tuple[str, ...]) -> dict[str,
     if not isinstance(headers, dict):
         return dict(entry)
     masked_headers = {
-        name: "********" if _has_key(name, value, api_keys) else value
+        name: "********" if _has_credentials(name, value, api_keys) else value
         for name, value in headers.items()
     }
     return {**entry, "headers": masked_headers}
 
 
-def _has_key(name: str, value: JSON, api_keys: tuple[str, ...]) -> bool:
+def _has_credentials(name: str, value: JSON, api_keys: tuple[str, ...]) -> bool:
     text = str(value)
     if any(key in text for key in api_keys if key) or _CREDENTIALS.match(text):
         return True
@@ -261,7 +259,7 @@ def read_recipient_payments(request: Request) -> Flow:
     else:
         call = Call("GET", path, query=select_page_params(request.query))
         (recipient, facts), page = yield from _load_recipient_with_page(id_, call)
-    recipient_answer = build_recipient_answer(recipient, facts, request.options)
+    recipient_answer = build_legacy_recipient(recipient, facts, request.options)
     if superseded or filters:
         visible = (yield build_visible_payments_query(path, superseded)).rows
         all_payments = [
@@ -281,7 +279,7 @@ def read_recipient_payments(request: Request) -> Flow:
         meta = page.get("meta")
     memos = yield from load_memos(payments, id_)
     rows = [
-        build_payment_answer({**payment, **memos.get(payment["id"], {})}, recipient_answer)
+        build_legacy_payment({**payment, **memos.get(payment["id"], {})}, recipient_answer)
         for payment in payments
     ]
     return Answer(
@@ -318,11 +316,11 @@ def update_recipient(request: Request) -> Flow:
         payout, recipient_bodies.apply_identity(body, recipient)
     )
     government_id_list = [*recipient_bodies.extract_ssn(body), *changes.government_ids]
-    request.raise_problems(
+    request.raise_if_invalid(
         [
             *recipient_bodies.validate_update(body, recipient, facts),
             *changes.validate(),
-            *payouts.validate_holds(payout, facts, options),
+            *payouts.refuse_active_holds(payout, facts, options),
             *government_ids.validate_government_ids(government_id_list, recipient, options),
         ]
     )
@@ -379,7 +377,7 @@ def delete_recipients(request: Request) -> Flow:
     """
     ids = list(dict.fromkeys(request.body["ids"]))
     if not ids:
-        request.raise_problems([build_empty_problem("ids")])
+        request.raise_if_invalid([build_empty_problem("ids")])
     yield from _require_recipients(ids)
     reconcile = recipient_outcomes.build_deleted_recipients_rule(*ids)
     yield Call("DELETE", "/recipients", {"ids": ids}, field_map={"ids": "ids"}, reconcile=reconcile)
@@ -438,7 +436,7 @@ OPERATIONS = (
         "emulated",
         "the service archives them; legacy clients no longer see them",
         body_shape=legacy.RecipientIdsBody,
-        answer_shape=legacy.DoneAnswer,
+        answer_shape=legacy.ObjectAnswer,
     ),
     Operation(
         "GET",
@@ -457,7 +455,7 @@ OPERATIONS = (
         "emulated",
         "the gateway stores `disabled` and `inactive`; a payout becomes accounts",
         body_shape=legacy.RecipientBody,
-        answer_shape=legacy.DoneAnswer,
+        answer_shape=legacy.ObjectAnswer,
     ),
     Operation(
         "DELETE",
@@ -466,7 +464,7 @@ OPERATIONS = (
         "4.1",
         "emulated",
         "the service archives it; legacy clients no longer see it",
-        answer_shape=legacy.DoneAnswer,
+        answer_shape=legacy.ObjectAnswer,
     ),
     Operation(
         "GET",

@@ -90,7 +90,7 @@ def rewrite_marked_texts(
         return value
     # Without renaming, unmarked fields keep their place, so copying the dict is enough.
     if rename is None:
-        return _rewrite_fields(node, value, rewrite)
+        return _rewrite_texts_of_marked_fields(node, value, rewrite)
     renamed_fields = [(rename(node, name), item) for name, item in value.items()]
     return {
         new: rewrite_marked_texts(node.fields.get(name), item, rewrite, rename)
@@ -98,7 +98,7 @@ def rewrite_marked_texts(
     }
 
 
-def _rewrite_fields(
+def _rewrite_texts_of_marked_fields(
     node: ObjectNode, value: dict[str, JSON], rewrite: TextRewriter
 ) -> dict[str, JSON]:
     copy = value.copy()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mappings import current, funds, money
-from mappings.batch_answers import build_batch_answer
+from mappings.batch_answers import build_legacy_batch
 from mappings.batch_views import Batch
 from mappings.effects import JSON
 from mappings.objects import format_method_display
@@ -28,7 +28,7 @@ def build_summary(
     batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str
 ) -> dict[str, JSON]:
     """Build a ``Batch summary``. A value of the service takes precedence over a computed one."""
-    batch_answer = build_batch_answer(batch)
+    batch_answer = build_legacy_batch(batch)
     wallet_payments, other_payments = funds.partition_by_wallet(batch.payments)
     available_funds = {
         "GatewayTotal": funds.compute_available_funds(balances, batch.currency, wallet=True),
@@ -39,10 +39,10 @@ def build_summary(
         "errors": [],
         "serverTime": now,
         "quoteExpiredAt": None,
-        "methods": _build_method_figures(batch.payments),
-        "ServiceTotal": compute_figures(other_payments),
-        "GatewayTotal": compute_figures(wallet_payments),
-        "total": compute_figures(batch.payments),
+        "methods": _build_method_totals(batch.payments),
+        "ServiceTotal": compute_totals(other_payments),
+        "GatewayTotal": compute_totals(wallet_payments),
+        "total": compute_totals(batch.payments),
         "merchantBalances": {
             name: money.convert_to_json_number(amount) for name, amount in available_funds.items()
         },
@@ -53,7 +53,7 @@ def build_summary(
         for name in computed
         if batch.service_fields.get(name) is not None
     }
-    summary = _merge_values(_convert_figures(service_values), computed)
+    summary = _merge_values(_convert_totals_to_numbers(service_values), computed)
     return {
         "id": batch.id,
         "processed_by": summary.pop("processed_by"),
@@ -76,11 +76,13 @@ def _merge_values(service_value: JSON, computed: JSON) -> JSON:
     }
 
 
-def _convert_figures(service_value: JSON) -> JSON:
-    """Convert figures that a service writes as text to numbers, as the legacy document has them."""
+def _convert_totals_to_numbers(service_value: JSON) -> JSON:
+    """Convert totals that a service writes as text to numbers, as the legacy document has them."""
     if isinstance(service_value, dict):
         return {
-            name: _convert_figure(value) if name in _NUMERIC_FIELDS else _convert_figures(value)
+            name: _convert_to_number(value)
+            if name in _NUMERIC_FIELDS
+            else _convert_totals_to_numbers(value)
             for name, value in service_value.items()
         }
     return service_value
@@ -89,20 +91,20 @@ def _convert_figures(service_value: JSON) -> JSON:
 _NUMERIC_FIELDS = frozenset({"count", "value", "net", *FEE_FIELDS})
 
 
-def _convert_figure(value: JSON) -> JSON:
+def _convert_to_number(value: JSON) -> JSON:
     amount = money.parse_amount(value)
     return money.convert_to_json_number(amount) if amount is not None else value
 
 
-def _build_method_figures(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
-    """Build the figures by payout method; both methods of the legacy document are always there."""
+def _build_method_totals(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
+    """Build the totals by payout method; both methods of the legacy document are always there."""
     # Clients index the result by method without checking that it is there.
     by_method: dict[str, list[Mapping[str, JSON]]] = {current.BANK_TRANSFER: [], current.WALLET: []}
     for payment in payments:
         by_method.setdefault(funds.determine_payment_method(payment), []).append(payment)
     return {
         method: {
-            **compute_figures(method_payments),
+            **compute_totals(method_payments),
             "accountType": current.WALLET if method == current.WALLET else SERVICE,
             "displayName": format_method_display(method),
         }
@@ -110,7 +112,7 @@ def _build_method_figures(payments: Sequence[Mapping[str, JSON]]) -> dict[str, J
     }
 
 
-def compute_figures(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
+def compute_totals(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
     """Compute count, value, fees, recipientFees, merchantFees and net, as exact JSON numbers."""
     payment_list = list(payments)
     sums = {name: funds.sum_field(payment_list, name) for name in FEE_FIELDS}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.simulator import Service, ServiceOptions
-from mappings.batch_answers import build_batch_answer
+from mappings.batch_answers import build_legacy_batch
 from mappings.batch_views import build_batch
 from tests.payouts import (
     create_batch,
@@ -93,4 +93,4 @@ def test_completed_at_is_the_latest_processed_at(
 ) -> None:
     payments = [{"id": f"P-{n}", "processedAt": value} for n, value in enumerate(processed)]
     batch = build_batch("B-1", {}, [], {"id": "B-1", "status": status}, payments)
-    assert build_batch_answer(batch)["completedAt"] == expected
+    assert build_legacy_batch(batch)["completedAt"] == expected

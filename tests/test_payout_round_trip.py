@@ -315,13 +315,13 @@ EXPECTED_LOSSES = {
         "accounts.bank.institution",
     ),
     "the name of a branch": ExpectedLoss(
-        "answers show the branch id there; a request has no such field (legacy, section 4.2)",
+        "answers show the branch id there; a request has no such field (legacy interface, section 4.2)",
         lambda name, _meant: name == "accounts.bank.branch",
         _build_payout("bank", bank={**US_BANK, "branch": "Main Street"}),
         "accounts.bank.branch",
     ),
     "a branch id under the name of another country": ExpectedLoss(
-        "branchId is routing in the US and branchNum in Canada (legacy, section 4.2)",
+        "branchId is routing in the US and branchNum in Canada (legacy interface, section 4.2)",
         lambda name, meant: (
             name in ("accounts.bank.routing", "accounts.bank.branchNum")
             and meant["accounts.bank.country"] not in BRANCH_NAME_COUNTRIES

@@ -1,6 +1,6 @@
 """The list of recipients through a whole gateway, checked against a computation over all of them.
 
-The expected answer to a query is computed from the legacy document (section 4.1) over every
+The expected answer to a query is computed from section 4.1 of the legacy interface over every
 recipient of the service, independently of the gateway's implementation.
 """
 

@@ -305,7 +305,7 @@ async def test_errors_of_a_recipient_payout_name_the_clients_fields(
 async def test_openapi_document_has_the_configured_labels() -> None:
     words = Settings(vocabulary=VOCABULARY).vocabulary.build_vocabulary()
     schemas = build_openapi_document(words, ())["components"]["schemas"]
-    account_type = schemas["MethodFigures"]["properties"]["accountType"]
+    account_type = schemas["MethodTotals"]["properties"]["accountType"]
     assert account_type["enum"] == ["AcMe", "PayPaL"]
     assert schemas["Payout"]["properties"]["methodDisplay"]["examples"] == [
         "PayPal",

@@ -44,7 +44,7 @@ def create_auth_middleware(server: Server) -> Middleware:
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
         if token and not _is_unauthenticated_path(request) and not is_authenticated(request):
-            # Only pages: a program that gets a redirect would take the login page for its answer.
+            # Only browsers are redirected: a program would take the login page for its response.
             if _accepts_html(request):
                 headers = {"Location": LOGIN_PATH, "Cache-Control": "no-store"}
                 return web.Response(status=303, headers=headers)
@@ -74,20 +74,22 @@ def _is_unauthenticated_path(request: web.Request) -> bool:
 
 
 def _accepts_html(request: web.Request) -> bool:
-    """Whether a browser asks for a page, which is redirected to the login instead of refused."""
+    """Whether a browser requests a page; without a login it is redirected instead of refused."""
     return request.method == "GET" and "text/html" in request.headers.get("Accept", "")
 
 
 def _has_token(request: web.Request, token: str) -> bool:
     headers = request.headers.getall("Authorization", [])
-    # Of several headers, a proxy in front might have checked another one than this.
+    # With several headers, a proxy in front may have checked a different one.
     scheme, _, given_token = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
     is_equal = is_equal_constant_time(given_token.strip(), token)
     return is_equal and scheme.lower() == "bearer"
 
 
 def _has_local_host(request: web.Request) -> bool:
-    """Whether the Host header names this machine. Only HTTP/1.0 has none, which no browser sends."""
+    """Whether the Host header names this machine, or is missing: only HTTP/1.0 allows that, which no
+    browser sends.
+    """
     hosts = request.headers.getall("Host", [])
     return not hosts or all(is_loopback(_strip_port(host)) for host in hosts)
 

@@ -21,14 +21,14 @@ Metrics = Callable[[str], Awaitable[tuple[bytes, str]]]
 CHECK_SECONDS = 3
 
 
-def create_admin_application(
+def create_monitoring_application(
     checks: Mapping[str, Check],
     build_openapi: Callable[[], Mapping[str, JSON]],
     metrics: Metrics,
     breakers: Callable[[], Mapping[str, str]] = dict,
     middlewares: Sequence[Middleware] = (),
 ) -> web.Application:
-    """Create the application; the console adds its pages to it.
+    """Create the application with these routes; the console adds its pages to it.
 
     ``breakers`` returns the state of each circuit breaker: closed, half_open or open. Every request
     passes the ``middlewares`` first.

@@ -74,8 +74,8 @@ class Sessions:
     def is_login_required(self) -> bool:
         return bool(self._token)
 
-    def create_cookie(self, token: str) -> str | None:
-        """Creates a session cookie; None if the token is wrong."""
+    def log_in(self, token: str) -> str | None:
+        """Checks the token. Returns a session cookie; None if the token is wrong."""
         if not self._token or not is_equal_constant_time(token, self._token):
             return None
         payload = f"{secrets.token_hex(16)}.{int(self._clock()) + SESSION_SECONDS}"

@@ -1,4 +1,4 @@
-"""The signature of the current interface (section 5).
+"""The signature of signed requests (current interface, section 5).
 
 Lower-case hexadecimal HMAC-SHA256, keyed with the secret key, of: timestamp, LF, upper-case
 method, LF, request path starting with /v1, LF, body, LF.
@@ -59,7 +59,8 @@ def build_string_to_sign(stamp: int, method: str, target: str, body: bytes) -> b
 
     ``stamp`` is in whole seconds since 1970, ``target`` is from ``format_signed_target``.
     """
-    # The line feed at the end belongs to the signed text also if there is no body (section 5).
+    # The line feed at the end belongs to the signed text also if there is no body (current
+    # interface, section 5).
     return _encode_signed_head(stamp, method, target) + body + b"\n"
 
 

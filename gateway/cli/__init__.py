@@ -38,7 +38,7 @@ COMMANDS = {
     "unfreeze": "Resume writes.",
     "trace": "Show everything known about an id.",
     "reconcile": "Compare the gateway's records with the service, with reads only.",
-    "index": "Drop the recipient index of running gateways.",
+    "index": "Drop the recipient cache of running gateways.",
     "erase": "Erase personal data of a recipient.",
     "backup": "Save the state and the key file.",
     "restore": "Restore the state and the key file from a backup.",

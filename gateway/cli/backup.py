@@ -63,7 +63,7 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
 
     Stop every gateway first. An existing state or key file is replaced only with --force: SQLite
     and key files are renamed and kept, but the data of a PostgreSQL state is lost, so run `backup`
-    before.
+    first.
 
     The restored state does not know of anything that happened after the backup. To prevent double
     payments, no batch is started until `payout-gateway reconcile` has compared it with the service.

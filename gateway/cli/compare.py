@@ -297,7 +297,9 @@ def _print_report(report: Report) -> None:
     if report["operations"]:
         click.echo()
         heads = ["operation", "answers", "equal", "different", "status of control/candidate"]
-        print_table(heads, [_build_operation_row(operation) for operation in report["operations"]])
+        print_table(
+            heads, [_build_operation_summary_row(operation) for operation in report["operations"]]
+        )
     _print_differences(report)
     _print_uncompared(report)
     if report["remarks"]:
@@ -341,7 +343,7 @@ def _print_uncompared(report: Report) -> None:
             click.echo(f"  … and {len(steps) - MAX_SKIPPED_SHOWN} more")
 
 
-def _build_operation_row(operation: OperationEntry) -> list[str]:
+def _build_operation_summary_row(operation: OperationEntry) -> list[str]:
     statuses = ", ".join(f"{pair}: {count}" for pair, count in operation["statuses"].items())
     counts = (operation["compared"], operation["equal"], operation["different"])
     return [operation["request"], *map(str, counts), statuses]

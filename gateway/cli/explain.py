@@ -87,7 +87,7 @@ def _print_explanation(explanation: Explanation) -> None:
             "\nCalls made before it is rejected:" if explanation.calls else "\nNo call is made."
         )
     for number, call in enumerate(explanation.calls, 1):
-        inferred = ", undocumented" if call.inferred else ""
+        inferred = ", optional endpoint" if call.inferred else ""
         click.echo(
             f"\n{number}. {call.method} {call.target}  (current interface, section {call.section}{inferred})"
         )

@@ -1,4 +1,4 @@
-"""`payout-gateway index`: drops the recipient index that running gateways keep in memory."""
+"""`payout-gateway index`: drops the recipient cache that running gateways keep in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.config.settings import Settings
 
 @click.group(cls=FullHelpGroup)
 def index() -> None:
-    """Manage the recipient index that running gateways keep in memory (`lists.index`)."""
+    """Manage the recipient cache that running gateways keep in memory (`lists.index`)."""
 
 
 @index.command()
@@ -24,10 +24,10 @@ def index() -> None:
 def drop(
     *, merchant: str | None, environment: str | None, as_json: bool, settings: Settings
 ) -> None:
-    """Drop the recipient index of running gateways, by default of every merchant.
+    """Drop the recipient cache of running gateways, by default of every merchant.
 
-    Takes effect within seconds. The next request that needs the index reads the whole list from the
-    service. With `lists.index = false` there is no index.
+    Takes effect within seconds. The next request that needs the cache reads the whole list from the
+    service. With `lists.index = false` there is no cache.
     """
     from gateway.operator.freezes import UnknownMerchant, resolve_freeze_scope
     from gateway.reads.recipient_cache import invalidate_recipient_caches
@@ -47,4 +47,6 @@ def drop(
     if as_json:
         print_json({"merchant": scope.merchant or None, "environment": scope.environment or None})
         return
-    click.echo(f"Running gateways drop the index within seconds: {describe_scope(scope)}.")
+    click.echo(
+        f"Running gateways drop the recipient cache of {describe_scope(scope)} within seconds."
+    )

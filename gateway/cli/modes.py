@@ -130,7 +130,7 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
         print_json(_build_status_json(status))
         return
     if not status.switches:
-        click.echo("No key is switched: every request is translated.")
+        click.echo("No mode is set: every request is translated.")
         return
     rows = [
         [

@@ -29,8 +29,8 @@ _NOT_TRIED = "not tried yet"
 def operations(*, config: Path | None, as_json: bool) -> None:
     """List the legacy operations: the calls that replace each, how exactly, and why.
 
-    With a configuration, also shows which endpoints that the current document does not list were
-    found at each environment's service.
+    With a configuration, also shows which optional endpoints, which the current document does not
+    list, were found at each environment's service.
     """
     from mappings import OPERATIONS, UNLISTED
 
@@ -55,7 +55,7 @@ def operations(*, config: Path | None, as_json: bool) -> None:
     _print_operations("Used by clients, but not listed by the legacy document", undocumented)
     for environment, endpoints in endpoints_by_environment.items():
         click.echo(
-            f"\nEndpoints that the current document does not list, at the {environment} service\n"
+            f"\nOptional endpoints, not in the current document, of the {environment} service\n"
         )
         print_table(
             ["operation", "found", "when"],

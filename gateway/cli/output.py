@@ -81,7 +81,7 @@ def print_table(
         return Text(cell, (colours or {}).get(cell, ""), overflow="fold")
 
     console = Console()
-    if _compute_minimum_width(headers, rows) <= console.width:
+    if _compute_minimum_table_width(headers, rows) <= console.width:
         ruled = Table(*headers)
         for row in rows:
             ruled.add_row(*map(style_text, row))
@@ -115,7 +115,7 @@ def _wrap_row(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
     yield from zip_longest(*cells, fillvalue="")
 
 
-def _compute_minimum_width(headers: list[str], rows: list[list[str]]) -> int:
+def _compute_minimum_table_width(headers: list[str], rows: list[list[str]]) -> int:
     """The width of the narrowest ruled table that breaks no word."""
     columns = zip(headers, *rows, strict=True)
     words = [

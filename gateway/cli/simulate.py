@@ -84,7 +84,7 @@ class CannotListen(click.ClickException):
 @click.option(
     "--no-inferred",
     is_flag=True,
-    help="Answer 404 for undocumented endpoints: listing, editing and deleting batches.",
+    help="Answer 404 for optional endpoints: listing, editing and deleting batches.",
 )
 @click.option("--bare", is_flag=True, help="Answer batch writes with an id only.")
 @click.option(

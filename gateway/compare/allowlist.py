@@ -43,7 +43,7 @@ expired_quote rate_limit_exceeded internal_server_error partner_integration_erro
 """
 
 _DOCUMENT_WORDS = frozenset(_DOCUMENT_WORDS_TEXT.split())
-"""Statuses, methods, codes and sort orders of the documents, sections 2, 3, 4 and 7."""
+"""Statuses, methods, codes and sort orders (legacy and current interface, sections 2 to 4 and 7)."""
 
 _ENUM_FIELDS = {
     "status", "complianceStatus", "type", "method", "payoutMethod", "object", "code", "orderBy",

@@ -438,14 +438,14 @@ class Differ:
             )
         if isinstance(value, str) and self._id_map.has_separate_ids:
             if isinstance(rule := active_rules.get("id"), rules.IdRule) and rule.any_shape:
-                return self._translate_id(value, is_control=is_control)
+                return self._normalize_id(value, is_control=is_control)
             if "-" in value:
                 return ID_IN_TEXT.sub(
-                    lambda match: self._translate_id(match[0], is_control=is_control), value
+                    lambda match: self._normalize_id(match[0], is_control=is_control), value
                 )
         return (describe_json_type(value), value)
 
-    def _translate_id(self, id_: str, *, is_control: bool) -> str:
+    def _normalize_id(self, id_: str, *, is_control: bool) -> str:
         # Unknown ids become "?" on both sides: items that differ only in new ids are the same item.
         if is_control:
             return self._id_map.find_candidate_id(id_) or "?"

@@ -76,7 +76,7 @@ class ExampleBuilder:
             difference.control_path, difference.control, difference.candidate
         )
         rows = [*self._build_rows(difference, is_equal)]
-        first, last = _select_rows(rows)
+        first, last = _select_row_range(rows)
         return Example(
             source=step.source,
             number=step.number,
@@ -201,8 +201,8 @@ def _select_item_id(item: Any) -> Any:
     return item.get("id", item) if isinstance(item, dict) else item
 
 
-def _select_rows(rows: list[Row]) -> tuple[int, int]:
-    """Selects the rows to show, as a slice around the row of the difference."""
+def _select_row_range(rows: list[Row]) -> tuple[int, int]:
+    """Selects the range of rows to show, around the row of the difference."""
     if len(rows) <= MAX_ROWS:
         return 0, len(rows)
     subject_index = next((index for index, row in enumerate(rows) if row.is_subject), None)

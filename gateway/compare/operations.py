@@ -12,7 +12,7 @@ from mappings.effects import Vocabulary
 READ_METHODS = frozenset({"GET", "HEAD"})
 
 ID_IN_TEXT = re.compile(r"\b(?:OP|[RBPTA])-[A-Za-z0-9]{1,64}\b")
-"""An id of the legacy interface (section 2) or the current interface (section 2.2)."""
+"""An id (legacy interface, section 2; current interface, section 2.2)."""
 
 OBJECT_ID = re.compile(r"(OP|[RBPTA])-[A-Za-z0-9]{1,64}")
 

@@ -97,7 +97,7 @@ def _build_sentence(run: Run, counts: Counts, result: Result) -> str:
         found = _format_count(counts["differences"], "difference")
         return f"{found}, in {counts['different']} of {compared}."
     if result == "equal":
-        return f"Equal: {compared} of each side {'say' if counts['compared'] > 1 else 'says'} the same."
+        return f"Equal: {f'all {compared} match' if counts['compared'] > 1 else f'{compared} matches'}."
     if run.stop_reason:
         return f"The comparison could not run: {run.stop_reason}."
     if counts["compared"]:
@@ -229,7 +229,7 @@ def _build_difference_entry(finding: Finding) -> DifferenceEntry:
         "request": finding.operation.title,
         "kind": finding.kind,
         "path": finding.path,
-        "field": _select_last_field(finding.path),
+        "field": _extract_field_name(finding.path),
         "count": finding.count,
         "answers": finding.answers,
         "notes": dict(finding.notes.most_common(5)),
@@ -237,8 +237,8 @@ def _build_difference_entry(finding: Finding) -> DifferenceEntry:
     }
 
 
-def _select_last_field(normal_path: str) -> str:
-    """The last part of a normal form: the field name."""
+def _extract_field_name(normal_path: str) -> str:
+    """Returns the field name at the end of a normalised path."""
     if normal_path == paths.BODY_PATH or normal_path.startswith("@header."):
         return normal_path.removeprefix("@header.")
     return normal_path.rpartition(".")[2].removesuffix("[]") or normal_path

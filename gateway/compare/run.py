@@ -31,7 +31,7 @@ from gateway.compare.steps import (
     Step,
     create_header_formatter,
     create_json_formatter,
-    format_as_text,
+    format_captured_value,
     list_prerequisites,
 )
 from gateway.compare.strict_json import InvalidJson, loads_strict
@@ -216,7 +216,9 @@ class Run:
 
         def format_in_target(placeholder: Placeholder) -> str:
             # Percent-encoded: a captured value must not add a path part or a parameter.
-            return quote(format_as_text(variables[placeholder.name]), safe="", errors="replace")
+            return quote(
+                format_captured_value(variables[placeholder.name]), safe="", errors="replace"
+            )
 
         target = step.target.fill(format_in_target, format_literal)
         text = (

@@ -176,13 +176,13 @@ class Scrubber:
         return (
             part
             if is_known and (is_id_kept(part) or not OBJECT_ID.fullmatch(part))
-            else self._replace_token(part)
+            else self._replace_by_token(part)
         )
 
     def _scrub_key(self, key: str) -> str:
-        return key if is_key_kept(key, self.extra_words) else self._replace_token(key)
+        return key if is_key_kept(key, self.extra_words) else self._replace_by_token(key)
 
-    def _replace_token(self, text: str) -> str:
+    def _replace_by_token(self, text: str) -> str:
         """Replaces a text by a token. An id stays an id of its kind."""
         id_prefix = text[:2] if OBJECT_ID.fullmatch(text) else ""
         return f"{id_prefix}{self._pseudonyms.make_token(text)}"
@@ -217,7 +217,7 @@ class Scrubber:
         if is_text_kept(fields, text, self.extra_words):
             return text
         if OBJECT_ID.fullmatch(text):
-            return self._replace_token(text)
+            return self._replace_by_token(text)
         if _EMAIL.fullmatch(text):
             return self._pseudonyms.make_email(text)
         if _IBAN.fullmatch(text) and _has_valid_check_digits(text):

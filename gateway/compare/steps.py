@@ -81,7 +81,7 @@ def create_json_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], 
     return format_placeholder
 
 
-def format_as_text(value: Any) -> str:
+def format_captured_value(value: Any) -> str:
     """Formats a captured value for a path or query, not yet percent-encoded."""
     if isinstance(value, Number):
         return value.text
@@ -92,7 +92,9 @@ def create_header_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder]
     """Returns a function that formats captured values for headers, percent-encoding other characters."""
 
     def format_placeholder(placeholder: Placeholder) -> str:
-        text = quote(format_as_text(values[placeholder.name]), safe=_HEADER_CHARS, errors="replace")
+        text = quote(
+            format_captured_value(values[placeholder.name]), safe=_HEADER_CHARS, errors="replace"
+        )
         return f'"{text}"' if placeholder.is_whole_value else text
 
     return format_placeholder

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from gateway.config.section import KeyFile, Section, read_key_file
+from gateway.config.section import KeyFile, Section, insert_value_from_file
 from gateway.config.value_types import Network, Origin, parse_list, require_scheme
 
 
@@ -39,7 +39,7 @@ class Server(Section):
     @model_validator(mode="before")
     @classmethod
     def _load_admin_token(cls, section: Any) -> Any:
-        return read_key_file(section, "admin_token")
+        return insert_value_from_file(section, "admin_token")
 
     @model_validator(mode="after")
     def _check_server(self) -> Self:
@@ -139,7 +139,7 @@ class Upstream(Section):
     @model_validator(mode="before")
     @classmethod
     def _load_proxy_credentials(cls, section: Any) -> Any:
-        return read_key_file(section, "proxy_credentials")
+        return insert_value_from_file(section, "proxy_credentials")
 
     @model_validator(mode="after")
     def _check_proxy(self) -> Self:

@@ -14,7 +14,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def read_key_file(section: Any, name: str) -> Any:
+def insert_value_from_file(section: Any, name: str) -> Any:
     """Return the section with the content of the file that ``<name>_file`` names as ``name``."""
     key = f"{name}_file"
     if isinstance(section, dict) and (file_name := section.get(key)):
@@ -32,7 +32,7 @@ def _check_was_read(value: Any) -> Any:
 
 
 KeyFile = Annotated[Path, BeforeValidator(_check_was_read)]
-"""A file with the value of another key. It is read only once (``read_key_file``): it may be a pipe."""
+"""A file with the value of another key. It is read only once (``insert_value_from_file``): it may be a pipe."""
 
 
 class UrlSection(Section):
@@ -41,4 +41,4 @@ class UrlSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _load_url(cls, section: Any) -> Any:
-        return read_key_file(section, "url")
+        return insert_value_from_file(section, "url")

@@ -201,7 +201,7 @@ def _describe_unknown_key(keys: list[str]) -> str:
     if suggestions := get_close_matches(keys[-1], known_keys, 1):
         return f"unknown key; did you mean {suggestions[0]}?"
     return (
-        f"unknown key; there is {' and '.join(known_keys)}"
+        f"unknown key; valid keys: {', '.join(known_keys)}"
         if 0 < len(known_keys) < 3
         else "unknown key"
     )

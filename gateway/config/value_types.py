@@ -61,7 +61,7 @@ def _check_label(text: str) -> str:
 _NON_WALLET_METHODS = frozenset(
     ["bank", "bank-transfer", "check", "mobile-wallet", "mobile-money", "cash", "debit-card"]
 )
-"""The payout methods other than a wallet (both documents, section 1)."""
+"""The payout methods other than a wallet (legacy and current interface, section 1)."""
 
 _WALLET_WORD_HINT = "set the word that the service uses for its wallet"
 

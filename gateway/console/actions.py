@@ -173,7 +173,9 @@ async def _execute_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[s
     return f"unfroze {describe_scope(scope)}"
 
 
-async def _check_key_exists(dependencies: ConsoleDependencies, merchant: str, key: str) -> None:
+async def _check_merchant_and_key_exist(
+    dependencies: ConsoleDependencies, merchant: str, key: str
+) -> None:
     """Checks that merchant and key exist. Unlike in commands, a prefix of a key is not enough."""
     keys = await load_listed_keys(dependencies.store)
     if merchant and merchant not in {listed_key.merchant for listed_key in keys}:
@@ -201,7 +203,7 @@ async def _parse_mode(
         raise ActionRefused("Choose a valid mode and group of operations.")
     key, merchant = fields.get("key", ""), fields.get("merchant", "")
     try:
-        await _check_key_exists(dependencies, merchant, key)
+        await _check_merchant_and_key_exist(dependencies, merchant, key)
         if key:
             targets = await find_switch_scopes(dependencies.store, key, None, None)
         else:
@@ -277,7 +279,7 @@ async def _parse_window(dependencies: ConsoleDependencies, fields: Mapping[str, 
     if minutes is None:
         raise ActionRefused("Choose a duration.")
     merchant, key, operation = (fields.get(name, "") for name in ("merchant", "key", "operation"))
-    await _check_key_exists(dependencies, merchant, key)
+    await _check_merchant_and_key_exist(dependencies, merchant, key)
     now = dependencies.store.clock()
     try:
         operations = expand_operation_names([operation] if operation else [])

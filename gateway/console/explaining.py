@@ -192,7 +192,7 @@ def _build_explanation(
         explained,
         f"{parsed.method} {_redact_target(redactor, parsed.target)}",
         sent,
-        [_build_call(made, marks, redactor) for made in explained.calls],
+        [_build_call_view(made, marks, redactor) for made in explained.calls],
         _format_refusal(explained),
         explained.answered,
     )
@@ -211,7 +211,7 @@ def _find_reason(reasons: Mapping[str, str], name: str) -> str:
     )
 
 
-def _build_call(made: ExplainedCall, marks: Mapping[str, int], redactor: Redactor) -> CallView:
+def _build_call_view(made: ExplainedCall, marks: Mapping[str, int], redactor: Redactor) -> CallView:
     fields = [
         CallField(
             origin.field,

@@ -30,7 +30,7 @@ class LoginPage:
         if not sessions.is_login_required:
             return redirect_see_other("/")
         client_address = self._pages.find_client_address(request)
-        if (cookie := sessions.create_cookie(fields.get("token", "").strip())) is None:
+        if (cookie := sessions.log_in(fields.get("token", "").strip())) is None:
             log.warning("console_login_refused", **{"client.address": client_address})
             # After the check: a right token is never delayed, however many wrong ones are waiting.
             await self._throttle.delay_failure(client_address)

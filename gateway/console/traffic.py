@@ -170,7 +170,7 @@ class TrafficPage:
             plots=plots,
             whole=total,
             operations=(operations := _build_operation_rows(by_operation, filters, hours, total)),
-            times=_build_times(operations, recent, total),
+            times=_build_operation_times(operations, recent, total),
             merchants=_build_merchant_rows(by_merchant, filters, hours, total),
         )
 
@@ -205,7 +205,7 @@ def _build_operation_rows(
     return sorted(rows, key=lambda row: -row.traffic.requests)
 
 
-def _build_times(
+def _build_operation_times(
     rows: Sequence[Row], recent: Mapping[tuple[str], Traffic], total: Traffic
 ) -> list[OperationTimes]:
     recent_by_name = {name or UNMATCHED_ROUTE: traffic for (name,), traffic in recent.items()}

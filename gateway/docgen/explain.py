@@ -35,7 +35,8 @@ TIMESTAMP_PLACEHOLDER = "<timestamp>"
 
 PAGING_PARAMETERS = ("page", "pageSize", "orderBy", "sortBy")
 RENAMED_PARAMETERS = {"currency": "payoutCurrency"}
-"""Current to legacy names of list parameters (section 4.1 of both documents); all others are equal.
+"""Current to legacy names of list parameters; all others are equal (legacy and current interface,
+section 4.1).
 """
 
 
@@ -54,7 +55,7 @@ class FieldOrigin:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCall:
-    """A call to the current interface. ``signed`` is the string to sign (section 5)."""
+    """A call of the service. ``signed`` is the string to sign (current interface, section 5)."""
 
     method: str
     target: str
@@ -101,13 +102,13 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
             f"{method} {path} is not an operation of the legacy interface; `operations` lists them"
         )
     spelling = build_legacy_translator(vocabulary)
-    legacy_body = spelling.translate_to_neutral(operation.body_shape, _parse_body(operation, data))
+    legacy_body = spelling.translate_to_neutral(operation.body_shape, _decode_body(operation, data))
     legacy_query = spelling.translate_to_neutral(operation.query_shape, parse_query(query))
     explanation = Explanation(
         operation, list(_iter_leaves(legacy_body)), list(parse_query(query).items())
     )
     try:
-        body, problems = _validate_body(operation, legacy_body)
+        body, problems = _parse_body(operation, legacy_body)
         request = Request(
             now=datetime.now(UTC),
             # A constant, so that the same request is explained with the same ids again.
@@ -150,7 +151,7 @@ def _explain_rejection(refusal: ErrorAnswer, name: str) -> str:
     return f"rejected: {problem.message}" if problem else "the request is rejected"
 
 
-def _parse_body(operation: Operation, data: bytes) -> JSON:
+def _decode_body(operation: Operation, data: bytes) -> JSON:
     if operation.body_shape is None:
         return None
     try:
@@ -159,7 +160,7 @@ def _parse_body(operation: Operation, data: bytes) -> JSON:
         raise Invalid(Problem("invalid_field", f"The body cannot be read: {unreadable}.")) from None
 
 
-def _validate_body(operation: Operation, body: JSON) -> tuple[JSON, tuple[Problem, ...]]:
+def _parse_body(operation: Operation, body: JSON) -> tuple[JSON, tuple[Problem, ...]]:
     return (
         (None, ())
         if operation.body_shape is None

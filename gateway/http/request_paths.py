@@ -23,7 +23,9 @@ UNUSED_PATH_WORDS = (
     "profile submerchant onboarding update balances info sandbox direct-debit bank-account "
     "iframe config subscriptions offlinePayments"
 )
-"""Words of sections 4.1, 4.4 and 4.5 that no operation uses; logs may show them."""
+"""Words of paths that no operation uses (current interface, sections 4.1, 4.4 and 4.5); logs may
+show them.
+"""
 
 
 def is_forwardable(target: str) -> bool:

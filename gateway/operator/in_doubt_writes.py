@@ -261,7 +261,7 @@ def advise_operator(record: OperationRecord, write: Write) -> str:
     if write.told not in OPERATOR_OUTCOMES and write.told in (record.why or ""):
         return f"the recorded outcome cannot be right: {_advise_check(record, write)}"
     return (
-        "nothing: a running gateway continues from the recorded outcome; if it has to read "
+        "no action needed; a running gateway continues from the recorded outcome; if it has to read "
         "the service, "
         f"as soon as it can. If the recorded outcome is wrong, {_advise_check(record, write)}"
     )
@@ -370,7 +370,7 @@ async def record_operator_verdict(
     # A verdict that it did not happen allows a retry to send the payment again. Until the service
     # rejects the request as too old, it may still be carried out.
     if not (verdict.has_happened or verdict.created_id) and (
-        seconds_to_wait := _compute_seconds_until_sure(store, write)
+        seconds_to_wait := _compute_seconds_until_absence_is_certain(store, write)
     ):
         raise WriteCommandRefused(
             f"{shown_id} was sent a moment ago and may still be carried out; check again in {seconds_to_wait} s"
@@ -410,7 +410,7 @@ def check_operator_verdict(write: Write, verdict: OperatorVerdict) -> None:
         )
 
 
-def _compute_seconds_until_sure(store: Store, write: Write) -> int:
+def _compute_seconds_until_absence_is_certain(store: Store, write: Write) -> int:
     """Seconds until a write that cannot be seen surely did not happen."""
     remaining: timedelta = write.entered_at + SURE_AFTER_AGE - store.clock()
     return max(0, int(remaining.total_seconds()) + 1) if remaining > timedelta() else 0

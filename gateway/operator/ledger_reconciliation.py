@@ -314,7 +314,7 @@ class Reconciler:
                 f"the service lists it ({status or 'no status'}), but the gateway has no "
                 "record of it"
             )
-            advice = "nothing, if it was created elsewhere"
+            advice = "no action needed if it was created elsewhere"
             report.unknown_batches.append(Finding(check.owner, "unknown", id_, problem, advice))
 
     async def _build_finding(self, check: ObjectCheck, difference: Any) -> Finding:

@@ -78,7 +78,7 @@ async def load_gauges(store: Store) -> StateGauges:
     )
     # Newer writes are usually still in flight.
     late_writes = sent_writes.where(IS_SENT_CONDITION, writes.c.entered_at < now - IN_FLIGHT_PERIOD)
-    stuck_count = _build_stuck_query(now)
+    stuck_count = _build_stuck_operations_query(now)
     open_count = select(func.count()).select_from(journal).where(IS_OPEN_CONDITION)
     superseded_count = select(func.count()).select_from(remembered).where(IS_ABANDONED_CONDITION)
     unseen_count = select(func.count()).select_from(writes).where(text(UNSEEN_BATCH_CONDITION))
@@ -106,7 +106,7 @@ async def load_gauges(store: Store) -> StateGauges:
     return await store.read(load)
 
 
-def _build_stuck_query(now: datetime) -> Select[int, Any]:
+def _build_stuck_operations_query(now: datetime) -> Select[int, Any]:
     """Count the operations that are in doubt although all their writes are answered.
 
     The second column is the time of the last write of the oldest operation.

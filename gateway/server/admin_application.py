@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from gateway import console
 from gateway.admin.authentication import create_auth_middleware
-from gateway.admin.port import Check, create_admin_application
+from gateway.admin.port import Check, create_monitoring_application
 from gateway.admission.limits import RateLimiter
 from gateway.config.settings import Settings
 from gateway.docgen import openapi
@@ -22,7 +22,7 @@ from gateway.upstream.egress import EgressConfig
 from mappings.effects import JSON
 
 
-def create_admin_pages(
+def create_admin_application(
     console_parts: console.ConsoleDependencies,
     list_breaker_states: Callable[[], Mapping[str, str]],
     client_port: int,
@@ -32,7 +32,7 @@ def create_admin_pages(
         console_parts.settings,
         console_parts.settings.environments.select_configured(),
     )
-    application = create_admin_application(
+    application = create_monitoring_application(
         console_parts.checks,
         # Built on the first request, to keep the start fast.
         cache(partial(_build_api_description, settings, client_port)),

@@ -25,7 +25,7 @@ from gateway.operator.ledger_reconciliation import Reconciler
 from gateway.operator.preflight import check_runnable
 from gateway.operator.retention import RetentionTask
 from gateway.operator.superseded_batch_monitor import SupersededBatchMonitor
-from gateway.server.admin_application import create_admin_pages, create_readiness_checks
+from gateway.server.admin_application import create_admin_application, create_readiness_checks
 from gateway.server.assembly import (
     Backends,
     Clocks,
@@ -147,7 +147,7 @@ async def run_gateway(
             runtime.recipient_caches,
             has_parent=inherited_sockets is not None,
         )
-        admin_application = create_admin_pages(
+        admin_application = create_admin_application(
             console_parts, backends.list_breaker_states, listener.port
         )
         admin_runner = AdminRunner(admin_application, access_log=None)

@@ -3,7 +3,7 @@
 Checks the path, headers, access key, address, timestamp, body, signature, rate limit, admission
 and recorded batch state, in this order. The signature covers the body, and only verified requests
 count against a tenant's limit, so that strangers cannot use it up. The service verifies each
-request again. Refusals have the codes of the current interface (section 7).
+request again. Refusals have the service's codes (current interface, section 7).
 """
 
 from __future__ import annotations

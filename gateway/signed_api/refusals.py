@@ -1,4 +1,4 @@
-"""Refusals of signed requests, with the codes and statuses of the current interface (section 7)."""
+"""Refusals of signed requests: codes and statuses (current interface, section 7)."""
 
 from __future__ import annotations
 

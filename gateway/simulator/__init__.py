@@ -3,7 +3,8 @@
 It is written from the two interface documents alone and imports nothing else of this project, so
 that a test against it cannot pass because both sides share a mistake. It is not the service:
 behaviour that the documents leave open is chosen here. Each such choice is noted in the code, and
-many of them are options (`ServiceOptions`).
+many of them are options (`ServiceOptions`). Bare section numbers in this package are of the current
+interface's document, and in `legacy` of the legacy one's.
 
     simulator = await start_simulator(service=Service(seed=1))
     ... simulator.url, simulator.service; with a legacy_port also simulator.legacy.url ...

@@ -1,4 +1,4 @@
-"""Balances of a merchant (current interface, sections 1, 4.3; earlier interface, section 2)."""
+"""Balances of a merchant (current interface, sections 1, 4.3; legacy interface, section 2)."""
 
 from decimal import Decimal
 
@@ -20,7 +20,7 @@ def credit_balance(tenant: Tenant, currency: str, amount: Decimal) -> None:
 
 
 def build_balances(tenant: Tenant) -> JsonObject:
-    """Build the response: an object by currency as in the earlier interface, or a list.
+    """Build the response: an object by currency as in the legacy interface, or a list.
 
     The document does not show it. The wallet balance is present once a test has set one. No
     payment debits it, because the document does not say which balance funds payments to wallets.

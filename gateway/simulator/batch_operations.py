@@ -1,6 +1,6 @@
 """Operations on batches, payments and balances (current interface, section 4.3).
 
-The document does not show the responses: they are those of the earlier interface, sections 4.3 to
+The document does not show the responses: they are those of the legacy interface, sections 4.3 to
 4.5.
 """
 

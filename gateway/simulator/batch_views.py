@@ -1,4 +1,4 @@
-"""JSON of batches and their payments, as in section 2 of the earlier interface's document."""
+"""JSON of batches and their payments, as legacy clients see them (legacy interface, section 2)."""
 
 from gateway.simulator import balances, money, rates, views
 from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET

@@ -1,6 +1,6 @@
 """Changes of batches before the start (current interface, sections 1 and 4.3).
 
-Editing and deleting follow the earlier interface's document, sections 4.3 and 4.4.
+Editing and deleting follow the other document (legacy interface, sections 4.3 and 4.4).
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Ids for legacy clients: a letter and 16 characters (earlier interface, section 2)."""
+"""Ids for legacy clients: a letter and 16 characters (legacy interface, section 2)."""
 
 import hashlib
 import string

@@ -74,7 +74,7 @@ def _list_documented_routes(vocabulary: Vocabulary) -> RouteTable:
 
 
 # Operations without a path in the document. Section 1 says that open batches can be edited and
-# deleted: the paths are assumed to be those of the earlier interface.
+# deleted: the paths are assumed to be those of the legacy interface.
 INFERRED_ROUTES = _compile_routes(
     ("GET", BATCHES_PATH, batch.list_batches),
     ("DELETE", BATCHES_PATH, batch.delete_batches),

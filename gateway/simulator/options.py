@@ -69,12 +69,12 @@ class ServiceOptions:
         payments can be listed, which it does not mention. Without them, their paths answer with
         inferred_status.
     answers: responses to writes on batches and payments, which are not shown: "full" responses are
-        those of the earlier interface, "bare" ones have an id after a create and no fields
+        those of the legacy interface, "bare" ones have an id after a create and no fields
         otherwise. Responses to reads are always complete.
     balance_shape: whether balances are an "object" by currency or a "list".
     unknown_recipient: the status if a body names a recipient that does not exist.
     processing_seconds, quote_seconds: how long processing takes and how long a quote is valid.
-    processed_word: the status of a processed batch (section 1); the earlier interface has another.
+    processed_word: the status of a processed batch (section 1); the legacy interface has another.
     partner: whether the partner feature is enabled for merchants that are not sub-merchants
         (section 4.4).
     wire_countries: countries in which `swiftBic`, bank address and city are required (section 2.6

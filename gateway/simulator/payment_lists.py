@@ -30,7 +30,7 @@ class ListedPayment:
 
 def list_recipient_payments(tenant: Tenant, payee: Recipient) -> list[ListedPayment]:
     payments = [payment for payment in tenant.payments.values() if payment.recipient is payee]
-    return _sort_newest_first(tenant, payments, _iter_seeded_payments(tenant, payee))
+    return _merge_newest_first(tenant, payments, _iter_seeded_payments(tenant, payee))
 
 
 def list_all_payments(tenant: Tenant, search: str) -> list[ListedPayment]:
@@ -39,7 +39,7 @@ def list_all_payments(tenant: Tenant, search: str) -> list[ListedPayment]:
         for payee in tenant.recipients.values()
         for payment in _iter_seeded_payments(tenant, payee)
     ]
-    newest_first = _sort_newest_first(tenant, list(tenant.payments.values()), seeded_payments)
+    newest_first = _merge_newest_first(tenant, list(tenant.payments.values()), seeded_payments)
     return [payment for payment in newest_first if matches_search(payment, search, payment.id)]
 
 
@@ -106,7 +106,7 @@ def _iter_seeded_payments(tenant: Tenant, payee: Recipient) -> Iterable[ListedPa
         )
 
 
-def _sort_newest_first(
+def _merge_newest_first(
     tenant: Tenant, payments: list[Payment], seeded_payments: Iterable[ListedPayment]
 ) -> list[ListedPayment]:
     # Reversed before a stable sort: of payments with equal dates, the last created comes first.

@@ -45,7 +45,7 @@ def parse_payment_order(
     tenant: Tenant, problems: Problems, body: JsonObject, batch: Batch
 ) -> PaymentOrder | None:
     """Parse a new payment; the result is valid only if no problem was added."""
-    payee = _parse_recipient(tenant, problems, body.get("recipient"))
+    payee = _resolve_recipient(tenant, problems, body.get("recipient"))
     return _build_payment_order(
         tenant, problems, _translate_amount_fields(body, batch), batch, payee
     )
@@ -54,7 +54,7 @@ def parse_payment_order(
 def parse_payment_change(
     tenant: Tenant, problems: Problems, body: JsonObject, payment: Payment
 ) -> PaymentOrder | None:
-    """Parse a changed payment; its recipient cannot change (earlier interface, section 4.4)."""
+    """Parse a changed payment; its recipient cannot change (legacy interface, section 4.4)."""
     previous_fields = {
         "amount": money.format_amount(payment.amount),
         "currency": payment.currency,
@@ -107,7 +107,7 @@ def _build_payment_order(
     return PaymentOrder(payee, amount, currency, memo, terms)
 
 
-def _parse_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipient | None:
+def _resolve_recipient(tenant: Tenant, problems: Problems, value: Any) -> Recipient | None:
     # An incomplete recipient is accepted here; only the start requires an active one.
     if not isinstance(value, dict | None):
         problems.add_invalid_field("recipient", "Must be an object")

@@ -71,7 +71,7 @@ def finish_due_batches(tenant: Tenant) -> None:
 def _finish_batch(tenant: Tenant, batch: Batch, finished_at: datetime) -> None:
     """Set the final statuses; failed and returned amounts are credited again, without fees.
 
-    Earlier interface, section 1, item 5.
+    Legacy interface, section 1, item 5.
     """
     for payment in batch.payments.values():
         payment.status = payment.recipient.outcome

@@ -120,7 +120,7 @@ def is_payable(recipient: Recipient) -> bool:
     """Whether a recipient has all data that payments need (section 1, item 6).
 
     Bank transfers also need the data of sections 2.4 and 2.5. Payments to a wallet need no address
-    (earlier interface, section 3).
+    (legacy interface, section 3).
     """
     address, primary = recipient.address, recipient.primary_account
     if primary is None:

@@ -165,7 +165,7 @@ def _build_account(
 
 
 def seed_payments(payee: Recipient, count: int, seed: int) -> list[JsonObject]:
-    """Create processed payments, newest first, as JSON of the earlier interface (section 2).
+    """Create processed payments, newest first, as JSON (legacy interface, section 2).
 
     They have no `recipient`: responses show the recipient in its current state.
     """

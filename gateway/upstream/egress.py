@@ -34,7 +34,7 @@ class EgressConfig:
 
     def build_request_options(self, environment: str) -> dict[str, Any]:
         """Builds aiohttp's request options for an environment."""
-        # Plain HTTP, to a service on the same host or network; it never goes through the proxy.
+        # Base addresses with http:// are on the same host or network: the proxy is not used for them.
         if environment not in self._ssl_contexts:
             return {}
         options: dict[str, Any] = {"ssl": self._ssl_contexts[environment]}

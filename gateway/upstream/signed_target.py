@@ -1,4 +1,4 @@
-"""Whether the signed path includes the query, which the current document (section 5) leaves open.
+"""Whether the signed path includes the query: left open by the current interface, section 5.
 
 ``auto`` signs the path alone until a service has refused that and accepted the other form. The
 accepted form is remembered for each environment, and no other form is tried from then on.

@@ -81,7 +81,7 @@ async def test_probed_capabilities_of_each_service_are_shown(tmp_path: Path) -> 
         "at": None,
     }
     text = await asyncio.to_thread(CliRunner().invoke, operations, words)
-    assert "at the sandbox service" in text.stdout
+    assert "of the sandbox service" in text.stdout
 
 
 # batches abandoned

@@ -238,7 +238,7 @@ async def test_confirmed_change_lets_its_flow_continue(tmp_path: Path) -> None:
         assert not await has_no_write_in_doubt(operated), "without the recipient it cannot continue"
         output = (await operated.run_command("writes", "unsettled")).stdout
         assert "recorded:    happened" in output
-        assert "what to do:  nothing: a running gateway continues" in output
+        assert "what to do:  no action needed; a running gateway continues" in output
         operated.service.faults.clear()
         await wait_until_async(lambda: has_no_write_in_doubt(operated))
         again = await operated.gateway.request("POST", "/v1/recipients", body)

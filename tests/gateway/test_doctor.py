@@ -315,7 +315,7 @@ async def test_new_state_is_reported_as_unused(
         findings = await examine(tmp_path, simulator.url)
     assert (
         require_finding(findings, "state").result
-        == "writable; it is new: nothing was written through it yet"
+        == "writable; no write to the service is recorded yet, so an older copy could not be recognised"
     )
 
 
@@ -438,7 +438,9 @@ async def test_untried_optional_endpoints_are_listed(tmp_path: Path) -> None:
         untried = [one for one in findings if one.result == "not tried yet"]
         assert len(untried) == sum(endpoint.is_optional for endpoint in ENDPOINTS) - 1 > 0
         assert require_finding(findings, "GET /batches").result == "available: tried just now"
-        assert all(one.state == "skipped" and one.advice.startswith("nothing") for one in untried)
+        assert all(
+            one.state == "skipped" and one.advice.startswith("no action needed") for one in untried
+        )
         avoid = {"inferred_operations": "avoid"}
         findings = await examine(tmp_path, simulator.url, upstream=avoid)
     assert require_finding(findings, "optional endpoints").state == "ok"

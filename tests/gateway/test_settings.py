@@ -138,7 +138,7 @@ def test_unknown_section_is_named_with_its_line() -> None:
 def test_unknown_environment_is_named_with_its_line() -> None:
     problem_text = load_only_problem("[environments.test]\nbase_url = 'https://service.example'")
     assert (
-        problem_text == "gateway.toml:1: environments.test: unknown key; there is live and sandbox"
+        problem_text == "gateway.toml:1: environments.test: unknown key; valid keys: live, sandbox"
     )
 
 

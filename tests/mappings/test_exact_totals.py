@@ -9,7 +9,7 @@ HUGE_AMOUNT = "9" * 40 + ".01"
 
 def test_net_amount_is_exact_at_any_size():
     payments = [{"sourceAmount": HUGE_AMOUNT, "merchantFees": "0.98"}, {"sourceAmount": "0.01"}]
-    shown = summaries.compute_figures(payments)
+    shown = summaries.compute_totals(payments)
     assert str(shown["value"]) == "9" * 40 + ".02"
     assert str(shown["net"]) == "1" + "0" * 40
 

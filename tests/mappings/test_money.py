@@ -11,11 +11,11 @@ import pytest
 
 from mappings import money
 from mappings.balances import read_balances
-from mappings.batch_answers import build_batch_answer
+from mappings.batch_answers import build_legacy_batch
 from mappings.batch_views import build_batch
 from mappings.drafts import build_entries
 from mappings.effects import JSON, Answer, Request
-from mappings.objects import build_payment_answer
+from mappings.objects import build_legacy_payment
 
 AMOUNT_FORMATS = [
     (12, "12.00"),
@@ -32,10 +32,10 @@ def test_number_has_one_format_everywhere(number: JSON, text: str) -> None:
     payment = {"id": "P-1", "sourceAmount": number, "fees": number, "recipient": {"id": "R-1"}}
     batch = build_batch("B-1", {}, [], {"currency": "USD", "status": "open"}, [payment])
     bare = build_batch("B-1", {}, [], {"amount": number, "status": "open"}, None)
-    shown = build_payment_answer(payment, None)
+    shown = build_legacy_payment(payment, None)
 
     assert (shown["sourceAmount"], shown["fees"]) == (text, text)
-    assert (build_batch_answer(batch)["amount"], build_batch_answer(bare)["amount"]) == (text, text)
+    assert (build_legacy_batch(batch)["amount"], build_legacy_batch(bare)["amount"]) == (text, text)
     assert build_entries(batch)[0]["sourceAmount"] == text
     assert read_one_balance(number) == text
 
@@ -44,7 +44,7 @@ def test_number_has_one_format_everywhere(number: JSON, text: str) -> None:
 def test_amount_of_client_is_formatted_like_that_of_service(amount: str, text: str) -> None:
     entry = {"id": "P-1", "recipient": {"id": "R-1"}, "sourceAmount": amount}
     draft = build_batch("B-1", {"phase": "draft", "currency": "USD"}, [entry], {}, None)
-    assert build_payment_answer(draft.payments[0], None)["sourceAmount"] == text
+    assert build_legacy_payment(draft.payments[0], None)["sourceAmount"] == text
     assert draft.entries[0]["sourceAmount"] == amount
 
 
@@ -52,13 +52,13 @@ def test_amount_of_client_is_formatted_like_that_of_service(amount: str, text: s
 def test_text_is_passed_on_unchanged(text: str) -> None:
     """Untranslated values pass unchanged (contract, section 0)."""
     assert (
-        build_payment_answer({"sourceAmount": text, "fxRate": text}, None)["sourceAmount"] == text
+        build_legacy_payment({"sourceAmount": text, "fxRate": text}, None)["sourceAmount"] == text
     )
     assert read_one_balance(text) == text
 
 
 def test_rate_keeps_decimals_of_service() -> None:
-    shown = build_payment_answer({"exchangeRate": Decimal("1.5"), "fxRate": 1}, None)
+    shown = build_legacy_payment({"exchangeRate": Decimal("1.5"), "fxRate": 1}, None)
     assert (shown["exchangeRate"], shown["fxRate"]) == ("1.5", "1")
 
 

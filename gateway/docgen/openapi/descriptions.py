@@ -138,7 +138,7 @@ FIELDS: Mapping[str, Description] = {
     "Country.name": _build_example("Canada"),
     "Currency.code": _build_example("CAD"),
     "Currency.name": _build_example("Canadian Dollar"),
-    **_describe_fields(("Figures",), _AMOUNT_FIELDS, _AMOUNT_SCHEMA),
+    **_describe_fields(("Totals",), _AMOUNT_FIELDS, _AMOUNT_SCHEMA),
     **_describe_fields(("MerchantBalances",), ("GatewayTotal", "ServiceTotal"), _AMOUNT_SCHEMA),
 }
 
@@ -149,8 +149,8 @@ ENUM_VALUES: Mapping[str, tuple[str, ...]] = {
     "Summary.status": ("open", "pending", "processing", "accepted", "complete"),
     "Payment.status": ("pending", "processed", "failed", "returned"),
     "BalanceEntry.type": ("service", "wallet"),
-    "MethodFigures.accountType": ("service_account_type", "wallet_account_type"),
-    "DoneAnswer.object": ("updated", "deleted"),
+    "MethodTotals.accountType": ("service_account_type", "wallet_account_type"),
+    "ObjectAnswer.object": ("updated", "deleted"),
 }
 """Enumerated fields. Words of the vocabulary are given by their neutral names."""
 

@@ -87,13 +87,15 @@ def iter_setting_keys(example: str) -> Iterator[SettingKey]:
         for name in model.model_fields:
             if name in properties and not _find_model(model.model_fields[name].annotation):
                 schema = properties[name]
-                description = descriptions.get((section, name)) or _describe_secret(section, name)
+                description = descriptions.get((section, name)) or _describe_undocumented_key(
+                    section, name
+                )
                 yield SettingKey(
                     section, name, _describe_type(schema), _get_default(model, name), description
                 )
 
 
-def _describe_secret(section: str, name: str) -> str:
+def _describe_undocumented_key(section: str, name: str) -> str:
     if (section, name) in SECRET_KEYS:
         return f"the content of the file named by `{name}_file`; not allowed in `gateway.toml`"
     raise LookupError(f"{section}.{name} has no description in the example configuration")

@@ -108,7 +108,7 @@ def _format_calls(operation: Operation) -> str:
 
 def _render_operation(operation: Operation) -> Iterator[str]:
     yield f"### {format_operation_title(operation)}\n"
-    yield f"`{operation.name}`, section {operation.section}. *{operation.exactness}*: {operation.exactness_reason}."
+    yield f"`{operation.name}` (legacy interface, section {operation.section}). *{operation.exactness}*: {operation.exactness_reason}."
     if operation.assumption:
         yield f"Assumption: {operation.assumption}."
     yield ""
@@ -161,7 +161,7 @@ def build_example_target(operation: Operation) -> str:
 
 def _render_call(number: int, call: ExplainedCall) -> Iterator[str]:
     note = ", optional endpoint" if call.inferred else ""
-    yield f"{number}. `{call.method} {call.target}` (current section {call.section}{note})\n"
+    yield f"{number}. `{call.method} {call.target}` (current interface, section {call.section}{note})\n"
     if call.fields:
         rows = [
             [

@@ -98,11 +98,14 @@ async def check_state(settings: Settings, store: Store) -> list[Finding]:
                 RESTORED_ADVICE,
             )
         ]
-    # A new state has no mark yet, so an older copy could not be told from it.
+    # Before the first write there is no mark that an older copy could be behind.
     is_new = (await load_restore_state(store)).mark == NO_MARK
-    history = "is not an older copy, as far as is known"
-    condition = "is new: nothing was written through it yet" if is_new else history
-    return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; it {condition}")]
+    history = (
+        "no write to the service is recorded yet, so an older copy could not be recognised"
+        if is_new
+        else "nothing shows that it is an older copy"
+    )
+    return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; {history}")]
 
 
 async def check_operator_switches(store: Store) -> list[Finding]:
@@ -134,7 +137,9 @@ def _report_freeze(frozen_scope: Freeze) -> Finding:
 def _report_brownout(brownout: Brownout) -> Finding:
     effect = "refused" if brownout.refuses else "counted (not refused)"
     description = f"requests are {effect} until {brownout.ends_at:%Y-%m-%d %H:%M} UTC: {describe_window_scope(brownout)}"
-    advice = f"nothing if this is intended; `payout-gateway brownout off {brownout.id}` ends it"
+    advice = (
+        f"no action needed if this is intended; `payout-gateway brownout off {brownout.id}` ends it"
+    )
     return Finding(ALL_ENVIRONMENTS, "brownout", "warning", description, advice)
 
 

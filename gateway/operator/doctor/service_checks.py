@@ -117,7 +117,7 @@ def _check_clock(probe: ServiceProbe, upstream: UpstreamClient) -> Iterator[Find
         description = f"skipped: {probe.failure_reason}"
         yield Finding(name, "clock", "skipped", description, probe.advice_if_skipped)
     elif "Date" not in probe.accepted_reply.headers:
-        advice = "nothing while calls are accepted; keep this machine's clock synchronized (NTP)"
+        advice = "no action needed while calls are accepted; keep this machine's clock synchronized (NTP)"
         yield Finding(name, "clock", "warning", "the service's answers have no Date header", advice)
     else:
         yield Finding(name, "clock", "ok", "in sync with the service")
@@ -234,5 +234,5 @@ def _report_stored_endpoint(
             "ok",
             f"{describe_endpoint(stored_result)}, detected{checked_at}; not tried now",
         )
-    advice = "nothing: the gateway tries it when it first needs it"
+    advice = "no action needed; the gateway tries it on first use"
     return Finding(name, endpoint, "skipped", "not tried yet", advice)

@@ -1,7 +1,6 @@
 """The legacy interface, over the same merchants, recipients, batches and balances.
 
-It is written from the earlier interface's document and, if that is silent, from the known behaviour
+It is written from the legacy interface's document and, if that is silent, from the known behaviour
 of its clients. It shares state and rules with the rest of the simulator, and no code with the
-gateway's translation. Sections in this package are those of the earlier interface's document,
-unless the current one is named.
+gateway's translation. Bare section numbers in this package are of the legacy interface's document.
 """

@@ -28,7 +28,7 @@ def parse_payment_order(
     id_mapper: IdMapper, problems: Problems, body: JsonObject, batch: Batch
 ) -> PaymentOrder | None:
     """Parse a new payment; the result is valid only if no problem was added."""
-    payee = _parse_recipient(id_mapper, problems, body)
+    payee = _resolve_recipient(id_mapper, problems, body)
     _check_source_currency(problems, body, batch.currency)
     amount = _parse_amount(problems, body, batch.currency, is_required=True)
     memo = parse_text(problems, body, "memo")
@@ -138,7 +138,9 @@ def _parse_target_currency(problems: Problems, body: JsonObject) -> str | None:
     return parse_currency(problems, code, "targetCurrency")
 
 
-def _parse_recipient(id_mapper: IdMapper, problems: Problems, body: JsonObject) -> Recipient | None:
+def _resolve_recipient(
+    id_mapper: IdMapper, problems: Problems, body: JsonObject
+) -> Recipient | None:
     reference = lenient.parse_object(problems, body, "recipient")
     if body.get("recipient") is not None and not isinstance(body["recipient"], dict):
         return None

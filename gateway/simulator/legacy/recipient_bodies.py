@@ -78,7 +78,7 @@ def _find_country_of_new_id(body: JsonObject, recipient: Recipient) -> str | Non
     return country if is_new else None
 
 
-def parse_status(problems: Problems, body: JsonObject, current_status: str) -> str | None:
+def parse_status_change(problems: Problems, body: JsonObject, current_status: str) -> str | None:
     """Return a status to set, or None."""
     # Clients send whole objects back, so the current status is not a change.
     status = body.get("status")

@@ -46,7 +46,7 @@ def get_recipient(request: LegacyRequest) -> JsonObject:
 def update_recipient(request: LegacyRequest) -> JsonObject:
     recipient, problems = request.require_path_recipient(), Problems()
     fields, sent_names = recipient_bodies.parse_recipient_change(problems, request.body, recipient)
-    status = recipient_bodies.parse_status(
+    status = recipient_bodies.parse_status_change(
         problems, request.body, recipient_views.translate_status(recipient)
     )
     plan = _parse_payout(request, problems, fields, recipient, "patch")

@@ -46,13 +46,13 @@ def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
             )
             for account_type in account_types
         },
-        service_total: _build_figures(
+        service_total: _build_totals(
             payment for payment in payments if payment.terms.account_type != wallet
         ),
-        "GatewayTotal": _build_figures(
+        "GatewayTotal": _build_totals(
             payment for payment in payments if payment.terms.account_type == wallet
         ),
-        "total": _build_figures(payments),
+        "total": _build_totals(payments),
         "merchantBalances": {
             "GatewayTotal": _read_wallet_balance(tenant, batch.currency),
             service_total: _format_number(tenant.read_balance(batch.currency)),
@@ -65,7 +65,7 @@ def _build_method(tenant: Tenant, account_type: str, payments: Iterable[Payment]
     # A payment to a recipient without a payout method counts as a bank transfer, the default.
     legacy_words, is_wallet = tenant.vocabulary.legacy, account_type == tenant.vocabulary.wallet
     return {
-        **_build_figures(
+        **_build_totals(
             payment
             for payment in payments
             if (payment.terms.account_type or BANK_TRANSFER) == account_type
@@ -77,7 +77,7 @@ def _build_method(tenant: Tenant, account_type: str, payments: Iterable[Payment]
     }
 
 
-def _build_figures(payments: Iterable[Payment]) -> JsonObject:
+def _build_totals(payments: Iterable[Payment]) -> JsonObject:
     """Sum up payments; `net` is the total cost for the merchant."""
     payment_list = list(payments)
     value = money.sum_amounts(payment.terms.source_amount for payment in payment_list)

@@ -63,7 +63,7 @@ async def test_equal_sides_exit_with_0(tmp_path: Path) -> None:
     async with open_two_services() as (control, candidate):
         result = await run_compare(tmp_path, control.url, candidate.url, "reads.txt")
     assert result.returncode == 0, result.stderr
-    assert result.stdout.endswith("\nEqual: 1 answer of each side says the same.\n")
+    assert result.stdout.endswith("\nEqual: 1 answer matches.\n")
     assert f"{control.url}  1 answer, median" in result.stdout
     assert result.stderr == ""
 

@@ -392,6 +392,6 @@ def test_page_of_equal_sides_says_so(
 ) -> None:
     page = open_page(browser, pages["equal"], console_messages)
     assert console_messages == [pages["equal"].as_uri()]
-    assert "Equal: 1 answer of each side says the same." in page.inner_text("h1")
+    assert "Equal: 1 answer matches." in page.inner_text("h1")
     assert "No differences found." in page.inner_text("#differences")
     assert page.locator(".filter").count() == 0

@@ -639,7 +639,7 @@ TEN_THOUSAND_READS = "\n".join(f"GET /v1/payments?page={page}" for page in range
 async def test_ten_thousand_equal_answers_have_no_difference() -> None:
     same, _ = build_services_with_one_difference(0)
     comparison = await run_comparison(same, same, TEN_THOUSAND_READS, concurrency=16)
-    assert comparison.report["sentence"] == "Equal: 10,000 answers of each side say the same."
+    assert comparison.report["sentence"] == "Equal: all 10,000 answers match."
     assert comparison.report["differences"] == []
     assert comparison.control.max_concurrent_requests <= 16
 

@@ -163,7 +163,7 @@ async def test_cookie_is_secure_behind_tls(tmp_path: Path) -> None:
 def test_session_expires_ends_with_token_change_and_cannot_be_forged() -> None:
     now = [1_000_000.0]
     sessions = Sessions(TOKEN, lambda: now[0])
-    cookie = sessions.create_cookie(TOKEN)
+    cookie = sessions.log_in(TOKEN)
     assert cookie
     assert sessions.is_valid(cookie)
     assert not Sessions(TOKEN + "2", lambda: now[0]).is_valid(cookie)
@@ -179,7 +179,7 @@ def test_session_expires_ends_with_token_change_and_cannot_be_forged() -> None:
     now[0] += SESSION_SECONDS
     assert not sessions.is_valid(cookie)
     assert not Sessions("").is_valid(cookie)
-    assert Sessions("").create_cookie("") is None
+    assert Sessions("").log_in("") is None
 
 
 CROSS_SITE_HEADERS: list[dict[str, Any]] = [

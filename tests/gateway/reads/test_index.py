@@ -41,7 +41,7 @@ from gateway.storage.audit_log import RECIPIENT_ERASED, record_audit_event
 from gateway.storage.tenants import Tenant
 from mappings.effects import Call, LegacyOptions, ListPage, ListQuery
 from mappings.failures import Problem, Refused, Unreachable
-from mappings.objects import build_recipient_answer
+from mappings.objects import build_legacy_recipient
 from mappings.recipient_queries import build_list_query
 from mappings.recipient_rows import select_answer_fields, select_query_fields
 
@@ -131,7 +131,7 @@ class IndexedService:
 
     def build_answers(self, result: ListPage) -> list[dict[str, Any]]:
         return [
-            build_recipient_answer(row, self.remembered.get(row["id"], {}), LegacyOptions())
+            build_legacy_recipient(row, self.remembered.get(row["id"], {}), LegacyOptions())
             for row in result.rows
         ]
 
@@ -785,8 +785,8 @@ async def test_indexed_row_answers_like_the_full_row() -> None:
     ]
     rows = [json_codec.loads(json_codec.dumps(row)) for row in rows]
     assert all(
-        build_recipient_answer(select_answer_fields(row), {}, LegacyOptions())
-        == build_recipient_answer(row, {}, LegacyOptions())
+        build_legacy_recipient(select_answer_fields(row), {}, LegacyOptions())
+        == build_legacy_recipient(row, {}, LegacyOptions())
         for row in rows
     )
     for query in SAMPLE_QUERIES:
