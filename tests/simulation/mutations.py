@@ -110,11 +110,11 @@ def _select_fates(*names: str) -> tuple[Any, ...]:
 _RESPONSES_LOST = {"network": 0.5, "fates": _select_fates("lost after", "silent", "half json")}
 _REQUESTS_LATE = {
     "kinds": (create_recipient,),
-    "stories": 8,
+    "stories": 16,
     "twins": 0.0,
     "keys": 0.0,
-    "network": 0.8,
-    "fates": _select_fates("late", "cut, and late"),
+    "network": 0.6,
+    "fates": _select_fates("cut, and late"),
 }
 _PROCESSES_PAUSED = {"gateways": 2, "holds": 1.0, "kills": 0.0, "storm": 60.0, "at_rest": 150.0}
 _TWO_CLIENTS = {"kinds": (create_recipient,), "twins": 1.0, "keys": 0.0, "at_rest": 150.0}
