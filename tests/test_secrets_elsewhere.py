@@ -103,6 +103,7 @@ configure = logs.configure_logging
 def loudly(**_):
     configure(level="debug")
     logging.getLogger().setLevel(1)
+    logging.getLogger("a.library").debug("this is logged")
 logs.configure_logging = loudly
 from gateway.cli import main
 main()

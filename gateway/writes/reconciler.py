@@ -65,8 +65,10 @@ _UNREAD_RETENTION = timedelta(seconds=90)
 """Time after which a response without an Idempotency-Key is deleted: by then a connection reset no
 longer makes the next identical request a retry."""
 _EXPIRY_INTERVAL_SECONDS = 60.0
-_DELIVERY_DELAY_SECONDS = 0.05
-"""Seconds in which deliveries are collected: a commit for each would delay the client's next request."""
+_DELIVERY_DELAY_SECONDS = 0.01
+"""Seconds in which deliveries are collected: a commit for each would delay the client's next request.
+If the process is killed meanwhile, the next identical request is a retry, although the client has
+the response; so the time is short."""
 
 _UNSAVED_REASON = "passed on to the legacy service: the state could not be written when it was over"
 
