@@ -277,10 +277,11 @@ async def _retry_until_answered(
             await asyncio.sleep(dice.uniform(0, 0.1))
             await series.gateway.stop()
         got = await asking
+        if series.gateway.code.done():
+            # Also if the response was sent just before: the next run needs a gateway.
+            await series.restart_gateway()
         if got is not None and got.status == 200:
             return
-        if series.gateway.code.done():
-            await series.restart_gateway()
         assert got is None or got.status == 500, got.text
         if number >= 2:
             await wait_until(lambda: series.judge.is_idle)
