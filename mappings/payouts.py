@@ -73,7 +73,7 @@ def parse_payout(
     method = primary.get("method")
     refused_fields = frozenset(problem.field for problem in problems)
 
-    def parse_account(name: str) -> Mapping[str, JSON] | None:
+    def select_account_fields(name: str) -> Mapping[str, JSON] | None:
         fields = drop_null_fields(accounts.get(name))
         # Typed clients also send the accounts that they do not use, with all fields null. An
         # account whose only values were invalid is empty here too, but must not be ignored.
@@ -89,8 +89,8 @@ def parse_payout(
         prefix,
         method,
         primary.get("currency"),
-        parse_account(legacy.BANK),
-        parse_account(legacy.WALLET),
+        select_account_fields(legacy.BANK),
+        select_account_fields(legacy.WALLET),
         {name: hold for name, hold in holds.items() if hold},
         refused_fields,
     )

@@ -23,7 +23,7 @@ def load_recipient(recipient_id: str) -> Generator[Step, Any, RecipientWithFacts
     return recipient, (yield from drop_stale_facts(recipient_id, recipient, facts))
 
 
-def load_recipient_with_call(
+def load_recipient_and_call_result(
     recipient_id: str, call: Call
 ) -> Generator[Step, Any, tuple[RecipientWithFacts, Any]]:
     """Reads a recipient and makes one more read concurrently."""

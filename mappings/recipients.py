@@ -211,12 +211,14 @@ def _load_recipient_with_page(id_: str, call: Call) -> SubFlow:
     If the service refuses the page size, requests its default size: legacy lists have no 406.
     """
     try:
-        return (yield from recipient_reads.load_recipient_with_call(id_, call))
+        return (yield from recipient_reads.load_recipient_and_call_result(id_, call))
     except Refused as refused:
         if refused.status not in (400, 406) or "pageSize" not in call.query:
             raise
     query = {name: value for name, value in call.query.items() if name != "pageSize"}
-    return (yield from recipient_reads.load_recipient_with_call(id_, replace(call, query=query)))
+    return (
+        yield from recipient_reads.load_recipient_and_call_result(id_, replace(call, query=query))
+    )
 
 
 # Header names are checked too, because keys that have been revoked since can appear in old entries.

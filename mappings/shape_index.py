@@ -150,7 +150,7 @@ def _collect_texts(
             texts.append((node.mark, value))
     elif isinstance(node, ListNode | MapNode):
         if isinstance(value, list | dict):
-            for child_node, child in _iterate_children(node, value):
+            for child_node, child in _pair_children_with_nodes(node, value):
                 if child_node is not None:
                     _collect_texts(child_node, child, texts, lazy_lists)
         elif isinstance(value, LazySequence) and node.item is not None:
@@ -172,7 +172,7 @@ def _collect_fields(
             _collect_texts(field_node, field_value, texts, lazy_lists)
 
 
-def _iterate_children(
+def _pair_children_with_nodes(
     node: ListNode | MapNode, value: list[JSON] | dict[str, JSON]
 ) -> Iterator[tuple[ShapeNode | None, JSON]]:
     """Iterates over the direct children of a list or map, with their nodes."""

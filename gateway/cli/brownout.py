@@ -101,7 +101,7 @@ def schedule_brownouts(
         resolve_window_key,
     )
     from gateway.storage import open_store
-    from gateway.storage.brownout_rows import save_brownout
+    from gateway.storage.brownout_rows import insert_brownout
 
     async def save_windows() -> tuple[list[Brownout], list[UsageSummary]]:
         async with open_store(settings.state, create=False) as store:
@@ -109,7 +109,7 @@ def schedule_brownouts(
             keys_listed = await load_listed_keys(store)
             resolved = [resolve_window_key(window, keys_listed) for window in windows]
             for window in resolved:
-                await save_brownout(store, window)
+                await insert_brownout(store, window)
             return resolved, await load_window_users(store, *resolved)
 
     now = datetime.now(UTC)

@@ -30,7 +30,7 @@ from gateway.operator.mode_switches import (
 )
 from gateway.storage import Tenant
 from gateway.storage.audit_log import describe_scope, is_in_scope
-from gateway.storage.brownout_rows import Brownout, end_brownouts, list_brownouts, save_brownout
+from gateway.storage.brownout_rows import Brownout, end_brownouts, insert_brownout, list_brownouts
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
 from gateway.storage.usage_rows import load_usage
@@ -321,7 +321,7 @@ async def _plan_brownout(dependencies: ConsoleDependencies, fields: Mapping[str,
 
 async def _execute_brownout(dependencies: ConsoleDependencies, fields: Mapping[str, str]) -> str:
     window = await _parse_window(dependencies, fields)
-    await save_brownout(dependencies.store, window)
+    await insert_brownout(dependencies.store, window)
     effect = "refuses" if window.refuses else "only counts"
     return f"began brownout {window.id} until {window.ends_at:%Y-%m-%dT%H:%M:%SZ}, {effect}: {describe_window_scope(window)}"
 

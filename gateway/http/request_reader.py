@@ -72,7 +72,7 @@ def is_read_with_body(request: web.BaseRequest) -> bool:
     return request.method in ("GET", "HEAD") and has_body(request)
 
 
-def ends_connection(request: web.BaseRequest) -> bool:
+def requires_connection_close(request: web.BaseRequest) -> bool:
     """Whether the connection must be closed after this request.
 
     aiohttp's parser (3.14.5) prepends the last trailer field of a chunked body to the headers of

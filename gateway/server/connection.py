@@ -32,7 +32,7 @@ from gateway.http.request_reader import (
     ON_DISCONNECT,
     ON_RESET,
     UNDERLYING_TRANSPORT,
-    ends_connection,
+    requires_connection_close,
 )
 from gateway.http.tls import Certificate, start_eagerly
 from gateway.observability import logs, metrics
@@ -409,7 +409,7 @@ class HttpServer(web.Server):
         self._background_tasks: list[asyncio.Task[None]] = []
 
     def _is_last_response(self, request: web.BaseRequest) -> bool:
-        return self._is_retiring or ends_connection(request)
+        return self._is_retiring or requires_connection_close(request)
 
     async def __aenter__(self) -> Self:
         self._background_tasks.append(asyncio.ensure_future(self.tracker.sweep()))
@@ -468,7 +468,7 @@ class _AdminServer(web.Server):
 
     async def _handle_request(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._handler(request)
-        if ends_connection(request) and not response.prepared:
+        if requires_connection_close(request) and not response.prepared:
             response.force_close()
         return response
 

@@ -107,7 +107,7 @@ class SignedWriteGuard:
         not sent or not answered.
         """
         await self._check_not_frozen(write.tenant or Tenant("", write.environment))
-        batch, action = _parse_batch_target(write.target)
+        batch, action = _split_batch_and_action(write.target)
         if batch is None:
             return await send(None)
         if write.tenant is None or write.credentials is None:
@@ -238,7 +238,7 @@ _ADD_ACTION = "payments"
 
 def is_add(method: str, target: str) -> bool:
     """Whether a write adds a payment to a batch."""
-    batch, action = _parse_batch_target(target)
+    batch, action = _split_batch_and_action(target)
     return method == "POST" and batch is not None and action == _ADD_ACTION
 
 
@@ -256,7 +256,7 @@ def extract_added_payment(body: JSON) -> dict[str, JSON] | None:
 _AMOUNT_FIELDS = ("amount", "currency", "sourceAmount", "targetAmount", "targetCurrency")
 
 
-def _parse_batch_target(target: str) -> tuple[str | None, str]:
+def _split_batch_and_action(target: str) -> tuple[str | None, str]:
     """Returns the batch that a write names, or None, and the action on it."""
     path_parts = parse_path_parts(target)
     if len(path_parts) < 2 or path_parts[0].lower() not in ("batches", "batch"):

@@ -64,11 +64,11 @@ def pack(path: Path, manifest: Manifest, state: Path, key: Path, folder: Path) -
     ) as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             text = json.dumps(asdict(manifest), indent=2).encode()
-            archive.addfile(_build_member(MANIFEST_NAME, len(text)), io.BytesIO(text))
+            archive.addfile(_build_member_header(MANIFEST_NAME, len(text)), io.BytesIO(text))
             for name, source in ((STATE_NAME, state), (KEY_NAME, key)):
                 with source.open("rb") as content:
                     size = os.fstat(content.fileno()).st_size
-                    archive.addfile(_build_member(name, size), content)
+                    archive.addfile(_build_member_header(name, size), content)
         file.flush()
         os.fsync(file.fileno())
     temporary_file.replace(path)
@@ -76,7 +76,7 @@ def pack(path: Path, manifest: Manifest, state: Path, key: Path, folder: Path) -
     return path.stat().st_size
 
 
-def _build_member(name: str, size: int) -> tarfile.TarInfo:
+def _build_member_header(name: str, size: int) -> tarfile.TarInfo:
     member = tarfile.TarInfo(name)
     member.size, member.mode = size, 0o600
     return member

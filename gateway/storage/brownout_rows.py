@@ -61,16 +61,16 @@ def build_brownout(**fields: Any) -> Brownout:
     return Brownout(secrets.token_hex(4), **fields)
 
 
-async def save_brownout(store: Store, brownout: Brownout) -> None:
+async def insert_brownout(store: Store, brownout: Brownout) -> None:
     row = {name: getattr(brownout, name) for name in Brownout.__dataclass_fields__}
     statement = insert(brownouts).values({**row, "operations": list(brownout.operations)})
     action = f"{SCHEDULED_PREFIX} {brownout.id}"
 
-    async def insert_brownout(tx: Transaction) -> None:
+    async def insert_row(tx: Transaction) -> None:
         await tx.execute(statement)
         await record_audit_event(store, tx, action, Tenant(brownout.merchant, ""))
 
-    await store.write(insert_brownout)
+    await store.write(insert_row)
 
 
 async def list_brownouts(store: Store) -> list[Brownout]:

@@ -245,7 +245,7 @@ class FlowExecutor:
                 raise refused from None
             if outcome is None:
                 raise
-            await execution.record_outcome(call, outcome)
+            await execution.record_reconciled_outcome(call, outcome)
             return outcome.body
         except Failure as failure:
             execution.record_response(call, failure)
@@ -294,7 +294,7 @@ class FlowExecutor:
             return await self._enter_and_send(call, caller, execution)
         # The service may have executed it long after it was sent, so reads cached since then are stale.
         self._invalidate_cache(call, caller.key.tenant)
-        await execution.record_outcome(call, outcome)
+        await execution.record_reconciled_outcome(call, outcome)
         if isinstance(outcome, Confirmed):
             return outcome.body
         raise Unreachable("it was sent, and did not happen")

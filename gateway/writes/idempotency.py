@@ -289,7 +289,7 @@ class IdempotencyGuard:
                 None,
             )
             if first_attempt is None:
-                if recorded := await self._find_closed_response(
+                if recorded := await self._find_first_attempt_response(
                     wait_state, write_request.caller, render_answer
                 ):
                     return recorded
@@ -437,7 +437,7 @@ class IdempotencyGuard:
             else None
         )
 
-    async def _find_closed_response(
+    async def _find_first_attempt_response(
         self, wait_state: _WaitState, caller: Caller, render_answer: RenderAnswer
     ) -> RecordedResponse | None:
         """The response of a first attempt that is no longer open; raises Unknown if it is gone."""

@@ -304,7 +304,7 @@ class OperationExecution:
             self._resolve_write(ANSWERED, object_id=_find_created_id(call, outcome))
         self._record_change(call, outcome)
 
-    async def record_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
+    async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
         """Records and saves the outcome of a write that had no response, so that others see it at once."""
         write, change_end = self.writes[self._position], self._unsaved_change_end
         if isinstance(outcome, Confirmed):

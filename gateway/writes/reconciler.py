@@ -206,7 +206,7 @@ class WriteReconciler:
             call = Call(write.method, write.path, reconcile=report_inconclusive)
             outcome = Absent() if operator_outcome == ABSENT else Confirmed(object_id=object_id)
             try:
-                await execution.record_outcome(call, outcome)
+                await execution.record_reconciled_outcome(call, outcome)
             except Unknown as unknown:
                 await execution.leave_in_doubt(str(unknown))
                 return False

@@ -109,7 +109,7 @@ class PayoutParser:
         for word in given_words:
             self._parse_account(word, bodies_by_word[word], primary_word)
         if primary_word is not None and primary_word not in given_words:
-            self._make_existing_primary(primary_word)
+            self._plan_existing_primary(primary_word)
         return self.plan
 
     @property
@@ -186,7 +186,7 @@ class PayoutParser:
             else None
         )
 
-    def _make_existing_primary(self, word: str) -> None:
+    def _plan_existing_primary(self, word: str) -> None:
         """Make an existing method the primary one, which only a PATCH can do."""
         current_account = self._find_current_account(word)
         # A POST adds methods, so it must have the account that it names.

@@ -9,8 +9,8 @@ from gateway.storage import open_store
 from gateway.storage.brownout_rows import (
     build_brownout,
     end_brownouts,
+    insert_brownout,
     list_open_brownouts,
-    save_brownout,
 )
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -27,7 +27,7 @@ async def test_active_brownouts_are_read_as_written(state: State) -> None:
         refuses=False,
     )
     async with open_store(state) as store:
-        await save_brownout(store, one)
+        await insert_brownout(store, one)
         assert await list_open_brownouts(store, NOW) == [one]
         await end_brownouts(store, NOW, one.id)
         assert await list_open_brownouts(store, NOW) == []

@@ -74,7 +74,7 @@ async def test_unsaved_reads_are_repeated_after_storage_failure(
     first, second = await send_create(journal), await send_create(journal)
     async with move_database(tmp_path / "gateway.db"):
         with pytest.raises(StoreUnavailable):
-            await first.record_outcome(CALL, CONFIRMED_CREATE)
+            await first.record_reconciled_outcome(CALL, CONFIRMED_CREATE)
     first = await take_up_again(journal, first)
     assert first.write_in_doubt is not None
     second = await take_up_again(journal, second)
@@ -83,7 +83,7 @@ async def test_unsaved_reads_are_repeated_after_storage_failure(
     assert first.current_write is not None
     assert first.current_write.state == SENT
     with pytest.raises(Unknown):
-        await first.record_outcome(CALL, CONFIRMED_CREATE)
+        await first.record_reconciled_outcome(CALL, CONFIRMED_CREATE)
     await first.compare_and_set(CompareAndSet("recipient", "R-2", {"status": "inactive"}))
     await first.save_pending_changes()
 
@@ -92,7 +92,7 @@ async def claim_outcome(
     second: OperationExecution, first: OperationExecution, journal: Journal
 ) -> None:
     first.is_sending = False
-    await second.record_outcome(CALL, CONFIRMED_CREATE)
+    await second.record_reconciled_outcome(CALL, CONFIRMED_CREATE)
     assert [write.state for write in second.writes.values()] == [CONFIRMED]
     journal.release(second)
 
