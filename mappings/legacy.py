@@ -36,9 +36,8 @@ from mappings.field_types import (
 WALLET = "wallet"
 BANK = "bank"
 
+
 # Section 2: parts of a Recipient
-
-
 class Address(TypedDict, total=False):
     street1: Text | None
     street2: Text | None
@@ -55,8 +54,6 @@ class Compliance(TypedDict, total=False):
 
 
 # Section 2: Payout object (as returned)
-
-
 class Hold(TypedDict, total=False):
     """``autoswitch`` and ``holdup``."""
 
@@ -111,8 +108,6 @@ class Payout(TypedDict, total=False):
 
 
 # Section 2: Recipient
-
-
 class Recipient(TypedDict, total=False):
     id: Annotated[str, Id("recipient")]
     referenceId: str | None
@@ -139,8 +134,6 @@ class Recipient(TypedDict, total=False):
 
 
 # Section 2: Payment
-
-
 class PaymentBatch(TypedDict, total=False):
     id: Annotated[str | None, Id("batch")]
     createdAt: str | None
@@ -173,8 +166,6 @@ class Payment(TypedDict, total=False):
 
 
 # Section 2: Batch and its listed payments
-
-
 class BatchRecipient(TypedDict, total=False):
     """The reduced recipient of batch listings. Some clients read ``countryCode``."""
 
@@ -218,8 +209,6 @@ class BatchWithPayments(Batch, total=False):
 
 
 # Section 2: batch summary
-
-
 class Totals(TypedDict, total=False):
     """Sums over payments, as exact JSON numbers."""
 
@@ -263,8 +252,6 @@ class Summary(TypedDict, total=False):
 
 
 # Section 2: balance entry
-
-
 class BalanceEntry(TypedDict, total=False):
     primary: bool
     amount: str
@@ -274,8 +261,6 @@ class BalanceEntry(TypedDict, total=False):
 
 
 # Sections 4.1 and 4.2: request bodies
-
-
 class BankBody(TypedDict, total=False):
     """``accounts.bank`` of section 4.2. Some clients send ``bankRegion`` for ``bankProvince``."""
 
@@ -346,8 +331,6 @@ class RecipientIdsBody(TypedDict):
 
 
 # Section 4.1: answers
-
-
 class Meta(TypedDict):
     """The page of a list, also in sections 4.3 and 4.4."""
 
@@ -390,8 +373,6 @@ class ObjectAnswer(TypedDict):
 
 
 # Sections 4.1, 4.3 and 4.4: query parameters
-
-
 class RecipientsQuery(TypedDict, total=False):
     """Section 4.1, list query parameters; all values are text."""
 
@@ -436,8 +417,6 @@ class PageQuery(TypedDict, total=False):
 
 
 # Sections 4.3 and 4.4: request bodies
-
-
 class PaymentRecipientBody(TypedDict, total=False):
     id: Annotated[Text | None, Id("recipient")]
     email: Email | None
@@ -490,8 +469,6 @@ class BatchIdsBody(TypedDict):
 
 
 # Sections 4.3 to 4.5: answers
-
-
 class BatchAnswer(TypedDict):
     batch: Batch
 
