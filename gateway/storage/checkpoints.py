@@ -63,10 +63,13 @@ class CheckpointWriter:
         AlreadyClaimedError, Conflict, IdCollisionError or StoreUnavailable.
         """
         locks = self._object_states.list_locks(record.tenant, checkpoint.object_changes)
+        # Two writes that look for their object at the same time must not both claim it.
         if any(map(_is_claim, checkpoint.resolved_writes)):
             locks |= {f"claims {record.tenant}"}
+        # Two processes that begin the same request: one must see the other's row.
         if checkpoint.is_first and checkpoint.unrelated_ids is not None:
             locks |= {f"begins {record.tenant} {record.key_id} {record.fingerprint}"}
+        # Before the transaction, because it holds locks that others wait for.
         if checkpoint.object_changes:
             encoded = await encode_long_changes(checkpoint.object_changes)
             checkpoint = replace(checkpoint, object_changes=encoded)
@@ -80,6 +83,7 @@ class CheckpointWriter:
     async def _check_and_save(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
     ) -> None:
+        # Inside the transaction, so that no write is recorded after a freeze was confirmed.
         if checkpoint.refuses_if_frozen and await is_frozen(tx, record.tenant):
             raise WritesFrozenError
         if checkpoint.refuses_if_restored and await is_restored(tx):
@@ -89,6 +93,7 @@ class CheckpointWriter:
             await self._insert_operation(tx, record)
         else:
             await self._update_operation(tx, record, checkpoint)
+        # After the fence: only the owner may claim.
         for write in filter(_is_claim, checkpoint.resolved_writes):
             await self._check_claims(tx, record, write)
         await self._object_states.apply_changes(tx, record.tenant, checkpoint.object_changes)
@@ -131,6 +136,7 @@ class CheckpointWriter:
         values = {**record.tenant._asdict(), **found}
         if await tx.fetch(statements.SELECT_CLAIM_OF_OTHERS, values):
             raise AlreadyClaimedError
+        # Another write like this one, still in flight, may be the one that made the object.
         rivals = await tx.fetch(statements.SELECT_RIVALS, values)
         if any(self._may_be_sending(id_, instance) for id_, instance in rivals):
             raise AlreadyClaimedError
@@ -158,6 +164,7 @@ class CheckpointWriter:
             values["ended_at"] = self._store.clock()
         update = statements.build_fenced_update(tuple(sorted(values)))
         fence = {"operation_id": record.id, "expected_turn": record.turn}
+        # No row has this id and turn: another instance has taken the operation over.
         if not await tx.fetch(update, {**values, **fence}):
             raise OwnershipLostError
 

@@ -53,6 +53,7 @@ async def encrypt_in_chunks(
     """Stores the chunks of a long text; returns what is to be stored in its place."""
     if isinstance(text, str):
         return keys.encrypt(text, place)
+    # A new name for each text: chunks that are read while they are replaced cannot be mixed up.
     name, count = os.urandom(16).hex(), 0
     for part in text.iter_compressed_parts():
         context = _build_chunk_context(place, name, count)
@@ -87,6 +88,7 @@ async def decrypt_text(
         limits = {"first": first, "end": first + _CHUNKS_PER_READ}
         rows = await tx.fetch(_SELECT_SLICE, {**chunks_of_text, **limits})
         await tx.compute(True, decrypt_slice, first, rows)
+    # A text with a part missing must not pass for a shorter one.
     if len(parts) != count:
         raise ChunkMissing(
             f"pieces of {place.column} of {place.merchant} {place.environment} are missing",

@@ -82,6 +82,7 @@ def create_sqlite_file(path: Path, *, create: bool) -> None:
             do="import keys; if that was done, run this where the gateway runs, or give its --config",
         )
     try:
+        # Created here, because SQLite would create it with the permissions of the umask.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
         raise StoreUnavailable(

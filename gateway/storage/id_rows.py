@@ -122,6 +122,7 @@ async def insert_legacy_ids(
         existing = {row["legacy_id"] for row in slice_rows} - {name for (name,) in inserted}
         values = {**owner._asdict(), "names": sorted(existing)}
         for name, current_id in await tx.fetch(_BY_LEGACY, values) if existing else ():
+            # The same pair again is no collision: a resumed flow saves its ids once more.
             if current_id != names[name]:
                 raise IdCollisionError(name)
         if imported:
