@@ -103,7 +103,7 @@ configure = logs.configure_logging
 def loudly(**_):
     configure(level="debug")
     logging.getLogger().setLevel(1)
-    logging.getLogger("a.library").debug("this is logged")
+    logging.getLogger("dependency").debug("this is logged")
 logs.configure_logging = loudly
 from gateway.cli import main
 main()

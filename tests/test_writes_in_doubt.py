@@ -213,22 +213,29 @@ async def test_identical_request_after_its_response_is_a_retry_for_replay_second
         assert setup.service.creation_counts["recipient"] == 1
 
 
+async def reset_unread_response(
+    setup: GatewayAndService, connection: str, *, seconds: float
+) -> None:
+    """Creates a recipient, and closes the connection so many seconds after the response arrived."""
+    body = json.dumps(RECIPIENT_BODY).encode()
+    head = (
+        "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
+        f"Connection: {connection}\r\nX-API-Key: {setup.house.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", setup.house.running.port)) as client:
+        client.sendall(head.encode() + body)
+        await asyncio.to_thread(select.select, [client], [], [], 10)
+        await asyncio.sleep(seconds)
+    # Closed with unread data: a reset.
+
+
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
 async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
     connection: str, tmp_path: Path
 ) -> None:
     """The client's machine has the response; the client gives up without reading it."""
     async with open_gateway_with_faults(tmp_path) as setup:
-        body = json.dumps(RECIPIENT_BODY).encode()
-        head = (
-            "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
-            f"Connection: {connection}\r\nX-API-Key: {setup.house.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        with socket.create_connection(("127.0.0.1", setup.house.running.port)) as client:
-            client.sendall(head.encode() + body)
-            await asyncio.to_thread(select.select, [client], [], [], 10)
-            await asyncio.sleep(0.3)
-        # Closed with unread data: a reset.
+        await reset_unread_response(setup, connection, seconds=0.3)
         retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
         assert setup.service.creation_counts["recipient"] == 1
@@ -245,14 +252,7 @@ async def test_reset_before_the_acknowledgement_was_noticed_makes_a_retry(
 
     monkeypatch.setattr(handler, "wait_for_acknowledgement", wait_longer)
     async with open_gateway_with_faults(tmp_path) as setup:
-        body = json.dumps(RECIPIENT_BODY).encode()
-        head = (
-            "POST /v1/recipients HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\n"
-            f"X-API-Key: {setup.house.api_key}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        with socket.create_connection(("127.0.0.1", setup.house.running.port)) as client:
-            client.sendall(head.encode() + body)
-            await asyncio.to_thread(select.select, [client], [], [], 10)
+        await reset_unread_response(setup, "keep-alive", seconds=0)
         await asyncio.sleep(0.7)
         retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
