@@ -293,7 +293,11 @@ class IdempotencyGuard:
                     wait_state, write_request.caller, render_answer
                 ):
                     return recorded
-                if execution := await self._start_if_new(record, write_request, wait_state, rows):
+                if not await self._reconcile_related(record, rows, wait_state) and (
+                    execution := await self._start_execution(
+                        record, write_request, wait_state, rows
+                    )
+                ):
                     return execution
                 continue
             if not record.has_same_request(first_attempt):
@@ -356,18 +360,6 @@ class IdempotencyGuard:
         return sorted(rows, key=self._reconciler.is_executing) + self._journal.list_unseen(
             record, rows
         )
-
-    async def _start_if_new(
-        self,
-        record: OperationRecord,
-        write_request: WriteRequest,
-        wait_state: _WaitState,
-        rows: list[OperationRecord],
-    ) -> OperationExecution | None:
-        """Starts an execution; None if the related operations may have changed and must be read again."""
-        if await self._reconcile_related(record, rows, wait_state):
-            return None
-        return await self._start_execution(record, write_request, wait_state, rows)
 
     async def _start_execution(
         self,
