@@ -56,8 +56,7 @@ from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.reconciler import WriteReconciler, report_inconclusive
 from gateway.writes.retry_matching import RETRY_WINDOW, RetryMatcher, can_run_concurrently
 from mappings.effects import Call, CompareAndSet
-from mappings.errors import OTHER_IN_DOUBT
-from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unknown, Unreachable
+from mappings.failures import Conflict, Failure, Invalid, Refused, Unknown, Unreachable
 
 NOT_MODIFIED = 304
 _SINGLE_BATCH_OPERATIONS = frozenset({"delete_batch", "generate_quote", "start_batch"})
@@ -169,6 +168,8 @@ class ForwardedWrites:
             inbound.idempotency_key,
         )
         received_at = self._journal.monotonic()
+        await self._journal.save_known_resets()
+        await self._settling.wait_for_resets(operation, received_at + self._retry_wait_seconds)
         first_try = await self._find_first_try(operation)
         while first_try and self._retries.is_being_delivered(
             first_try, operation, received_at, None
@@ -344,7 +345,8 @@ class ForwardedWrites:
 
     async def _find_first_try(self, operation: OperationRecord) -> OperationRecord | None:
         """Finds the first try of a write; raises Invalid, and Unknown if another write blocks it."""
-        rows = await self._list_related(operation)
+        rows = await self._journal.operations.list_related_open(operation)
+        await self._settling.load_instances(rows)
         forwarded = _build_forwarded_operation(operation)
         for row in [*rows, *self._journal.list_unseen(operation, rows)]:
             if row.key_id == operation.key_id and None not in (
@@ -365,14 +367,6 @@ class ForwardedWrites:
                 await self._require_reconciled(row)
         return None
 
-    async def _list_related(self, operation: OperationRecord) -> list[OperationRecord]:
-        await self._journal.save_known_resets()
-        deadline = self._journal.monotonic() + self._retry_wait_seconds
-        await self._settling.wait_for_resets(operation, deadline)
-        rows = await self._journal.operations.list_related_open(operation)
-        await self._settling.load_instances(rows)
-        return rows
-
     def _is_retry(self, row: OperationRecord, operation: OperationRecord) -> bool:
         if not operation.has_same_request(row):
             return False
@@ -387,8 +381,7 @@ class ForwardedWrites:
 
     async def _require_reconciled(self, row: OperationRecord) -> None:
         if not self._settling.is_executing(row) and not await self._settling.reconcile(row):
-            wait = max(self._settling.seconds_until_conclusive(row), MIN_RETRY_AFTER_SECONDS)
-            raise Halted(OTHER_IN_DOUBT, retry_after=wait)
+            raise self._settling.build_in_doubt_error(row)
 
 
 def _parse_created_id(inbound: InboundRequest, body: bytes) -> str | None:
