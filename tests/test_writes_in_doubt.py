@@ -78,6 +78,7 @@ async def open_gateway_with_faults(
     seconds: float = 3,
     *,
     writes: Any = None,
+    server: Any = None,
     has_immediate_read: bool = False,
     **switches: Any,
 ) -> AsyncIterator[GatewayAndService]:
@@ -86,7 +87,7 @@ async def open_gateway_with_faults(
     ticks = AdjustableClock()
     try:
         upstream = {"timeout_seconds": seconds}
-        sections = {"upstream": upstream, "writes": writes or {}}
+        sections = {"upstream": upstream, "writes": writes or {}, "server": server or {}}
         async with open_gateway(folder, simulator.url, ticks, **sections) as gateway:
             with nullcontext() if has_immediate_read else disable_immediate_read():
                 yield GatewayAndService(gateway, service, ticks)
@@ -230,11 +231,16 @@ async def reset_unread_response(
 
 
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
+@pytest.mark.parametrize("trusted", [[], ["127.0.0.1"]])
 async def test_request_is_a_retry_after_its_acknowledged_response_was_reset(
-    connection: str, tmp_path: Path
+    connection: str, trusted: list[str], tmp_path: Path
 ) -> None:
-    """The client's machine has the response; the client gives up without reading it."""
-    async with open_gateway_with_faults(tmp_path) as setup:
+    """The client's machine has the response; the client gives up without reading it.
+
+    Also if it runs on the machine of a trusted proxy: without ``X-Forwarded-For`` it is no proxy.
+    """
+    server = {"trusted_proxies": trusted}
+    async with open_gateway_with_faults(tmp_path, server=server) as setup:
         await reset_unread_response(setup, connection, seconds=0.3)
         retried = await setup.house.request("POST", "/v1/recipients", RECIPIENT_BODY)
         assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")

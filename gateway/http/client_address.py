@@ -67,16 +67,3 @@ def _parse_address(text: str | None) -> Address | None:
     # A dual-stack socket reports an IPv4 client as ::ffff:192.0.2.1; address lists name the IPv4
     # address.
     return ipv4_address or address
-
-
-def is_proxy(
-    remote: str | None, forwarded_for: Sequence[str], trusted_proxies: Sequence[Network]
-) -> bool:
-    """Whether the peer is a proxy: a trusted one, or one that sends ``X-Forwarded-For``.
-
-    The end of such a connection after a response says nothing about the client behind it.
-    """
-    address = _parse_address(remote)
-    return bool(forwarded_for) or (
-        address is not None and _is_in_networks(address, trusted_proxies)
-    )

@@ -27,7 +27,6 @@ from gateway.config.settings import Settings
 from gateway.http import request_reader, responses
 from gateway.http.client_address import (
     Address,
-    is_proxy,
     parse_networks,
     resolve_client_address,
 )
@@ -187,9 +186,9 @@ class LegacyHandler:
 
         If the connection ended first, or is reset later, a repeated request is a retry.
         """
-        forwarded_for = request.headers.getall("X-Forwarded-For", [])
-        # A proxy resets its own connections, which says nothing about the client.
-        if not is_proxy(request.remote, forwarded_for, self._trusted_proxies):
+        # Only a proxy sends this header. Its resets say nothing about the client behind it, and HAProxy
+        # resets each connection that it no longer needs.
+        if "X-Forwarded-For" not in request.headers:
             on_reset: Callable[[], None] = partial(self._handle_reset, context, operation)
             request[request_reader.ON_RESET] = on_reset
         if (
