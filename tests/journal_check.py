@@ -46,7 +46,7 @@ async def check_journal(settings: Settings, judge: RecordingService) -> Counter[
 
 def _check_created_once(lines: list[StoredWrite], judge: RecordingService) -> None:
     """Every created object belongs to one write, or to one in doubt."""
-    claimed_counts = Counter(line.made for line in lines if line.made)
+    claimed_counts = Counter(line.object_id for line in lines if line.object_id)
     assert not [id_ for id_, times in claimed_counts.items() if times > 1], "claimed by two"
     created_requests = {
         request.created_id: request

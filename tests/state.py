@@ -40,7 +40,7 @@ from gateway.storage.operations import (
 )
 from gateway.storage.schema_upgrade import upgrade_schema
 from gateway.storage.sqlite_database import SqliteTransaction
-from gateway.storage.tables import journal, writes
+from gateway.storage.tables import operations, upstream_writes
 
 ENVIRONMENT = "sandbox"
 KEY = {
@@ -63,7 +63,7 @@ class StoredWrite:
     method: str
     path: str
     state: str
-    made: str | None
+    object_id: str | None
     operation_state: str
 
     @property
@@ -101,19 +101,28 @@ class OpenOperation:
 
 def select_writes() -> Select[Any]:
     """Rows with the fields of ``StoredWrite``."""
-    columns = (writes.c.method, writes.c.path, writes.c.state, writes.c.made)
-    return select(*columns, journal.c.state.label("operation_state")).join(
-        journal, journal.c.id == writes.c.undertaking
+    columns = (
+        upstream_writes.c.method,
+        upstream_writes.c.path,
+        upstream_writes.c.state,
+        upstream_writes.c.object_id,
+    )
+    return select(*columns, operations.c.state.label("operation_state")).join(
+        operations, operations.c.id == upstream_writes.c.operation_id
     )
 
 
 def select_open_operations() -> Select[Any]:
     """Rows with the fields of ``OpenOperation``."""
-    is_unanswered = (writes.c.undertaking == journal.c.id) & (writes.c.state == SENT)
+    is_unanswered = (upstream_writes.c.operation_id == operations.c.id) & (
+        upstream_writes.c.state == SENT
+    )
     return (
-        select(journal.c.state, journal.c.operation, journal.c.why, writes.c.path)
-        .join(writes, is_unanswered, isouter=True)
-        .where(journal.c.state.in_((RUNNING, IN_DOUBT)))
+        select(
+            operations.c.state, operations.c.operation, operations.c.reason, upstream_writes.c.path
+        )
+        .join(upstream_writes, is_unanswered, isouter=True)
+        .where(operations.c.state.in_((RUNNING, IN_DOUBT)))
     )
 
 
@@ -146,14 +155,19 @@ class State:
 
     async def count_operations(self) -> Counter[str]:
         """How many operations are in each state."""
-        return Counter(row.state for row in await fetch(self.store, select(journal.c.state)))
+        return Counter(row.state for row in await fetch(self.store, select(operations.c.state)))
 
     async def age_writes(self, seconds: float) -> None:
         """Makes every recorded write this much older."""
-        for row in await fetch(self.store, select(writes)):
-            is_row = (writes.c.undertaking == row.undertaking, writes.c.number == row.number)
-            earlier = row.entered_at - timedelta(seconds=seconds)
-            await execute(self.store, update(writes).where(*is_row).values(entered_at=earlier))
+        for row in await fetch(self.store, select(upstream_writes)):
+            is_row = (
+                upstream_writes.c.operation_id == row.operation_id,
+                upstream_writes.c.number == row.number,
+            )
+            earlier = row.recorded_at - timedelta(seconds=seconds)
+            await execute(
+                self.store, update(upstream_writes).where(*is_row).values(recorded_at=earlier)
+            )
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ from tests.payouts import (
 )
 from tests.sockets import wait_until
 
-REQUEST_TABLES = ("journal", "writes", "remembered", " ids", "freezes")
+REQUEST_TABLES = ("operations", "upstream_writes", "object_states", "legacy_ids", "freezes")
 """Tables that requests use; other tables are written periodically, regardless of load."""
 
 
@@ -58,7 +58,9 @@ class StatementRecorder:
         """The number of operations that are committed as answered."""
         ends = [at for at, (_, text) in enumerate(self._statements) if text.startswith("COMMIT")]
         committed = self._statements[: ends[-1]] if ends else []
-        return sum(text.startswith("UPDATE journal SET state='answered'") for _, text in committed)
+        return sum(
+            text.startswith("UPDATE operations SET state='answered'") for _, text in committed
+        )
 
     @contextmanager
     def record_transactions(self) -> Iterator[list[list[str]]]:

@@ -24,7 +24,7 @@ from gateway.payloads import json_codec, worker_thread
 from gateway.simulator import Service, ServiceOptions
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.id_rows import save_legacy_ids
-from gateway.storage.tables import pieces
+from gateway.storage.tables import text_chunks
 from gateway.writes import reconciler
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
@@ -517,7 +517,7 @@ async def load_piece_holders(folder: Path) -> set[str]:
     """Loads the owners of long texts in the database."""
     state = State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
     async with open_store(state) as store:
-        return {row.holder for row in await fetch(store, select(pieces.c.holder))}
+        return {row.holder for row in await fetch(store, select(text_chunks.c.holder))}
 
 
 async def has_no_journal_pieces(folder: Path) -> bool:

@@ -26,13 +26,13 @@ from gateway.storage import ObjectStateStore, Store, Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.id_rows import load_current_ids
 from gateway.storage.tables import (
-    acts,
-    journal,
-    journal_steps,
-    journal_subjects,
-    remembered,
+    audit_events,
+    object_states,
+    operation_objects,
+    operation_steps,
+    operations,
+    upstream_writes,
     usage,
-    writes,
 )
 from gateway.storage.usage_rows import load_usage
 from tests.gateway.storage.conftest import (  # noqa: F401 - fixtures
@@ -79,7 +79,7 @@ class GatewayWithStore:
         """Waits until no operation is open."""
 
         async def is_idle() -> bool:
-            open_ids = select(journal.c.id).where(journal.c.state.in_(("running", "done")))
+            open_ids = select(operations.c.id).where(operations.c.state.in_(("running", "done")))
             return not await fetch(self.store, open_ids)
 
         await wait_until_async(is_idle)
@@ -138,7 +138,7 @@ async def test_erasure_removes_personal_data_of_a_recipient(tmp_path: Path) -> N
         }
         assert erased == {**kept, "recipient": {"id": entries[1]["recipient"]["id"]}}
         assert await ledger.load(TENANT, "recipient", eve) == {}
-        assert [act.what for act in await list_audit_events(store)] == [
+        assert [act.action for act in await list_audit_events(store)] == [
             "imported 1 key",
             "erased a recipient",
         ]
@@ -228,17 +228,17 @@ async def test_old_journal_rows_are_deleted_except_the_latest(
         ada = await create_recipient(setup.house)
         await create_batch(setup.house, ada, "10.00")
         await setup.wait_until_idle()
-        before = await setup.count_rows(journal, writes, journal_subjects)
+        before = await setup.count_rows(operations, upstream_writes, operation_objects)
         assert all(count > 1 for count in before)
         assert (await delete_expired(setup.store, DEFAULT_RETENTION))["journal"] == 0
-        await setup.make_old(journal, "began_at")
+        await setup.make_old(operations, "started_at")
         gone = await delete_expired(setup.store, DEFAULT_RETENTION)
         assert gone["journal"] == before[0] - 1
-        rows, steps = await setup.count_rows(journal, journal_steps)
+        rows, steps = await setup.count_rows(operations, operation_steps)
         assert (rows, steps) == (1, 0)
-        left = await fetch(setup.store, select(writes.c.undertaking).distinct())
-        newest = (await fetch(setup.store, select(journal.c.id)))[0].id
-        assert {row.undertaking for row in left} <= {newest}
+        left = await fetch(setup.store, select(upstream_writes.c.operation_id).distinct())
+        newest = (await fetch(setup.store, select(operations.c.id)))[0].id
+        assert {row.operation_id for row in left} <= {newest}
         # The last row's number shows that the database is not older than the mark file.
         assert not await is_restored(setup.store, setup.house.settings.state.mark_path)
         await create_batch(setup.house, ada, "20.00")
@@ -253,7 +253,7 @@ async def test_write_in_doubt_is_never_deleted(tmp_path: Path) -> None:
         await lose_batch_create(setup)
         # A later operation, because the last row is always kept.
         await create_recipient(setup.gateway, "eve")
-        await stored.make_old(journal, "began_at")
+        await stored.make_old(operations, "started_at")
         await delete_expired(store, DEFAULT_RETENTION)
         listed = await setup.run_json_command("writes", "unsettled")
         assert len(listed["writes"]) == 1
@@ -267,7 +267,7 @@ async def test_names_and_memos_of_old_batches_are_deleted_and_payments_kept(
         await create_recipient(setup.house, "ada")
         old_batch = await create_batch_by_addresses(setup.house, "ada@example.com")
         await setup.wait_until_idle()
-        await setup.make_old(remembered, "updated_at")
+        await setup.make_old(object_states, "updated_at")
         new_batch = await create_batch_by_addresses(setup.house, "ada@example.com")
         await setup.wait_until_idle()
         entries_before = await setup.load_entries(old_batch)
@@ -290,7 +290,7 @@ async def test_payment_without_known_payee_does_not_block_deletion(
         entry = {"id": "P-1", "recipient": {}, "sourceAmount": "1.00", "memo": MEMO}
         ledger = ObjectStateStore(setup.store)
         await ledger.compare_and_set(TENANT, "payments", "B-1", {"entries": [entry]}, {})
-        await setup.make_old(remembered, "updated_at")
+        await setup.make_old(object_states, "updated_at")
         assert (await delete_expired(setup.store, DEFAULT_RETENTION))["texts"] == 1
         assert await setup.load_entries("B-1") == [
             {"id": "P-1", "recipient": {}, "sourceAmount": "1.00"}
@@ -309,16 +309,16 @@ async def test_usage_and_audit_log_have_their_own_retention(
 
         await wait_until_async(is_usage_counted)
         await setup.make_old(usage, "day")
-        row = {"id": "1", "what": "froze", "by": "x", "merchant": "", "environment": ""}
+        row = {"id": "1", "action": "froze", "actor": "x", "merchant": "", "environment": ""}
         await execute(
-            setup.store, acts.insert().values(**row, at=setup.store.clock() - 3 * LONG_TIME)
+            setup.store, audit_events.insert().values(**row, at=setup.store.clock() - 3 * LONG_TIME)
         )
         await delete_expired(setup.store, Retention(usage_days=0, audit_days=0))
-        assert await setup.count_rows(usage, acts) == [1, 2]
+        assert await setup.count_rows(usage, audit_events) == [1, 2]
         await delete_expired(setup.store, Retention(usage_days=600, audit_days=1600))
-        assert await setup.count_rows(usage, acts) == [1, 2]
+        assert await setup.count_rows(usage, audit_events) == [1, 2]
         await delete_expired(setup.store, DEFAULT_RETENTION)
-        assert await setup.count_rows(usage, acts) == [0, 1], (
+        assert await setup.count_rows(usage, audit_events) == [0, 1], (
             "that a key was imported was just noted"
         )
 
@@ -332,11 +332,11 @@ async def test_running_gateway_deletes_expired_rows(
         await create_recipient(setup.gateway)
         await create_recipient(setup.gateway, "eve")
         await stored.wait_until_idle()
-        await stored.make_old(journal, "began_at")
+        await stored.make_old(operations, "started_at")
         async with RetentionTask(store, DEFAULT_RETENTION):
 
             async def is_deleted() -> bool:
-                return (await stored.count_rows(journal)) == [1]
+                return (await stored.count_rows(operations)) == [1]
 
             await wait_until_async(is_deleted)
 
@@ -352,7 +352,7 @@ async def test_signed_changes_are_deleted_after_a_day(state: State) -> None:  # 
         ledger = ObjectStateStore(store)
         for number in range(MAX_ROWS_PER_TRANSACTION + 1):
             await ledger.compare_and_set(TENANT, "signed", f"B-{number}", {"last": "a name"})
-        old = update(remembered).where(remembered.c.id != "B-0")
+        old = update(object_states).where(object_states.c.id != "B-0")
         await execute(store, old.values(updated_at=store.clock() - timedelta(days=2)))
         await ledger.compare_and_set(TENANT, "batch", "B-1", {"phase": "sent"})
         await delete_expired_signed_changes(store)

@@ -25,7 +25,7 @@ from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.mode_rows import copy_modes
 from gateway.storage.store import Store
-from gateway.storage.tables import keys, pairs
+from gateway.storage.tables import api_keys, tenant_credentials
 from gateway.storage.tenants import Tenant
 
 IMPORTED_EVENT = "imported"
@@ -78,8 +78,8 @@ class _ExistingKeys:
 
     @classmethod
     async def load(cls, tx: Transaction, encryption: EncryptionKeys) -> _ExistingKeys:
-        key_rows = await tx.fetch(select(keys))
-        credential_rows = await tx.fetch(select(pairs))
+        key_rows = await tx.fetch(select(api_keys))
+        credential_rows = await tx.fetch(select(tenant_credentials))
         return cls(
             encryption=encryption,
             keys={(row.hash_key_id, row.key_hash): row for row in key_rows},
@@ -183,7 +183,7 @@ class _ImportPlan:
                 "key_hash": digest.value,
                 "hash_key_id": digest.key_id,
                 "prefix": extract_key_prefix(line.key.api_key),
-                "pair_id": credentials_id,
+                "credentials_id": credentials_id,
                 "requests_per_hour": line.key.requests_per_hour,
                 "allowed_ips": line.key.allowed_ips or [],
                 "created_at": self.store.clock(),
@@ -237,11 +237,11 @@ class _ImportPlan:
     async def execute(self, tx: Transaction) -> None:
         # In this order, because keys refer to credentials.
         if self.new_credentials:
-            await tx.execute(insert(pairs), *self.new_credentials.values())
+            await tx.execute(insert(tenant_credentials), *self.new_credentials.values())
         if self.new_keys:
-            await tx.execute(insert(keys), *self.new_keys)
+            await tx.execute(insert(api_keys), *self.new_keys)
         if self.changed_keys:
-            statement = update(keys).where(keys.c.id == bindparam("key"))
+            statement = update(api_keys).where(api_keys.c.id == bindparam("key"))
             await tx.execute(statement, *self.changed_keys)
         for tenant, old_name, new_name in self.renames:
             # A renamed key keeps its modes: they must not change by a rename.

@@ -16,7 +16,7 @@ from gateway.storage.database import Transaction, UniqueViolation
 from gateway.storage.encryption import Digest, EncryptionContext, EncryptionKeys
 from gateway.storage.sql import Statement
 from gateway.storage.store import Store
-from gateway.storage.tables import counters, keys, pairs
+from gateway.storage.tables import api_keys, counters, tenant_credentials
 from gateway.storage.tenants import Tenant
 
 AnyRow = Any
@@ -59,9 +59,11 @@ class AccessKeyTaken(Exception):
 
 async def load_listed_keys(store: Store) -> list[ListedKey]:
     """Loads all keys, also revoked ones, ordered by merchant, environment and name."""
-    columns = [column for column in keys.c if column.name in ListedKey.__dataclass_fields__]
-    query = select(*columns, pairs.c.access_key).join_from(keys, pairs)
-    query = query.order_by(keys.c.merchant, keys.c.environment, keys.c.name)
+    columns = [column for column in api_keys.c if column.name in ListedKey.__dataclass_fields__]
+    query = select(*columns, tenant_credentials.c.access_key).join_from(
+        api_keys, tenant_credentials
+    )
+    query = query.order_by(api_keys.c.merchant, api_keys.c.environment, api_keys.c.name)
     rows = await store.read(lambda tx: tx.fetch(query))
     return [_build_listed_key(row) for row in rows]
 
@@ -118,11 +120,11 @@ async def revoke_key(store: Store, key_id: str) -> None:
         # First: the row lock of the counter makes changes visible in the order of their numbers.
         change = await increment_key_change_count(tx)
         rows = await tx.fetch(
-            update(keys)
+            update(api_keys)
             # A key that is already revoked keeps its time of revocation.
-            .where(keys.c.id == key_id, keys.c.revoked_at.is_(None))
+            .where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
             .values(revoked_at=store.clock(), changed=change)
-            .returning(keys.c.name, keys.c.merchant, keys.c.environment)
+            .returning(api_keys.c.name, api_keys.c.merchant, api_keys.c.environment)
         )
         for row in rows:
             tenant = Tenant(row.merchant, row.environment)
@@ -133,21 +135,23 @@ async def revoke_key(store: Store, key_id: str) -> None:
 
 async def load_tenants_with_credentials(store: Store) -> list[Tenant]:
     """Loads all tenants that have credentials, sorted."""
-    query = select(pairs.c.merchant, pairs.c.environment)
+    query = select(tenant_credentials.c.merchant, tenant_credentials.c.environment)
     rows = await store.read(lambda tx: tx.fetch(query))
     return sorted(Tenant(row.merchant, row.environment) for row in rows)
 
 
 async def load_tenants_with_active_keys(store: Store) -> set[Tenant]:
     """Loads the tenants that have at least one key that is not revoked."""
-    query = select(keys.c.merchant, keys.c.environment).where(keys.c.revoked_at.is_(None))
+    query = select(api_keys.c.merchant, api_keys.c.environment).where(
+        api_keys.c.revoked_at.is_(None)
+    )
     rows = await store.read(lambda tx: tx.fetch(query.distinct()))
     return {Tenant(row.merchant, row.environment) for row in rows}
 
 
 async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
     """Loads the credentials of a tenant, which must exist; raises StoreUnavailable."""
-    query = select(pairs).where(_build_tenant_condition(tenant))
+    query = select(tenant_credentials).where(_build_tenant_condition(tenant))
     (row,) = await store.read(lambda tx: tx.fetch(query))
     return decrypt_credentials(row, tenant, store.encryption)
 
@@ -169,12 +173,16 @@ async def replace_credentials(store: Store, tenant: Tenant, credentials: Credent
 
     async def replace(tx: Transaction) -> None:
         change = await increment_key_change_count(tx)
-        await tx.execute(update(pairs).where(_build_tenant_condition(tenant)).values(new))
+        await tx.execute(
+            update(tenant_credentials).where(_build_tenant_condition(tenant)).values(new)
+        )
         await record_audit_event(store, tx, REPLACED_EVENT, tenant)
         # Gateways cache credentials with each key, so the poll must see the keys as changed.
         await tx.execute(
-            update(keys)
-            .where(keys.c.merchant == tenant.merchant, keys.c.environment == tenant.environment)
+            update(api_keys)
+            .where(
+                api_keys.c.merchant == tenant.merchant, api_keys.c.environment == tenant.environment
+            )
             .values(changed=change)
         )
 
@@ -186,12 +194,15 @@ async def replace_credentials(store: Store, tenant: Tenant, credentials: Credent
 
 
 def _build_tenant_condition(tenant: Tenant) -> ColumnElement[bool]:
-    return and_(pairs.c.merchant == tenant.merchant, pairs.c.environment == tenant.environment)
+    return and_(
+        tenant_credentials.c.merchant == tenant.merchant,
+        tenant_credentials.c.environment == tenant.environment,
+    )
 
 
 # Queries of ApiKeyStore
 
-_KEY_COLUMNS = (*keys.c, pairs.c.access_key, pairs.c.secret)
+_KEY_COLUMNS = (*api_keys.c, tenant_credentials.c.access_key, tenant_credentials.c.secret)
 
 
 _CHANGE_COUNT_STATEMENT = Statement(
@@ -211,7 +222,11 @@ async def select_key_change_count(tx: Transaction) -> int:
 async def select_keys_changed_since(tx: Transaction, count: int) -> Sequence[AnyRow]:
     """Selects changed keys with their credentials, also revoked ones."""
     # Also revoked keys: the caller has to forget those.
-    query = select(*_KEY_COLUMNS).join_from(keys, pairs).where(keys.c.changed > count)
+    query = (
+        select(*_KEY_COLUMNS)
+        .join_from(api_keys, tenant_credentials)
+        .where(api_keys.c.changed > count)
+    )
     return await tx.fetch(query)
 
 
@@ -224,13 +239,18 @@ async def select_active_key(
     change between two.
     """
     hash_condition = or_(
-        *(and_(keys.c.hash_key_id == key_id, keys.c.key_hash == value) for key_id, value in digests)
+        *(
+            and_(api_keys.c.hash_key_id == key_id, api_keys.c.key_hash == value)
+            for key_id, value in digests
+        )
     )
     query = (
         select(counters.c.value.label("changes"), *_KEY_COLUMNS)
         .select_from(counters)
         # An outer join, so that the count is returned even if no key matches.
-        .outerjoin(keys.join(pairs), and_(hash_condition, keys.c.revoked_at.is_(None)))
+        .outerjoin(
+            api_keys.join(tenant_credentials), and_(hash_condition, api_keys.c.revoked_at.is_(None))
+        )
         .where(counters.c.name == "keys")
     )
     (row,) = await tx.fetch(query)
@@ -246,13 +266,14 @@ async def select_keys_by_access_key(
     """
     # The index begins with the environment, so naming both lets the database use it.
     access_key_condition = and_(
-        pairs.c.environment.in_(("live", "sandbox")), pairs.c.access_key == access_key
+        tenant_credentials.c.environment.in_(("live", "sandbox")),
+        tenant_credentials.c.access_key == access_key,
     )
     query = (
         select(counters.c.value.label("changes"), *_KEY_COLUMNS)
         .select_from(counters)
         # An outer join, so that the count is returned even if no key matches.
-        .outerjoin(keys.join(pairs), access_key_condition)
+        .outerjoin(api_keys.join(tenant_credentials), access_key_condition)
         .where(counters.c.name == "keys")
     )
     rows = await tx.fetch(query)

@@ -167,7 +167,7 @@ def _print_status(
     if lists and events:
         click.echo("")
         lines = [
-            [format_time(event.at), event.what, *_format_scope(event.scope), event.by]
+            [format_time(event.at), event.action, *_format_scope(event.scope), event.actor]
             for event in events
         ]
         print_table(["when", "what", "merchant", "environment", "who"], lines)
@@ -184,8 +184,8 @@ def _build_freeze_json(frozen: Freeze) -> dict[str, Any]:
 def _build_event_json(event: AuditEvent) -> dict[str, Any]:
     return {
         "at": format_time(event.at),
-        "what": event.what,
-        "by": event.by,
+        "what": event.action,
+        "by": event.actor,
         **_build_scope_json(event.scope),
     }
 

@@ -149,7 +149,7 @@ def list_switched_keys(*, as_json: bool, settings: Settings) -> None:
         )
     click.echo("")
     lines = [
-        [format_time(event.at), event.merchant, event.environment, event.what, event.by]
+        [format_time(event.at), event.merchant, event.environment, event.action, event.actor]
         for event in status.events
     ]
     print_table(["when", "merchant", "environment", "what", "who"], lines)
@@ -174,8 +174,8 @@ def _build_status_json(status: SwitchStatus) -> dict[str, Any]:
         "acts": [
             {
                 "at": format_time(event.at),
-                "what": event.what,
-                "by": event.by,
+                "what": event.action,
+                "by": event.actor,
                 "merchant": event.merchant,
                 "environment": event.environment,
             }

@@ -92,7 +92,7 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
         "payments": object_trace.payments,
         "requests": [
             {
-                "at": format_time(record.began_at),
+                "at": format_time(record.started_at),
                 "ended": format_time(record.ended_at) if record.ended_at else None,
                 "operation": record.operation,
                 "key": record.key_name,
@@ -100,7 +100,7 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
                 "request_id": record.request_id,
                 "undertaking": record.id,
                 "state": record.state,
-                "why": record.why,
+                "why": record.reason,
                 "writes": [_build_write_json(write) for write in object_trace.writes[record.id]],
             }
             for record in object_trace.operations
@@ -111,32 +111,32 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
 
 def _build_write_json(write: Write) -> dict[str, Any]:
     return {
-        "at": format_time(write.entered_at),
+        "at": format_time(write.recorded_at),
         "method": write.method,
         "path": write.path,
         "state": write.state,
         "status": write.status,
         "seconds": _measure_seconds(write),
-        "made": write.made,
-        "told": write.told,
+        "made": write.object_id,
+        "told": write.operator_outcome,
     }
 
 
 def _measure_seconds(write: Write) -> float | None:
     """Seconds from when the write was recorded until its outcome was known."""
-    if write.settled_at is None:
+    if write.resolved_at is None:
         return None
-    return round((write.settled_at - write.entered_at).total_seconds(), 3)
+    return round((write.resolved_at - write.recorded_at).total_seconds(), 3)
 
 
 def _build_event_json(event: AuditEvent) -> dict[str, Any]:
     return {
         "at": format_time(event.at),
-        "what": event.what,
-        "by": event.by,
+        "what": event.action,
+        "by": event.actor,
         "merchant": event.merchant or None,
         "environment": event.environment or None,
-        "undertaking": event.about,
+        "undertaking": event.operation_id,
     }
 
 
@@ -153,7 +153,7 @@ def _format_trace(object_trace: ObjectTrace) -> list[str]:
         lines += [f"  payments on record: {object_trace.payments}"]
     # Requests and audit events in one chronological list.
     entries = [
-        (record.began_at, _format_request(record, object_trace))
+        (record.started_at, _format_request(record, object_trace))
         for record in object_trace.operations
     ]
     entries += [(act.at, [_format_event(act)]) for act in object_trace.events]
@@ -169,14 +169,14 @@ def _format_fact(value: Any) -> str:
 def _format_event(event: AuditEvent) -> str:
     from gateway.storage.audit_log import describe_scope
 
-    return f"{format_time(event.at)}  {event.by} {event.what}: {describe_scope(event.scope)}"
+    return f"{format_time(event.at)}  {event.actor} {event.action}: {describe_scope(event.scope)}"
 
 
 def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[str]:
-    head = f"{format_time(record.began_at)}  {record.operation}, key {record.key_name}, request {record.request_id}"
+    head = f"{format_time(record.started_at)}  {record.operation}, key {record.key_name}, request {record.request_id}"
     record_writes = object_trace.writes[record.id]
     outcome = _describe_state(record, record_writes)
-    state = f"{outcome}: {record.why}" if record.why else outcome
+    state = f"{outcome}: {record.reason}" if record.reason else outcome
     calls = [_format_call(write, record, object_trace.events) for write in record_writes]
     return [
         f"{head}, {state}",
@@ -220,7 +220,7 @@ def _describe_state(record: OperationRecord, record_writes: Sequence[Write]) -> 
 
 
 def _format_call(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
-    created = f", made {write.made}" if write.made else ""
+    created = f", made {write.object_id}" if write.object_id else ""
     return f"{write.method} {write.path}  {_format_outcome(write, record, events)}{created}"
 
 
@@ -236,7 +236,10 @@ def _format_outcome(write: Write, record: OperationRecord, events: Sequence[Audi
         took = f" in {seconds} s" if seconds is not None else ""
         return f"{outcome}{took}{_format_verdict(write, record, events)}"
     outcome = describe_state(write.state)
-    if write.told in (write.state, write.made) and write.told is not None:
+    if (
+        write.operator_outcome in (write.state, write.object_id)
+        and write.operator_outcome is not None
+    ):
         return f"{outcome} (recorded by {_name_operators(write, record, events)})"
     delay = f" (determined after {seconds:.0f} s)" if seconds is not None else ""
     return f"{outcome}{delay}{_format_verdict(write, record, events)}"
@@ -244,23 +247,25 @@ def _format_outcome(write: Write, record: OperationRecord, events: Sequence[Audi
 
 def _format_verdict(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     """An operator's verdict that the outcome does not reflect: it differs, or is still open."""
-    if write.told is None:
+    if write.operator_outcome is None:
         return ""
     from gateway.storage.operation_states import describe_state
 
-    return f", recorded by {_name_operators(write, record, events)}: {describe_state(write.told)}"
+    return f", recorded by {_name_operators(write, record, events)}: {describe_state(write.operator_outcome)}"
 
 
 def _name_operators(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     from gateway.operator.in_doubt_writes import format_write_id
     from gateway.storage.operation_states import describe_operator_outcome, describe_state
 
-    verdict = write.told or ""
+    verdict = write.operator_outcome or ""
     # Earlier versions used the second form.
     messages = (
         describe_operator_outcome(format_write_id(record, write), verdict),
         f"told: {describe_state(verdict)}",
     )
-    operators = [act.by for act in events if act.about == record.id and act.what in messages]
+    operators = [
+        act.actor for act in events if act.operation_id == record.id and act.action in messages
+    ]
     # Each name once, even if an operator recorded the outcome twice.
     return ", ".join(dict.fromkeys(operators)) or "an operator"

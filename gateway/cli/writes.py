@@ -64,13 +64,13 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
         "operation": record.operation,
         "key": record.key_name,
         "request_id": record.request_id,
-        "since": format_time(write.entered_at),
+        "since": format_time(write.recorded_at),
         "method": write.method,
         "path": write.path,
         "object": in_doubt.object,
         "state": write.state,
-        "why": in_doubt.why,
-        "told": write.told,
+        "why": in_doubt.reason,
+        "told": write.operator_outcome,
         "what_to_do": in_doubt.to_do,
     }
 
@@ -78,11 +78,15 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
 def _format_write(in_doubt: WriteInDoubt) -> str:
     record, write = in_doubt.record, in_doubt.write
     lines = [
-        f"{in_doubt.id}  {write.method} {write.path}  since {format_time(write.entered_at)}",
+        f"{in_doubt.id}  {write.method} {write.path}  since {format_time(write.recorded_at)}",
         f"    request:     {record.tenant}, {record.operation}, key {record.key_name}"
         + (f", {in_doubt.object}" if in_doubt.object else ""),
-        f"    reason:      {in_doubt.why}",
-        *([f"    recorded:    {_describe_verdict(write.told)}"] if write.told else []),
+        f"    reason:      {in_doubt.reason}",
+        *(
+            [f"    recorded:    {_describe_verdict(write.operator_outcome)}"]
+            if write.operator_outcome
+            else []
+        ),
         f"    what to do:  {in_doubt.to_do}",
     ]
     return "\n".join(lines)
@@ -141,7 +145,7 @@ def settle_write(
         async with open_store(settings.state, create=False) as store:
             record, row = await find_in_doubt_write(store, write)
             check_operator_verdict(row, verdict)
-            return f"{row.method} {row.path} of {record.tenant}, {format_time(row.entered_at)}"
+            return f"{row.method} {row.path} of {record.tenant}, {format_time(row.recorded_at)}"
 
     # The checks are repeated here: the state may change while the prompt is open.
     async def save_verdict() -> WriteInDoubt:
@@ -189,7 +193,9 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
     async def describe_operation() -> str:
         async with open_store(settings.state, create=False) as store:
             record, _row = await find_in_doubt_write(store, write)
-            return f"{record.operation} of {record.tenant}, started {format_time(record.began_at)}"
+            return (
+                f"{record.operation} of {record.tenant}, started {format_time(record.started_at)}"
+            )
 
     async def save_closing() -> None:
         async with open_store(settings.state, create=False) as store:

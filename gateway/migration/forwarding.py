@@ -180,16 +180,16 @@ class ForwardedWrites:
         if (
             first_try is not None
             and first_try.operation.startswith(FORWARDED_PREFIX)
-            and first_try.answer is None
+            and first_try.response is None
         ):
             first_try = await self._wait_for_first_try(first_try)
         if first_try is None:
             return await self._execute(inbound, operation)
         if not first_try.operation.startswith(FORWARDED_PREFIX):
             return None
-        if first_try.answer is not None and first_try.state in (DONE, ANSWERED):
-            is_long = stored_json.is_large(first_try.answer)
-            response = await run_in_thread_if(is_long, _decode_stored_response, first_try.answer)
+        if first_try.response is not None and first_try.state in (DONE, ANSWERED):
+            is_long = stored_json.is_large(first_try.response)
+            response = await run_in_thread_if(is_long, _decode_stored_response, first_try.response)
             response.headers["Idempotent-Replayed"] = "true"
             return ForwardedAnswer(response, first_try)
         # Sending it again could pay twice.
@@ -204,7 +204,7 @@ class ForwardedWrites:
                 raise Unknown("its first try is still running", retry_after=MIN_RETRY_AFTER_SECONDS)
             await asyncio.sleep(POLL_SECONDS)
             row = await self._journal.operations.find_operation(first_try.id)
-        is_refused = row is not None and row.state == ANSWERED and row.answer is None
+        is_refused = row is not None and row.state == ANSWERED and row.response is None
         return None if row is None or row.state == UNDONE or is_refused else row
 
     async def _execute(
@@ -370,7 +370,7 @@ class ForwardedWrites:
     def _is_retry(self, row: OperationRecord, operation: OperationRecord) -> bool:
         if not operation.has_same_request(row):
             return False
-        if not row.is_open or row.began_at < operation.began_at - RETRY_WINDOW:
+        if not row.is_open or row.started_at < operation.started_at - RETRY_WINDOW:
             return False
         if self._journal.is_delivered(row):
             return False

@@ -27,6 +27,6 @@ async def load_freeze_status(store: Store) -> tuple[list[Freeze], list[AuditEven
     events = [
         event
         for event in await list_audit_events(store)
-        if event.what in (WRITES_FROZEN, WRITES_UNFROZEN)
+        if event.action in (WRITES_FROZEN, WRITES_UNFROZEN)
     ]
     return await list_freezes(store), events

@@ -60,8 +60,8 @@ class WriteInDoubt:
         return self.write.state == SENT
 
     @property
-    def why(self) -> str:
-        return self.record.why or "the process that sent it ended before the answer came"
+    def reason(self) -> str:
+        return self.record.reason or "the process that sent it ended before the answer came"
 
 
 class WriteCommandRefused(Exception):
@@ -104,7 +104,7 @@ async def load_in_doubt_writes(
     names = await _load_legacy_ids(store, in_doubt)
     return [
         WriteInDoubt(record, write, names[record.id], advise_operator(record, write))
-        for record, write in sorted(in_doubt, key=lambda pair: pair[1].entered_at)
+        for record, write in sorted(in_doubt, key=lambda pair: pair[1].recorded_at)
     ]
 
 
@@ -130,7 +130,7 @@ async def _select_unowned(
             # Its owner ended it or handed it over: it is in doubt only if the new row says so.
             if (
                 current_record is None
-                or current_record.turn != record.turn
+                or current_record.fence != record.fence
                 or current_record.state != record.state
             ):
                 del possibly_owned[id_]
@@ -155,7 +155,7 @@ def _is_in_doubt(record: OperationRecord) -> bool:
     """Whether the operation is in doubt; a process that tries to resolve it sets RUNNING but keeps
     ``why``.
     """
-    return record.state == IN_DOUBT or (record.state == RUNNING and record.why is not None)
+    return record.state == IN_DOUBT or (record.state == RUNNING and record.reason is not None)
 
 
 async def _select_with_open_write(
@@ -256,9 +256,11 @@ def advise_operator(record: OperationRecord, write: Write) -> str:
             "trace` "
             f"shows as missing, then run `payout-gateway writes close {id_}`"
         )
-    if not write.told:
+    if not write.operator_outcome:
         return _advise_check(record, write)
-    if write.told not in OPERATOR_OUTCOMES and write.told in (record.why or ""):
+    if write.operator_outcome not in OPERATOR_OUTCOMES and write.operator_outcome in (
+        record.reason or ""
+    ):
         return f"the recorded outcome cannot be right: {_advise_check(record, write)}"
     return (
         "no action needed; a running gateway continues from the recorded outcome; if it has to read "
@@ -287,7 +289,7 @@ def _advise_check(record: OperationRecord, write: Write) -> str:
 
 def _describe_effect(record: OperationRecord, write: Write) -> str:
     if (endpoint := _find_endpoint(write)) is None:
-        time = f"{write.entered_at:%Y-%m-%d %H:%M:%S} UTC"
+        time = f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
         return f"{write.method} {write.path} was carried out at about {time}"
     match = endpoint.pattern.fullmatch(write.path)
     template = (
@@ -295,11 +297,11 @@ def _describe_effect(record: OperationRecord, write: Write) -> str:
         if find_created_id_prefix(write)
         else CHANGE_DESCRIPTIONS[f"{write.method} {endpoint.path}"]
     )
-    request_body = (stored_json.decode_value(record.asked) if record.asked else {}).get(
+    request_body = (stored_json.decode_value(record.request) if record.request else {}).get(
         "body"
     ) or {}
     return template.format(
-        since=f"{write.entered_at:%Y-%m-%d %H:%M:%S} UTC",
+        since=f"{write.recorded_at:%Y-%m-%d %H:%M:%S} UTC",
         of=_describe_payment_count(request_body) if record.operation == "create_batch" else "",
         ids=f" {', '.join(request_body['ids'])}" if request_body.get("ids") else "",
         **(match.groupdict() if match else {}),
@@ -412,7 +414,7 @@ def check_operator_verdict(write: Write, verdict: OperatorVerdict) -> None:
 
 def _compute_seconds_until_absence_is_certain(store: Store, write: Write) -> int:
     """Seconds until a write that cannot be seen surely did not happen."""
-    remaining: timedelta = write.entered_at + SURE_AFTER_AGE - store.clock()
+    remaining: timedelta = write.recorded_at + SURE_AFTER_AGE - store.clock()
     return max(0, int(remaining.total_seconds()) + 1) if remaining > timedelta() else 0
 
 

@@ -22,12 +22,12 @@ from gateway.storage.tables import (
     IS_OPEN,
     IS_SENT,
     UNSEEN_BATCH_CONDITION,
+    api_keys,
     counters,
     freezes,
-    journal,
-    keys,
-    remembered,
-    writes,
+    object_states,
+    operations,
+    upstream_writes,
 )
 from gateway.upstream.client import USER_AGENT
 from gateway.upstream.clock import ServiceClock
@@ -42,8 +42,8 @@ IN_FLIGHT_PERIOD = timedelta(seconds=60)
 """A write that was sent longer ago is no longer in flight."""
 
 IS_SENT_CONDITION, IS_OPEN_CONDITION, IS_ABANDONED_CONDITION = (
-    text(f"writes.{IS_SENT}"),
-    text(f"journal.{IS_OPEN}"),
+    text(f"upstream_writes.{IS_SENT}"),
+    text(f"operations.{IS_OPEN}"),
     text(IS_ABANDONED),
 )
 """The conditions of the partial indexes, literally: with others, a database scans the whole table.
@@ -74,17 +74,22 @@ async def load_gauges(store: Store) -> StateGauges:
     """Reads the gauges from the state with a few cheap queries. Raises StoreUnavailable."""
     now = store.clock()
     sent_writes = select(
-        func.count(), func.min(writes.c.entered_at, type_=writes.c.entered_at.type)
+        func.count(),
+        func.min(upstream_writes.c.recorded_at, type_=upstream_writes.c.recorded_at.type),
     )
     # Newer writes are usually still in flight.
-    late_writes = sent_writes.where(IS_SENT_CONDITION, writes.c.entered_at < now - IN_FLIGHT_PERIOD)
+    late_writes = sent_writes.where(
+        IS_SENT_CONDITION, upstream_writes.c.recorded_at < now - IN_FLIGHT_PERIOD
+    )
     stuck_count = _build_stuck_operations_query(now)
-    open_count = select(func.count()).select_from(journal).where(IS_OPEN_CONDITION)
-    superseded_count = select(func.count()).select_from(remembered).where(IS_ABANDONED_CONDITION)
-    unseen_count = select(func.count()).select_from(writes).where(text(UNSEEN_BATCH_CONDITION))
+    open_count = select(func.count()).select_from(operations).where(IS_OPEN_CONDITION)
+    superseded_count = select(func.count()).select_from(object_states).where(IS_ABANDONED_CONDITION)
+    unseen_count = (
+        select(func.count()).select_from(upstream_writes).where(text(UNSEEN_BATCH_CONDITION))
+    )
     freeze_count = select(func.count()).select_from(freezes)
-    keys_by_environment = select(keys.c.environment, func.count()).where(
-        keys.c.revoked_at.is_(None)
+    keys_by_environment = select(api_keys.c.environment, func.count()).where(
+        api_keys.c.revoked_at.is_(None)
     )
     restored_flag = select(counters.c.value).where(counters.c.name == RESTORED)
 
@@ -92,7 +97,7 @@ async def load_gauges(store: Store) -> StateGauges:
         (late,) = await tx.fetch(late_writes)
         (stuck,) = await tx.fetch(stuck_count)
         oldest = min((at for _number, at in (late, stuck) if at), default=None)
-        environments = await tx.fetch(keys_by_environment.group_by(keys.c.environment))
+        environments = await tx.fetch(keys_by_environment.group_by(api_keys.c.environment))
         return StateGauges(
             late[0] + stuck[0],
             (now - oldest).total_seconds() if oldest else 0,
@@ -111,23 +116,25 @@ def _build_stuck_operations_query(now: datetime) -> Select[int, Any]:
 
     The second column is the time of the last write of the oldest operation.
     """
-    last_write_at = func.max(writes.c.entered_at, type_=writes.c.entered_at.type)
-    is_of_operation = writes.c.undertaking == journal.c.id
+    last_write_at = func.max(
+        upstream_writes.c.recorded_at, type_=upstream_writes.c.recorded_at.type
+    )
+    is_of_operation = upstream_writes.c.operation_id == operations.c.id
     # An operation in doubt has a reason (``why``) until it ends, also while it is being resolved. A
     # subquery instead of a join: SQLite would scan the whole journal in grouping order.
     stuck_operations = (
         select(
             select(last_write_at)
             .where(is_of_operation)
-            .correlate(journal)
+            .correlate(operations)
             .scalar_subquery()
             .label("at")
         )
-        .where(IS_OPEN_CONDITION, journal.c.why.is_not(None))
+        .where(IS_OPEN_CONDITION, operations.c.reason.is_not(None))
         .where(
-            ~select(writes.c.number)
+            ~select(upstream_writes.c.number)
             .where(is_of_operation, IS_SENT_CONDITION)
-            .correlate(journal)
+            .correlate(operations)
             .exists()
         )
         .subquery()

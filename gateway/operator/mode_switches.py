@@ -134,7 +134,9 @@ async def load_switch_status(store: Store) -> SwitchStatus:
     tenants = dict.fromkeys(switch.tenant for switch in switches)
     counts = {tenant: len(await ledger.load_all(tenant, BACKEND_KIND)) for tenant in tenants}
     events = [
-        event for event in await list_audit_events(store) if event.what.startswith(SWITCHED_PREFIX)
+        event
+        for event in await list_audit_events(store)
+        if event.action.startswith(SWITCHED_PREFIX)
     ]
     return SwitchStatus(
         switches, events, {tenant: count for tenant, count in counts.items() if count}

@@ -19,7 +19,7 @@ from gateway.storage import ObjectStateStore, Store, Tenant
 from gateway.storage.audit_log import AuditEvent, list_audit_events
 from gateway.storage.database import Transaction
 from gateway.storage.operations import OperationRecord, OperationRepository, Write
-from gateway.storage.tables import ids, journal_subjects, remembered
+from gateway.storage.tables import legacy_ids, object_states, operation_objects
 
 SHOWN_FACTS: Mapping[str, tuple[str, ...]] = {
     "batch": (
@@ -77,9 +77,9 @@ class ObjectTrace:
 async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
     """The tenants that know an id. Two merchants may have objects with the same id."""
     queries: list[tuple[Table, ColumnElement[bool]]] = [
-        (ids, or_(ids.c.legacy_id == id_, ids.c.current_id == id_)),
-        (remembered, remembered.c.id == id_),
-        (journal_subjects, journal_subjects.c.object == id_),
+        (legacy_ids, or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)),
+        (object_states, object_states.c.id == id_),
+        (operation_objects, operation_objects.c.object_id == id_),
     ]
 
     async def load(tx: Transaction) -> set[Tenant]:
@@ -144,7 +144,7 @@ def _build_request_ids(records: Sequence[OperationRecord]) -> list[KnownId]:
 
 
 def _sort_key(record: OperationRecord) -> tuple[datetime, str]:
-    return record.began_at, record.id
+    return record.started_at, record.id
 
 
 async def _find_known_ids(
@@ -197,8 +197,12 @@ async def _find_related_ids(
 
 
 async def _load_alias_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId]:
-    is_of_tenant = and_(ids.c.merchant == owner.merchant, ids.c.environment == owner.environment)
-    query = select(ids).where(is_of_tenant, or_(ids.c.legacy_id == id_, ids.c.current_id == id_))
+    is_of_tenant = and_(
+        legacy_ids.c.merchant == owner.merchant, legacy_ids.c.environment == owner.environment
+    )
+    query = select(legacy_ids).where(
+        is_of_tenant, or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)
+    )
     known_ids: list[KnownId] = []
     for row in await store.read(lambda tx: tx.fetch(query)):
         description = "the legacy id, imported" if row.imported else "the legacy id"
@@ -231,10 +235,14 @@ async def _load_events(
 ) -> list[AuditEvent]:
     """Audit events about these operations, and general events since the first of them."""
     operation_ids = {record.id for record in records}
-    first_began_at = records[0].began_at if records else None
+    first_started_at = records[0].started_at if records else None
     return [
         event
         for event in await list_audit_events(store, owner)
-        if event.about in operation_ids
-        or (event.about is None and first_began_at is not None and event.at >= first_began_at)
+        if event.operation_id in operation_ids
+        or (
+            event.operation_id is None
+            and first_started_at is not None
+            and event.at >= first_started_at
+        )
     ]

@@ -61,7 +61,7 @@ async def _try_close(store: Store, write_id: str) -> bool:
     record, _write = await find_in_doubt_write(store, write_id)
     # A gateway has claimed it to resolve it, which takes only a moment. Its result may change the
     # answer, so wait.
-    if record.state == RUNNING and record.why is not None:
+    if record.state == RUNNING and record.reason is not None:
         return False
     if record.state != IN_DOUBT:
         raise WriteCommandRefused(
@@ -71,7 +71,7 @@ async def _try_close(store: Store, write_id: str) -> bool:
     repository = OperationRepository(store, ledger)
     record_writes = (await repository.load_writes(record.id))[record.id]
     # Closing frees the batches. If an unknown write had started one, a retry would pay it again.
-    if any(write.state == SENT and write.told is None for write in record_writes):
+    if any(write.state == SENT and write.operator_outcome is None for write in record_writes):
         raise WriteCommandRefused(
             f"it is not known whether {write_id} happened; record that with `writes settle` first"
         )
@@ -82,9 +82,9 @@ async def _try_close(store: Store, write_id: str) -> bool:
     has_happened = any(write.state in (ANSWERED, CONFIRMED) for write in final_writes.values())
     point = Checkpoint(
         resolved_writes=settled_writes,
-        object_ids=[write.made for write in settled_writes if write.made],
+        object_ids=[write.object_id for write in settled_writes if write.object_id],
         object_changes=await _build_unlock_records(store, record, list(final_writes.values())),
-        column_values={"state": ANSWERED if has_happened else UNDONE, "why": None},
+        column_values={"state": ANSWERED if has_happened else UNDONE, "reason": None},
         # Nothing continues the operation, so its encrypted request and steps are no longer needed.
         drops_payload=True,
         audit_action=CLOSE_EVENT,
@@ -98,9 +98,9 @@ async def _try_close(store: Store, write_id: str) -> bool:
 
 
 def _apply_verdict(write: Write, store: Store) -> Write:
-    state = ABSENT if write.told == ABSENT else CONFIRMED
-    created_id = None if write.told in OPERATOR_OUTCOMES else write.told
-    return replace(write, state=state, made=created_id, settled_at=store.clock())
+    state = ABSENT if write.operator_outcome == ABSENT else CONFIRMED
+    created_id = None if write.operator_outcome in OPERATOR_OUTCOMES else write.operator_outcome
+    return replace(write, state=state, object_id=created_id, resolved_at=store.clock())
 
 
 async def _build_unlock_records(
@@ -111,12 +111,12 @@ async def _build_unlock_records(
     last_write, ledger = final_writes[-1], ObjectStateStore(store)
     has_happened = last_write.state in (ANSWERED, CONFIRMED)
     # The format of the service's timestamps, which the batch record uses.
-    time = f"{last_write.entered_at:%Y-%m-%dT%H:%M:%S.000Z}"
+    time = f"{last_write.recorded_at:%Y-%m-%dT%H:%M:%S.000Z}"
     for subject_id in record.object_ids:
         batch_id = await resolve_first_id(store, record.tenant, subject_id)
         facts = await ledger.load(record.tenant, "batch", batch_id)
         if unlock_record := release_stale_lock(
-            batch_id, facts, time if has_happened else None, last_write.made
+            batch_id, facts, time if has_happened else None, last_write.object_id
         ):
             records[batch_id] = unlock_record
     return list(records.values())

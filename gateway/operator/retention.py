@@ -25,16 +25,16 @@ from gateway.storage.id_rows import load_current_ids, load_legacy_ids
 from gateway.storage.operations import ANSWERED, SENT, UNDONE, OperationRepository
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.tables import (
-    acts,
+    audit_events,
     brownout_hits,
     brownouts,
-    journal,
-    journal_steps,
-    journal_subjects,
-    pieces,
-    remembered,
+    object_states,
+    operation_objects,
+    operation_steps,
+    operations,
+    text_chunks,
+    upstream_writes,
     usage,
-    writes,
 )
 from gateway.storage.traffic_rows import delete_old_traffic
 from mappings.batch_locks import SIGNED_CHANGES_KIND
@@ -139,29 +139,34 @@ async def _delete_ended_operations(store: Store, before: datetime) -> int:
     """Deletes ended operations and their writes, except the newest: the high-water mark depends on
     it.
     """
-    has_open_write = exists().where(writes.c.undertaking == journal.c.id, writes.c.state == SENT)
-    newest_number = select(func.max(journal.c.number)).scalar_subquery()
+    has_open_write = exists().where(
+        upstream_writes.c.operation_id == operations.c.id, upstream_writes.c.state == SENT
+    )
+    newest_number = select(func.max(operations.c.number)).scalar_subquery()
     # Numbers increase with the start time, so the oldest come first. Limited: there may be
     # millions.
     oldest = (
-        select(journal.c.id).order_by(journal.c.number).limit(MAX_OPERATIONS_EXAMINED).subquery()
+        select(operations.c.id)
+        .order_by(operations.c.number)
+        .limit(MAX_OPERATIONS_EXAMINED)
+        .subquery()
     )
     is_expired = and_(
-        journal.c.id.in_(select(oldest.c.id)),
-        journal.c.state.in_((ANSWERED, UNDONE)),
-        journal.c.began_at < before,
-        or_(journal.c.number.is_(None), journal.c.number != newest_number),
+        operations.c.id.in_(select(oldest.c.id)),
+        operations.c.state.in_((ANSWERED, UNDONE)),
+        operations.c.started_at < before,
+        or_(operations.c.number.is_(None), operations.c.number != newest_number),
         ~has_open_write,
     )
-    expired = select(journal.c.id).where(is_expired).limit(MAX_ROWS_PER_TRANSACTION)
+    expired = select(operations.c.id).where(is_expired).limit(MAX_ROWS_PER_TRANSACTION)
 
     async def delete_rows(tx: Transaction) -> int:
         ids = [row.id for row in await tx.fetch(expired)]
         # Before the operations themselves, to which they refer.
-        for table in (journal_steps, journal_subjects, writes):
-            await tx.execute(delete(table).where(table.c.undertaking.in_(ids)))
-        await tx.execute(delete(pieces).where(pieces.c.holder.in_(ids)))
-        await tx.execute(delete(journal).where(journal.c.id.in_(ids)))
+        for table in (operation_steps, operation_objects, upstream_writes):
+            await tx.execute(delete(table).where(table.c.operation_id.in_(ids)))
+        await tx.execute(delete(text_chunks).where(text_chunks.c.holder.in_(ids)))
+        await tx.execute(delete(operations).where(operations.c.id.in_(ids)))
         return len(ids)
 
     return await store.write(delete_rows)
@@ -169,7 +174,7 @@ async def _delete_ended_operations(store: Store, before: datetime) -> int:
 
 async def _strip_old_payments(store: Store, before: datetime) -> int:
     """Deletes names, addresses and memos of payments in batches that were not changed since."""
-    table = remembered.c
+    table = object_states.c
     old_payments = select(table.merchant, table.environment, table.id).where(
         table.kind == "payments", table.updated_at < before
     )
@@ -214,13 +219,13 @@ async def delete_expired_signed_changes(
 
 
 async def _delete_signed_changes(store: Store, before: datetime) -> int:
-    table = remembered.c
+    table = object_states.c
     key_columns = (table.merchant, table.environment, table.id)
     is_old = and_(table.kind == SIGNED_CHANGES_KIND, table.updated_at < before)
     is_selected = tuple_(*key_columns).in_(
         select(*key_columns).where(is_old).limit(MAX_ROWS_PER_TRANSACTION)
     )
-    old_changes = delete(remembered).where(is_old, is_selected)
+    old_changes = delete(object_states).where(is_old, is_selected)
     return await store.write(lambda tx: tx.execute(old_changes))
 
 
@@ -237,7 +242,7 @@ async def _delete_usage(store: Store, before: datetime) -> int:
 
 
 async def _delete_audit_events(store: Store, before: datetime) -> int:
-    old_acts = delete(acts).where(acts.c.at < before)
+    old_acts = delete(audit_events).where(audit_events.c.at < before)
     await store.write(lambda tx: tx.execute(old_acts))
     return 0
 
@@ -317,7 +322,7 @@ async def _wait_for_operations(store: Store, owner: Tenant) -> None:
 
 async def _count_stored_answers(store: Store, owner: Tenant, names: Iterable[str]) -> int:
     records = await OperationRepository(store, ObjectStateStore(store)).list_by_object(owner, names)
-    return sum(record.answer is not None for record in records)
+    return sum(record.response is not None for record in records)
 
 
 async def _strip_recipient_payments(

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from sqlalchemy import insert, select
 
-from gateway.storage.tables import acts
+from gateway.storage.tables import audit_events
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:
@@ -31,16 +31,15 @@ ALL_TENANTS = Tenant("", "")
 class AuditEvent:
     """An action of an operator.
 
-    ``by`` is a user of the operating system, or the console and the address of its client; ``about``
-    is the id of an operation.
+    ``actor`` is a user of the operating system, or the console and the address of its client.
     """
 
     at: datetime
-    what: str
-    by: str
+    action: str
+    actor: str
     merchant: str
     environment: str
-    about: str | None
+    operation_id: str | None
 
     @property
     def scope(self) -> Tenant:
@@ -50,33 +49,41 @@ class AuditEvent:
 async def record_audit_event(
     store: Store,
     tx: Transaction,
-    what: str,
+    action: str,
     scope: Tenant = ALL_TENANTS,
     *,
-    about: str | None = None,
+    operation_id: str | None = None,
 ) -> None:
     """Records an event in the transaction that carries out the action."""
-    await tx.execute(insert(acts).values(**build_event_row(store, what, scope, about=about)))
+    await tx.execute(
+        insert(audit_events).values(
+            **build_event_row(store, action, scope, operation_id=operation_id)
+        )
+    )
 
 
-def build_event_row(store: Store, what: str, scope: Tenant, *, about: str | None) -> dict[str, Any]:
+def build_event_row(
+    store: Store, action: str, scope: Tenant, *, operation_id: str | None
+) -> dict[str, Any]:
     row = {
         "id": uuid4().hex,
         "at": store.clock(),
-        "what": what,
-        "by": find_operator(),
-        "about": about,
+        "action": action,
+        "actor": find_operator(),
+        "operation_id": operation_id,
     }
     return row | scope._asdict()
 
 
 async def list_audit_events(store: Store, scope: Tenant = ALL_TENANTS) -> list[AuditEvent]:
     """Lists the events that affect a scope, oldest first; all of them by default."""
-    query = select(*(acts.c[name] for name in AuditEvent.__dataclass_fields__)).order_by(acts.c.at)
+    query = select(*(audit_events.c[name] for name in AuditEvent.__dataclass_fields__)).order_by(
+        audit_events.c.at
+    )
     if scope.merchant:
-        query = query.where(acts.c.merchant.in_(("", scope.merchant)))
+        query = query.where(audit_events.c.merchant.in_(("", scope.merchant)))
     if scope.environment:
-        query = query.where(acts.c.environment.in_(("", scope.environment)))
+        query = query.where(audit_events.c.environment.in_(("", scope.environment)))
     return [AuditEvent(**row._asdict()) for row in await store.read(lambda tx: tx.fetch(query))]
 
 
@@ -84,8 +91,8 @@ async def load_event_scopes(
     store: Store, texts: Sequence[str], since: datetime
 ) -> dict[str, Tenant]:
     """Loads the scopes of recent events with these texts, by event id."""
-    query = select(acts.c.id, acts.c.merchant, acts.c.environment).where(
-        acts.c.at >= since, acts.c.what.in_(texts)
+    query = select(audit_events.c.id, audit_events.c.merchant, audit_events.c.environment).where(
+        audit_events.c.at >= since, audit_events.c.action.in_(texts)
     )
     rows = await store.read(lambda tx: tx.fetch(query))
     return {row.id: Tenant(row.merchant, row.environment) for row in rows}

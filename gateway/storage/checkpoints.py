@@ -111,8 +111,8 @@ class CheckpointWriter:
                 await chunks.delete_chunks(tx, record.id)
         elif checkpoint.step_results is not None:
             number, text = checkpoint.step_results
-            encrypted = await self._texts.encrypt(tx, record, "given", text)
-            row = {"undertaking": record.id, "number": number, "given": encrypted}
+            encrypted = await self._texts.encrypt(tx, record, "results", text)
+            row = {"operation_id": record.id, "number": number, "results": encrypted}
             await tx.execute(statements.UPSERT_STEPS, row)
         for write in checkpoint.resolved_writes:
             outcome = {**operation, "write_number": write.number, **_build_outcome_values(write)}
@@ -123,7 +123,7 @@ class CheckpointWriter:
         if object_rows := _build_object_rows(record, checkpoint):
             await tx.execute(statements.INSERT_OBJECTS, *object_rows)
         if action := checkpoint.audit_action:
-            event_row = build_event_row(self._store, action, record.tenant, about=record.id)
+            event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
             await tx.execute(statements.INSERT_AUDIT_EVENT, event_row)
 
     async def _check_claims(self, tx: Transaction, record: OperationRecord, write: Write) -> None:
@@ -132,7 +132,11 @@ class CheckpointWriter:
         A write that is recorded after this transaction is sent after it too, so it cannot have made
         what was found before.
         """
-        found = {"operation_id": record.id, "made": write.made, "alike": write.alike}
+        found = {
+            "operation_id": record.id,
+            "object_id": write.object_id,
+            "call_digest": write.call_digest,
+        }
         values = {**record.tenant._asdict(), **found}
         if await tx.fetch(statements.SELECT_CLAIM_OF_OTHERS, values):
             raise AlreadyClaimedError
@@ -145,9 +149,9 @@ class CheckpointWriter:
         row = dict(
             zip(statements.NEW_OPERATION_COLUMNS, _list_operation_values(record), strict=True)
         )
-        row |= {**record.tenant._asdict(), "asked": None}
-        if record.asked is not None:
-            row["asked"] = await self._texts.encrypt(tx, record, "asked", record.asked)
+        row |= {**record.tenant._asdict(), "request": None}
+        if record.request is not None:
+            row["request"] = await self._texts.encrypt(tx, record, "request", record.request)
         if not await tx.fetch(statements.INSERT_OPERATION, row):
             raise DuplicateOperationError
 
@@ -155,15 +159,17 @@ class CheckpointWriter:
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
     ) -> None:
         # An update is needed even if nothing changes, because it checks the fence.
-        values = dict(checkpoint.column_values) or {"turn": record.turn}
+        values = dict(checkpoint.column_values) or {"fence": record.fence}
         if checkpoint.drops_payload:
-            values["asked"] = None
-        if values.get("answer") is not None:
-            values["answer"] = await self._texts.encrypt(tx, record, "answer", values["answer"])
+            values["request"] = None
+        if values.get("response") is not None:
+            values["response"] = await self._texts.encrypt(
+                tx, record, "response", values["response"]
+            )
         if values.get("state") not in (None, *OPEN):
             values["ended_at"] = self._store.clock()
         update = statements.build_fenced_update(tuple(sorted(values)))
-        fence = {"operation_id": record.id, "expected_turn": record.turn}
+        fence = {"operation_id": record.id, "expected_turn": record.fence}
         # No row has this id and turn: another instance has taken the operation over.
         if not await tx.fetch(update, {**values, **fence}):
             raise OwnershipLostError
@@ -196,12 +202,12 @@ def _build_object_rows(record: OperationRecord, checkpoint: Checkpoint) -> list[
     if checkpoint.new_write:
         path_ids = _PATH_IDS.findall(checkpoint.new_write.path)
         ids += [id_ for id_ in path_ids if id_ not in record.object_ids]
-    common = {"undertaking": record.id, **record.tenant._asdict()}
-    return [{**common, "object": id_} for id_ in dict.fromkeys(ids)]
+    common = {"operation_id": record.id, **record.tenant._asdict()}
+    return [{**common, "object_id": id_} for id_ in dict.fromkeys(ids)]
 
 
 def _is_claim(write: Write) -> bool:
-    return write.state == CONFIRMED and write.made is not None
+    return write.state == CONFIRMED and write.object_id is not None
 
 
 _list_operation_values = attrgetter(*statements.NEW_OPERATION_COLUMNS)
@@ -212,7 +218,7 @@ _list_outcome_values = attrgetter(*statements.OUTCOME_COLUMNS)
 def _build_write_row(record: OperationRecord, write: Write) -> Mapping[str, Any]:
     """The row of a write; it replaces the row of an earlier try that did not happen."""
     values = dict(zip(statements.WRITE_COLUMNS, _list_write_values(write), strict=True))
-    key = {"undertaking": record.id, "number": write.number}
+    key = {"operation_id": record.id, "number": write.number}
     return {**values, **record.tenant._asdict(), **key}
 
 

@@ -21,7 +21,7 @@ from gateway.storage.database import Transaction
 from gateway.storage.encryption import EncryptionContext, EncryptionKeys
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.sql import Statement
-from gateway.storage.tables import pieces
+from gateway.storage.tables import text_chunks
 
 _HEAD_PREFIX = "+"
 """The start of a head; an encrypted value starts with the id of its key, which never does."""
@@ -29,18 +29,26 @@ _HEAD_PREFIX = "+"
 _CHUNKS_PER_READ = 8
 """Chunks that are loaded by one query."""
 
-_INSERT = Statement(lambda kind: kind.insert(pieces), tuple(column.name for column in pieces.c))
+_INSERT = Statement(
+    lambda kind: kind.insert(text_chunks), tuple(column.name for column in text_chunks.c)
+)
 _IS_TEXT = and_(
-    pieces.c.holder == bindparam("text_holder"), pieces.c.name == bindparam("text_name")
+    text_chunks.c.holder == bindparam("text_holder"), text_chunks.c.name == bindparam("text_name")
 )
 _SELECT_SLICE = Statement(
     lambda _kind: (
-        select(pieces.c.sealed)
-        .where(_IS_TEXT, pieces.c.number >= bindparam("first"), pieces.c.number < bindparam("end"))
-        .order_by(pieces.c.number)
+        select(text_chunks.c.ciphertext)
+        .where(
+            _IS_TEXT,
+            text_chunks.c.number >= bindparam("first"),
+            text_chunks.c.number < bindparam("end"),
+        )
+        .order_by(text_chunks.c.number)
     )
 )
-_DELETE = Statement(lambda _kind: delete(pieces).where(pieces.c.holder == bindparam("text_holder")))
+_DELETE = Statement(
+    lambda _kind: delete(text_chunks).where(text_chunks.c.holder == bindparam("text_holder"))
+)
 
 
 class ChunkMissing(StoreUnavailable):
@@ -58,7 +66,7 @@ async def encrypt_in_chunks(
     for part in text.iter_compressed_parts():
         context = _build_chunk_context(place, name, count)
         encrypted = await tx.compute(True, keys.encrypt_bytes, part, context)
-        row = {"holder": holder, "name": name, "number": count, "sealed": encrypted}
+        row = {"holder": holder, "name": name, "number": count, "ciphertext": encrypted}
         await tx.execute(_INSERT, row)
         count += 1
     return _HEAD_PREFIX + keys.encrypt(json.dumps([name, count, len(text)]), place)
@@ -105,7 +113,7 @@ async def delete_chunks(tx: Transaction, *holders: str) -> None:
 
 def build_deletion_of_selected(holders: Select[tuple[str]]) -> Delete:
     """Builds a DELETE of all chunks of the holders that a query selects."""
-    return delete(pieces).where(pieces.c.holder.in_(holders))
+    return delete(text_chunks).where(text_chunks.c.holder.in_(holders))
 
 
 def _build_chunk_context(place: EncryptionContext, name: str, number: int) -> EncryptionContext:

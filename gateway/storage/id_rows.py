@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select
 
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.sql import AnyOf, Statement, insert_new
-from gateway.storage.tables import ids, journal_subjects
+from gateway.storage.tables import legacy_ids, operation_objects
 
 if TYPE_CHECKING:
     from gateway.storage.store import Store
@@ -56,38 +56,40 @@ async def _load_known(
     return await store.read(lambda tx: tx.fetch(statement, values), is_brief=len(names) <= FEW)
 
 
-_IS_TENANT = and_(*(ids.c[name] == bindparam(name) for name in ("merchant", "environment")))
+_IS_TENANT = and_(*(legacy_ids.c[name] == bindparam(name) for name in ("merchant", "environment")))
 
 
 def _select_pairs(*conditions: ColumnElement[bool]) -> Select[Any]:
-    pairs = select(ids.c.legacy_id, ids.c.current_id).where(_IS_TENANT, *conditions)
-    return pairs.order_by(ids.c.imported)
+    pairs = select(legacy_ids.c.legacy_id, legacy_ids.c.current_id).where(_IS_TENANT, *conditions)
+    return pairs.order_by(legacy_ids.c.imported)
 
 
-_BY_LEGACY = Statement(lambda _kind: _select_pairs(AnyOf(ids.c.legacy_id, "names")))
-_BY_CURRENT = Statement(lambda _kind: _select_pairs(AnyOf(ids.c.current_id, "names")))
-_IMPORTED = Statement(lambda _kind: _select_pairs(AnyOf(ids.c.current_id, "names"), ids.c.imported))
+_BY_LEGACY = Statement(lambda _kind: _select_pairs(AnyOf(legacy_ids.c.legacy_id, "names")))
+_BY_CURRENT = Statement(lambda _kind: _select_pairs(AnyOf(legacy_ids.c.current_id, "names")))
+_IMPORTED = Statement(
+    lambda _kind: _select_pairs(AnyOf(legacy_ids.c.current_id, "names"), legacy_ids.c.imported)
+)
 
 _INSERT = insert_new(
-    ids,
+    legacy_ids,
     ("merchant", "environment", "legacy_id", "current_id", "imported", "created_at"),
-    ids.c.legacy_id,
+    legacy_ids.c.legacy_id,
 )
 
 
 def _build_object_copy(kind: ModuleType) -> Any:
-    its = journal_subjects.c
+    its = operation_objects.c
     by_both = select(
         its.merchant,
         its.environment,
-        bindparam("current_id", type_=its.object.type),
-        its.undertaking,
+        bindparam("current_id", type_=its.object_id.type),
+        its.operation_id,
     ).where(
         *(its[name] == bindparam(name) for name in ("merchant", "environment")),
-        its.object == bindparam("legacy_id"),
+        its.object_id == bindparam("legacy_id"),
     )
-    names = ["merchant", "environment", "object", "undertaking"]
-    return kind.insert(journal_subjects).from_select(names, by_both).on_conflict_do_nothing()
+    names = ["merchant", "environment", "object_id", "operation_id"]
+    return kind.insert(operation_objects).from_select(names, by_both).on_conflict_do_nothing()
 
 
 _COPY_OBJECTS = Statement(_build_object_copy)
@@ -136,11 +138,13 @@ async def insert_legacy_ids(
 
 async def count_ids(store: Store, owner: Tenant) -> int:
     """How many objects clients know by an id that is not the service's."""
-    query = select(func.count(ids.c.current_id.distinct())).where(
-        _is_of_tenant(owner), ids.c.current_id != ids.c.legacy_id
+    query = select(func.count(legacy_ids.c.current_id.distinct())).where(
+        _is_of_tenant(owner), legacy_ids.c.current_id != legacy_ids.c.legacy_id
     )
     return int(await store.read(lambda tx: tx.fetch_value(query)))
 
 
 def _is_of_tenant(owner: Tenant) -> ColumnElement[bool]:
-    return and_(ids.c.merchant == owner.merchant, ids.c.environment == owner.environment)
+    return and_(
+        legacy_ids.c.merchant == owner.merchant, legacy_ids.c.environment == owner.environment
+    )

@@ -22,7 +22,7 @@ from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
 from gateway.storage.sql import AnyOf, Parameters, Statement, upsert
-from gateway.storage.tables import IS_ABANDONED, learned, remembered
+from gateway.storage.tables import IS_ABANDONED, capabilities, object_states
 from gateway.storage.tenants import Tenant
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
@@ -42,26 +42,28 @@ ENCRYPTED_KINDS = frozenset({"batch", "payments"})
 _SINGLE_FACT_KINDS = {"payments": "entries"}
 """Kinds of a single fact: it is replaced without a look at what it was, which may be long."""
 
-_OWN = and_(*(remembered.c[name] == bindparam(name) for name in ("merchant", "environment")))
-_KIND = and_(_OWN, remembered.c.kind == bindparam("kind"))
-_THIS = and_(_KIND, remembered.c.id == bindparam("id"))
+_OWN = and_(*(object_states.c[name] == bindparam(name) for name in ("merchant", "environment")))
+_KIND = and_(_OWN, object_states.c.kind == bindparam("kind"))
+_THIS = and_(_KIND, object_states.c.id == bindparam("id"))
 
-_FACTS = Statement(lambda _kind: select(remembered.c.facts).where(_THIS))
+_FACTS = Statement(lambda _kind: select(object_states.c.facts).where(_THIS))
 _FACTS_OF = Statement(
-    lambda _kind: select(remembered.c.kind, remembered.c.id, remembered.c.facts).where(_THIS)
-)
-_ALL_FACTS = Statement(lambda _kind: select(remembered.c.id, remembered.c.facts).where(_KIND))
-_ABANDONED = Statement(
-    lambda _kind: select(remembered.c.id, remembered.c.facts).where(_OWN, text(IS_ABANDONED))
-)
-_SOME_FACTS = Statement(
-    lambda _kind: select(remembered.c.id, remembered.c.facts).where(
-        _KIND, AnyOf(remembered.c.id, "ids")
+    lambda _kind: select(object_states.c.kind, object_states.c.id, object_states.c.facts).where(
+        _THIS
     )
 )
-_DELETE = Statement(lambda _kind: delete(remembered).where(_THIS))
-_UPSERT_CAPABILITY = upsert(learned, ("environment", "name"), ("value", "learned_at"))
-_UPSERT = upsert(remembered, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
+_ALL_FACTS = Statement(lambda _kind: select(object_states.c.id, object_states.c.facts).where(_KIND))
+_ABANDONED = Statement(
+    lambda _kind: select(object_states.c.id, object_states.c.facts).where(_OWN, text(IS_ABANDONED))
+)
+_SOME_FACTS = Statement(
+    lambda _kind: select(object_states.c.id, object_states.c.facts).where(
+        _KIND, AnyOf(object_states.c.id, "ids")
+    )
+)
+_DELETE = Statement(lambda _kind: delete(object_states).where(_THIS))
+_UPSERT_CAPABILITY = upsert(capabilities, ("environment", "name"), ("value", "learned_at"))
+_UPSERT = upsert(object_states, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
 
 
 class ObjectStateStore:
@@ -84,7 +86,7 @@ class ObjectStateStore:
 
         For whoever is not known here, and of a kind that is not sealed.
         """
-        table = remembered.c
+        table = object_states.c
         query = select(table.facts).where(
             table.environment == environment, table.kind == kind, table.id == id
         )
@@ -259,7 +261,7 @@ class ObjectStateStore:
 
     async def load_capabilities(self, environment: str) -> dict[str, tuple[Any, datetime]]:
         """What was found out about an environment's service, and when, by name."""
-        query = select(learned).where(learned.c.environment == environment)
+        query = select(capabilities).where(capabilities.c.environment == environment)
         rows = await self._store.read(lambda tx: tx.fetch(query))
         return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
 

@@ -62,15 +62,15 @@ class OperationRecord:
     operation: str
     request_id: str
     fingerprint: str
-    began_at: datetime
+    started_at: datetime
     idempotency: str | None = None
     state: str = RUNNING
-    why: str | None = None
+    reason: str | None = None
     instance: str = ""
-    turn: int = 0
-    deserted: bool = False
-    asked: StoredText | None = field(default=None, repr=False)
-    answer: StoredText | None = field(default=None, repr=False)
+    fence: int = 0
+    is_client_disconnected: bool = False
+    request: StoredText | None = field(default=None, repr=False)
+    response: StoredText | None = field(default=None, repr=False)
     ended_at: datetime | None = None
     object_ids: tuple[str, ...] = ()
     fingerprint_before_import: str = ""
@@ -93,13 +93,13 @@ class Write:
     number: int
     method: str
     path: str
-    alike: str
-    entered_at: datetime
+    call_digest: str
+    recorded_at: datetime
     state: str = SENT
     status: int | None = None
-    made: str | None = None
-    told: str | None = None
-    settled_at: datetime | None = None
+    object_id: str | None = None
+    operator_outcome: str | None = None
+    resolved_at: datetime | None = None
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Checkpoint:
     new_write: Write | None = None
     object_changes: Sequence[CompareAndSet] = ()
     column_values: Mapping[str, Any] = field(default_factory=dict)
-    """Columns of the journal: state, why, answer, deserted, idempotency."""
+    """Columns of the operation: state, reason, response, is_client_disconnected, idempotency."""
     object_ids: Sequence[str] = ()
     drops_payload: bool = False
     """Whether the stored request and step results are no longer needed."""

@@ -28,18 +28,18 @@ from gateway.storage.tables import (
     IS_OPEN,
     IS_SENT,
     UNREAD_ANSWER_CONDITION,
-    acts,
+    audit_events,
     counters,
     freezes,
-    journal,
-    journal_numbers,
-    journal_steps,
-    journal_subjects,
-    writes,
+    operation_numbers,
+    operation_objects,
+    operation_steps,
+    operations,
+    upstream_writes,
 )
 
-IS_OPEN_OPERATION = text(f"journal.{IS_OPEN}")
-IS_SENT_WRITE = text(f"writes.{IS_SENT}")
+IS_OPEN_OPERATION = text(f"operations.{IS_OPEN}")
+IS_SENT_WRITE = text(f"upstream_writes.{IS_SENT}")
 IS_UNREAD_ANSWER = text(UNREAD_ANSWER_CONDITION)
 """In the words of the indexes: with others a database reads the whole table, and those only grow."""
 
@@ -55,17 +55,18 @@ NEW_OPERATION_COLUMNS = (
     "idempotency",
     "state",
     "instance",
-    "turn",
-    "deserted",
-    "began_at",
+    "fence",
+    "is_client_disconnected",
+    "started_at",
 )
 SUMMARY_COLUMNS = tuple(
-    column.name for column in journal.c if column.name not in ("asked", "number")
+    column.name for column in operations.c if column.name not in ("request", "number")
 )
 
-IS_DONE = journal.c.state == states.DONE
+IS_DONE = operations.c.state == states.DONE
 UNFINISHED = and_(
-    IS_OPEN_OPERATION, or_(journal.c.state == states.RUNNING, journal.c.state == states.IN_DOUBT)
+    IS_OPEN_OPERATION,
+    or_(operations.c.state == states.RUNNING, operations.c.state == states.IN_DOUBT),
 )
 IS_FREEZE_OF_TENANT = and_(
     or_(freezes.c.merchant == "", freezes.c.merchant == bindparam("merchant")),
@@ -79,12 +80,12 @@ def is_of_tenant(table: Table) -> ColumnElement[bool]:
 
 HAS_ANY_IDEMPOTENCY_KEY = text(HAS_IDEMPOTENCY_KEY_CONDITION)
 HAS_IDEMPOTENCY_KEY = and_(
-    journal.c.key_id == bindparam("key_id"), journal.c.idempotency == bindparam("idempotency")
+    operations.c.key_id == bindparam("key_id"), operations.c.idempotency == bindparam("idempotency")
 )
 
 
 def _has_same_request() -> ColumnElement[bool]:
-    fingerprint = journal.c.fingerprint
+    fingerprint = operations.c.fingerprint
     names = ("fingerprint", "unimported")
     return fingerprint.in_([bindparam(name, type_=fingerprint.type) for name in names])
 
@@ -95,18 +96,18 @@ def build_related_query(
     """What is open and the same request, or is not settled and ``shares`` an object with it."""
     same = _has_same_request()
     concerns = same if shares is None else or_(same, and_(UNFINISHED, shares))
-    shown = select(*(journal.c[name] for name in SUMMARY_COLUMNS)).order_by(
-        journal.c.began_at, journal.c.id
+    shown = select(*(operations.c[name] for name in SUMMARY_COLUMNS)).order_by(
+        operations.c.started_at, operations.c.id
     )
-    return shown.where(or_(and_(is_of_tenant(journal), IS_OPEN_OPERATION, concerns), *besides))
+    return shown.where(or_(and_(is_of_tenant(operations), IS_OPEN_OPERATION, concerns), *besides))
 
 
 def build_related_query_by_objects(*besides: ColumnElement[bool]) -> Any:
     """The same, of an undertaking that names objects: those are ``objects``."""
-    named = select(journal_subjects.c.undertaking).where(
-        is_of_tenant(journal_subjects),
-        AnyOf(journal_subjects.c.object, "objects"),
-        journal_subjects.c.undertaking == journal.c.id,
+    named = select(operation_objects.c.operation_id).where(
+        is_of_tenant(operation_objects),
+        AnyOf(operation_objects.c.object_id, "objects"),
+        operation_objects.c.operation_id == operations.c.id,
     )
     return build_related_query(*besides, shares=named.exists())
 
@@ -122,52 +123,52 @@ SELECT_RELATED_OR_SAME_KEY = (
 """For undertakings that name no object, and for those that do."""
 
 SELECT_IDENTICAL = Statement(
-    lambda _kind: select(journal.c.id, journal.c.idempotency).where(
-        is_of_tenant(journal),
+    lambda _kind: select(operations.c.id, operations.c.idempotency).where(
+        is_of_tenant(operations),
         IS_OPEN_OPERATION,
-        journal.c.key_id == bindparam("key_id"),
-        journal.c.fingerprint == bindparam("fingerprint"),
+        operations.c.key_id == bindparam("key_id"),
+        operations.c.fingerprint == bindparam("fingerprint"),
     )
 )
 SELECT_DELIVERING_INSTANCES = Statement(
     lambda _kind: (
-        select(journal.c.instance, journal.c.idempotency)
+        select(operations.c.instance, operations.c.idempotency)
         .distinct()
         .where(
-            is_of_tenant(journal),
+            is_of_tenant(operations),
             # Each in the words of an index.
             or_(
                 and_(IS_UNREAD_ANSWER, _has_same_request()),
                 and_(
                     HAS_ANY_IDEMPOTENCY_KEY,
                     _has_same_request(),
-                    journal.c.state == states.ANSWERED,
+                    operations.c.state == states.ANSWERED,
                 ),
                 and_(
                     IS_OPEN_OPERATION,
                     _has_same_request(),
                     IS_DONE,
-                    journal.c.deserted.is_(False),
+                    operations.c.is_client_disconnected.is_(False),
                 ),
             ),
-            journal.c.key_id == bindparam("key_id"),
-            journal.c.instance != bindparam("instance"),
-            or_(journal.c.ended_at.is_(None), journal.c.ended_at > bindparam("since")),
+            operations.c.key_id == bindparam("key_id"),
+            operations.c.instance != bindparam("instance"),
+            or_(operations.c.ended_at.is_(None), operations.c.ended_at > bindparam("since")),
         )
     )
 )
 SELECT_UNFINISHED = Statement(
     lambda _kind: (
-        select(*(journal.c[name] for name in SUMMARY_COLUMNS))
+        select(*(operations.c[name] for name in SUMMARY_COLUMNS))
         .where(UNFINISHED)
-        .order_by(journal.c.began_at, journal.c.id)
+        .order_by(operations.c.started_at, operations.c.id)
     )
 )
 SELECT_BY_OBJECT = Statement(
-    lambda _kind: select(journal_subjects.c.undertaking, journal_subjects.c.object).where(
-        is_of_tenant(journal_subjects),
-        journal_subjects.c.object == bindparam("object"),
-        AnyOf(journal_subjects.c.undertaking, "undertakings"),
+    lambda _kind: select(operation_objects.c.operation_id, operation_objects.c.object_id).where(
+        is_of_tenant(operation_objects),
+        operation_objects.c.object_id == bindparam("object_id"),
+        AnyOf(operation_objects.c.operation_id, "operation_ids"),
     )
 )
 SELECT_FREEZE = Statement(
@@ -180,43 +181,44 @@ SELECT_RESTORED = Statement(
 
 def build_next_number(kind: ModuleType) -> Any:
     if kind is postgresql:
-        return journal_numbers.next_value()
+        return operation_numbers.next_value()
     # One writes at a time.
-    return select(func.coalesce(func.max(journal.c.number), 0) + 1).scalar_subquery()
+    return select(func.coalesce(func.max(operations.c.number), 0) + 1).scalar_subquery()
 
 
 INSERT_OPERATION = Statement(
     lambda kind: (
-        kind.insert(journal)
+        kind.insert(operations)
         .values(number=build_next_number(kind))
         .on_conflict_do_nothing()
-        .returning(journal.c.id)
+        .returning(operations.c.id)
     ),
-    (*NEW_OPERATION_COLUMNS, *TENANT_COLUMNS, "asked"),
+    (*NEW_OPERATION_COLUMNS, *TENANT_COLUMNS, "request"),
 )
 
 
 @cache
 def build_fenced_update(sets: tuple[str, ...]) -> Statement:
     mine = and_(
-        journal.c.id == bindparam("operation_id"), journal.c.turn == bindparam("expected_turn")
+        operations.c.id == bindparam("operation_id"),
+        operations.c.fence == bindparam("expected_turn"),
     )
-    return Statement(lambda _kind: update(journal).where(mine).returning(journal.c.id), sets)
+    return Statement(lambda _kind: update(operations).where(mine).returning(operations.c.id), sets)
 
 
-UPSERT_STEPS = upsert(journal_steps, ("undertaking", "number"), ("given",))
+UPSERT_STEPS = upsert(operation_steps, ("operation_id", "number"), ("results",))
 DELETE_STEPS = Statement(
-    lambda _kind: delete(journal_steps).where(
-        journal_steps.c.undertaking == bindparam("operation_id")
+    lambda _kind: delete(operation_steps).where(
+        operation_steps.c.operation_id == bindparam("operation_id")
     )
 )
 ANSWER_HOLDER_PREFIX = "answer "
 """How it begins whose the pieces of an answer are: it may be kept for longer than the rest."""
 CLOSE_OPERATIONS = Statement(
     lambda _kind: (
-        update(journal)
-        .where(AnyOf(journal.c.id, "ids"), IS_DONE)
-        .returning(journal.c.id, journal.c.asked)
+        update(operations)
+        .where(AnyOf(operations.c.id, "ids"), IS_DONE)
+        .returning(operations.c.id, operations.c.request)
     ),
     ("state", "ended_at"),
 )
@@ -225,65 +227,76 @@ yet be reset, which says that its client has not read it."""
 
 REOPEN_OPERATION = Statement(
     lambda _kind: (
-        update(journal)
+        update(operations)
         .where(
-            journal.c.id == bindparam("operation_id"),
-            journal.c.state == states.ANSWERED,
-            journal.c.answer.is_not(None),
+            operations.c.id == bindparam("operation_id"),
+            operations.c.state == states.ANSWERED,
+            operations.c.response.is_not(None),
         )
         # Marked as disconnected, so that a retry does not wait for another report of its delivery.
-        .values(state=states.DONE, ended_at=None, deserted=True)
+        .values(state=states.DONE, ended_at=None, is_client_disconnected=True)
     )
 )
 
 CLEAR_REQUEST = Statement(
     lambda _kind: (
-        update(journal).where(journal.c.id == bindparam("operation_id")).values(asked=None)
+        update(operations).where(operations.c.id == bindparam("operation_id")).values(request=None)
     )
 )
-INSERT_OBJECTS = insert_new(journal_subjects, (*TENANT_COLUMNS, "object", "undertaking"))
+INSERT_OBJECTS = insert_new(operation_objects, (*TENANT_COLUMNS, "object_id", "operation_id"))
 WRITE_COLUMNS = (
-    *("method", "path", "alike", "state", "entered_at", "status", "made", "told"),
-    "settled_at",
+    *(
+        "method",
+        "path",
+        "call_digest",
+        "state",
+        "recorded_at",
+        "status",
+        "object_id",
+        "operator_outcome",
+    ),
+    "resolved_at",
 )
-UPSERT_WRITE = upsert(writes, ("undertaking", "number"), (*TENANT_COLUMNS, *WRITE_COLUMNS))
-OUTCOME_COLUMNS = ("state", "status", "made", "settled_at")
+UPSERT_WRITE = upsert(
+    upstream_writes, ("operation_id", "number"), (*TENANT_COLUMNS, *WRITE_COLUMNS)
+)
+OUTCOME_COLUMNS = ("state", "status", "object_id", "resolved_at")
 UPDATE_WRITE = Statement(
-    lambda _kind: update(writes).where(
-        writes.c.undertaking == bindparam("operation_id"),
-        writes.c.number == bindparam("write_number"),
+    lambda _kind: update(upstream_writes).where(
+        upstream_writes.c.operation_id == bindparam("operation_id"),
+        upstream_writes.c.number == bindparam("write_number"),
     ),
     OUTCOME_COLUMNS,
 )
 SELECT_CLAIM_OF_OTHERS = Statement(
     lambda _kind: (
-        select(writes.c.undertaking)
+        select(upstream_writes.c.operation_id)
         .where(
-            writes.c.undertaking.in_(
-                select(journal_subjects.c.undertaking).where(
-                    is_of_tenant(journal_subjects),
-                    journal_subjects.c.object == bindparam("made"),
-                    journal_subjects.c.undertaking != bindparam("operation_id"),
+            upstream_writes.c.operation_id.in_(
+                select(operation_objects.c.operation_id).where(
+                    is_of_tenant(operation_objects),
+                    operation_objects.c.object_id == bindparam("object_id"),
+                    operation_objects.c.operation_id != bindparam("operation_id"),
                 )
             ),
-            writes.c.made == bindparam("made"),
+            upstream_writes.c.object_id == bindparam("object_id"),
         )
         .limit(1)
     )
 )
 SELECT_RIVALS = Statement(
-    lambda _kind: select(journal.c.id, journal.c.instance).where(
-        journal.c.id.in_(
-            select(writes.c.undertaking).where(
-                is_of_tenant(writes),
-                writes.c.alike == bindparam("alike"),
+    lambda _kind: select(operations.c.id, operations.c.instance).where(
+        operations.c.id.in_(
+            select(upstream_writes.c.operation_id).where(
+                is_of_tenant(upstream_writes),
+                upstream_writes.c.call_digest == bindparam("call_digest"),
                 IS_SENT_WRITE,
-                writes.c.undertaking != bindparam("operation_id"),
+                upstream_writes.c.operation_id != bindparam("operation_id"),
             )
         ),
-        journal.c.state == states.RUNNING,
+        operations.c.state == states.RUNNING,
     )
 )
 INSERT_AUDIT_EVENT = Statement(
-    lambda kind: kind.insert(acts), tuple(column.name for column in acts.c)
+    lambda kind: kind.insert(audit_events), tuple(column.name for column in audit_events.c)
 )

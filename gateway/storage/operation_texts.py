@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from gateway.storage.operation_records import OperationRecord
     from gateway.storage.store import Store
 
-TextColumn = Literal["asked", "given", "answer"]
+TextColumn = Literal["request", "results", "response"]
+
+_CONTEXT_NAMES: dict[TextColumn, str] = {
+    "request": "asked",
+    "results": "given",
+    "response": "answer",
+}
+"""What the columns were called when the first texts were encrypted; they decrypt under no other name."""
 
 
 class OperationTexts:
@@ -48,11 +55,10 @@ class OperationTexts:
 
 def build_context(record: OperationRecord, column: TextColumn) -> EncryptionContext:
     tenant = record.tenant
-    return EncryptionContext(
-        "journal", tenant.merchant, tenant.environment, f"{column} of {record.id}"
-    )
+    place = f"{_CONTEXT_NAMES[column]} of {record.id}"
+    return EncryptionContext("journal", tenant.merchant, tenant.environment, place)
 
 
 def _build_holder_id(record: OperationRecord, column: TextColumn) -> str:
     """The holder of a column's chunks."""
-    return f"{ANSWER_HOLDER_PREFIX}{record.id}" if column == "answer" else record.id
+    return f"{ANSWER_HOLDER_PREFIX}{record.id}" if column == "response" else record.id

@@ -48,7 +48,7 @@ from gateway.storage.operation_states import (
 from gateway.storage.operation_texts import OperationTexts
 from gateway.storage.sql import AnyOf
 from gateway.storage.store import Store
-from gateway.storage.tables import journal, journal_steps, journal_subjects, writes
+from gateway.storage.tables import operation_objects, operation_steps, operations, upstream_writes
 from gateway.storage.tenants import Tenant
 
 __all__ = [
@@ -111,13 +111,15 @@ class OperationRepository:
     async def take_over(self, record: OperationRecord, instance: str) -> OperationRecord | None:
         """Takes an open operation over; None if another instance did, or it has been closed."""
         is_unchanged = and_(
-            journal.c.id == record.id, journal.c.turn == record.turn, journal.c.state.in_(OPEN)
+            operations.c.id == record.id,
+            operations.c.fence == record.fence,
+            operations.c.state.in_(OPEN),
         )
-        new_values = {"turn": record.turn + 1, "instance": instance, "state": RUNNING}
-        statement = update(journal).where(is_unchanged).values(**new_values)
+        new_values = {"fence": record.fence + 1, "instance": instance, "state": RUNNING}
+        statement = update(operations).where(is_unchanged).values(**new_values)
         if await self._store.write(lambda tx: tx.execute(statement)) != 1:
             return None
-        return replace(record, turn=record.turn + 1, instance=instance, state=RUNNING)
+        return replace(record, fence=record.fence + 1, instance=instance, state=RUNNING)
 
     async def mark_answered(self, ids: Sequence[str]) -> None:
         """Closes operations whose clients have the responses, and deletes all texts but the responses.
@@ -130,7 +132,7 @@ class OperationRepository:
 
         async def close_operations(tx: Transaction) -> None:
             rows = await tx.fetch(statements.CLOSE_OPERATIONS, values)
-            with_texts = [row.id for row in rows if row.asked is not None]
+            with_texts = [row.id for row in rows if row.request is not None]
             if with_texts:
                 parameters = [{"operation_id": id_} for id_ in with_texts]
                 await tx.execute(statements.CLEAR_REQUEST, *parameters)
@@ -145,7 +147,9 @@ class OperationRepository:
         await self._store.write(lambda tx: tx.execute(statements.REOPEN_OPERATION, values))
 
     async def mark_client_disconnected(self, id_: str) -> None:
-        statement = update(journal).where(journal.c.id == id_).values(deserted=True)
+        statement = (
+            update(operations).where(operations.c.id == id_).values(is_client_disconnected=True)
+        )
         await self._store.write(lambda tx: tx.execute(statement))
 
     # Reading
@@ -179,7 +183,7 @@ class OperationRepository:
             object_rows: list[Any] = []
             # One query for each object, so that the result has the order of ``record.object_ids``.
             for object_id in record.object_ids if rows else ():
-                condition = {"object": object_id, "undertakings": [row.id for row in rows]}
+                condition = {"object_id": object_id, "operation_ids": [row.id for row in rows]}
                 object_rows += await tx.fetch(statements.SELECT_BY_OBJECT, {**tenant, **condition})
             return rows, object_rows
 
@@ -208,18 +212,18 @@ class OperationRepository:
 
     async def _decrypt_answer(self, record: OperationRecord) -> OperationRecord:
         """Decrypts the response of a record that was built from its row."""
-        if record.answer is None:
+        if record.response is None:
             return record
-        answer = await self._texts.decrypt(record, "answer", record.answer)
-        return replace(record, answer=answer)
+        answer = await self._texts.decrypt(record, "response", record.response)
+        return replace(record, response=answer)
 
     async def load_request(self, record: OperationRecord) -> StoredText | None:
         """Loads the request; None if it was deleted because nothing needs it any more."""
-        if record.asked is not None:
-            return record.asked
-        query = select(journal.c.asked).where(journal.c.id == record.id)
+        if record.request is not None:
+            return record.request
+        query = select(operations.c.request).where(operations.c.id == record.id)
         encrypted = await self._store.read(lambda tx: tx.fetch_value(query))
-        return await self._texts.decrypt(record, "asked", encrypted)
+        return await self._texts.decrypt(record, "request", encrypted)
 
     async def list_unfinished(self) -> list[OperationRecord]:
         """Lists every operation that is running somewhere, or in doubt."""
@@ -234,30 +238,32 @@ class OperationRepository:
         self, tenant: Tenant | None, ids: Iterable[str]
     ) -> list[OperationRecord]:
         """Lists every operation that named or made one of some objects, oldest first."""
-        operation_ids = select(journal_subjects.c.undertaking).where(
-            journal_subjects.c.object.in_(list(ids)),
-            *(() if tenant is None else (_is_of_tenant(journal_subjects, tenant),)),
+        operation_ids = select(operation_objects.c.operation_id).where(
+            operation_objects.c.object_id.in_(list(ids)),
+            *(() if tenant is None else (_is_of_tenant(operation_objects, tenant),)),
         )
-        return await self._list_where(journal.c.id.in_(operation_ids))
+        return await self._list_where(operations.c.id.in_(operation_ids))
 
     async def list_by_request(self, tenant: Tenant | None, id_: str) -> list[OperationRecord]:
         """Lists the operations of a request id (a client may send one twice), or whose id starts so."""
-        condition = journal.c.request_id == id_
+        condition = operations.c.request_id == id_
         if re.fullmatch(r"[0-9a-f]{12,}", id_):
-            condition = or_(condition, journal.c.id.startswith(id_))
+            condition = or_(condition, operations.c.id.startswith(id_))
         if tenant is not None:
-            condition = and_(condition, _is_of_tenant(journal, tenant))
+            condition = and_(condition, _is_of_tenant(operations, tenant))
         return await self._list_where(condition)
 
     async def find_operation(self, id_: str) -> OperationRecord | None:
-        records = await self._list_where(journal.c.id == id_)
+        records = await self._list_where(operations.c.id == id_)
         return records[0] if records else None
 
     async def list_by_id_prefix(self, prefix: str) -> list[OperationRecord]:
-        return await self._list_where(journal.c.id.startswith(prefix, autoescape=True))
+        return await self._list_where(operations.c.id.startswith(prefix, autoescape=True))
 
     async def _list_where(self, condition: ColumnElement[bool]) -> list[OperationRecord]:
-        query = select(journal).where(condition).order_by(journal.c.began_at, journal.c.id)
+        query = (
+            select(operations).where(condition).order_by(operations.c.started_at, operations.c.id)
+        )
 
         async def load(tx: Transaction) -> tuple[Sequence[Any], Sequence[Any]]:
             rows = await tx.fetch(query)
@@ -265,23 +271,23 @@ class OperationRepository:
             return rows, await tx.fetch(_SUBJECTS_QUERY, {"ids": ids}) if ids else ()
 
         rows, object_rows = await self._store.read(load)
-        object_ids = _group_object_ids([(row.undertaking, row.object) for row in object_rows])
+        object_ids = _group_object_ids([(row.operation_id, row.object_id) for row in object_rows])
         records = [_parse_record(row) for row in rows]
         return [
             replace(
                 await self._decrypt_answer(record),
                 object_ids=object_ids.get(record.id, ()),
-                asked=await self._texts.decrypt(record, "asked", record.asked),
+                request=await self._texts.decrypt(record, "request", record.request),
             )
             for record in records
         ]
 
     async def load_step_results(self, record: OperationRecord) -> list[StoredText]:
         """Loads the results of the steps, a text for each checkpoint, in order."""
-        is_own = journal_steps.c.undertaking == record.id
-        query = select(journal_steps).where(is_own).order_by(journal_steps.c.number)
+        is_own = operation_steps.c.operation_id == record.id
+        query = select(operation_steps).where(is_own).order_by(operation_steps.c.number)
         rows = await self._store.read(lambda tx: tx.fetch(query))
-        texts = [await self._texts.decrypt(record, "given", row.given) for row in rows]
+        texts = [await self._texts.decrypt(record, "results", row.results) for row in rows]
         return [text for text in texts if text is not None]
 
     async def load_writes(self, *ids: str) -> dict[str, list[Write]]:
@@ -290,18 +296,18 @@ class OperationRepository:
         values = {"ids": sorted(writes_by_id)}
         rows = await self._store.read(lambda tx: tx.fetch(_WRITES_QUERY, values)) if ids else ()
         for row in rows:
-            writes_by_id[row.undertaking].append(_parse_write(row))
+            writes_by_id[row.operation_id].append(_parse_write(row))
         return writes_by_id
 
     async def load_claimed_ids(self, record: OperationRecord, since: datetime) -> set[str]:
         """Loads the ids of what writes of the tenant's other operations made since then."""
-        query = select(writes.c.made).where(
-            _is_of_tenant(writes, record.tenant),
-            writes.c.entered_at >= since,
-            writes.c.made.is_not(None),
-            writes.c.undertaking != record.id,
+        query = select(upstream_writes.c.object_id).where(
+            _is_of_tenant(upstream_writes, record.tenant),
+            upstream_writes.c.recorded_at >= since,
+            upstream_writes.c.object_id.is_not(None),
+            upstream_writes.c.operation_id != record.id,
         )
-        return {row.made for row in await self._store.read(lambda tx: tx.fetch(query))}
+        return {row.object_id for row in await self._store.read(lambda tx: tx.fetch(query))}
 
     async def is_claimed(self, record: OperationRecord, made: str) -> bool:
         """Whether a write of another operation of the tenant made this object."""
@@ -313,8 +319,8 @@ class OperationRepository:
         return await self._list_where(
             and_(
                 statements.IS_OPEN_OPERATION,
-                journal.c.id.in_(_build_identical_writes_query(record, write)),
-                journal.c.state.in_((RUNNING, IN_DOUBT)),
+                operations.c.id.in_(_build_identical_writes_query(record, write)),
+                operations.c.state.in_((RUNNING, IN_DOUBT)),
             )
         )
 
@@ -326,15 +332,17 @@ class OperationRepository:
         The reconciler uses it when it reads the open operations the next time.
         """
         is_unresolved = and_(
-            writes.c.undertaking == record.id, writes.c.number == number, writes.c.state == SENT
+            upstream_writes.c.operation_id == record.id,
+            upstream_writes.c.number == number,
+            upstream_writes.c.state == SENT,
         )
-        statement = update(writes).where(is_unresolved).values(told=outcome)
+        statement = update(upstream_writes).where(is_unresolved).values(operator_outcome=outcome)
         action = describe_operator_outcome(write_name, outcome)
 
         async def save_outcome(tx: Transaction) -> bool:
             if await tx.execute(statement) != 1:
                 return False
-            await record_audit_event(self._store, tx, action, record.tenant, about=record.id)
+            await record_audit_event(self._store, tx, action, record.tenant, operation_id=record.id)
             return True
 
         return await self._store.write(save_outcome)
@@ -342,10 +350,13 @@ class OperationRepository:
     async def load_operator_outcomes(self, ids: Sequence[str]) -> dict[str, OperatorOutcomes]:
         """Loads what operators found out of the writes of operations, by operation id."""
         outcomes: dict[str, OperatorOutcomes] = {}
-        query, values = _WRITES_QUERY.where(writes.c.told.is_not(None)), {"ids": list(ids)}
+        query, values = (
+            _WRITES_QUERY.where(upstream_writes.c.operator_outcome.is_not(None)),
+            {"ids": list(ids)},
+        )
         for row in await self._store.read(lambda tx: tx.fetch(query, values)) if ids else ():
-            earlier = outcomes.get(row.undertaking, ())
-            outcomes[row.undertaking] = (*earlier, (row.number, row.told))
+            earlier = outcomes.get(row.operation_id, ())
+            outcomes[row.operation_id] = (*earlier, (row.number, row.operator_outcome))
         return outcomes
 
     async def expire(self, before: datetime, unread_before: datetime) -> None:
@@ -354,27 +365,37 @@ class OperationRepository:
 
         Responses without a key are deleted if they were sent ``unread_before``.
         """
-        is_old = journal.c.began_at < before
-        done = select(journal.c.id).where(is_old, statements.IS_OPEN_OPERATION, statements.IS_DONE)
+        is_old = operations.c.started_at < before
+        done = select(operations.c.id).where(
+            is_old, statements.IS_OPEN_OPERATION, statements.IS_DONE
+        )
         rows = await self._store.read(lambda tx: tx.fetch(done))
         await self.mark_answered([row.id for row in rows])
         has_old_key = and_(
-            is_old, journal.c.idempotency.is_not(None), journal.c.state.in_((ANSWERED, UNDONE))
+            is_old,
+            operations.c.idempotency.is_not(None),
+            operations.c.state.in_((ANSWERED, UNDONE)),
         )
-        has_old_answer = and_(statements.IS_UNREAD_ANSWER, journal.c.ended_at < unread_before)
+        has_old_answer = and_(statements.IS_UNREAD_ANSWER, operations.c.ended_at < unread_before)
 
         async def delete_answers(tx: Transaction) -> None:
             for condition in (has_old_key, has_old_answer):
-                holders = select(statements.ANSWER_HOLDER_PREFIX + journal.c.id).where(condition)
+                holders = select(statements.ANSWER_HOLDER_PREFIX + operations.c.id).where(condition)
                 await tx.execute(chunks.build_deletion_of_selected(holders))
-                clearing = update(journal).where(condition).values(idempotency=None, answer=None)
+                clearing = (
+                    update(operations).where(condition).values(idempotency=None, response=None)
+                )
                 await tx.execute(clearing)
 
         await self._store.write(delete_answers)
 
 
-_SUBJECTS_QUERY = select(journal_subjects).where(AnyOf(journal_subjects.c.undertaking, "ids"))
-_WRITES_QUERY = select(writes).where(AnyOf(writes.c.undertaking, "ids")).order_by(writes.c.number)
+_SUBJECTS_QUERY = select(operation_objects).where(AnyOf(operation_objects.c.operation_id, "ids"))
+_WRITES_QUERY = (
+    select(upstream_writes)
+    .where(AnyOf(upstream_writes.c.operation_id, "ids"))
+    .order_by(upstream_writes.c.number)
+)
 
 
 def _group_object_ids(rows: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
@@ -395,11 +416,11 @@ def _parse_summary(
 
 def _build_identical_writes_query(record: OperationRecord, write: Write) -> Any:
     """Selects the ids of other operations with an unresolved write like this one."""
-    return select(writes.c.undertaking).where(
-        _is_of_tenant(writes, record.tenant),
-        writes.c.alike == write.alike,
+    return select(upstream_writes.c.operation_id).where(
+        _is_of_tenant(upstream_writes, record.tenant),
+        upstream_writes.c.call_digest == write.call_digest,
         statements.IS_SENT_WRITE,
-        writes.c.undertaking != record.id,
+        upstream_writes.c.operation_id != record.id,
     )
 
 
@@ -417,9 +438,9 @@ def _parse_write(row: Any) -> Write:
 
 def _build_claim_count_query(record: OperationRecord, made: str) -> Select[int]:
     return select(func.count()).where(
-        _is_of_tenant(writes, record.tenant),
-        writes.c.made == made,
-        writes.c.undertaking != record.id,
+        _is_of_tenant(upstream_writes, record.tenant),
+        upstream_writes.c.object_id == made,
+        upstream_writes.c.operation_id != record.id,
     )
 
 

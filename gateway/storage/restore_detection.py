@@ -24,7 +24,7 @@ from sqlalchemy import delete, func, or_, select
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.sql import Statement, upsert
-from gateway.storage.tables import counters, journal
+from gateway.storage.tables import counters, operations
 
 if TYPE_CHECKING:
     from gateway.storage.database import Transaction
@@ -65,7 +65,7 @@ _SELECT_COUNTS = Statement(
         or_(counters.c.name == GENERATION, counters.c.name == RESTORED)
     )
 )
-_SELECT_LAST_NUMBER = Statement(lambda _kind: select(func.max(journal.c.number)))
+_SELECT_LAST_NUMBER = Statement(lambda _kind: select(func.max(operations.c.number)))
 _UPSERT_COUNTER = upsert(counters, ("name",), ("value",))
 
 

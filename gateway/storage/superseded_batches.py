@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select, text
 
 from gateway.storage.object_state import ObjectStateStore
-from gateway.storage.tables import IS_ABANDONED, UNSEEN_BATCH_CONDITION, journal, remembered, writes
+from gateway.storage.tables import (
+    IS_ABANDONED,
+    UNSEEN_BATCH_CONDITION,
+    object_states,
+    operations,
+    upstream_writes,
+)
 from gateway.storage.tenants import Tenant
 
 if TYPE_CHECKING:
@@ -81,15 +87,18 @@ async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
 
 async def _list_possible_batches(store: Store) -> list[SupersededBatch]:
     query = select(
-        writes.c.merchant, writes.c.environment, writes.c.entered_at, journal.c.request_id
-    ).join_from(writes, journal, journal.c.id == writes.c.undertaking)
-    query = query.where(text(f"writes.{UNSEEN_BATCH_CONDITION}"))
+        upstream_writes.c.merchant,
+        upstream_writes.c.environment,
+        upstream_writes.c.recorded_at,
+        operations.c.request_id,
+    ).join_from(upstream_writes, operations, operations.c.id == upstream_writes.c.operation_id)
+    query = query.where(text(f"upstream_writes.{UNSEEN_BATCH_CONDITION}"))
     return [
         SupersededBatch(
             Tenant(row.merchant, row.environment),
             None,
             None,
-            row.entered_at,
+            row.recorded_at,
             is_deleted=False,
             request_id=row.request_id,
         )
@@ -99,7 +108,7 @@ async def _list_possible_batches(store: Store) -> list[SupersededBatch]:
 
 async def _load_marks(store: Store) -> dict[tuple[Tenant, str], datetime]:
     """Loads every batch that is marked as superseded, and the time of the mark."""
-    table = remembered.c
+    table = object_states.c
     query = select(table.merchant, table.environment, table.id, table.updated_at)
     query = query.where(text(IS_ABANDONED))
     rows = await store.read(lambda tx: tx.fetch(query))

@@ -117,8 +117,8 @@ counters = Table(
     Column("value", BigInteger, nullable=False),
 )
 
-pairs = Table(
-    "pairs",
+tenant_credentials = Table(
+    "tenant_credentials",
     metadata,
     Column("id", Text, primary_key=True),
     *_build_tenant_columns(),
@@ -131,8 +131,8 @@ pairs = Table(
     UniqueConstraint("environment", "access_key"),
 )
 
-keys = Table(
-    "keys",
+api_keys = Table(
+    "api_keys",
     metadata,
     Column("id", Text, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
@@ -140,7 +140,7 @@ keys = Table(
     Column("key_hash", Text, nullable=False),
     Column("hash_key_id", Text, ForeignKey("encryption_keys.id"), nullable=False),
     Column("prefix", Text, nullable=False),
-    Column("pair_id", Text, ForeignKey("pairs.id"), nullable=False),
+    Column("credentials_id", Text, ForeignKey("tenant_credentials.id"), nullable=False),
     Column("requests_per_hour", Integer),  # NULL: the configured limit
     Column("allowed_ips", JSON, nullable=False),  # list of networks as text; empty: any address
     Column("created_at", UTCDateTime, nullable=False),
@@ -149,11 +149,11 @@ keys = Table(
     CheckConstraint(_IS_ENVIRONMENT, name="environment"),
     UniqueConstraint("key_hash", "hash_key_id"),
     Index(None, "changed"),
-    Index(None, "pair_id"),
+    Index(None, "credentials_id"),
 )
 
-remembered = Table(
-    "remembered",
+object_states = Table(
+    "object_states",
     metadata,
     *_build_tenant_columns(),
     Column("kind", Text, nullable=False),
@@ -168,17 +168,17 @@ _HAS_ABANDONED_FACT = """facts LIKE '%"abandoned"_true%'"""
 IS_ABANDONED = f"kind = 'alias' AND {_HAS_ABANDONED_FACT}"
 """A superseded batch: its id is an alias of the replacement."""
 Index(
-    "ix_remembered_abandoned",
-    remembered.c.kind,  # with it SQLite prefers this index to the primary key
-    remembered.c.merchant,
-    remembered.c.environment,
+    "ix_object_states_abandoned",
+    object_states.c.kind,  # with it SQLite prefers this index to the primary key
+    object_states.c.merchant,
+    object_states.c.environment,
     # Without the kind: SQLite would plan every lookup by kind again to see if the index applies.
     sqlite_where=text(_HAS_ABANDONED_FACT),
     postgresql_where=text(_HAS_ABANDONED_FACT),
 )
 
-learned = Table(
-    "learned",
+capabilities = Table(
+    "capabilities",
     metadata,
     Column("environment", Text, nullable=False),
     Column("name", Text, nullable=False),
@@ -187,10 +187,10 @@ learned = Table(
     PrimaryKeyConstraint("environment", "name"),
 )
 
-ids = Table(
+legacy_ids = Table(
     # Legacy ids of objects whose own id is too long for legacy clients, or that were imported. An
     # object may have two: an alias, and one that was imported later.
-    "ids",
+    "legacy_ids",
     metadata,
     *_build_tenant_columns(),
     Column("legacy_id", Text, nullable=False),
@@ -201,13 +201,13 @@ ids = Table(
     Index(None, "merchant", "environment", "current_id"),
 )
 
-journal_numbers = Sequence("journal_numbers", metadata=metadata)
+operation_numbers = Sequence("operation_numbers", metadata=metadata)
 """Only on PostgreSQL, where a counter row would make instances wait for each other's commits."""
 
-journal = Table(
+operations = Table(
     # Operations: requests that write, from the first change until the client has the response.
     # Personal data is encrypted, and deleted as soon as it is not needed.
-    "journal",
+    "operations",
     metadata,
     Column("id", Text, primary_key=True),
     *_build_tenant_columns(),
@@ -218,14 +218,16 @@ journal = Table(
     Column("fingerprint", Text, nullable=False),  # keyed digest of operation, ids and body
     Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
     Column("state", Text, nullable=False),  # see operations.py
-    Column("why", Text),  # why it is in doubt, for the operator
+    Column("reason", Text),  # why it is in doubt, for the operator
     Column("instance", Text, nullable=False),  # executes it, or did last
-    Column("turn", Integer, nullable=False),  # fencing token: number of takeovers
-    Column("deserted", Boolean, nullable=False),  # the client disconnected before the response
-    Column("asked", Text),  # the request, encrypted
+    Column("fence", Integer, nullable=False),  # fencing token: number of takeovers
+    Column(
+        "is_client_disconnected", Boolean, nullable=False
+    ),  # the client disconnected before the response
+    Column("request", Text),  # the request, encrypted
     # Encrypted; kept after delivery for a minute, or with an Idempotency-Key for a day.
-    Column("answer", Text),
-    Column("began_at", UTCDateTime, nullable=False),
+    Column("response", Text),
+    Column("started_at", UTCDateTime, nullable=False),
     Column("ended_at", UTCDateTime),
     # Increases; a smaller maximum means that the database was restored.
     Column("number", BigInteger),
@@ -234,95 +236,95 @@ journal = Table(
 )
 IS_OPEN = "state in ('running', 'unsettled', 'done')"
 Index(
-    "ix_journal_open",
-    journal.c.merchant,
-    journal.c.environment,
+    "ix_operations_open",
+    operations.c.merchant,
+    operations.c.environment,
     sqlite_where=text(IS_OPEN),
     postgresql_where=text(IS_OPEN),
 )
 HAS_IDEMPOTENCY_KEY_CONDITION = "idempotency IS NOT NULL"
 Index(
     # Operations with an Idempotency-Key, until it is deleted.
-    "ix_journal_named",
-    journal.c.began_at,
+    "ix_operations_named",
+    operations.c.started_at,
     sqlite_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
     postgresql_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
 )
 Index(
     # The same, by their requests.
-    "ix_journal_named_requests",
-    journal.c.fingerprint,
+    "ix_operations_named_requests",
+    operations.c.fingerprint,
     sqlite_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
     postgresql_where=text(HAS_IDEMPOTENCY_KEY_CONDITION),
 )
-UNREAD_ANSWER_CONDITION = "answer IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
+UNREAD_ANSWER_CONDITION = "response IS NOT NULL AND idempotency IS NULL AND state = 'answered'"
 Index(
     # Responses that are kept in case their connection is reset.
-    "ix_journal_answered",
-    journal.c.fingerprint,
+    "ix_operations_answered",
+    operations.c.fingerprint,
     sqlite_where=text(UNREAD_ANSWER_CONDITION),
     postgresql_where=text(UNREAD_ANSWER_CONDITION),
 )
 
-journal_subjects = Table(
+operation_objects = Table(
     # The objects that an operation or its writes name or created. Other writes on them wait for it,
     # and `trace` finds operations by them.
-    "journal_subjects",
+    "operation_objects",
     metadata,
     *_build_tenant_columns(),
-    Column("object", Text, nullable=False),
-    Column("undertaking", Text, nullable=False),
-    PrimaryKeyConstraint("merchant", "environment", "object", "undertaking"),
-    Index(None, "undertaking"),
+    Column("object_id", Text, nullable=False),
+    Column("operation_id", Text, nullable=False),
+    PrimaryKeyConstraint("merchant", "environment", "object_id", "operation_id"),
+    Index(None, "operation_id"),
 )
 
-journal_steps = Table(
+operation_steps = Table(
     # Results of flow steps, up to and including step ``number``.
-    "journal_steps",
+    "operation_steps",
     metadata,
-    Column("undertaking", Text, nullable=False),
+    Column("operation_id", Text, nullable=False),
     Column("number", Integer, nullable=False),
-    Column("given", Text, nullable=False),  # encrypted
-    PrimaryKeyConstraint("undertaking", "number"),
+    Column("results", Text, nullable=False),  # encrypted
+    PrimaryKeyConstraint("operation_id", "number"),
 )
 
-pieces = Table(
+text_chunks = Table(
     # Chunks of texts that are too long for one value, see chunks.py. They are deleted with their holder.
-    "pieces",
+    "text_chunks",
     metadata,
     Column("holder", Text, nullable=False),  # an operation, or the state of an object
     Column("name", Text, nullable=False),  # of the text
     Column("number", Integer, nullable=False),
-    Column("sealed", LargeBinary, nullable=False),
+    Column("ciphertext", LargeBinary, nullable=False),
     PrimaryKeyConstraint("holder", "name", "number"),
 )
 
-writes = Table(
+upstream_writes = Table(
     # Every call that may change something at the service, saved before it leaves. Never deleted; it
     # contains no personal data.
-    "writes",
+    "upstream_writes",
     metadata,
-    Column("undertaking", Text, nullable=False),
+    Column("operation_id", Text, nullable=False),
     Column("number", Integer, nullable=False),  # of the step
     *_build_tenant_columns(),
     Column("method", Text, nullable=False),
     Column("path", Text, nullable=False),
-    Column("alike", Text, nullable=False),  # keyed digest of method, path and body
+    Column("call_digest", Text, nullable=False),  # keyed digest of method, path and body
     Column("state", Text, nullable=False),  # see operations.py
     Column("status", Integer),
-    Column("made", Text),  # id of the created object
+    Column("object_id", Text),  # id of the created object
     # An outcome recorded by an operator: an object id, or one of OPERATOR_OUTCOMES.
-    Column("told", Text),
-    Column("entered_at", UTCDateTime, nullable=False),
-    Column("settled_at", UTCDateTime),
-    PrimaryKeyConstraint("undertaking", "number"),
-    Index(None, "merchant", "environment", "entered_at"),
+    Column("operator_outcome", Text),
+    Column("recorded_at", UTCDateTime, nullable=False),
+    Column("resolved_at", UTCDateTime),
+    PrimaryKeyConstraint("operation_id", "number"),
+    Index(None, "merchant", "environment", "recorded_at"),
 )
 IS_SENT = "state = 'sent'"
 Index(
-    "ix_writes_sent",
-    writes.c.merchant,
-    writes.c.environment,
+    "ix_upstream_writes_sent",
+    upstream_writes.c.merchant,
+    upstream_writes.c.environment,
     sqlite_where=text(IS_SENT),
     postgresql_where=text(IS_SENT),
 )
@@ -330,22 +332,22 @@ Index(
 UNSEEN_BATCH_CONDITION = "state = 'may exist'"
 Index(
     # Batches that the service may have created and does not list.
-    "ix_writes_may_exist",
-    writes.c.entered_at,
+    "ix_upstream_writes_may_exist",
+    upstream_writes.c.recorded_at,
     sqlite_where=text(UNSEEN_BATCH_CONDITION),
     postgresql_where=text(UNSEEN_BATCH_CONDITION),
 )
 
-acts = Table(
+audit_events = Table(
     # The audit log, never deleted. An empty merchant or environment stands for all.
-    "acts",
+    "audit_events",
     metadata,
     Column("id", Text, primary_key=True),
     Column("at", UTCDateTime, nullable=False),
-    Column("what", Text, nullable=False),
-    Column("by", Text, nullable=False),  # user of the operating system
+    Column("action", Text, nullable=False),
+    Column("actor", Text, nullable=False),  # user of the operating system
     *_build_tenant_columns(),
-    Column("about", Text),  # id of an operation
+    Column("operation_id", Text),  # id of an operation
     Index(None, "at"),
 )
 

@@ -457,7 +457,7 @@ class IdempotencyGuard:
                 if not await self._reconciler.reconcile(row):
                     raise self._reconciler.build_in_doubt_error(row)
                 return True
-            if row.state != RUNNING or row.turn or self._retries.is_resumed(row):
+            if row.state != RUNNING or row.fence or self._retries.is_resumed(row):
                 if self._journal.monotonic() > wait_state.deadline:
                     raise self._reconciler.build_in_doubt_error(row)
                 await self._wait_for_first_attempt(

@@ -124,7 +124,7 @@ class Journal:
             request_id=request_id,
             fingerprint=fingerprint,
             fingerprint_before_import=fingerprint_before_import,
-            began_at=request.now,
+            started_at=request.now,
             idempotency=self.digest_key(idempotency_key),
             instance=self.instance,
             object_ids=tuple(dict.fromkeys(filter(_is_valid_id, object_ids))),
@@ -151,7 +151,7 @@ class Journal:
         if record.id in self.executions:
             return None
         # Replaced below; the execution has to be registered before the request can be loaded.
-        placeholder = Request(record.began_at, "")
+        placeholder = Request(record.started_at, "")
         execution = OperationExecution(
             self, record, operation, placeholder, is_saved=True, is_resumed=True
         )
@@ -167,7 +167,7 @@ class Journal:
                 owned_record = await self.operations.take_over(record, self.instance)
             if owned_record is not None:
                 execution.operation_record = owned_record
-                await self._load_history(execution, record.turn)
+                await self._load_history(execution, record.fence)
         except BaseException:
             self.release(execution)
             raise
@@ -196,7 +196,7 @@ class Journal:
         execution.writes = {write.number: write for write in writes}
         if (
             unsaved := self.unsaved_executions.pop(execution.operation_record.id, None)
-        ) and unsaved.operation_record.turn == fence:
+        ) and unsaved.operation_record.fence == fence:
             await run_in_thread_if(unsaved.is_long, execution.restore_unsaved, unsaved)
 
     def _may_be_sending(self, operation_id: str, instance: str) -> bool:
@@ -210,7 +210,9 @@ class Journal:
     def is_client_disconnected(self, record: OperationRecord) -> bool:
         """Whether the client is known to have disconnected."""
         execution = self.executions.get(record.id) or self.deliveries.get(record.id)
-        return record.deserted or (execution is not None and execution.is_client_disconnected)
+        return record.is_client_disconnected or (
+            execution is not None and execution.is_client_disconnected
+        )
 
     def is_handled_here(self, record: OperationRecord) -> bool:
         """Whether this process executes the operation, or has delivered or is delivering its response."""

@@ -329,8 +329,8 @@ class OperationExecution:
     ) -> None:
         now = self.journal.clock()
         write = self.writes[self._position]
-        entry = (write.number, write.method, write.path, write.alike, write.entered_at)
-        resolved = Write(*entry, state, status, object_id, write.told, now)
+        entry = (write.number, write.method, write.path, write.call_digest, write.recorded_at)
+        resolved = Write(*entry, state, status, object_id, write.operator_outcome, now)
         self.writes[self._position] = resolved
         self._unsaved_outcomes.append(resolved)
 
@@ -359,13 +359,13 @@ class OperationExecution:
         """
         if self.is_saved:
             del self._unsaved_steps[self._unsaved_change_end :]
-            changes: dict[str, Any] = {"state": DONE, "why": None, "answer": answer}
+            changes: dict[str, Any] = {"state": DONE, "reason": None, "response": answer}
             if key_digest is not None:
                 changes["idempotency"] = key_digest
             if (
                 not self.is_client_waiting
             ):  # the response goes to a retry, which may come to another process
-                changes["deserted"] = True
+                changes["is_client_disconnected"] = True
             drops = answer is not None or self.operation.method == "GET"
             await self._save_checkpoint(
                 column_values=changes, drops_payload=drops, new_aliases=self.new_aliases
@@ -374,7 +374,7 @@ class OperationExecution:
     async def close(self, state: str = ANSWERED, answer: StoredText | None = None) -> None:
         """Closes the operation in an end state, and deletes its stored request."""
         if self.is_saved:
-            changes: dict[str, Any] = {"state": state, "why": None, "answer": answer}
+            changes: dict[str, Any] = {"state": state, "reason": None, "response": answer}
             # The key is free again: with it the client may repeat a request of which nothing happened.
             if state == UNDONE:
                 changes["idempotency"] = None
@@ -385,7 +385,7 @@ class OperationExecution:
         if self.is_saved:
             if self.failed_reads:
                 del self._unsaved_steps[self._unsaved_change_end :]
-            changes = {"state": IN_DOUBT, "why": reason}
+            changes = {"state": IN_DOUBT, "reason": reason}
             try:
                 await self._save_checkpoint(
                     column_values=changes,
@@ -418,12 +418,14 @@ class OperationExecution:
             encoded_request = await self._encode(
                 partial(encode_request, self.request), is_long=is_long
             )
-            record = replace(record, asked=encoded_request, deserted=self.is_client_disconnected)
+            record = replace(
+                record, request=encoded_request, is_client_disconnected=self.is_client_disconnected
+            )
         checkpoint = Checkpoint(
             is_first,
             step_results=step_results,
             resolved_writes=outcomes,
-            object_ids=[write.made for write in outcomes if write.made],
+            object_ids=[write.object_id for write in outcomes if write.object_id],
             object_changes=[*pending_changes, *object_changes],
             drops_payload=drops_payload,
             has_chunks=self.has_chunks,
@@ -440,7 +442,9 @@ class OperationExecution:
         del self._unsaved_steps[: len(saved_steps)]
         del self._unsaved_outcomes[: len(outcomes)]
         del self._pending_changes[: len(pending_changes)]
-        if is_first and self.is_client_disconnected and not record.deserted:  # meanwhile
+        if (
+            is_first and self.is_client_disconnected and not record.is_client_disconnected
+        ):  # meanwhile
             with suppress(StoreUnavailable):
                 await self.journal.record_disconnect(self)
 

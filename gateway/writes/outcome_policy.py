@@ -67,7 +67,7 @@ class UnansweredWrite:
     """By the monotonic clock, which tests may advance."""
     really_quiet_since: float
     """By the real monotonic clock."""
-    entered_at: float
+    recorded_at: float
     """Unix time at which the write was recorded, by the estimate of the service's clock at that time."""
 
 
@@ -83,7 +83,7 @@ class OutcomePolicy:
     def record_unanswered(self, execution: OperationExecution, age_seconds: float) -> None:
         """Notes that the last write was sent ``age_seconds`` ago and has no response."""
         if write := execution.write_in_doubt:
-            entered = write.entered_at.timestamp()
+            entered = write.recorded_at.timestamp()
             now, really = self._monotonic() - age_seconds, self._clock.monotonic() - age_seconds
             self._unanswered[execution.operation_record.id] = UnansweredWrite(
                 write.number, now, really, entered
@@ -119,7 +119,7 @@ class OutcomePolicy:
         if unanswered is None:
             return math.ceil(MAX_STAMP_AGE_SECONDS + STAMP_MARGIN_SECONDS + offset)
         # The wall clock may have been corrected, or set wrong, since it stamped the write.
-        clock_lead = unanswered.entered_at - self._service_time(record, unanswered)
+        clock_lead = unanswered.recorded_at - self._service_time(record, unanswered)
         wait = (
             MAX_STAMP_AGE_SECONDS
             + STAMP_MARGIN_SECONDS
@@ -140,7 +140,7 @@ class OutcomePolicy:
         record = execution.operation_record
         last_sent = self._service_time(record, self._unanswered.get(record.id))
         not_before = (
-            datetime.fromtimestamp(min(write.entered_at.timestamp(), last_sent), UTC)
+            datetime.fromtimestamp(min(write.recorded_at.timestamp(), last_sent), UTC)
             - CREATION_TOLERANCE
         )
         claimed_ids = await self._journal.operations.load_claimed_ids(
@@ -148,8 +148,10 @@ class OutcomePolicy:
         )
         rivals = await self._journal.operations.list_rivals(record, write)
         # An operator's outcome is a hint to look for: what the service shows still comes first.
-        operator_object_id = write.told if write.told not in OPERATOR_OUTCOMES else None
-        identical_count, is_confirmed = 1 + len(rivals), write.told == CONFIRMED
+        operator_object_id = (
+            write.operator_outcome if write.operator_outcome not in OPERATOR_OUTCOMES else None
+        )
+        identical_count, is_confirmed = 1 + len(rivals), write.operator_outcome == CONFIRMED
         return InDoubtWrite(
             not_before, frozenset(claimed_ids), identical_count, operator_object_id, is_confirmed
         )
@@ -167,7 +169,7 @@ class OutcomePolicy:
         seconds_too_early = self.seconds_until_conclusive(execution.operation_record)
         in_doubt_write = await self.build_in_doubt_write(execution, write)
         outcome = await read_outcome(call.reconcile, in_doubt_write)
-        if write.told in OPERATOR_OUTCOMES:
+        if write.operator_outcome in OPERATOR_OUTCOMES:
             return self._apply_operator_outcome(execution.operation_record, write, outcome)
         if isinstance(outcome, Absent):
             self._check_conclusive(execution, outcome, seconds_too_early)
@@ -190,7 +192,7 @@ class OutcomePolicy:
         # A recorded "did not happen" must not hide a payment that the service shows.
         if isinstance(outcome, Confirmed):
             return outcome
-        if write.told == CONFIRMED:
+        if write.operator_outcome == CONFIRMED:
             if isinstance(outcome, Unreadable):
                 raise Unknown(outcome.reason)
             return Confirmed()

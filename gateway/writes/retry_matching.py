@@ -62,7 +62,7 @@ class RetryMatcher:
             return True
         # A takeover (turn > 0) means that the first attempt's process has ended, so its client has no
         # response.
-        is_running = row.state == RUNNING and not row.turn and self._reconciler.is_executing(row)
+        is_running = row.state == RUNNING and not row.fence and self._reconciler.is_executing(row)
         return not is_running or self._journal.is_client_disconnected(row) or self.is_resumed(row)
 
     def is_being_delivered(
@@ -83,7 +83,7 @@ class RetryMatcher:
         is_joined = self._has_same_key(row, record) or row.id == first_attempt_id
         if not is_joined and self._journal.is_being_acknowledged(row):
             return True
-        is_reported = row.deserted or not self._reconciler.is_owned_by_other(row)
+        is_reported = row.is_client_disconnected or not self._reconciler.is_owned_by_other(row)
         return row.state == DONE and not is_joined and not is_reported
 
     def _has_same_key(self, row: OperationRecord, record: OperationRecord) -> bool:
@@ -103,7 +103,7 @@ class RetryMatcher:
             and record.has_same_request(row)
             # Two different keys say that the client means two requests.
             and None in (row.idempotency, record.idempotency)
-            and row.began_at >= record.began_at - RETRY_WINDOW
+            and row.started_at >= record.started_at - RETRY_WINDOW
             and row.is_open
             and not self._journal.is_delivered(row)
             # Its start failed and nothing of it was sent; joining it would wait for nothing.

@@ -69,9 +69,9 @@ async def load_response(
     render_answer: Callable[[Answer], Awaitable[LegacyResponse]],
 ) -> LegacyResponse | None:
     """The stored response of a first attempt, if any; raises Unknown if the legacy service had it."""
-    if first_attempt.answer is not None and first_attempt.state in (DONE, ANSWERED):
-        is_long = stored_json.is_large(first_attempt.answer)
-        stored = await run_in_thread_if(is_long, decode_stored_response, first_attempt.answer)
+    if first_attempt.response is not None and first_attempt.state in (DONE, ANSWERED):
+        is_long = stored_json.is_large(first_attempt.response)
+        stored = await run_in_thread_if(is_long, decode_stored_response, first_attempt.response)
         if isinstance(stored, LegacyResponse):
             return stored
         caller.is_long = caller.is_long or is_long

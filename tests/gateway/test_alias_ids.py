@@ -17,7 +17,7 @@ from gateway.storage import alias_ids as house_ids
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.id_rows import IdCollisionError, load_current_ids, save_legacy_ids
 from gateway.storage.key_file import add_key
-from gateway.storage.tables import ids as rows
+from gateway.storage.tables import legacy_ids as rows
 from tests.payouts import (
     create_batch,
     create_recipient,

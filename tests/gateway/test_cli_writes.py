@@ -22,7 +22,7 @@ from gateway.storage import ObjectStateStore
 from gateway.storage.audit_log import find_operator
 from gateway.storage.operation_texts import build_context
 from gateway.storage.operations import OperationRepository
-from gateway.storage.tables import journal_steps
+from gateway.storage.tables import operation_steps
 from gateway.writes import reconciler
 from mappings.current import ENDPOINTS
 from tests.operator_commands import (
@@ -440,16 +440,16 @@ async def change_recorded_steps(operated: OperatedGateway) -> None:
                 ["0" * 16, outcome]
                 for _mark, outcome in json.loads(stored_json.decompress_text(text))
             ]
-            sealed = store.encryption.encrypt(json.dumps(odd), build_context(operation, "given"))
-            those = select(journal_steps.c.number).where(
-                journal_steps.c.undertaking == operation.id
+            sealed = store.encryption.encrypt(json.dumps(odd), build_context(operation, "results"))
+            those = select(operation_steps.c.number).where(
+                operation_steps.c.operation_id == operation.id
             )
             numbers = sorted(row.number for row in await fetch(store, those))
             that = (
-                journal_steps.c.undertaking == operation.id,
-                journal_steps.c.number == numbers[number],
+                operation_steps.c.operation_id == operation.id,
+                operation_steps.c.number == numbers[number],
             )
-            await execute(store, update(journal_steps).where(*that).values(given=sealed))
+            await execute(store, update(operation_steps).where(*that).values(results=sealed))
 
 
 async def test_operation_of_another_version_can_be_closed_once_its_writes_are_settled(

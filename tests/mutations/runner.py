@@ -201,7 +201,7 @@ class MutantRunner:
         return await self._find_difference(mutant, self._bare, self._list_bare_sequences())
 
     def _list_bare_sequences(self) -> list[Sequence]:
-        alike = [coverage()[place] for place in self._known.alike]
+        alike = [coverage()[place] for place in self._known.call_digest]
         return [one for one in alike if one[0] in TAGS_FOR_BARE_SERVICE]
 
     async def _find_difference(

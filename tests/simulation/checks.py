@@ -62,7 +62,7 @@ def compare_with_service(lines: list[StoredWrite], network: Network) -> Iterator
     for target, times in known_counts.items():
         if times > executed_counts[target]:
             yield f"marked as executed, and was not: {target}"
-    claimed_counts = Counter(line.made for line in lines if line.made)
+    claimed_counts = Counter(line.object_id for line in lines if line.object_id)
     yield from (
         f"{id_} is claimed by {times}" for id_, times in claimed_counts.items() if times > 1
     )

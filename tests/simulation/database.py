@@ -30,7 +30,7 @@ from tests.simulation.process import Process
 from tests.state import KEY, OpenOperation, StoredWrite, select_open_operations, select_writes
 
 ENCRYPTION_KEYS = EncryptionKeys({"one": base64.b64decode(b"A" * 43 + b"=")})
-UNCHANGED_TABLES = ("keys", "pairs", "counters", "encryption_keys")
+UNCHANGED_TABLES = ("api_keys", "tenant_credentials", "counters", "encryption_keys")
 """Tables that every seed shares."""
 
 Fault = Literal["before", "after"] | None
@@ -107,7 +107,7 @@ def open_database() -> sqlite3.Connection:
 
 def is_superseded(connection: sqlite3.Connection, batch: str) -> bool:
     """Whether this upstream batch is superseded, by the committed rows."""
-    query = "SELECT facts FROM remembered WHERE kind = 'alias' AND id = ?"
+    query = "SELECT facts FROM object_states WHERE kind = 'alias' AND id = ?"
     rows = connection.execute(query, (batch,)).fetchall()
     return any(json.loads(facts).get("abandoned") for (facts,) in rows)
 

@@ -116,13 +116,13 @@ class SoakRun:
     async def run_overload(self) -> None:
         """One merchant sends 400 requests of 1 s at once; another continues."""
         self.service.slow[PEOPLE["slow"]] = 1.0
-        before = self.service.asked[PEOPLE["slow"]]
+        before = self.service.request[PEOPLE["slow"]]
         async with (
             self.run_clients("slow", 400) as slow,
             self.run_clients("quick", 8, 0.01) as quick,
         ):
             await asyncio.sleep(6)
-        asked = self.service.asked[PEOPLE["slow"]] - before
+        asked = self.service.request[PEOPLE["slow"]] - before
         self.service.slow.clear()
         began = time.monotonic()
         while await self._seconds_of("slow") > 0.5:

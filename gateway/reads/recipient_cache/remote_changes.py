@@ -14,14 +14,19 @@ from sqlalchemy import select
 from gateway.http.request_paths import extract_recipient_id
 from gateway.storage.operations import SENT
 from gateway.storage.store import Store
-from gateway.storage.tables import writes
+from gateway.storage.tables import upstream_writes
 from gateway.storage.tenants import Tenant
 
 MAX_WRITE_DELAY = timedelta(minutes=2)
 """The longest duration of a write plus the largest difference between clocks of processes."""
 
 
-_COLUMNS = (writes.c.undertaking, writes.c.number, writes.c.path, writes.c.state)
+_COLUMNS = (
+    upstream_writes.c.operation_id,
+    upstream_writes.c.number,
+    upstream_writes.c.path,
+    upstream_writes.c.state,
+)
 
 
 class RemoteChanges:
@@ -39,14 +44,16 @@ class RemoteChanges:
         # skipped.
         earliest = (self._last_query_at or now) - MAX_WRITE_DELAY
         query = select(*_COLUMNS).where(
-            writes.c.merchant == self._tenant.merchant,
-            writes.c.environment == self._tenant.environment,
-            writes.c.entered_at >= earliest,
-            writes.c.path.startswith("/recipients/"),
+            upstream_writes.c.merchant == self._tenant.merchant,
+            upstream_writes.c.environment == self._tenant.environment,
+            upstream_writes.c.recorded_at >= earliest,
+            upstream_writes.c.path.startswith("/recipients/"),
         )
         rows = await self._store.read(lambda tx: tx.fetch(query))
         reported, self._last_query_at = self._reported_writes, now
         # A write without an answer may be executed at any moment, so it is reported again.
-        self._reported_writes = {(row.undertaking, row.number) for row in rows if row.state != SENT}
-        new_paths = (row.path for row in rows if (row.undertaking, row.number) not in reported)
+        self._reported_writes = {
+            (row.operation_id, row.number) for row in rows if row.state != SENT
+        }
+        new_paths = (row.path for row in rows if (row.operation_id, row.number) not in reported)
         return {id_ for path in new_paths if (id_ := extract_recipient_id(path))}

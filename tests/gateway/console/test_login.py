@@ -291,7 +291,7 @@ async def test_log_and_audit_log_name_operator_without_secrets(
         assert (await visitor.post("/switches", FREEZE_FORM)).status == 303
         async with open_store(console.gateway.settings.state) as store:
             _imported, act = await list_audit_events(store)
-    assert (act.what, act.merchant, act.by) == ("froze", "demo", "console, from 127.0.0.1")
+    assert (act.action, act.merchant, act.actor) == ("froze", "demo", "console, from 127.0.0.1")
     logged = "".join(capfd.readouterr())
     assert "froze merchant demo, live and sandbox" in logged
     assert "127.0.0.1" in logged
@@ -329,7 +329,7 @@ async def test_worker_behind_parent_accepts_login_and_sees_client_address(tmp_pa
             assert (await one.get("/")).status == 303
     async with open_store(settings.state) as store:
         _imported, act = await list_audit_events(store)
-    assert act.by == "console, from 127.0.0.1"
+    assert act.actor == "console, from 127.0.0.1"
 
 
 async def test_without_parent_claimed_client_address_is_ignored(tmp_path: Path) -> None:
@@ -338,4 +338,4 @@ async def test_without_parent_claimed_client_address_is_ignored(tmp_path: Path) 
         assert (await visitor.post("/switches", FREEZE_FORM, **claimed)).status == 303
         async with open_store(console.gateway.settings.state) as store:
             _imported, act = await list_audit_events(store)
-    assert act.by == "console, from 127.0.0.1"
+    assert act.actor == "console, from 127.0.0.1"

@@ -65,7 +65,7 @@ async def test_mode_is_switched_for_a_key_and_a_group(
         (switch,) = await list_switches(store)
         assert (switch.tenant, switch.key) == (Tenant("demo", "sandbox"), "demo-sandbox")
         assert (switch.group, switch.mode) == ("balances", "forward")
-        assert (await list_audit_events(store))[-1].by == "console, from 127.0.0.1"
+        assert (await list_audit_events(store))[-1].actor == "console, from 127.0.0.1"
     everything = {"do": "mode", "merchant": "demo", "key": "", "group": "", "mode": "translate"}
     assert "had their own mode" in await read_confirmation_page(
         console_client, "do=mode&merchant=demo&group=&mode=translate"

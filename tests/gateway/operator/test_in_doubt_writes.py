@@ -11,7 +11,7 @@ from gateway.operator.in_doubt_writes import load_in_doubt_writes
 from gateway.operator.metrics_page import load_gauges
 from gateway.storage import Store, open_store
 from gateway.storage.operations import DONE, IN_DOUBT, RUNNING, SENT
-from gateway.storage.tables import journal, writes
+from gateway.storage.tables import operations, upstream_writes
 from tests.running_gateway import build_settings
 from tests.state import execute
 
@@ -32,27 +32,27 @@ async def insert_operation(
         "request_id": "r",
         "fingerprint": "f",
         "state": state,
-        "why": why,
+        "reason": why,
         "instance": "gone",
-        "turn": 1,
-        "deserted": False,
-        "began_at": at,
+        "fence": 1,
+        "is_client_disconnected": False,
+        "started_at": at,
     }
     path = "/batches/B-AAAAAAAAAAAAAAAAAAAAAA/start-processing"
     sent = [
-        writes.insert().values(
+        upstream_writes.insert().values(
             **owner,
-            undertaking=row["id"],
+            operation_id=row["id"],
             number=number,
             method="POST",
             path=path,
-            alike="",
-            entered_at=at,
+            call_digest="",
+            recorded_at=at,
             state=one,
         )
         for number, one in enumerate(write_states)
     ]
-    await execute(store, journal.insert().values(row), *sent)
+    await execute(store, operations.insert().values(row), *sent)
 
 
 @pytest.mark.parametrize(

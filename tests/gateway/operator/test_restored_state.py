@@ -19,7 +19,7 @@ from gateway.server.app import run_gateway
 from gateway.simulator import Fault, Service, ServiceOptions, Simulator, start_simulator
 from gateway.storage import open_store
 from gateway.storage.restore_detection import HighWaterMark, load_restore_state, read_mark
-from gateway.storage.tables import journal
+from gateway.storage.tables import operations
 from tests.operator_commands import (
     RESPONSE_LOST,
     log_to_file,
@@ -417,7 +417,7 @@ async def test_restore_under_running_gateway_is_detected(tmp_path: Path) -> None
         await wait_until(lambda: read_mark(restorable.mark_file).number == 2)
         # As a database server restores: without notice to the gateway.
         async with open_store(restorable.settings.state) as store:
-            await execute(store, delete(journal).where(journal.c.number == 2))
+            await execute(store, delete(operations).where(operations.c.number == 2))
 
         async def is_noticed() -> bool:
             async with open_store(restorable.settings.state) as store:

@@ -61,7 +61,7 @@ async def restore_refused(state: State, path: Path, *, force: bool = False) -> s
 async def test_backup_is_restored_in_another_place(state: State, tmp_path: Path) -> None:
     path = tmp_path / "backup"
     manifest, size = await save_backup(await fill_state(state), path)
-    assert (manifest.revision, size) == ("0019", path.stat().st_size)
+    assert (manifest.revision, size) == ("0020", path.stat().st_size)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     other = await asyncio.to_thread(build_empty_state, state, tmp_path / "other")
     restored, aside = await restore_backup(other, path, force=False)
@@ -80,7 +80,7 @@ async def test_restored_state_awaits_reconciliation_and_names_its_restorer(
     async with open_store(state) as store:
         state_mark = await load_restore_state(store)
         assert (state_mark.is_restored, state_mark.mark.generation) == (True, 2)
-        assert [act.what for act in await list_audit_events(store)] == ["restored a backup"]
+        assert [act.action for act in await list_audit_events(store)] == ["restored a backup"]
 
 
 async def test_existing_state_is_replaced_only_with_force_and_kept(
@@ -133,7 +133,7 @@ async def test_database_of_another_version_is_not_touched(postgres: State, tmp_p
     async with open_store(postgres) as store:
         await execute(store, text("UPDATE alembic_version SET version_num = '0003'"))
     message = await restore_refused(postgres, path, force=True)
-    assert "has schema revision 0003, the backup has 0019" in message
+    assert "has schema revision 0003, the backup has 0020" in message
 
 
 async def test_key_file_with_more_keys_is_kept(sqlite: State, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gateway.config.settings import State
 from gateway.payloads import json_codec
 from gateway.payloads.compressed_buffer import COMPRESSED_PART_BYTES
 from gateway.storage import EncryptionContext, ObjectStateStore, Store, StoreUnavailable, open_store
-from gateway.storage.tables import pieces, remembered
+from gateway.storage.tables import object_states, text_chunks
 from gateway.storage.tenants import Tenant
 from mappings.failures import Conflict
 from mappings.lazy_sequences import CompressedSequence, map_rows
@@ -36,7 +36,7 @@ async def test_many_entries_round_trip(state: State) -> None:
         stored = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
         assert isinstance(stored, CompressedSequence)
         assert stored == ENTRIES
-        ((kept,),) = await fetch(store, select(remembered.c.facts))
+        ((kept,),) = await fetch(store, select(object_states.c.facts))
         assert "für Ada" not in kept
         assert len(kept) < len(json_codec.dumps(ENTRIES)) / 2
 
@@ -71,7 +71,7 @@ async def test_many_entries_stored_as_plain_json_are_loaded(state: State) -> Non
 
 async def count_chunks_by_holder(store: Store) -> dict[str, int]:
     """How many pieces each holder has."""
-    counts = select(pieces.c.holder, func.count()).group_by(pieces.c.holder)
+    counts = select(text_chunks.c.holder, func.count()).group_by(text_chunks.c.holder)
     return {row[0]: row[1] for row in await fetch(store, counts)}
 
 
@@ -107,7 +107,7 @@ async def test_chunks_are_bounded_and_encrypted(
         await ObjectStateStore(store).compare_and_set(
             OWNER, "payments", "B-1", {"entries": CompressedSequence(odd)}
         )
-        sealed = [row.sealed for row in await fetch(store, select(pieces.c.sealed))]
+        sealed = [row.ciphertext for row in await fetch(store, select(text_chunks.c.ciphertext))]
         assert len(sealed) > 10
         assert max(map(len, sealed)) < 2 * COMPRESSED_PART_BYTES
         with pytest.raises(zlib.error):
@@ -123,16 +123,22 @@ async def test_tampered_or_moved_chunks_are_rejected(state: State, harm: str) ->
             await ledger.compare_and_set(
                 OWNER, "payments", id_, {"entries": CompressedSequence(ENTRIES)}
             )
-        of = select(pieces).where(pieces.c.holder.contains("B-1")).order_by(pieces.c.number)
+        of = (
+            select(text_chunks)
+            .where(text_chunks.c.holder.contains("B-1"))
+            .order_by(text_chunks.c.number)
+        )
         first, second = (await fetch(store, of))[:2]
-        other = select(pieces.c.sealed).where(pieces.c.holder.contains("B-2")).limit(1)
-        this = and_(pieces.c.name == first.name, pieces.c.number == first.number)
+        other = (
+            select(text_chunks.c.ciphertext).where(text_chunks.c.holder.contains("B-2")).limit(1)
+        )
+        this = and_(text_chunks.c.name == first.name, text_chunks.c.number == first.number)
         if harm == "one is gone":
-            await execute(store, delete(pieces).where(this))
+            await execute(store, delete(text_chunks).where(this))
         else:
             is_foreign = harm == "one is another batch's"
-            sealed = (await fetch(store, other))[0].sealed if is_foreign else second.sealed
-            await execute(store, update(pieces).where(this).values(sealed=sealed))
+            sealed = (await fetch(store, other))[0].ciphertext if is_foreign else second.ciphertext
+            await execute(store, update(text_chunks).where(this).values(ciphertext=sealed))
         with pytest.raises(StoreUnavailable, match=r"missing|cannot be decrypted"):
             await ledger.load(OWNER, "payments", "B-1")
         assert (await ledger.load(OWNER, "payments", "B-2"))["entries"] == ENTRIES
@@ -146,7 +152,7 @@ async def test_many_entries_stored_in_one_value_are_loaded_and_replaced(
         place = EncryptionContext("remembered", *OWNER, "facts of a payments")
         row = {**OWNER._asdict(), "kind": "payments", "id": "B-1", "updated_at": store.clock()}
         sealed = store.encryption.encrypt(text, place)
-        await execute(store, insert(remembered).values(**row, facts=sealed))
+        await execute(store, insert(object_states).values(**row, facts=sealed))
         ledger = ObjectStateStore(store)
         stored = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
         assert stored == ENTRIES

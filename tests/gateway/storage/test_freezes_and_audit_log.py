@@ -47,7 +47,7 @@ from gateway.storage.restore_detection import (
     read_mark,
     write_mark,
 )
-from gateway.storage.tables import acts, journal, writes
+from gateway.storage.tables import audit_events, operations, upstream_writes
 from tests.gateway.storage.conftest import open_store_at_revision
 from tests.state import execute, fetch, recorded_statements
 
@@ -64,7 +64,7 @@ def build_operation(id_: str, owner: Tenant = ACME, at: datetime = NOW) -> Opera
         operation="start_batch",
         request_id="r",
         fingerprint=f"f {id_}",
-        began_at=at,
+        started_at=at,
         instance="i",
     )
 
@@ -94,11 +94,11 @@ async def test_operation_is_closed_despite_concurrent_probe(state: State) -> Non
         async def change(table: Table, **values: str) -> None:
             await execute(store, update(table).values(**values))
 
-        await change(writes, told=ABSENT)
-        await change(journal, state=RUNNING, why="it was not answered")
+        await change(upstream_writes, operator_outcome=ABSENT)
+        await change(operations, state=RUNNING, reason="it was not answered")
         closing = asyncio.create_task(close_in_doubt_operation(store, f"{id_}.0"))
         await asyncio.sleep(0.5)
-        await change(journal, state=IN_DOUBT)
+        await change(operations, state=IN_DOUBT)
         await closing
         assert (found := await rows.find_operation(id_)) is not None
         assert found.state == UNDONE
@@ -113,7 +113,7 @@ async def test_operations_have_increasing_numbers(state: State) -> None:
         await begin_operations(store, "a", "b")
         assert (await load_restore_state(store)).mark == HighWaterMark(0, 2)
         await asyncio.gather(*(begin_operations(store, f"c{n}") for n in range(5)))
-        numbers = [row.number for row in await fetch(store, select(journal.c.number))]
+        numbers = [row.number for row in await fetch(store, select(operations.c.number))]
         assert sorted(numbers) == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -130,7 +130,7 @@ async def test_restored_state_becomes_the_latest_after_reconciliation(
         state_mark = await load_restore_state(store)
         assert (state_mark.mark, state_mark.is_restored) == (after, False)
         assert state_mark.mark > another_machine > mine
-        told = [act.what for act in await list_audit_events(store)]
+        told = [act.action for act in await list_audit_events(store)]
         assert told == ["noticed an older state", "reconciled a restored state"]
 
 
@@ -192,7 +192,7 @@ async def test_frozen_tenant_begins_nothing(state: State) -> None:
         await rows.save_checkpoint(
             build_operation("a"), Checkpoint(is_first=True, refuses_if_frozen=True)
         )
-        assert [act.what for act in await list_audit_events(store)] == ["froze", "unfroze"]
+        assert [act.action for act in await list_audit_events(store)] == ["froze", "unfroze"]
 
 
 async def test_freeze_waits_for_writers_that_missed_it(postgres: State) -> None:
@@ -235,7 +235,10 @@ async def test_audit_log_outlives_retention_of_operations(state: State) -> None:
         await freeze_writes(store, ACME)
         await unfreeze_writes(store, ACME)
         await rows.expire(NOW + timedelta(days=8), NOW)
-        counts = [len(await fetch(store, select(table))) for table in (journal, writes, acts)]
+        counts = [
+            len(await fetch(store, select(table)))
+            for table in (operations, upstream_writes, audit_events)
+        ]
         assert counts == [3, 3, 2]
 
 
@@ -245,20 +248,20 @@ async def test_encrypted_request_is_deleted_after_delivery(state: State) -> None
         rows = OperationRepository(store, ObjectStateStore(store))
         steps = Checkpoint(is_first=True, step_results=(0, "[]"), new_write=build_write())
         for id_ in ("whole", "told", "left"):
-            await rows.save_checkpoint(replace(build_operation(id_), asked="{}"), steps)
+            await rows.save_checkpoint(replace(build_operation(id_), request="{}"), steps)
         await rows.save_checkpoint(
-            build_operation("whole"), Checkpoint(column_values={"state": DONE, "answer": None})
+            build_operation("whole"), Checkpoint(column_values={"state": DONE, "response": None})
         )
         await rows.save_checkpoint(
             build_operation("told"),
-            Checkpoint(column_values={"state": DONE, "answer": "x"}, drops_payload=True),
+            Checkpoint(column_values={"state": DONE, "response": "x"}, drops_payload=True),
         )
         await rows.mark_answered(["whole", "told", "left"])
         for kept in ("x", None):  # until its connection is not reset any more
             found = [
                 one for id_ in ("whole", "told", "left") if (one := await rows.find_operation(id_))
             ]
-            assert [(row.state, row.asked, row.answer) for row in found] == [
+            assert [(row.state, row.request, row.response) for row in found] == [
                 (ANSWERED, None, None),
                 (ANSWERED, None, kept),
                 (RUNNING, "{}", None),
@@ -280,7 +283,16 @@ def test_only_retention_deletes_from_audit_log() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 assert "DELETE FROM" not in node.value.upper(), path
     assert deleted == {
-        *("journal_steps", "pieces", "remembered", "instances", "freezes", "counters", "modes"),
+        *(
+            "operation_steps",
+            "text_chunks",
+            "object_states",
+            "remembered",  # its name in the first migrations
+            "instances",
+            "freezes",
+            "counters",
+            "modes",
+        ),
         *("comparisons", "found_differences", "traffic"),
     }
 
@@ -295,7 +307,7 @@ async def test_open_operations_are_found_by_index(sqlite: State) -> None:
         scans = [
             row
             for row in plan
-            if row.startswith("SCAN") and "ix_journal_open" not in row and "json_each" not in row
+            if row.startswith("SCAN") and "ix_operations_open" not in row and "json_each" not in row
         ]
         assert not scans, (statement, plan)
 
@@ -318,7 +330,7 @@ async def _use_journal(store: Store) -> None:
     await rows.save_checkpoint(
         build_operation("c"), Checkpoint(is_first=True, new_write=build_write("/recipients/R-1"))
     )
-    found = replace(build_write(), state=CONFIRMED, made="R-2", settled_at=NOW)
+    found = replace(build_write(), state=CONFIRMED, object_id="R-2", resolved_at=NOW)
     await rows.save_checkpoint(
         build_operation("c"),
         Checkpoint(resolved_writes=[found], object_ids=["R-2"], column_values={"state": DONE}),
@@ -363,11 +375,11 @@ async def test_migration_numbers_operations_in_order(state: State) -> None:
                     " request_id, fingerprint, state, instance, turn, deserted, began_at) VALUES"
                     " (:id, 'acme', 'live', 'k', 'n', 'o', 'r', 'f', 'answered', 'i', 0, false, :at)"
                 ).bindparams(
-                    bindparam("id", id_, Text), bindparam("at", at, journal.c.began_at.type)
+                    bindparam("id", id_, Text), bindparam("at", at, operations.c.started_at.type)
                 ),
             )
     async with open_store(state) as store:
         await begin_operations(store, "new")
-        query = select(journal.c.id, journal.c.number).order_by(journal.c.number)
+        query = select(operations.c.id, operations.c.number).order_by(operations.c.number)
         found = [tuple(row) for row in await fetch(store, query)]
         assert found == [("early", 1), ("late", 2), ("later", 3), ("new", 4)]

@@ -16,16 +16,16 @@ from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, e
 from gateway.storage.database import Body, Transaction
 from gateway.storage.engine import find_sqlite_file, parse_state_url
 from gateway.storage.sql import Statement, upsert
-from gateway.storage.tables import learned
+from gateway.storage.tables import capabilities
 from mappings.effects import CompareAndSet
 from tests.state import fetch
 from tests.test_database_faults import fill_disk, lock_database
 
 ACME = Tenant("acme", "live")
 
-PUT_STATEMENT = upsert(learned, ("environment", "name"), ("value", "learned_at"))
+PUT_STATEMENT = upsert(capabilities, ("environment", "name"), ("value", "learned_at"))
 READ_STATEMENT = Statement(
-    lambda _kind: select(learned.c.value).where(learned.c.name == bindparam("name"))
+    lambda _kind: select(capabilities.c.value).where(capabilities.c.name == bindparam("name"))
 )
 
 
@@ -60,7 +60,7 @@ def build_failing_transaction(store: Store, *, after: bool) -> Body[None]:
 
 
 async def load_values(store: Store) -> dict[str, str]:
-    return dict(await fetch(store, select(learned.c.name, learned.c.value)))
+    return dict(await fetch(store, select(capabilities.c.name, capabilities.c.value)))
 
 
 async def test_transactions_with_a_common_lock_are_isolated(

@@ -326,7 +326,7 @@ async def test_access_key_of_another_merchant_is_refused(store: Store) -> None:
 
 async def test_secret_copied_to_another_row_does_not_decrypt(store: Store) -> None:
     await import_lines(store, ACME, BOLT)
-    theft = "UPDATE pairs SET secret = (SELECT secret FROM pairs WHERE merchant = 'acme')"
+    theft = "UPDATE tenant_credentials SET secret = (SELECT secret FROM tenant_credentials WHERE merchant = 'acme')"
     await execute(store, text(theft))
     with pytest.raises(StoreUnavailable, match="secret of bolt live"):
         await load_credentials(store, Tenant("bolt", "live"))
@@ -360,6 +360,6 @@ async def test_key_changes_are_audited_once_without_secrets(store: Store) -> Non
     first = find_matching_keys(await load_listed_keys(store), "first")[0].id
     for _ in range(2):
         await revoke_key(store, first)
-    found = [(act.scope, act.what) for act in await list_audit_events(store)]
+    found = [(act.scope, act.action) for act in await list_audit_events(store)]
     assert sorted(found[:2]) == [(acme, "imported 2 keys"), (bolt, "imported 1 key")]
     assert found[2:] == [(bolt, "replaced the credentials"), (acme, "revoked the key first")]

@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, Tenant, open_store
-from gateway.storage.tables import remembered
+from gateway.storage.tables import object_states
 from tests.state import fetch
 
 ACME = Tenant("acme", "live")
@@ -52,7 +52,7 @@ async def test_null_fact_is_deleted_and_last_one_deletes_row(
     await ledger.compare_and_set(ACME, "recipient", "R-1", {"a": None})
     assert await ledger.load(ACME, "recipient", "R-1") == {"b": 2}
     await ledger.compare_and_set(ACME, "recipient", "R-1", {"b": None, "c": None})
-    assert await fetch(store, select(func.count()).select_from(remembered)) == [(0,)]
+    assert await fetch(store, select(func.count()).select_from(object_states)) == [(0,)]
 
 
 async def test_false_zero_and_empty_are_facts(ledger: ObjectStateStore) -> None:

@@ -64,7 +64,7 @@ async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
 
     def elsewhere() -> None:
         connection = sqlite3.connect(file)
-        connection.execute("UPDATE ids SET current_id = 'R-ELSEWHERE'")
+        connection.execute("UPDATE legacy_ids SET current_id = 'R-ELSEWHERE'")
         connection.commit()
         connection.close()
 
@@ -98,5 +98,5 @@ async def test_prepared_statement_survives_table_change(postgres: State) -> None
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
         for kind in ("varchar(99)", "text"):
             assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
-            await execute(store, text(f"ALTER TABLE ids ALTER current_id TYPE {kind}"))
+            await execute(store, text(f"ALTER TABLE legacy_ids ALTER current_id TYPE {kind}"))
         assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}

@@ -27,7 +27,7 @@ async def test_mode_for_all_keys_replaces_mode_of_one_key(
         found = {(switch.key, switch.group): switch.mode for switch in await list_switches(store)}
         assert found == {("", "batches"): "translate", ("shop", "balances"): "forward"}
         assert await load_switch_count(store) == 2
-        whats = [act.what for act in await list_audit_events(store, ACME)]
+        whats = [act.action for act in await list_audit_events(store, ACME)]
         assert whats == [
             "switched to forward: batches, balances of key shop",
             "switched to translate: batches of every key",

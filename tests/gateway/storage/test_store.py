@@ -19,22 +19,48 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, delete, insert, make_url, select, text, update
+from sqlalchemy import Connection, bindparam, delete, insert, make_url, select, text, update
 
 from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, open_store
+from gateway.storage.audit_log import list_audit_events
 from gateway.storage.database import Transaction, UniqueViolation
-from gateway.storage.encryption import build_key_line
+from gateway.storage.encryption import EncryptionContext, build_key_line
 from gateway.storage.engine import parse_state_url, run_with_sqlalchemy
-from gateway.storage.key_file import add_key, create_key_file
+from gateway.storage.key_file import add_key, create_key_file, read_key_file
 from gateway.storage.migrations import find_newest_revision
+from gateway.storage.operations import OperationRepository
 from gateway.storage.schema_upgrade import build_alembic_config
-from gateway.storage.tables import counters, encryption_keys, keys, learned, metadata
-from tests.gateway.storage.conftest import build_empty_sqlite_state
+from gateway.storage.tables import (
+    UTCDateTime,
+    api_keys,
+    capabilities,
+    counters,
+    encryption_keys,
+    metadata,
+)
+from tests.gateway.storage.conftest import build_empty_sqlite_state, open_store_at_revision
 from tests.state import execute, fetch
 from tests.tcp_proxy import open_tcp_proxy
 
 ACME = Tenant("acme", "live")
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+AT = bindparam("at", NOW, UTCDateTime)
+
+OLD_OPERATION = """
+INSERT INTO journal (id, merchant, environment, key_id, key_name, operation, request_id,
+    fingerprint, state, why, instance, turn, deserted, asked, began_at)
+VALUES ('one', 'acme', 'live', 'k', 'n', 'create_recipient', 'r',
+    'f', 'unsettled', 'no answer', 'i', 3, false, :asked, :at);
+INSERT INTO journal_subjects (merchant, environment, object, undertaking)
+VALUES ('acme', 'live', 'R-1', 'one');
+INSERT INTO journal_steps (undertaking, number, given) VALUES ('one', 0, :given);
+INSERT INTO writes (undertaking, number, merchant, environment, method, path, alike, state, entered_at)
+VALUES ('one', 1, 'acme', 'live', 'POST', '/recipients', 'd', 'sent', :at);
+INSERT INTO acts (id, at, what, by, merchant, environment, about)
+VALUES ('a', :at, 'told', 'ops', 'acme', 'live', 'one')
+"""
+"""A write in doubt, as the version before the tables were renamed stored it."""
 
 
 @pytest.fixture
@@ -119,24 +145,50 @@ async def test_newer_database_is_refused_and_not_touched(state: State) -> None:
     assert "newer version" in message
 
 
-async def test_migration_drops_unnamed_counts_of_signed_changes(
-    state: State,
-) -> None:
-    async with open_store(state) as store:
-        await ObjectStateStore(store).compare_and_set(
-            ACME, "signed", "B-1", {"count": 1, "at": "2026-11-01T00:00:00Z"}
-        )
-        await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
-        for index in (
-            "ix_journal_answered",
-            "ix_journal_named_requests",
-            "ix_writes_may_exist",
-        ):
-            await execute(store, text(f"DROP INDEX {index}"))
-        await execute(store, text("UPDATE alembic_version SET version_num = '0016'"))
+OLD_OBJECT_STATE = text(
+    "INSERT INTO remembered (merchant, environment, kind, id, facts, updated_at)"
+    " VALUES ('acme', 'live', :kind, 'B-1', :facts, :at)"
+)
+
+
+async def test_migration_drops_unnamed_counts_of_signed_changes(state: State) -> None:
+    async with open_store_at_revision(state, "0016") as store:
+        for kind in ("signed", "alias"):
+            await execute(store, OLD_OBJECT_STATE.bindparams(AT, kind=kind, facts='{"n":1}'))
     async with open_store(state) as store:
         assert await ObjectStateStore(store).load(ACME, "signed", "B-1") == {}
-        assert await ObjectStateStore(store).load(ACME, "batch", "B-1") == {"n": 1}
+        assert await ObjectStateStore(store).load(ACME, "alias", "B-1") == {"n": 1}
+
+
+async def test_open_operations_survive_renamed_tables(state: State) -> None:
+    """A write in doubt of the previous version is still in doubt, and its texts can be decrypted."""
+    if not state.encryption_key_file.exists():
+        create_key_file(state.encryption_key_file)
+    keys = read_key_file(state.encryption_key_file)
+    assert keys is not None
+
+    def encrypt(column: str) -> str:
+        return keys.encrypt("{}", EncryptionContext("journal", "acme", "live", f"{column} of one"))
+
+    async with open_store_at_revision(state, "0019") as store:
+        for statement in OLD_OPERATION.split(";"):
+            values = [
+                AT,
+                bindparam("asked", encrypt("asked")),
+                bindparam("given", encrypt("given")),
+            ]
+            used = [value for value in values if f":{value.key}" in statement]
+            await execute(store, text(statement).bindparams(*used))
+    async with open_store(state) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+        (record,) = await repository.list_unfinished()
+        assert (record.state, record.fence, record.reason) == ("unsettled", 3, "no answer")
+        assert (record.started_at, record.object_ids, record.request) == (NOW, ("R-1",), "{}")
+        assert await repository.load_step_results(record) == ["{}"]
+        (write,) = (await repository.load_writes("one"))["one"]
+        assert (write.state, write.call_digest, write.recorded_at) == ("sent", "d", NOW)
+        (event,) = await list_audit_events(store)
+        assert (event.action, event.actor, event.operation_id) == ("told", "ops", "one")
 
 
 async def test_foreign_tables_are_refused_and_nothing_is_created(
@@ -187,13 +239,13 @@ async def test_sqlite_uses_rollback_journal_and_foreign_keys(sqlite: State) -> N
             **dict.fromkeys(("id", "name", "merchant", "key_hash", "hash_key_id"), "x"),
             "environment": "live",
             "prefix": "",
-            "pair_id": "none",
+            "credentials_id": "none",
             "allowed_ips": [],
             "created_at": now,
             "changed": 1,
         }
         with pytest.raises(sqlite3.IntegrityError):
-            await execute(store, insert(keys).values(row))
+            await execute(store, insert(api_keys).values(row))
 
 
 async def _fetch_value(statement: Any, tx: Transaction) -> Any:
@@ -217,10 +269,10 @@ async def test_timestamps_are_utc_and_require_a_time_zone(state: State) -> None:
     async with open_store(state) as store:
         naive = {**row, "learned_at": datetime(2026, 1, 1)}  # noqa: DTZ001
         with pytest.raises(ValueError, match="without a zone"):
-            await execute(store, insert(learned).values(naive))
+            await execute(store, insert(capabilities).values(naive))
         offset = datetime.fromisoformat("2026-01-01T01:00:00.000001+05:00")
-        await execute(store, insert(learned).values({**row, "learned_at": offset}))
-        ((found,),) = await fetch(store, select(learned.c.learned_at))
+        await execute(store, insert(capabilities).values({**row, "learned_at": offset}))
+        ((found,),) = await fetch(store, select(capabilities.c.learned_at))
     assert found == offset
     assert found.tzinfo is UTC
 

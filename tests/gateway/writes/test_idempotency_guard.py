@@ -140,7 +140,7 @@ async def test_finished_operation_keeps_only_its_answer_until_delivery(
     assert one is not None
     stored = await harness.rows.find_operation(one.id)
     assert stored is not None
-    assert (stored.state, stored.asked, await harness.rows.load_step_results(one)) == (
+    assert (stored.state, stored.request, await harness.rows.load_step_results(one)) == (
         DONE,
         None,
         [],
