@@ -87,7 +87,7 @@ OPTIONAL_ID_RULES = {"US": DigitRule(9, 9, "social security number")}
 
 
 @lru_cache(maxsize=512)
-def has_iban_format(country: str) -> bool:
+def is_iban_country(country: str) -> bool:
     """Whether the IBAN registry contains the country."""
     try:
         get_iban_spec(country)
@@ -179,7 +179,7 @@ def _extract_sort_code(bank: Mapping[str, JSON]) -> str | None:
         return None
 
 
-def extract_account_number(iban: str) -> str | None:
+def extract_account_number_from_iban(iban: str) -> str | None:
     """Returns the domestic account number that an IBAN contains, or None."""
     try:
         return IBAN(iban).account_code or None
@@ -187,7 +187,7 @@ def extract_account_number(iban: str) -> str | None:
         return None
 
 
-def choose_branch_field(bank: Mapping[str, JSON]) -> str:
+def choose_client_branch_field(bank: Mapping[str, JSON]) -> str:
     """Returns the client's own name for the branch id: the one it sent, else the country's."""
     if bank.get("country") == "US":
         return "routing"
@@ -206,46 +206,52 @@ def validate_bank_account(bank: Mapping[str, JSON], prefix: str) -> Iterator[Pro
         yield from _validate_branch(bank, prefix)
         yield from _validate_account_number(bank, prefix)
     else:
-        yield build_empty_problem(f"{prefix}country")
+        yield build_empty_field_problem(f"{prefix}country")
     if (bic := bank.get("swiftBic")) and not _is_bic(bic):
-        yield build_invalid_problem(f"{prefix}swiftBic", "must be a BIC of 8 or 11 characters")
+        yield build_invalid_field_problem(
+            f"{prefix}swiftBic", "must be a BIC of 8 or 11 characters"
+        )
 
 
 def _validate_branch(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
     country, branch = bank["country"], resolve_branch(bank)
-    field = prefix + choose_branch_field(bank)
+    field = prefix + choose_client_branch_field(bank)
     # A mask cannot be checked: it is compared with the shown one elsewhere.
     if rule := BRANCH_RULES.get(country):
         if not branch:
-            yield build_empty_problem(field)
+            yield build_empty_field_problem(field)
         elif not is_mask(branch) and not rule.is_match(branch):
-            yield build_invalid_problem(field, rule.describe())
+            yield build_invalid_field_problem(field, rule.describe())
     if (
         country in objects.DUAL_BRANCH_NAME_COUNTRIES
         and len({bank.get("routing"), bank.get("branchNum"), None}) > 2
     ):
-        yield build_invalid_problem(f"{prefix}branchNum", "and routing name different branches")
+        yield build_invalid_field_problem(
+            f"{prefix}branchNum", "and routing name different branches"
+        )
     if country == "CA":
         institution = bank.get("institution")
         if not institution:
-            yield build_empty_problem(f"{prefix}institution")
+            yield build_empty_field_problem(f"{prefix}institution")
         elif not is_mask(institution) and not INSTITUTION_RULE.is_match(institution):
-            yield build_invalid_problem(f"{prefix}institution", INSTITUTION_RULE.describe())
+            yield build_invalid_field_problem(f"{prefix}institution", INSTITUTION_RULE.describe())
 
 
 def _validate_account_number(bank: Mapping[str, JSON], prefix: str) -> Iterator[Problem]:
     country, iban, number = bank["country"], bank.get("iban"), bank.get("accountNum")
-    if not has_iban_format(country):
+    if not is_iban_country(country):
         if not number:
-            yield build_empty_problem(f"{prefix}accountNum")
+            yield build_empty_field_problem(f"{prefix}accountNum")
     # Outside SEPA either number will do.
     elif not iban and (country in IBAN_ONLY_COUNTRIES or not number):
-        yield build_empty_problem(f"{prefix}iban")
+        yield build_empty_field_problem(f"{prefix}iban")
     if iban and not is_mask(iban) and not is_iban(iban):
-        yield build_invalid_problem(f"{prefix}iban", "is not a valid IBAN")
+        yield build_invalid_field_problem(f"{prefix}iban", "is not a valid IBAN")
     # Clients confuse the two fields; the service expects a domestic number here.
-    if number and is_iban_like(number):
-        yield build_invalid_problem(f"{prefix}accountNum", "must not hold an IBAN; send it as iban")
+    if number and is_iban_in_any_notation(number):
+        yield build_invalid_field_problem(
+            f"{prefix}accountNum", "must not hold an IBAN; send it as iban"
+        )
 
 
 def validate_government_id(
@@ -258,9 +264,9 @@ def validate_government_id(
     government_id, field = bank.get("governmentId"), f"{prefix}governmentId"
     # A stored government id, of which only the mask is known, satisfies the requirement.
     if required_rule and not government_id and not masked_id:
-        yield build_empty_problem(field)
+        yield build_empty_field_problem(field)
     elif rule and government_id and not is_mask(government_id) and not rule.is_match(government_id):
-        yield build_invalid_problem(field, rule.describe())
+        yield build_invalid_field_problem(field, rule.describe())
 
 
 def is_iban(text: str) -> bool:
@@ -272,17 +278,17 @@ def is_iban(text: str) -> bool:
     return text.isascii()
 
 
-def is_iban_like(text: str) -> bool:
+def is_iban_in_any_notation(text: str) -> bool:
     """Whether it is an IBAN in any notation: with blanks or hyphens, or prefixed with "IBAN"."""
     compact = re.sub(r"[\W_]", "", unicodedata.normalize("NFKC", text)).upper().removeprefix("IBAN")
     return bool(re.match("[A-Z]{2}[0-9]{2}", compact)) and is_iban(compact)
 
 
 def _is_bic(text: str) -> bool:
-    return len(text) in (8, 11) and text.isascii() and _has_bic_shape(text)
+    return len(text) in (8, 11) and text.isascii() and _is_parsable_bic(text)
 
 
-def _has_bic_shape(text: str) -> bool:
+def _is_parsable_bic(text: str) -> bool:
     try:
         BIC(text.upper())
     except SchwiftyException:
@@ -290,9 +296,9 @@ def _has_bic_shape(text: str) -> bool:
     return True
 
 
-def build_empty_problem(field: str) -> Problem:
+def build_empty_field_problem(field: str) -> Problem:
     return Problem("empty_field", f"{field} is required.", field)
 
 
-def build_invalid_problem(field: str, fault: str) -> Problem:
+def build_invalid_field_problem(field: str, fault: str) -> Problem:
     return Problem("invalid_field", f"{field} {fault}.", field)

@@ -87,7 +87,7 @@ def build_reduced_recipient(
     recipient: Mapping[str, JSON], recipient_facts: Mapping[str, JSON]
 ) -> dict[str, JSON]:
     """Build the reduced recipient of batch listings."""
-    country = extract_country(recipient)
+    country = extract_recipient_country(recipient)
     return {
         "id": recipient.get("id"),
         "referenceId": recipient.get("referenceId"),
@@ -101,7 +101,7 @@ def build_reduced_recipient(
     }
 
 
-def extract_country(recipient: Mapping[str, JSON]) -> JSON:
+def extract_recipient_country(recipient: Mapping[str, JSON]) -> JSON:
     """Return the country of a recipient, reduced or in full; None if it has none."""
     country = recipient.get("country") or recipient.get("countryCode")
     return country or (recipient.get("address") or {}).get("country")

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from mappings import money, outcome_rules, paging
-from mappings.banking import build_empty_problem, build_invalid_problem
+from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.batch_views import Batch, drop_nulls
 from mappings.effects import JSON, Call, LoadFacts, Parallel
 from mappings.failures import Invalid, Problem, ProblemList, Unreachable
@@ -81,18 +81,18 @@ def validate_payment(payment: SentPayment) -> Sequence[Problem]:
     elif id_:
         if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
             problems.append(
-                build_invalid_problem(
+                build_invalid_field_problem(
                     f"{payment.prefix}recipient.id", "is not the id of a recipient"
                 )
             )
     elif not recipient.get("email"):
-        problems.append(build_empty_problem(f"{payment.prefix}recipient.id"))
+        problems.append(build_empty_field_problem(f"{payment.prefix}recipient.id"))
     if not (body.get("sourceAmount") or body.get("targetAmount")) and not (
         {f"{payment.prefix}{side}Amount" for side in ("source", "target")} & refused_fields
     ):
-        problems.append(build_empty_problem(f"{payment.prefix}sourceAmount"))
+        problems.append(build_empty_field_problem(f"{payment.prefix}sourceAmount"))
     if body.get("targetAmount"):
-        problems += validate_amounts(payment)
+        problems += validate_amount_combination(payment)
     return problems
 
 
@@ -134,14 +134,15 @@ def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Prob
     if not faults:
         return payment, []
     problems = [
-        build_invalid_problem(f"{payment.prefix}{name}", fault) for name, fault in faults.items()
+        build_invalid_field_problem(f"{payment.prefix}{name}", fault)
+        for name, fault in faults.items()
     ]
     body = {name: value for name, value in payment.body.items() if name not in faults}
     refused_fields = payment.refused_fields.union(problem.field for problem in problems)
     return payment._replace(body=body, refused_fields=refused_fields), problems
 
 
-def validate_addresses(payments: Iterable[SentPayment]) -> list[Problem]:
+def validate_address_count(payments: Iterable[SentPayment]) -> list[Problem]:
     """Return a problem if the payments name more addresses than one request may look up."""
     addresses: set[str] = set()
     for payment in payments:
@@ -152,20 +153,20 @@ def validate_addresses(payments: Iterable[SentPayment]) -> list[Problem]:
         if len(addresses) > MAX_ADDRESSES:
             fault = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
             return [
-                build_invalid_problem(
+                build_invalid_field_problem(
                     f"{payment.prefix}recipient.email", f"{fault}; give ids of recipients"
                 )
             ]
     return []
 
 
-def validate_amounts(payment: SentPayment) -> Iterator[Problem]:
+def validate_amount_combination(payment: SentPayment) -> Iterator[Problem]:
     if payment.body.get("sourceAmount") and payment.body.get("targetAmount"):
-        yield build_invalid_problem(
+        yield build_invalid_field_problem(
             f"{payment.prefix}targetAmount", "and sourceAmount cannot both be given"
         )
     if payment.body.get("targetAmount") and not payment.body.get("targetCurrency"):
-        yield build_empty_problem(f"{payment.prefix}targetCurrency")
+        yield build_empty_field_problem(f"{payment.prefix}targetCurrency")
 
 
 def derive_batch_currency(body: Mapping[str, JSON]) -> str | None:
@@ -187,9 +188,9 @@ def validate_source_currency(
             currency = currency or payment_currency
             if payment_currency != currency:
                 field = f"payments[{number}].sourceCurrency"
-                yield build_invalid_problem(field, "differs from the batch's currency")
+                yield build_invalid_field_problem(field, "differs from the batch's currency")
     if not currency:
-        yield build_empty_problem("sourceCurrency")
+        yield build_empty_field_problem("sourceCurrency")
 
 
 # Recipients
@@ -200,7 +201,7 @@ def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Pro
     yield from validate_payment(payment)
     payment_currency = payment.body.get("sourceCurrency")
     if payment_currency and currency and payment_currency != currency:
-        yield build_invalid_problem(
+        yield build_invalid_field_problem(
             f"{payment.prefix}sourceCurrency", "differs from the batch's currency"
         )
 
@@ -238,11 +239,11 @@ def load_recipient_facts(recipient_ids: Iterable[str]) -> SubFlow:
     """Load the stored facts of any number of recipients, by id."""
     facts_by_id: dict[str, Facts] = {}
     for chunk in iterate_chunks(recipient_ids, RECIPIENTS_PER_LOAD):
-        facts_by_id |= yield recall_recipient_facts(chunk)
+        facts_by_id |= yield build_recipient_facts_load(chunk)
     return facts_by_id
 
 
-def recall_recipient_facts(recipient_ids: Iterable[str]) -> LoadFacts:
+def build_recipient_facts_load(recipient_ids: Iterable[str]) -> LoadFacts:
     """Build the step that loads the stored facts of recipients, by id."""
     return LoadFacts("recipient", ids=tuple(dict.fromkeys(recipient_ids)))
 
@@ -289,7 +290,7 @@ def _select_existing_with_address(answer: JSON, address: str) -> SubFlow:
     # wrong recipient must not be paid.
     listed_rows = answer.get("recipients") or []
     rows = [row for row in listed_rows if str(row.get("email")).casefold() == address.casefold()]
-    facts_by_id = (yield recall_recipient_facts(row["id"] for row in rows)) if rows else {}
+    facts_by_id = (yield build_recipient_facts_load(row["id"] for row in rows)) if rows else {}
     return [row for row in rows if not is_deleted_for_clients(row, facts_by_id.get(row["id"], {}))]
 
 
@@ -304,7 +305,7 @@ def _select_recipient(
     fault = (
         "is the address of no recipient" if not matches else "is the address of several recipients"
     )
-    return {}, build_invalid_problem(f"{payment.prefix}recipient.email", fault)
+    return {}, build_invalid_field_problem(f"{payment.prefix}recipient.email", fault)
 
 
 def _validate_payable(
@@ -329,7 +330,7 @@ def _validate_payable(
     if amount is None or currency != recipient.get("primaryCurrency"):
         return None
     if amount < minimum:
-        return build_invalid_problem(
+        return build_invalid_field_problem(
             f"{payment.prefix}{side}Amount", f"is less than the least amount, {minimum}"
         )
     return None
@@ -339,7 +340,7 @@ SIGNED_ADDS = "signed adds"
 """The kind of the payments that clients have added to a batch by signed requests, by the name of the change."""
 
 
-def has_requested_payments(batch: Batch) -> SubFlow:
+def is_upstream_batch_as_requested(batch: Batch) -> SubFlow:
     """Whether the service's batch makes the requested payments: recipient, amount and currency.
 
     Payments that clients have added by signed requests may be there besides.
@@ -363,7 +364,9 @@ def has_requested_payments(batch: Batch) -> SubFlow:
     added_bodies = list((yield LoadFacts(SIGNED_ADDS, batch.id)).values()) if unrequested else []
     for payment in unrequested:
         matches = (
-            body for body in added_bodies if outcome_rules.is_paid_by(payment, body, batch.currency)
+            body
+            for body in added_bodies
+            if outcome_rules.is_payment_of_add(payment, body, batch.currency)
         )
         if (match := next(matches, None)) is None:
             return False
@@ -387,11 +390,11 @@ def build_entry(
 ) -> Entry:
     """Build the stored form of a payment to add."""
     entry: Entry = {} if id_ is None else {"id": id_}
-    entry["recipient"] = extract_listed_recipient(recipient)
+    entry["recipient"] = select_listed_recipient_fields(recipient)
     return _copy_fields(entry, (*AMOUNT_FIELDS, "memo"), payment.body)
 
 
-def extract_listed_recipient(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
+def select_listed_recipient_fields(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the fields of a recipient that batch listings show."""
     # Most payments name their recipient by id alone. There may be a hundred thousand of them.
     if len(recipient) == 1 and (id_ := recipient.get("id")) is not None:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from mappings import batch_bodies, outcome_rules, payment_bodies
-from mappings.banking import build_empty_problem, build_invalid_problem
+from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.batch_bodies import SentPayment, collect_sent_payments
 from mappings.batch_locks import finish_without_change
 from mappings.batch_reads import WRONG_STATUS
@@ -49,7 +49,9 @@ def edit_batch_payments(batch: Batch, request: Request) -> SubFlow:
     )
     call = _build_patch_call(request, batch, changes, added_entries)
     build_changes = partial(_map_changes_by_id, changes)
-    removed_ids = map_rows(lambda payment: changes.select_ref(payment).id, changes.removed_payments)
+    removed_ids = map_rows(
+        lambda payment: changes.find_payment_ref(payment).id, changes.removed_payments
+    )
     yield from edit_batch(
         batch, request, call, Edit(added_entries, build_changes, removed_ids, changes.facts)
     )
@@ -75,9 +77,9 @@ class _BatchChanges(NamedTuple):
         updates = collect_sent_payments(body.get("update_payments"), "update_payments")
         # An entry with an id under ``payments`` is an update, never an addition (contract, section
         # 5).
-        named_payments = chain_rows(filter_rows(payments, _is_named), updates)
+        named_payments = chain_rows(filter_rows(payments, _has_payment_id), updates)
         removed_payments = collect_sent_payments(body.get("remove_payments"), "remove_payments")
-        added_payments = filter_rows(payments, _is_new)
+        added_payments = filter_rows(payments, _has_no_payment_id)
         payment_refs: Mapping[str, PaymentRef] = {}
         # So many payments are named that indexing all of the batch takes less memory.
         if isinstance(named_payments, LazySequence) or isinstance(removed_payments, LazySequence):
@@ -114,7 +116,7 @@ class _BatchChanges(NamedTuple):
     def addition_positions(self) -> Sequence[int]:
         return range(len(self.added_payments))
 
-    def select_ref(self, payment: SentPayment) -> PaymentRef:
+    def find_payment_ref(self, payment: SentPayment) -> PaymentRef:
         return self.payment_refs[str(payment.body.get("id"))]
 
 
@@ -135,18 +137,18 @@ def _has_changes(payment: SentPayment) -> bool:
 def _map_changes_by_id(batch_changes: _BatchChanges) -> Mapping[str, Mapping[str, JSON]]:
     changed_payments = batch_changes.effective_changes
     changes = (
-        (batch_changes.select_ref(payment).id, batch_bodies.extract_changes(payment.body))
+        (batch_changes.find_payment_ref(payment).id, batch_bodies.extract_changes(payment.body))
         for payment in changed_payments
     )
     return build_row_mapping(changed_payments, changes)
 
 
-def _is_named(payment: SentPayment) -> bool:
+def _has_payment_id(payment: SentPayment) -> bool:
     return bool(payment.body.get("id"))
 
 
-def _is_new(payment: SentPayment) -> bool:
-    return not _is_named(payment)
+def _has_no_payment_id(payment: SentPayment) -> bool:
+    return not _has_payment_id(payment)
 
 
 def _build_added_entry(
@@ -164,26 +166,28 @@ def _build_added_entry(
 def _validate_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Problem]:
     # No document shows how the service would convert existing payments.
     if "currency" in changes.facts and (len(batch.merged_payments) or not batch.has_known_payments):
-        yield build_invalid_problem(
+        yield build_invalid_field_problem(
             "sourceCurrency", "can be changed only while the batch has no payments"
         )
     # One byte for each payment: a set of very many ids would be far larger.
     is_seen = bytearray(len(batch.payments))
     for payment in chain(changes.changed_payments, changes.removed_payments):
         if not payment.body.get("id"):
-            yield build_empty_problem(f"{payment.prefix}id")
+            yield build_empty_field_problem(f"{payment.prefix}id")
             continue
         ref = changes.payment_refs.get(str(payment.body["id"]))
         if ref is None:
-            yield build_invalid_problem(f"{payment.prefix}id", "is not a payment of this batch")
+            yield build_invalid_field_problem(
+                f"{payment.prefix}id", "is not a payment of this batch"
+            )
             continue
         if is_seen[ref.position]:
-            yield build_invalid_problem(f"{payment.prefix}id", "is named more than once")
+            yield build_invalid_field_problem(f"{payment.prefix}id", "is named more than once")
         is_seen[ref.position] = True
     for payment in changes.changed_payments:
         checked_payment, faults = batch_bodies.drop_malformed_amounts(payment)
         yield from faults
-        yield from batch_bodies.validate_amounts(checked_payment)
+        yield from batch_bodies.validate_amount_combination(checked_payment)
     currency = changes.facts.get("currency") or batch.currency
     for payment in changes.added_payments:
         checked_payment, faults = batch_bodies.drop_malformed_amounts(payment)
@@ -198,7 +202,7 @@ def _build_patch_call(
 
     def build_update(change: SentPayment) -> dict[str, JSON]:
         changes = batch_bodies.extract_changes(change.body, memo=memo)
-        return {"id": batch_changes.select_ref(change).upstream_id, **changes}
+        return {"id": batch_changes.find_payment_ref(change).upstream_id, **changes}
 
     changed_payments = batch_changes.effective_changes
     # Without the currency: for another one a new batch is made (``drafts``).
@@ -212,11 +216,11 @@ def _build_patch_call(
         "PATCH",
         f"/batches/{batch.upstream_id}",
         {
-            "payments": map_rows(partial(_build_legacy_payment, memo=memo), added_entries),
+            "payments": map_rows(partial(_build_legacy_payment_to_add, memo=memo), added_entries),
             "update_payments": map_rows(build_update, changed_payments),
             "remove_payments": map_rows(
                 lambda removed_payment: {
-                    "id": batch_changes.select_ref(removed_payment).upstream_id
+                    "id": batch_changes.find_payment_ref(removed_payment).upstream_id
                 },
                 batch_changes.removed_payments,
             ),
@@ -232,11 +236,11 @@ def _build_patch_call(
             batch.currency,
             additions=added_entries,
             build_changes=lambda: {
-                batch_changes.select_ref(payment).upstream_id: payment.body
+                batch_changes.find_payment_ref(payment).upstream_id: payment.body
                 for payment in changed_payments
             },
             list_removed_ids=lambda: [
-                batch_changes.select_ref(payment).upstream_id
+                batch_changes.find_payment_ref(payment).upstream_id
                 for payment in batch_changes.removed_payments
             ],
             batch_fields=fields,
@@ -244,7 +248,7 @@ def _build_patch_call(
     )
 
 
-def _build_legacy_payment(entry: Entry, *, memo: bool) -> dict[str, JSON]:
+def _build_legacy_payment_to_add(entry: Entry, *, memo: bool) -> dict[str, JSON]:
     """Build a payment to add in the legacy shape, which the inferred PATCH is assumed to take."""
     return {
         "recipient": {"id": entry["recipient"]["id"]},

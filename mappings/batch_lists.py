@@ -27,7 +27,7 @@ from mappings.failures import Invalid, NoSuchOperation, Refused, Unreachable
 from mappings.lazy_sequences import iterate_chunks
 from mappings.list_filters import Filters, has_matching_payment
 from mappings.newest_payments import build_completion_records
-from mappings.paging import count_pages_to_read
+from mappings.paging import compute_last_page_to_read
 from mappings.payouts import SubFlow
 
 Row = Mapping[str, JSON]
@@ -82,7 +82,7 @@ def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
                         "listed": listed_fields,
                     }
             # A service that ignores paging would return the same rows for ever.
-            pages = count_pages_to_read(body, number, is_new=len(seen_ids) > count_before)
+            pages = compute_last_page_to_read(body, number, is_new=len(seen_ids) > count_before)
             number += 1
     return (yield from _drop_missing_batches(rows))
 

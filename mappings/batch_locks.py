@@ -56,7 +56,7 @@ def change_batch(
             return (yield from change(replace(batch, signed_changes=signed_changes)))
         except Conflict:
             pass
-    locked_batch = yield from _acquire_lock_before_load(batch.id, request, is_open or is_unlocked)
+    locked_batch = yield from _load_batch_under_lock(batch.id, request, is_open or is_unlocked)
     try:
         return (yield from change(locked_batch))
     except Failure:
@@ -68,7 +68,7 @@ MAX_LOCK_WAITS = 1000
 """How many edits by other requests one waits for: more than can be under way at a time."""
 
 
-def _acquire_lock_before_load(
+def _load_batch_under_lock(
     batch_id: str, request: Request, is_open: Callable[[Mapping[str, JSON]], bool]
 ) -> SubFlow:
     """Acquire the lock for an edit, then load the batch: a waiting request loads it only once."""
@@ -94,7 +94,7 @@ def _acquire_lock_before_load(
         }
         try:
             yield CompareAndSet(
-                "batch", batch_id, lock_facts, expected=build_batch_condition(facts)
+                "batch", batch_id, lock_facts, expected=build_unchanged_batch_condition(facts)
             )
         except Conflict:
             continue
@@ -135,7 +135,7 @@ def release_lock_if_held(batch: Batch) -> SubFlow:
             "batch",
             batch.id,
             build_released_facts(batch),
-            expected=build_batch_condition(batch.facts),
+            expected=build_unchanged_batch_condition(batch.facts),
         )
     except Conflict:
         return
@@ -176,7 +176,7 @@ def _is_unexpired(since: JSON, now: datetime) -> bool:
     return (now - datetime.fromisoformat(str(since))).total_seconds() < SIGNED_CHANGE_TTL_SECONDS
 
 
-def add_signed_change(
+def build_signed_change_facts(
     signed_changes: Mapping[str, JSON], name: str, now: datetime
 ) -> dict[str, JSON]:
     """Build the facts that add a signed change and remove expired ones."""
@@ -188,23 +188,30 @@ def add_signed_change(
     return {**dict.fromkeys(expired_names), name: now.isoformat(), _LAST_KEY: name}
 
 
-def remove_signed_change(name: str, lost_at: datetime | None = None) -> dict[str, JSON]:
+def build_signed_change_removal_facts(
+    name: str, lost_at: datetime | None = None
+) -> dict[str, JSON]:
     """Build the facts that remove a signed change, and record when it was lost if so."""
     return {name: None} if lost_at is None else {name: None, _LOST_KEY: lost_at.isoformat()}
 
 
-def build_signed_condition(signed_changes: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_no_new_signed_change_condition(signed_changes: Mapping[str, JSON]) -> dict[str, JSON]:
     """Build the condition that no signed change has begun since these facts were loaded."""
     return {_LAST_KEY: signed_changes.get(_LAST_KEY)}
 
 
-def build_signed_guard(batch_id: str, signed_changes: Mapping[str, JSON]) -> CompareAndSet:
+def build_no_new_signed_change_guard(
+    batch_id: str, signed_changes: Mapping[str, JSON]
+) -> CompareAndSet:
     return CompareAndSet(
-        SIGNED_CHANGES_KIND, batch_id, {}, expected=build_signed_condition(signed_changes)
+        SIGNED_CHANGES_KIND,
+        batch_id,
+        {},
+        expected=build_no_new_signed_change_condition(signed_changes),
     )
 
 
-def reload_batch(batch_id: str) -> SubFlow:
+def load_batch_once_unlocked(batch_id: str) -> SubFlow:
     """Wait until no change is under way, and load the batch. Raises Halted if it takes too long."""
     try:
         yield AwaitFacts("batch", batch_id, condition=is_unlocked)
@@ -214,13 +221,13 @@ def reload_batch(batch_id: str) -> SubFlow:
     return (yield from load_batch(batch_id))
 
 
-def wait_for_batch_lock(batch: Batch, phase: str, now: datetime) -> SubFlow:
+def acquire_batch_lock_with_retries(batch: Batch, phase: str, now: datetime) -> SubFlow:
     """Acquire the lock, waiting for others, and return the batch as it was at that moment."""
     for _ in range(MAX_LOCK_ATTEMPTS):
         try:
             yield from acquire_batch_lock(batch, phase, now)
         except Conflict:
-            batch = yield from reload_batch(batch.id)
+            batch = yield from load_batch_once_unlocked(batch.id)
         else:
             return batch
     raise Halted(BEING_CHANGED, retry_after=1)
@@ -249,7 +256,7 @@ def build_lock_record(
         facts |= {**build_external_batch_facts(batch.id), "currency": batch.currency}
         facts |= {name: batch.service_fields.get(name) for name in ("description", "createdAt")}
     return CompareAndSet(
-        "batch", batch.id, facts, expected=build_batch_condition(batch.facts), linked=also
+        "batch", batch.id, facts, expected=build_unchanged_batch_condition(batch.facts), linked=also
     )
 
 
@@ -264,7 +271,7 @@ def build_external_batch_facts(upstream_id: str) -> dict[str, JSON]:
     return {"upstream": upstream_id, "version": 0, "elsewhere": True}
 
 
-def build_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON]:
+def build_unchanged_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON]:
     """Build the condition that no request has locked or changed the batch since it was loaded."""
     return {name: facts.get(name) for name in ("phase", "version", "since")}
 
@@ -307,7 +314,7 @@ def build_released_facts(batch: Batch) -> dict[str, JSON]:
     return {"phase": "draft" if batch.is_draft else "sent", "since": None}
 
 
-def build_unlocked_facts(batch: Batch, phase: str) -> dict[str, JSON]:
+def build_finished_change_facts(batch: Batch, phase: str) -> dict[str, JSON]:
     """Build the facts that end a change and release the lock."""
     # The new version makes a request conflict that loaded the batch before the change.
     return {"phase": phase, "since": None, "version": (batch.facts.get("version") or 0) + 1}

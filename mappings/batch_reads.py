@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mappings import funds
-from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS, extract_listed_recipient
+from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS, select_listed_recipient_fields
 from mappings.batch_views import Batch, Facts, build_batch, drop_nulls, is_draft
 from mappings.current import BALANCE_PATH, SUMMARY_PATH
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel
@@ -200,18 +200,20 @@ def _record_payment_ids(stored_batch: StoredBatch, payments: Sequence[Payment]) 
 def _match_draft_entries(stored_batch: StoredBatch, payments: Sequence[Payment]) -> Sequence[Entry]:
     """Return a draft's entries with their ids at the service, matched by recipient and amount."""
     pairs = match_payments(
-        payments, map_rows(_set_ids_apart, stored_batch.entries), stored_batch.facts.get("currency")
+        payments,
+        map_rows(_hide_ids_from_matching, stored_batch.entries),
+        stored_batch.facts.get("currency"),
     )
     matched_pairs = filter_rows(pairs, lambda pair: pair[1] is not None)
-    return materialize_rows(map_rows(lambda pair: _restore_ids(*pair), matched_pairs))
+    return materialize_rows(map_rows(lambda pair: _set_matched_ids(*pair), matched_pairs))
 
 
-def _set_ids_apart(entry: Entry) -> Entry:
+def _hide_ids_from_matching(entry: Entry) -> Entry:
     # An entry that has ids would be matched by them, and these are not yet the service's.
     return {**entry, "id": None, "upstream": None, "ours": entry["id"]}
 
 
-def _restore_ids(payment: Payment, entry: Entry) -> Entry:
+def _set_matched_ids(payment: Payment, entry: Entry) -> Entry:
     fields = {name: value for name, value in entry.items() if name != "ours"}
     return {**fields, "id": entry["ours"], "upstream": payment["id"]}
 
@@ -234,7 +236,7 @@ def _add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
         ]
         for id_, answer in zip(chunk, (yield Parallel(calls)), strict=True):
             if not isinstance(answer, Exception):
-                recipients[id_] = extract_listed_recipient(answer["recipient"])
+                recipients[id_] = select_listed_recipient_fields(answer["recipient"])
 
     def add_details(entry: Entry) -> Entry:
         recipient = entry["recipient"]

@@ -326,7 +326,7 @@ def build_requested_payment(batch: Batch, payment: Payment, entry: Entry) -> Pay
 
 def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFields) -> Payment:
     """Complete the service's payment with requested values, and with computed ones if possible."""
-    requested = _convert_to_source_amount(entry or {}, payment, batch)
+    requested = _relabel_target_as_source_amount(entry or {}, payment, batch)
     merged = {**payment}
     # The first id that the client got, even if the payment was submitted again since.
     merged["id"] = requested.get("id") or payment.get("id")
@@ -336,7 +336,7 @@ def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFie
         merged["told"] = extra
     # Field by field: summaries often show no more of a recipient than the id.
     merged["recipient"] = {**(requested.get("recipient") or {}), **(payment.get("recipient") or {})}
-    _fill_amount_side(merged, requested, batch)
+    _assign_amount_to_side(merged, requested, batch)
     # The memo was not sent (``send_memo``), or the service does not store memos.
     if requested.get("memo") and not merged.get("memo"):
         merged["memo"] = requested["memo"]
@@ -365,7 +365,9 @@ def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFie
     return merged
 
 
-def _convert_to_source_amount(entry: Entry, payment: Payment, batch: _SharedBatchFields) -> Entry:
+def _relabel_target_as_source_amount(
+    entry: Entry, payment: Payment, batch: _SharedBatchFields
+) -> Entry:
     """Turn a target amount in the batch's own currency into a source amount.
 
     Such an amount is paid as it is, but may be received in another currency. Then the target amount
@@ -385,7 +387,7 @@ def _derive_fixed_side(entry: Entry) -> str | None:
     return "target" if entry.get("targetAmount") else None
 
 
-def _fill_amount_side(payment: Payment, entry: Entry, batch: _SharedBatchFields) -> None:
+def _assign_amount_to_side(payment: Payment, entry: Entry, batch: _SharedBatchFields) -> None:
     """Assign ``amount`` and ``currency`` (current interface, section 4.3) to source or target."""
     amount, currency = payment.get("amount"), payment.get("currency")
     if amount is None:

@@ -16,7 +16,7 @@ from mappings import (
     payment_bodies,
     summaries,
 )
-from mappings.banking import build_empty_problem
+from mappings.banking import build_empty_field_problem
 from mappings.batch_answers import (
     build_legacy_batch,
     build_legacy_batch_with_payments,
@@ -28,12 +28,12 @@ from mappings.batch_locks import (
     BEING_CHANGED,
     MAX_LOCK_ATTEMPTS,
     acquire_batch_lock,
-    build_unlocked_facts,
+    acquire_batch_lock_with_retries,
+    build_finished_change_facts,
     call_under_lock,
     change_batch,
+    load_batch_once_unlocked,
     release_batch_lock,
-    reload_batch,
-    wait_for_batch_lock,
 )
 from mappings.batch_reads import (
     WRONG_STATUS,
@@ -53,7 +53,7 @@ from mappings.batch_views import (
 from mappings.current import BALANCE_PATH
 from mappings.drafts import format_timestamp, submit_draft
 from mappings.effects import Answer, Call, CompareAndSet, Flow, LoadFacts, Operation, Request
-from mappings.errors import NOT_FOUND, convert_not_found
+from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field
 from mappings.failures import (
     Conflict,
     Failure,
@@ -69,7 +69,7 @@ from mappings.list_filters import Filters
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_batch
 from mappings.payouts import SubFlow
-from mappings.start_checks import _is_different_amount, check_start
+from mappings.start_checks import check_start, has_start_changed_amount
 
 # Create
 
@@ -87,7 +87,7 @@ def create_batch(request: Request) -> Flow:
         chain(
             batch_bodies.validate_source_currency(body, request.problems),
             chain.from_iterable(map(batch_bodies.validate_payment, sent_payments)),
-            batch_bodies.validate_addresses(sent_payments),
+            batch_bodies.validate_address_count(sent_payments),
         )
     )
     currency = str(batch_bodies.derive_batch_currency(body))
@@ -109,7 +109,7 @@ def create_batch(request: Request) -> Flow:
     try:
         response = yield call
     except Refused as refusal:
-        raise convert_not_found(refusal) from None
+        raise convert_not_found_to_invalid_field(refusal) from None
     created = extract_batch(response)
     facts = {
         "phase": "sent",
@@ -205,7 +205,7 @@ def update_batch(request: Request) -> Flow:
                               batch supersedes the service's
     """
     payments = collect_sent_payments(request.body.get("payments"), problems=request.problems)
-    if problems := batch_bodies.validate_addresses(
+    if problems := batch_bodies.validate_address_count(
         payment for payment in payments if not payment.body.get("id")
     ):
         request.raise_if_invalid(problems)
@@ -221,7 +221,7 @@ def generate_quote(request: Request) -> Flow:
     GET  /batch/:id/summary           for the current rates and amounts
     GET  /balance                     if the service gives no status
     """
-    batch, is_editable = yield from _lock_submitted_batch(request, "quoting", _may_be_quoted)
+    batch, is_editable = yield from _submit_and_lock_batch(request, "quoting", _may_be_quoted)
     outcome_rule = outcome_rules.build_quote_rule(
         batch.upstream_id, batch.service_fields.get("quoteExpiredAt")
     )
@@ -247,7 +247,7 @@ def _may_be_quoted(batch: Batch) -> SubFlow:
     return batch.is_editable
 
 
-def _lock_submitted_batch(
+def _submit_and_lock_batch(
     request: Request, phase: str, check: Callable[[Batch], SubFlow]
 ) -> SubFlow:
     """Submit the batch if it is a draft, lock it, and return it with ``check`` of this version.
@@ -262,7 +262,7 @@ def _lock_submitted_batch(
             if batch.is_editable:
                 yield from acquire_batch_lock(batch, phase, request.now)
         except Conflict:
-            batch = yield from reload_batch(batch.id)
+            batch = yield from load_batch_once_unlocked(batch.id)
         else:
             return batch, check_result
     raise Halted(BEING_CHANGED, retry_after=1)
@@ -282,7 +282,7 @@ def start_batch(request: Request) -> Flow:
     # Checked first, because loading a superseded batch says that it is not found.
     yield from reject_superseded_batch(request.ids["id"])
     check = partial(check_start, request)
-    batch, notices = yield from _lock_submitted_batch(request, "starting", check)
+    batch, notices = yield from _submit_and_lock_batch(request, "starting", check)
     path, outcome_rule = (
         f"/batches/{batch.upstream_id}/start-processing",
         outcome_rules.build_start_rule(batch.upstream_id),
@@ -290,7 +290,7 @@ def start_batch(request: Request) -> Flow:
     # Sent only while the client waits: one that has gone may start the batch in another way.
     call = Call("POST", path, reconcile=outcome_rule, only_while_client_waits=True)
     response = yield from call_under_lock(batch, call)
-    facts = {**build_unlocked_facts(batch, "sent"), "started": format_timestamp(request.now)}
+    facts = {**build_finished_change_facts(batch, "sent"), "started": format_timestamp(request.now)}
     yield CompareAndSet("batch", batch.id, facts)
     start_fields = restore_original_fields(batch.facts, drop_nulls(extract_batch(response)))
     batch = replace(batch, facts={**batch.facts, **facts})
@@ -299,7 +299,7 @@ def start_batch(request: Request) -> Flow:
         batch, service_fields={**batch.service_fields, "status": None, **start_fields}
     )
     has_all_fields = start_fields.get("status") and start_fields.get("sentAt")
-    if not has_all_fields or _is_different_amount(start_fields.get("amount"), batch):
+    if not has_all_fields or has_start_changed_amount(start_fields.get("amount"), batch):
         try:
             batch = yield from load_batch(batch.id)
         except Failure:
@@ -336,7 +336,7 @@ def delete_batches(request: Request) -> Flow:
     deletes the rest.
     """
     ids = list(dict.fromkeys(request.body["ids"]))
-    request.raise_if_invalid([] if ids else [build_empty_problem("ids")])
+    request.raise_if_invalid([] if ids else [build_empty_field_problem("ids")])
     if not all(_BATCH_ID_PATTERN.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
     # The same ids make the same request, in any order: a repeated one skips what it has deleted.
@@ -363,7 +363,7 @@ def _list_undeleted_ids(ids: Sequence[str], request_id: str) -> SubFlow:
 
 
 def _delete_batch(batch: Batch, request: Request, request_id: str | None = None) -> SubFlow:
-    batch = yield from wait_for_batch_lock(batch, "deleting", request.now)
+    batch = yield from acquire_batch_lock_with_retries(batch, "deleting", request.now)
     superseded_ids = list(batch.facts.get("abandoned", []))
     if not batch.is_draft:
         id_ = batch.upstream_id

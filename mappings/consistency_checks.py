@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from mappings import money
-from mappings.batch_bodies import has_requested_payments
+from mappings.batch_bodies import is_upstream_batch_as_requested
 from mappings.batch_locks import is_unlocked
 from mappings.batch_reads import load_batch
 from mappings.batch_views import EDITABLE_STATUSES, Batch, derive_batch_status, drop_nulls
@@ -20,7 +20,7 @@ from mappings.current import SUMMARY_PATH
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Flow, LoadFacts
 from mappings.failures import Invalid, NoSuchOperation, Refused
 from mappings.ids import needs_alias_id
-from mappings.paging import count_pages_to_read
+from mappings.paging import compute_last_page_to_read
 from mappings.payloads import extract_batch
 from mappings.payouts import SubFlow
 
@@ -63,13 +63,13 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
         return _build_answer(
             *stuck_differences, _build_difference("missing", "the service does not have it")
         )
-    differences = [*stuck_differences, *(yield from _compare_status(batch, now))]
+    differences = [*stuck_differences, *(yield from _compare_status_and_record_start(batch, now))]
     if is_unlocked(facts) and not is_busy:
         differences += yield from _compare_payments(batch)
     return _build_answer(*differences)
 
 
-def _compare_status(batch: Batch, now: str) -> SubFlow:
+def _compare_status_and_record_start(batch: Batch, now: str) -> SubFlow:
     status, started_at = (
         derive_batch_status(drop_nulls(batch.service_fields)),
         batch.facts.get("started"),
@@ -95,7 +95,7 @@ def _compare_status(batch: Batch, now: str) -> SubFlow:
 def _compare_payments(batch: Batch) -> SubFlow:
     """Compares the payments as `verify_before_start` does."""
     is_created_by_gateway = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
-    if not is_created_by_gateway or (yield from has_requested_payments(batch)):
+    if not is_created_by_gateway or (yield from is_upstream_batch_as_requested(batch)):
         return []
     currency = batch.facts.get("currency")
     service_totals, requested_totals = (
@@ -178,7 +178,7 @@ def find_unknown_batches() -> Flow:
             return _build_answer(listed=None)
         rows = [row for row in body.get("batches") or [] if isinstance(row, dict)]
         status_by_id |= {str(row.get("id")): derive_batch_status(drop_nulls(row)) for row in rows}
-        pages = count_pages_to_read(body, number, is_new=len(status_by_id) > previous_count)
+        pages = compute_last_page_to_read(body, number, is_new=len(status_by_id) > previous_count)
         number, previous_count = number + 1, len(status_by_id)
     unknown = {id_: status for id_, status in status_by_id.items() if id_ not in known_ids}
     return _build_answer(listed=len(status_by_id), unknown=unknown)
@@ -187,7 +187,7 @@ def find_unknown_batches() -> Flow:
 # Recipients
 
 
-def find_unnamed_recipients() -> Flow:
+def find_recipients_without_alias_id() -> Flow:
     """GET /recipients, newest first; ``unnamed`` are those that have no alias id yet.
 
     Stops after a page without any: older recipients got their alias ids when they were last listed.
@@ -202,7 +202,7 @@ def find_unnamed_recipients() -> Flow:
         names = yield LoadFacts("legacy id", ids=tuple(ids))
         new = [id_ for id_ in ids if id_ not in names and needs_alias_id("recipient", id_, "all")]
         unnamed += new
-        pages = count_pages_to_read(body, number, is_new=bool(new))
+        pages = compute_last_page_to_read(body, number, is_new=bool(new))
         number += 1
     return _build_answer(unnamed=unnamed)
 

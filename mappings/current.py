@@ -315,7 +315,7 @@ _ENDPOINTS_BY_METHOD = {
 }
 
 
-def require_endpoint(method: str, path: str) -> Endpoint:
+def find_documented_endpoint(method: str, path: str) -> Endpoint:
     """Returns the endpoint of a call. Raises LookupError for an unlisted one, a bug in a flow."""
     for endpoint in _ENDPOINTS_BY_METHOD.get(method, ()):
         if endpoint.pattern.fullmatch(path):

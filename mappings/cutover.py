@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from mappings import money
-from mappings.batch_bodies import extract_listed_recipient
+from mappings.batch_bodies import select_listed_recipient_fields
 from mappings.batch_views import (
     EDITABLE_STATUSES,
     LEGACY_STATUSES,
@@ -27,9 +27,9 @@ from mappings.objects import (
     UPSTREAM_STATUS,
     derive_legacy_status,
     is_deleted_for_clients,
-    is_status_word_valid,
+    is_legacy_status_still_valid,
 )
-from mappings.paging import count_pages_to_read
+from mappings.paging import compute_last_page_to_read
 from mappings.payloads import extract_batch, extract_payments
 from mappings.payouts import SubFlow
 
@@ -60,7 +60,7 @@ def match_recipient(legacy_recipient: LegacyObject) -> Flow:
     word = legacy_recipient.get("status")
     facts = dict.fromkeys(IMPORTED_FACTS) | _extract_holds(legacy_recipient)
     if word in UPSTREAM_STATUS:
-        if not is_status_word_valid(str(word), recipient.get("status")):
+        if not is_legacy_status_still_valid(str(word), recipient.get("status")):
             return _build_mismatch(
                 f"it is {word} at the legacy service, but {recipient.get('status')} at the current one"
             )
@@ -121,7 +121,7 @@ def load_listed_batches() -> Flow:
         except NoSuchOperation:
             return Answer({"batches": None})
         rows |= {str(row["id"]): row for row in body.get("batches") or [] if row.get("id")}
-        pages = count_pages_to_read(body, number, is_new=len(rows) > previous_count)
+        pages = compute_last_page_to_read(body, number, is_new=len(rows) > previous_count)
         number, previous_count = number + 1, len(rows)
     return Answer({"batches": list(rows.values())})
 
@@ -142,7 +142,7 @@ def match_batch(
     if (summary := (yield from _fetch_summary(own_id))) is not None:
         return _build_batch_match(legacy_batch, payments, current_ids, own_id, summary)
     if current_batches is None:
-        candidate_ids = yield from _list_batches_of_payee(legacy_batch, payments, current_ids)
+        candidate_ids = yield from _list_candidate_batch_ids(legacy_batch, payments, current_ids)
     else:
         candidate_ids = [
             str(row["id"])
@@ -182,7 +182,7 @@ def _fetch_summary(id_: str) -> SubFlow:
         return None
 
 
-def _list_batches_of_payee(
+def _list_candidate_batch_ids(
     legacy_batch: LegacyObject, payments: Sequence[LegacyObject], current_ids: Mapping[str, str]
 ) -> SubFlow:
     """Lists the batches with the same creation time that pay the first recipient of the batch."""
@@ -206,7 +206,7 @@ def _list_batches_of_payee(
             batch = payment.get("batch") or {}
             if batch.get("id") and batch.get("createdAt") == legacy_batch.get("createdAt"):
                 batch_ids[str(batch["id"])] = None
-        pages = count_pages_to_read(body, number, is_new=len(payment_ids) > previous_count)
+        pages = compute_last_page_to_read(body, number, is_new=len(payment_ids) > previous_count)
         number += 1
     return list(batch_ids)
 
@@ -305,7 +305,7 @@ def _pair_payments(
 def _build_entry(payment: LegacyObject, current_id: str, current_ids: Mapping[str, str]) -> Entry:
     """Reconstructs the entry that was requested for a payment, as far as that is possible."""
     recipient = {
-        **extract_listed_recipient(payment.get("recipient") or {}),
+        **select_listed_recipient_fields(payment.get("recipient") or {}),
         "id": _resolve_payee(payment, current_ids),
     }
     # Answers take the status from the current service, so a stored copy would only become stale.

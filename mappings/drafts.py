@@ -20,20 +20,20 @@ from mappings.batch_locks import (
     BEING_CHANGED,
     MAX_LOCK_ATTEMPTS,
     acquire_batch_lock,
-    build_batch_condition,
-    build_signed_guard,
-    build_unlocked_facts,
+    build_finished_change_facts,
+    build_no_new_signed_change_guard,
+    build_unchanged_batch_condition,
     call_under_lock,
     is_unlocked,
+    load_batch_once_unlocked,
     release_batch_lock,
-    reload_batch,
 )
 from mappings.batch_reads import load_batch_with_facts
 from mappings.batch_views import Batch, build_batch_record
 from mappings.effects import JSON, Call, CompareAndSet, Request
 from mappings.errors import (
-    convert_not_found,
-    convert_not_found_in_fields,
+    convert_not_found_if_field_named,
+    convert_not_found_to_invalid_field,
 )
 from mappings.failures import Conflict, Halted, Invalid, NoSuchOperation, Problem, Refused
 from mappings.ids import derive_id
@@ -118,7 +118,10 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
     batch, which is never started through the gateway from then on.
     """
     yield from acquire_batch_lock(
-        batch, "editing", request.now, (build_signed_guard(batch.id, batch.signed_changes),)
+        batch,
+        "editing",
+        request.now,
+        (build_no_new_signed_change_guard(batch.id, batch.signed_changes),),
     )
     now = format_timestamp(request.now)
     # A draft takes any currency: it has no batch at the service yet.
@@ -131,11 +134,11 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
         yield from _record_draft(batch, request, entries, redirects, facts=edit.facts)
         return
     try:
-        yield from call_under_lock(batch, call, convert_not_found_in_fields)
+        yield from call_under_lock(batch, call, convert_not_found_if_field_named)
     except NoSuchOperation:
         pass
     else:
-        facts = {**build_unlocked_facts(batch, "sent"), **edit.facts}
+        facts = {**build_finished_change_facts(batch, "sent"), **edit.facts}
         facts |= {"description_was": None} if edit.facts else {}
         yield build_batch_record(
             batch.id, facts, edit.build_entries_after_call(build_entries(batch))
@@ -147,7 +150,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
             "description_told", batch.service_fields.get("description")
         )
         facts = {
-            **build_unlocked_facts(batch, "sent"),
+            **build_finished_change_facts(batch, "sent"),
             **edit.facts,
             "description_was": service_text or "",
         }
@@ -175,7 +178,7 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
     No document shows how a service would change the currency of an existing batch, so the new batch
     supersedes it. ``edit_call`` maps field names to the client's.
     """
-    # If this operation is given up, ``release_stale_lock`` keeps a batch created in this phase.
+    # If this operation is given up, ``build_stale_lock_release`` keeps a batch created in this phase.
     yield CompareAndSet("batch", batch.id, {"phase": "making"})
     entries = edit.build_draft_entries((), format_timestamp(request.now))
     description = edit.facts.get("description", batch.description)
@@ -190,7 +193,9 @@ def _recreate_in_currency(batch: Batch, request: Request, edit_call: Call, edit:
         reconcile=outcome_rules.build_created_batch_rule(body),
         match_fields=outcome_rules.select_batch_match_fields(body),
     )
-    upstream_id = extract_batch((yield from call_under_lock(batch, call, convert_not_found)))["id"]
+    upstream_id = extract_batch(
+        (yield from call_under_lock(batch, call, convert_not_found_to_invalid_field))
+    )["id"]
     facts = {**edit.facts, "phase": "sent", "upstream": upstream_id, "is_new": True}
     redirects = [
         *_build_payment_redirects(batch, entries, ()),
@@ -226,7 +231,7 @@ def _record_draft(
     facts: Mapping[str, JSON],
 ) -> SubFlow:
     facts = {
-        **build_unlocked_facts(batch, "draft"),
+        **build_finished_change_facts(batch, "draft"),
         "upstream": None,
         "elsewhere": None,
         "abandoned": [*batch.facts.get("abandoned", []), *superseded_ids],
@@ -257,7 +262,7 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
     read them may send them back unchanged.
     """
 
-    def add_id(entry: Entry, payment: Payment, position: int) -> Entry:
+    def add_id_and_shown_amounts(entry: Entry, payment: Payment, position: int) -> Entry:
         names = (name for name in AMOUNT_FIELDS if name not in entry and payment.get(name))
         if amounts := {name: money.format_numeric_amount(payment[name]) for name in names}:
             entry = {**entry, "told": amounts}
@@ -267,7 +272,7 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
         }
 
     entries = build_entries(batch)
-    return map_rows(add_id, entries, batch.payments, range(len(entries)))
+    return map_rows(add_id_and_shown_amounts, entries, batch.payments, range(len(entries)))
 
 
 _ENTRY_FIELDS = ("id", "upstream", "recipient", "sourceAmount", "memo", "createdAt", "updatedAt")
@@ -292,7 +297,7 @@ def _is_computed_target(payment: Mapping[str, JSON]) -> bool:
     return bool(side == "source")
 
 
-def release_stale_lock(
+def build_stale_lock_release(
     batch_id: str, facts: Mapping[str, JSON], executed_at: str | None, created_id: str | None
 ) -> CompareAndSet | None:
     """Build the record that releases the lock of a change that is given up; None if there is none.
@@ -325,7 +330,7 @@ def release_stale_lock(
         "version": (facts.get("version") or 0) + 1,
     }
     return CompareAndSet(
-        "batch", batch_id, new_facts, expected=build_batch_condition(facts), linked=also
+        "batch", batch_id, new_facts, expected=build_unchanged_batch_condition(facts), linked=also
     )
 
 
@@ -357,7 +362,7 @@ def submit_draft(batch: Batch, request: Request) -> SubFlow:
         try:
             yield from acquire_batch_lock(batch, "making", request.now)
         except Conflict:  # another request edits or submits the draft
-            batch = yield from reload_batch(batch.id)
+            batch = yield from load_batch_once_unlocked(batch.id)
         else:
             return (yield from _create_upstream_batch(batch, request))
     raise Halted(BEING_CHANGED, retry_after=1)
@@ -375,10 +380,14 @@ def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
     )
     call = Call("POST", "/batches", body, reconcile=outcome_rule, match_fields=match_fields)
     created = extract_batch(
-        (yield from call_under_lock(batch, call, partial(_name_refused_payments, batch.entries)))
+        (
+            yield from call_under_lock(
+                batch, call, partial(_add_payment_ids_to_refusal, batch.entries)
+            )
+        )
     )
     upstream_id = created["id"]
-    facts = {**build_unlocked_facts(batch, "sent"), "upstream": upstream_id, "is_new": True}
+    facts = {**build_finished_change_facts(batch, "sent"), "upstream": upstream_id, "is_new": True}
     redirect = _build_batch_redirect(batch.id, batch.facts, upstream_id)
     yield CompareAndSet("batch", batch.id, facts, linked=(redirect,))
     # Not the stored state, which an edit may have changed already. A caller that then acquires the
@@ -389,7 +398,7 @@ def _create_upstream_batch(batch: Batch, request: Request) -> SubFlow:
 _PAYMENT_FIELD_PATTERN = re.compile(r"payments[.\[](\d+)")
 
 
-def _name_refused_payments(entries: Sequence[Entry], refusal: Refused) -> Refused:
+def _add_payment_ids_to_refusal(entries: Sequence[Entry], refusal: Refused) -> Refused:
     """Prefix the problems of a refused draft with the payment's id.
 
     The request that submits a draft has no payments, so a field of it could not name one.
@@ -401,7 +410,7 @@ def _name_refused_payments(entries: Sequence[Entry], refusal: Refused) -> Refuse
             return problem
         return replace(problem, message=f"{entries[int(match[1])]['id']}: {problem.message}")
 
-    refusal = convert_not_found(refusal)
+    refusal = convert_not_found_to_invalid_field(refusal)
     return Refused(
         refusal.status, [*map(add_payment_id, refusal.problems)], retry_after=refusal.retry_after
     )

@@ -134,7 +134,7 @@ def _format_retry_after(seconds: int | None) -> str | None:
     return None if seconds is None else str(seconds)
 
 
-def derive_refusal_status(problems: Sequence[Problem]) -> int:
+def derive_status_from_problem_codes(problems: Sequence[Problem]) -> int:
     """Derives the status of a 2xx with ``ok: false`` from its codes.
 
     It is a refusal if every code blames the client. Any other code proves nothing, and neither does
@@ -155,7 +155,7 @@ def is_transient(failure: Failure) -> bool:
     return True
 
 
-def convert_not_found(refusal: Refused) -> Refused:
+def convert_not_found_to_invalid_field(refusal: Refused) -> Refused:
     """Turns "not found" into an invalid field, for a call whose *body* names the missing object.
 
     A 404 would tell the client that the object in its own path is missing.
@@ -168,10 +168,10 @@ def convert_not_found(refusal: Refused) -> Refused:
     return Refused(status, problems, field_map=refusal.field_map, retry_after=refusal.retry_after)
 
 
-def convert_not_found_in_fields(refusal: Refused) -> Refused:
-    """Applies ``convert_not_found`` if the refusal names a field of the body."""
+def convert_not_found_if_field_named(refusal: Refused) -> Refused:
+    """Applies ``convert_not_found_to_invalid_field`` if the refusal names a field of the body."""
     return (
-        convert_not_found(refusal)
+        convert_not_found_to_invalid_field(refusal)
         if any(problem.field for problem in refusal.problems)
         else refusal
     )
@@ -203,12 +203,13 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
         )
     # Validation errors take precedence: the client can correct them.
     if faults := [problem for problem in refusal.problems if problem.code in VALIDATION_CODES]:
-        words = _map_field_words(refusal.field_map)
+        words = _build_field_word_map(refusal.field_map)
         problems = [
             _translate_problem(problem, refusal.field_map, words) for problem in faults[:MAX_ERRORS]
         ]
         return ErrorAnswer(
-            406, truncate_problems([*_drop_duplicates(problems)], len(faults) - len(problems))
+            406,
+            truncate_problems([*_drop_duplicate_problems(problems)], len(faults) - len(problems)),
         )
     code = next(
         (problem.code for problem in refusal.problems if problem.code in _ERRORS_BY_CODE), None
@@ -225,14 +226,14 @@ def _apply_service_message(refusal: Refused, default: Problem) -> Problem:
     """Returns the legacy error with the first message of the service, if it sent any."""
     for problem in refusal.problems:
         if problem.message:
-            words = _map_field_words(refusal.field_map)
+            words = _build_field_word_map(refusal.field_map)
             return replace(
                 default, message=_translate_message(problem.message, refusal.field_map, words)
             )
     return default
 
 
-def _drop_duplicates(problems: Sequence[Problem]) -> Iterable[Problem]:
+def _drop_duplicate_problems(problems: Sequence[Problem]) -> Iterable[Problem]:
     """Drops equal problems: several fields of a call may come from one field of the client.
 
     Problems without a field are all kept, because each may be about another payment.
@@ -250,7 +251,7 @@ def _translate_problem(
     field = _find_client_field(problem.field, field_map) if problem.field else None
     if problem.field and field:
         # The same field of another item may have another name: this one's takes precedence.
-        words = {**words, **_map_field_words({problem.field: field})}
+        words = {**words, **_build_field_word_map({problem.field: field})}
         if _PATH_SEPARATOR.search(problem.field):
             words[problem.field] = field
     message = _translate_message(problem.message, field_map, words) or "Value invalid."
@@ -286,7 +287,7 @@ A call with a hundred thousand payments has several names for each of them.
 """
 
 
-def select_mentioned_fields(
+def reduce_field_map_to_problems(
     field_map: Mapping[str, str], problems: Sequence[Problem]
 ) -> Mapping[str, str]:
     """Selects the entries of a field map that are needed to report these problems."""
@@ -313,7 +314,7 @@ _PATH_SEPARATOR = re.compile(r"[.\[]")
 """Matches names that are paths, not only the last part of one."""
 
 
-def _map_field_words(field_map: Mapping[str, str]) -> dict[str, str]:
+def _build_field_word_map(field_map: Mapping[str, str]) -> dict[str, str]:
     """Maps the last part of current field paths to the legacy one; shared names stay unchanged."""
     words: dict[str, str] = {}
     for current, legacy in field_map.items():

@@ -49,7 +49,11 @@ class ExampleService:
             case Parallel(calls):
                 return [deepcopy(self._answer_call(call)) for call in calls]
             case ListQuery():
-                rows = [self._require_recipient("R-EXAMPLE")] if step.path == "/recipients" else []
+                rows = (
+                    [self._create_or_update_recipient("R-EXAMPLE")]
+                    if step.path == "/recipients"
+                    else []
+                )
                 return ListPage(rows, len(rows), len(rows))
             # Nothing is stored: an example shows the calls for an object that the gateway does not
             # know yet.
@@ -83,13 +87,15 @@ class ExampleService:
     def _answer_recipient_call(self, call: Call, parts: list[str]) -> dict[str, JSON]:
         match (call.method, *parts):
             case ("POST",):
-                return {"recipient": self._require_recipient("R-EXAMPLE", call.body)}
+                return {"recipient": self._create_or_update_recipient("R-EXAMPLE", call.body)}
             case ("GET",):
                 email = call.query.get("email")
-                recipient = self._require_recipient("R-EXAMPLE", {"email": email} if email else {})
+                recipient = self._create_or_update_recipient(
+                    "R-EXAMPLE", {"email": email} if email else {}
+                )
                 return {"recipients": [recipient], "meta": _build_meta(1)}
             case ("GET" | "PATCH", id_):
-                return {"recipient": self._require_recipient(id_, call.body)}
+                return {"recipient": self._create_or_update_recipient(id_, call.body)}
             case ("GET", _, "payments"):
                 return {"payments": [_build_payment("P-EXAMPLE", {})], "meta": _build_meta(1)}
             case ("GET", _, _):
@@ -111,24 +117,24 @@ class ExampleService:
                 }
                 return {"batch": {"id": "B-EXAMPLE"}}
             case ("GET", "batch", id_, "summary"):
-                return {"batchSummary": self._require_batch(id_)}
+                return {"batchSummary": self._ensure_batch_exists(id_)}
             case ("POST", "batches", id_, "payments"):
                 payment = _build_payment("P-EXAMPLE", call.body)
-                self._require_batch(id_)["payments"].append(payment)
+                self._ensure_batch_exists(id_)["payments"].append(payment)
                 return {"payment": payment}
             case ("POST", "batches", id_, "start-processing"):
                 start_fields = {"status": "processing", "sentAt": TIMESTAMP}
-                return {"batch": self._require_batch(id_) | start_fields}
+                return {"batch": self._ensure_batch_exists(id_) | start_fields}
         return {}
 
-    def _require_batch(self, id_: str) -> dict[str, JSON]:
+    def _ensure_batch_exists(self, id_: str) -> dict[str, JSON]:
         if not self.batch:
             self.batch = _build_batch(id_) | {
-                "payments": [_build_payment(p, {}) for p in self._list_payment_ids()]
+                "payments": [_build_payment(p, {}) for p in self._list_requested_payment_ids()]
             }
         return self.batch
 
-    def _list_payment_ids(self) -> list[str]:
+    def _list_requested_payment_ids(self) -> list[str]:
         """Lists the payments that the request names, so that they exist in the batch."""
         body = self.request_body if isinstance(self.request_body, Mapping) else {}
         changes = [*(body.get("update_payments") or []), *(body.get("remove_payments") or [])]
@@ -136,7 +142,7 @@ class ExampleService:
         payment_ids += [id_ for id_ in self.ids.values() if id_.startswith("P-")]
         return payment_ids or ["P-EXAMPLE0"]
 
-    def _require_recipient(
+    def _create_or_update_recipient(
         self, id_: str, body: Mapping[str, JSON] | None = None
     ) -> dict[str, JSON]:
         recipient = self.recipients.setdefault(
@@ -147,7 +153,7 @@ class ExampleService:
 
     def _add_account(self, recipient_id: str, body: Mapping[str, JSON]) -> dict[str, JSON]:
         account = {"recipientAccountId": "A-EXAMPLE", "primary": True, **body}
-        recipient = self._require_recipient(recipient_id)
+        recipient = self._create_or_update_recipient(recipient_id)
         other_accounts = [
             existing
             for existing in recipient["accounts"]

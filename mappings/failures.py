@@ -91,7 +91,7 @@ class Refused(Failure):
         self.field_map = field_map or {}
         self.retry_after = retry_after
 
-    def has_problem(self, code: str, field: str) -> bool:
+    def has_field_problem(self, code: str, field: str) -> bool:
         """Whether the refusal reports this code for this field, by the current field name."""
         # Services name a field with or without the path to it.
         return any(

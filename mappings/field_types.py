@@ -343,7 +343,7 @@ def parse_body(shape: Any, body: Any) -> tuple[Any, tuple[Problem, ...]]:
     value = parser.parse(body)
     problems = tuple(dict.fromkeys(problem for found in parser.problem_rounds for problem in found))
     # Beyond the limit the rest was not validated, so the body must not reach a flow.
-    if parser.is_full:
+    if parser.has_too_many_problems:
         raise Invalid(*problems, omitted_count=parser.omitted_count)
     if parser.missing_fields:
         # A field that was invalid and therefore removed is missing now, but already reported.
@@ -385,7 +385,7 @@ class _BodyParser:
     """Problems found after ``MAX_ERRORS``: counted, but not built."""
 
     @property
-    def is_full(self) -> bool:
+    def has_too_many_problems(self) -> bool:
         return sum(map(len, self.problem_rounds)) + len(self.missing_fields) > MAX_ERRORS
 
     def parse(self, body: dict[str, Any]) -> Any:
@@ -417,7 +417,7 @@ class _BodyParser:
         reported: set[Problem] = set()
         round_number = 0
         # After the limit the rest is only counted, which keeps a hostile body cheap.
-        is_counted_only = self.is_full
+        is_counted_only = self.has_too_many_problems
         while True:
             try:
                 return build_type_adapter(shape).validate_python(body)
@@ -442,10 +442,10 @@ class _BodyParser:
             self.problem_rounds += [[]] if round_number == len(self.problem_rounds) else []
             self.problem_rounds[round_number] += problems
             round_number += 1
-            body = _remove_places(body, places)
+            body = _remove_values_at_places(body, places)
 
 
-def _remove_places(value: Any, places: list[tuple[int | str, ...]]) -> Any:
+def _remove_values_at_places(value: Any, places: list[tuple[int | str, ...]]) -> Any:
     """Removes the values at these places; replaces list items by ``{}`` to keep the positions."""
     if not isinstance(value, dict | list):
         return value
@@ -454,9 +454,13 @@ def _remove_places(value: Any, places: list[tuple[int | str, ...]]) -> Any:
         if place:
             inner.setdefault(place[0], []).append(place[1:])
     if isinstance(value, list):
-        return [_clean_value(item, inner.get(number, []), {}) for number, item in enumerate(value)]
+        return [
+            _remove_nested_places(item, inner.get(number, []), {})
+            for number, item in enumerate(value)
+        ]
     fields = {
-        name: _clean_value(item, inner.get(name, []), _REMOVED) for name, item in value.items()
+        name: _remove_nested_places(item, inner.get(name, []), _REMOVED)
+        for name, item in value.items()
     }
     return {name: item for name, item in fields.items() if item is not _REMOVED}
 
@@ -464,11 +468,13 @@ def _remove_places(value: Any, places: list[tuple[int | str, ...]]) -> Any:
 _REMOVED = object()
 
 
-def _clean_value(value: Any, paths: list[tuple[int | str, ...]], default: Any) -> Any:
+def _remove_nested_places(value: Any, paths: list[tuple[int | str, ...]], default: Any) -> Any:
     if not paths:
         return value
     return (
-        _remove_places(value, paths) if all(paths) and isinstance(value, dict | list) else default
+        _remove_values_at_places(value, paths)
+        if all(paths) and isinstance(value, dict | list)
+        else default
     )
 
 

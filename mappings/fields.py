@@ -98,7 +98,7 @@ class FieldTable:
             raise FieldTableError("; ".join(faults))
 
     @property
-    def source_fields(self) -> tuple[str, ...]:
+    def current_fields_of_answer(self) -> tuple[str, ...]:
         """The current fields that legacy answers are built from."""
         return tuple(name for name in self._source_names if name is not None)
 

@@ -49,7 +49,7 @@ def determine_payment_method(payment: Mapping[str, JSON]) -> str:
     return str(payment.get("method") or recipient.get("payoutMethod") or current.BANK_TRANSFER)
 
 
-def partition_by_wallet(payments: Payments) -> tuple[Payments, Payments]:
+def split_off_wallet_payments(payments: Payments) -> tuple[Payments, Payments]:
     """Split payments into those to wallets and all others."""
     to_wallets = filter_rows(
         payments, lambda payment: determine_payment_method(payment) == current.WALLET
@@ -60,7 +60,7 @@ def partition_by_wallet(payments: Payments) -> tuple[Payments, Payments]:
 
 
 def has_sufficient_funds(balances: Balances, payments: Payments, currency: JSON) -> bool:
-    to_wallets, to_banks = partition_by_wallet(payments)
+    to_wallets, to_banks = split_off_wallet_payments(payments)
     return compute_required_funds(to_wallets) <= compute_available_funds(
         balances, currency, wallet=True
     ) and compute_required_funds(to_banks) <= compute_available_funds(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mappings.banking import build_invalid_problem
+from mappings.banking import build_invalid_field_problem
 from mappings.effects import JSON, LegacyOptions
 from mappings.failures import Problem
 from mappings.objects import determine_government_id_type
@@ -51,7 +51,9 @@ def validate_government_ids(
             value_by_country.setdefault(government_id.country, government_id.value)
             != government_id.value
         ):
-            yield build_invalid_problem(government_id.field, "differs from the ssn sent with it")
+            yield build_invalid_field_problem(
+                government_id.field, "differs from the ssn sent with it"
+            )
     replaced_keys = {
         (entry["country"], entry["type"]) for entry in build_government_id_entries(government_ids)
     }
@@ -61,7 +63,7 @@ def validate_government_ids(
     } - replaced_keys
     if government_ids and lost_keys and options.government_ids == "keep":
         fault = "cannot be changed: the recipient has other government ids, which would be lost"
-        yield build_invalid_problem(government_ids[0].field, fault)
+        yield build_invalid_field_problem(government_ids[0].field, fault)
 
 
 def map_government_id_fields(government_ids: list[ClientGovernmentId]) -> dict[str, str]:

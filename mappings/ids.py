@@ -40,10 +40,10 @@ ID_PREFIXES = frozenset({"R", "B", "P"})
 
 def needs_alias_id(kind: str, id_: str, mode: Literal["all", "batches", "none"]) -> bool:
     """Whether legacy clients get an alias id for this id."""
-    return has_alias_ids(kind, mode) and len(id_.partition("-")[2]) > ALIAS_LENGTH
+    return is_kind_with_alias_ids(kind, mode) and len(id_.partition("-")[2]) > ALIAS_LENGTH
 
 
-def has_alias_ids(kind: str, mode: Literal["all", "batches", "none"]) -> bool:
+def is_kind_with_alias_ids(kind: str, mode: Literal["all", "batches", "none"]) -> bool:
     """Whether the configured mode gives alias ids to objects of this kind."""
     return mode == "all" or (mode == "batches" and kind == "batch")
 

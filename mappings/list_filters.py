@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from mappings.batch_answers import extract_country
+from mappings.batch_answers import extract_recipient_country
 from mappings.batch_bodies import RECIPIENT_CACHE_SECONDS
 from mappings.dates import EARLIEST_INSTANT, parse_instant, parse_span
 from mappings.effects import JSON, Call, Parallel
@@ -163,7 +163,7 @@ def _filter_by_country(filters: Filters, payments: Sequence[Payment]) -> SubFlow
     unknown_ids = (
         _extract_payee_id(listed_payment)
         for listed_payment in payments
-        if not extract_country(listed_payment.get("recipient") or {})
+        if not extract_recipient_country(listed_payment.get("recipient") or {})
     )
     unread_ids = dict.fromkeys(id_ for id_ in unknown_ids if id_ and id_ not in countries)
     for chunk in iterate_chunks(unread_ids, PARALLEL_RECIPIENT_READS):
@@ -178,10 +178,10 @@ def _filter_by_country(filters: Filters, payments: Sequence[Payment]) -> SubFlow
                     raise answer
                 countries[id_] = None
             else:
-                countries[id_] = extract_country(answer["recipient"])
+                countries[id_] = extract_recipient_country(answer["recipient"])
 
     def is_in_country(payment: Payment) -> bool:
-        country = extract_country(payment.get("recipient") or {})
+        country = extract_recipient_country(payment.get("recipient") or {})
         return (country or countries.get(_extract_payee_id(payment))) == filters.country
 
     return filter_rows(payments, is_in_country)

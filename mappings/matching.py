@@ -66,12 +66,13 @@ def _is_possible_pair(payment: Payment, entry: Entry, currency: JSON) -> bool:
         return bool(extract_recipient_id(payment) == extract_recipient_id(entry))
     pay_key, payee_id = _build_pay_key(entry, currency), extract_recipient_id(payment)
     return any(
-        (side, payee_id, amount) == pay_key and _has_target_currency(entry, side, target_currency)
+        (side, payee_id, amount) == pay_key
+        and _is_target_currency_possible(entry, side, target_currency)
         for side, amount, target_currency in _list_possible_requests(payment, currency)
     )
 
 
-def _has_target_currency(entry: Entry, side: str, currency: JSON) -> bool:
+def _is_target_currency_possible(entry: Entry, side: str, currency: JSON) -> bool:
     """Whether ``currency`` may be the entry's; a source amount always has the batch's currency."""
     return side == "source" or currency in (None, entry.get("targetCurrency"))
 
@@ -104,7 +105,7 @@ def _match_by_amount(
         entries_by_pay.setdefault(_build_pay_key(entry, currency), []).append(entry)
     for position, payment in enumerate(payments):
         if matches[position] is None:
-            matches[position] = _take_entry(entries_by_pay, payment, currency)
+            matches[position] = _take_matching_entry(entries_by_pay, payment, currency)
     return [entry for entries in entries_by_pay.values() for entry in entries]
 
 
@@ -121,14 +122,14 @@ def _build_pay_key(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
     return "source" if is_source else side, extract_recipient_id(entry), amount
 
 
-def _take_entry(
+def _take_matching_entry(
     entries_by_pay: Mapping[tuple[JSON, ...], list[Entry]], payment: Payment, currency: JSON
 ) -> Entry | None:
     for side, amount, target_currency in _list_possible_requests(payment, currency):
         # Taken out, because a batch may have several equal payments.
         entries = entries_by_pay.get((side, extract_recipient_id(payment), amount), [])
         for position, entry in enumerate(entries):
-            if _has_target_currency(entry, side, target_currency):
+            if _is_target_currency_possible(entry, side, target_currency):
                 return entries.pop(position)
     return None
 

@@ -51,7 +51,7 @@ def load_newest_payments(
     older_ids = {
         id_
         for id_ in created_at_by_id
-        if select_wanted and _has_only_older_payments(completions.get(id_), since)
+        if select_wanted and _has_no_payment_since(completions.get(id_), since)
     }
     unread_ids = created_at_by_id.keys() - complete_ids - older_ids
     other_ids = sorted(unread_ids, key=lambda id_: (created_at_by_id[id_], id_), reverse=True)
@@ -69,7 +69,7 @@ def load_newest_payments(
     )
 
 
-def _has_only_older_payments(completion: Mapping[str, JSON] | None, since: datetime) -> bool:
+def _has_no_payment_since(completion: Mapping[str, JSON] | None, since: datetime) -> bool:
     """Whether a batch is known to be complete and to have no payment created since then."""
     return completion is not None and EARLIEST_INSTANT < parse_instant(completion["newest"]) < since
 
@@ -87,7 +87,7 @@ class _DatedPayment(NamedTuple):
     payment: Payment
 
 
-def _date_payments(batch: Batch, payments: Sequence[Payment]) -> Iterator[_DatedPayment]:
+def _build_dated_payments(batch: Batch, payments: Sequence[Payment]) -> Iterator[_DatedPayment]:
     batch_created_at = str(batch.facts.get("createdAt") or "")
     for position, payment in enumerate(payments):
         created_at = payment.get("createdAt") or (payment.get("batch") or {}).get("createdAt")
@@ -128,7 +128,7 @@ class _NewestPaymentsReader:
             else batch.payments
         )
         self.records += len(payments)
-        candidates = chain(self.newest, _date_payments(batch, payments))
+        candidates = chain(self.newest, _build_dated_payments(batch, payments))
         # At most ``limit`` payments are in memory, however many a batch has.
         self.newest = nlargest(self.limit, candidates, key=lambda candidate: candidate[:4])
 
@@ -154,7 +154,10 @@ def build_completion_records(batch: Batch) -> Iterator[CompareAndSet]:
     # Without its payments, the record would say that it has none.
     if batch.status == "complete" and batch.has_known_payments:
         newest_created_at = max(
-            (dated_payment.created_at for dated_payment in _date_payments(batch, batch.payments)),
+            (
+                dated_payment.created_at
+                for dated_payment in _build_dated_payments(batch, batch.payments)
+            ),
             default="",
         )
         yield CompareAndSet(

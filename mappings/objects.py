@@ -122,7 +122,7 @@ PAYMENT = FieldTable(
 def derive_legacy_status(recipient: Mapping[str, JSON], facts: Facts) -> JSON:
     """Returns the stored legacy status if it still fits the service's status, else the latter."""
     word = facts.get("status")
-    if word and is_status_word_valid(word, recipient.get("status")):
+    if word and is_legacy_status_still_valid(word, recipient.get("status")):
         return word
     # Only payments show archived recipients, and the legacy document has no word for that status.
     return "inactive" if recipient.get("status") == ARCHIVED else recipient.get("status")
@@ -135,7 +135,7 @@ UPSTREAM_STATUS = {"disabled": "suspended", "inactive": "active"}
 """Legacy statuses that the service lacks, and the current status that is set instead."""
 
 
-def is_status_word_valid(word: str, status: JSON) -> bool:
+def is_legacy_status_still_valid(word: str, status: JSON) -> bool:
     """Whether the service's status is still the one that was set for this legacy status."""
     return status is not None and bool(UPSTREAM_STATUS.get(word, word) == status)
 
@@ -243,7 +243,7 @@ def find_primary_account(recipient: Mapping[str, JSON]) -> Mapping[str, JSON] | 
     return next(primary_accounts, accounts[-1] if accounts else None)
 
 
-def determine_shown_currency(recipient: Mapping[str, JSON]) -> JSON:
+def determine_shown_payout_currency(recipient: Mapping[str, JSON]) -> JSON:
     """Returns the currency code that ``primary.currency`` of a payout shows."""
     primary = find_primary_account(recipient) or {}
     return primary.get("currency") or recipient.get("primaryCurrency")
@@ -258,7 +258,7 @@ def build_legacy_payout(
     if primary is None:
         return None
     method = determine_account_method(primary)
-    code = determine_shown_currency(recipient)
+    code = determine_shown_payout_currency(recipient)
     return {
         "autoswitch": build_legacy_hold(facts, "autoswitch"),
         "holdup": build_legacy_hold(facts, "holdup"),

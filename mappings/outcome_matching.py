@@ -36,7 +36,7 @@ def fetch_list(
     return None
 
 
-def confirm_named_object(
+def confirm_operator_named_object(
     object_id: str, kind: str, match: dict[str, JSON] | None
 ) -> Confirmed | Inconclusive:
     """Confirm the account or payment that an operator named, if it is a possible match."""
@@ -115,11 +115,11 @@ def is_compatible(expected: JSON, actual: JSON) -> bool:
             for item in expected
         )
     if isinstance(expected, str) and isinstance(actual, str):
-        return is_same_text(expected, actual)
+        return is_text_compatible(expected, actual)
     return expected == actual or (not expected and not actual)
 
 
-def is_same_text(sent_text: str, shown_text: str) -> bool:
+def is_text_compatible(sent_text: str, shown_text: str) -> bool:
     if "*" in shown_text:
         # Equality of the visible end does not prove equality, but a difference disproves it.
         visible_end = shown_text.rpartition("*")[2]

@@ -34,7 +34,7 @@ from mappings.matching import extract_recipient_id
 from mappings.outcome_matching import (
     NO_PAYMENT_IDS_REASON,
     JSONObject,
-    confirm_named_object,
+    confirm_operator_named_object,
     fetch_list,
     has_all_payees,
     has_payee,
@@ -65,7 +65,7 @@ def build_created_batch_rule(body: JSONObject) -> OutcomeRule:
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if write.operator_object_id is not None:
-            return (yield from _check_named_batch(write.operator_object_id, body))
+            return (yield from _check_operator_named_batch(write.operator_object_id, body))
         try:
             rows = yield from fetch_list("/batches", "batches", {}, witness=())
         except NoSuchOperation:
@@ -114,7 +114,7 @@ def _select_batches_paying_same(
     return matching_rows, exact_ids
 
 
-def _check_named_batch(batch_id: str, body: JSONObject) -> OutcomeReads:
+def _check_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeReads:
     """Check the batch that an operator named, which must not visibly pay something else."""
     try:
         summary = yield Call("GET", SUMMARY_PATH.format(id=batch_id))
@@ -190,7 +190,7 @@ def _is_same_payment(payment: JSONObject, row: JSONObject, batch_currency: JSON)
     return _compare_payments(payment, row, batch_currency) is True
 
 
-def is_paid_by(shown: JSONObject, sent: JSONObject, batch_currency: JSON) -> bool:
+def is_payment_of_add(shown: JSONObject, sent: JSONObject, batch_currency: JSON) -> bool:
     """Whether a payment is the one of an add to its batch, which may leave the currency to that."""
     return _is_same_payment({"currency": batch_currency, **sent}, shown, batch_currency)
 
@@ -250,7 +250,7 @@ def build_added_payment_rule(
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         summary = yield Call("GET", SUMMARY_PATH.format(id=upstream_id))
         if write.operator_object_id is not None:
-            return _check_named_payment(
+            return _check_operator_named_payment(
                 write.operator_object_id, body, extract_payments(summary), known_ids, currency
             )
         if not has_payment_ids(summary):
@@ -291,7 +291,7 @@ def build_added_payment_rule(
     return read_outcome
 
 
-def _check_named_payment(
+def _check_operator_named_payment(
     payment_id: str,
     body: JSONObject,
     shown_payments: Iterable[JSONObject],
@@ -305,7 +305,7 @@ def _check_named_payment(
         and payment_id not in known_ids
         and (not has_payee(payment) or _is_possible_payment(body, payment, currency))
     )
-    return confirm_named_object(payment_id, "payment", payment if is_match else None)
+    return confirm_operator_named_object(payment_id, "payment", payment if is_match else None)
 
 
 def _is_of_other_add(

@@ -72,7 +72,7 @@ def complete_meta(meta: JSON, page: Page, rows: int) -> dict[str, int]:
     )
 
 
-def count_pages_to_read(body: Mapping[str, JSON], number: int, *, is_new: bool) -> int:
+def compute_last_page_to_read(body: Mapping[str, JSON], number: int, *, is_new: bool) -> int:
     """Returns the last page to read after page ``number``: from ``meta``, else the next one.
 
     Returns 0 if the page contained no new row: some services ignore the page parameter and return

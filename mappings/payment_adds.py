@@ -14,9 +14,9 @@ from mappings.batch_locks import (
     ADDS,
     MAX_LOCK_WAITS,
     UNLOCKED_PHASES,
-    build_batch_condition,
+    build_finished_change_facts,
     build_lock_record,
-    build_unlocked_facts,
+    build_unchanged_batch_condition,
 )
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import Batch, build_batch_record
@@ -56,13 +56,13 @@ class Add:
     @property
     def in_doubt_change(self) -> CompareAndSet:
         """The change that unlocks the batch for other adds if the outcome of this one is unknown."""
-        facts = build_unlocked_facts(self.batch, "sent")
+        facts = build_finished_change_facts(self.batch, "sent")
         # Not after another request has acquired the lock: that would unlock the batch under it.
         own_lock = {"phase": "editing", "since": self.since}
         return CompareAndSet("batch", self.batch.id, facts, expected=own_lock)
 
 
-def begin_add(batch: Batch, request: Request, body: Mapping[str, JSON]) -> SubFlow:
+def lock_batch_for_add(batch: Batch, request: Request, body: Mapping[str, JSON]) -> SubFlow:
     """Lock the batch to add a payment; raises Conflict if it was changed since it was loaded."""
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
@@ -82,9 +82,9 @@ def begin_add(batch: Batch, request: Request, body: Mapping[str, JSON]) -> SubFl
     return Add(batch, request.seed, body, since)
 
 
-def confirm_add(add: Add, entry: Entry) -> SubFlow:
+def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
     """Record the added payment and unlock the batch, whether the add was in doubt before or not."""
-    facts, entries = yield from _reacquire_lock(add)
+    facts, entries = yield from _relock_and_load_facts(add)
     id_ = entry.get("upstream")
     # Another add may have loaded the batch meanwhile and stored the payment already.
     other_entries = filter_rows(
@@ -97,23 +97,23 @@ def confirm_add(add: Add, entry: Entry) -> SubFlow:
         remaining_adds.pop(add.name, None)
     yield build_batch_record(
         add.batch.id,
-        _build_finished_facts(facts, remaining_adds),
+        _build_facts_after_add(facts, remaining_adds),
         chain_rows(other_entries, [entry]),
     )
 
 
-def drop_add(add: Add) -> SubFlow:
+def unlock_batch_after_failed_add(add: Add) -> SubFlow:
     """Unlock the batch after a payment was not added."""
-    facts, _ = yield from _reacquire_lock(add)
+    facts, _ = yield from _relock_and_load_facts(add)
     remaining_adds = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
-    finished_facts = _build_finished_facts(facts, remaining_adds)
+    finished_facts = _build_facts_after_add(facts, remaining_adds)
     # Nobody else has had the batch, so it is as they loaded it and they need no conflict.
     if facts.get("since") == add.since:
         del finished_facts["version"]
     yield CompareAndSet("batch", add.batch.id, finished_facts)
 
 
-def _build_finished_facts(
+def _build_facts_after_add(
     facts: Mapping[str, JSON], remaining_adds: Mapping[str, Mapping[str, JSON]]
 ) -> dict[str, JSON]:
     """Build the facts after an add. Executed adds are stored only while another is in doubt."""
@@ -127,7 +127,7 @@ def _build_finished_facts(
     }
 
 
-def _reacquire_lock(add: Add) -> SubFlow:
+def _relock_and_load_facts(add: Add) -> SubFlow:
     """Return the batch's facts and entries; locks it again if it was unlocked while the add was in
     doubt.
     """
@@ -139,7 +139,7 @@ def _reacquire_lock(add: Add) -> SubFlow:
         new_lock = {"phase": "editing", "since": f"{add.since} again"}
         try:
             yield CompareAndSet(
-                "batch", add.batch.id, new_lock, expected=build_batch_condition(facts)
+                "batch", add.batch.id, new_lock, expected=build_unchanged_batch_condition(facts)
             )
         except Conflict:
             continue

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from mappings import batch_bodies, legacy, outcome_rules, payment_bodies
-from mappings.banking import build_invalid_problem
+from mappings.banking import build_invalid_field_problem
 from mappings.batch_answers import build_payment_list_item, iterate_payee_ids
 from mappings.batch_bodies import SentPayment
 from mappings.batch_locks import BEING_CHANGED, change_batch, finish_without_change
@@ -14,7 +14,7 @@ from mappings.batch_reads import WRONG_STATUS, load_batch
 from mappings.batch_views import Batch, build_requested_payment, drop_nulls
 from mappings.drafts import Edit, edit_batch
 from mappings.effects import Answer, Call, Flow, LoadFacts, Operation, Request
-from mappings.errors import NOT_FOUND, convert_not_found, is_transient
+from mappings.errors import NOT_FOUND, convert_not_found_to_invalid_field, is_transient
 from mappings.failures import Conflict, Failure, Halted, Invalid, Refused, Unreachable
 from mappings.ids import derive_id
 from mappings.list_filters import Filters, filter_payments, search_payments
@@ -23,7 +23,12 @@ from mappings.newest_payments import load_newest_payments
 from mappings.objects import build_legacy_payment, build_legacy_recipient
 from mappings.paging import parse_page_params
 from mappings.payloads import extract_payment
-from mappings.payment_adds import begin_add, confirm_add, drop_add, is_open_to_adds
+from mappings.payment_adds import (
+    is_open_to_adds,
+    lock_batch_for_add,
+    store_added_payment_and_unlock,
+    unlock_batch_after_failed_add,
+)
 from mappings.payouts import SubFlow
 
 # Create
@@ -80,7 +85,7 @@ def _create_upstream_payment(
 ) -> SubFlow:
     """POST /batches/:id/payments; returns the payment in the response."""
     body = payment_bodies.build_payment_body(entry, batch.currency, memo=request.options.send_memo)
-    add = yield from begin_add(batch, request, body)
+    add = yield from lock_batch_for_add(batch, request, body)
     call = Call(
         "POST",
         f"/batches/{batch.upstream_id}/payments",
@@ -99,16 +104,18 @@ def _create_upstream_payment(
     try:
         response = yield call
     except (Refused, Unreachable, Conflict) as failure:
-        yield from drop_add(add)
+        yield from unlock_batch_after_failed_add(add)
         if isinstance(failure, Refused):
-            raise convert_not_found(failure) from None
+            raise convert_not_found_to_invalid_field(failure) from None
         if isinstance(failure, Conflict):  # the service's batch was superseded meanwhile
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
     created = extract_payment(response)
     # Some services give no id in the response. The next load of the batch finds the payment.
     id_ = created.get("id")
-    yield from confirm_add(add, {**entry, **({"id": id_, "upstream": id_} if id_ else {})})
+    yield from store_added_payment_and_unlock(
+        add, {**entry, **({"id": id_, "upstream": id_} if id_ else {})}
+    )
     return created
 
 
@@ -140,8 +147,8 @@ def _add_recipient_details(entry: Entry) -> SubFlow:
     except Refused as refusal:
         if refusal.status != 404:
             raise
-        raise Invalid(build_invalid_problem("recipient.id", "names no recipient")) from None
-    return {**entry, "recipient": batch_bodies.extract_listed_recipient(recipient)}
+        raise Invalid(build_invalid_field_problem("recipient.id", "names no recipient")) from None
+    return {**entry, "recipient": batch_bodies.select_listed_recipient_fields(recipient)}
 
 
 # Read
@@ -238,7 +245,9 @@ def list_batch_payments(request: Request) -> Flow:
 def _build_page(request: Request, payments: Sequence[Payment], records: int) -> SubFlow:
     """Build the requested page; ``payments`` are the first of ``records`` payments."""
     page_payments, meta = parse_page_params(request.query).select_rows(payments, records)
-    recipient_facts = yield batch_bodies.recall_recipient_facts(iterate_payee_ids(page_payments))
+    recipient_facts = yield batch_bodies.build_recipient_facts_load(
+        iterate_payee_ids(page_payments)
+    )
     rows = [build_payment_list_item(payment, recipient_facts) for payment in page_payments]
     return {"payments": rows, "meta": meta}
 
@@ -313,7 +322,7 @@ def _change_payment(batch: Batch, request: Request) -> SubFlow:
     change, faults = batch_bodies.drop_malformed_amounts(
         batch_bodies.drop_unchanged_fields(SentPayment(request.body, ""), payment)
     )
-    request.raise_if_invalid([*faults, *batch_bodies.validate_amounts(change)])
+    request.raise_if_invalid([*faults, *batch_bodies.validate_amount_combination(change)])
     changes = batch_bodies.extract_changes(change.body)
     sent_changes = batch_bodies.extract_changes(change.body, memo=request.options.send_memo)
     if not changes:

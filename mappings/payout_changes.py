@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mappings import banking, legacy, recipient_outcomes
-from mappings.banking import build_empty_problem
+from mappings.banking import build_empty_field_problem
 from mappings.effects import JSON, Call, LegacyOptions
 from mappings.failures import Problem, Refused
 from mappings.government_ids import ClientGovernmentId
@@ -19,7 +19,7 @@ from mappings.objects import (
     WALLET,
     build_legacy_bank,
     determine_account_method,
-    determine_shown_currency,
+    determine_shown_payout_currency,
     find_primary_account,
     select_shown_accounts,
 )
@@ -28,14 +28,14 @@ from mappings.payouts import (
     Payout,
     Recipient,
     SubFlow,
-    add_accounts,
+    add_accounts_and_delete_replaced,
     build_account_path,
     build_unknown_method_problem,
     extract_government_ids,
     map_account_fields,
     plan_accounts,
     replace_accounts,
-    send_account,
+    send_account_with_number_retry,
     translate_bank_account,
     validate_account,
     validate_masks,
@@ -56,14 +56,14 @@ class PayoutChanges:
     is_replacement: bool = False
 
     @property
-    def primary_method(self) -> str | None:
+    def existing_primary_method(self) -> str | None:
         primary = find_primary_account(self.recipient)
         return determine_account_method(primary) if primary else None
 
     @property
-    def target_method(self) -> str | None:
+    def new_primary_method(self) -> str | None:
         """The primary method after the change."""
-        return self.payout.method or self.primary_method
+        return self.payout.method or self.existing_primary_method
 
     def find_account(self, method: str) -> Mapping[str, JSON] | None:
         return select_shown_accounts(self.recipient).get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
@@ -81,7 +81,7 @@ class PayoutChanges:
             return False
         country = (self.payout.select_account(method) or {}).get("country")
         is_refused = (
-            f"{self.payout.build_account_prefix(method)}country" in self.payout.refused_fields
+            f"{self.payout.build_account_field_prefix(method)}country" in self.payout.refused_fields
         )
         return is_refused or bool(country and account.get("country") != country)
 
@@ -96,8 +96,8 @@ class PayoutChanges:
     def methods_to_update(self) -> list[str]:
         """The methods of existing accounts that were sent, or that become the primary one."""
         methods = [*self.payout.methods]
-        if self.target_method and (self.payout.method or self.payout.currency):
-            methods.append(self.target_method)
+        if self.new_primary_method and (self.payout.method or self.payout.currency):
+            methods.append(self.new_primary_method)
         return [
             method
             for method in dict.fromkeys(methods)
@@ -120,23 +120,23 @@ class PayoutChanges:
     def _validate_method(self) -> Iterator[Problem]:
         method = self.payout.method
         if self.is_replacement and (
-            method in ACCOUNT_TYPE_BY_METHOD or method != self.primary_method or not method
+            method in ACCOUNT_TYPE_BY_METHOD or method != self.existing_primary_method or not method
         ):
             yield from validate_primary_method(self.payout)
             return
-        if method is None or method == self.primary_method:
+        if method is None or method == self.existing_primary_method:
             return
         if method not in ACCOUNT_TYPE_BY_METHOD:
             yield build_unknown_method_problem(self.payout)
         elif self.payout.select_account(method) is None and self.find_account(method) is None:
-            yield build_empty_problem(f"{self.payout.prefix}accounts.{method}")
+            yield build_empty_field_problem(f"{self.payout.prefix}accounts.{method}")
 
     def _validate_bank(self) -> Iterator[Problem]:
         """Validates the account as it will be, but reports only fields that the client changes.
 
         The client cannot correct a stored value that it did not send.
         """
-        prefix = self.payout.build_account_prefix(legacy.BANK)
+        prefix = self.payout.build_account_field_prefix(legacy.BANK)
         bank_changes, bank_answer = self.bank_changes, self.bank_answer
         merged_bank = {**bank_answer, **bank_changes}
         if bank_changes.keys() & {"routing", "branchNum"}:
@@ -164,7 +164,7 @@ class PayoutChanges:
     def bank_changes(self) -> dict[str, JSON]:
         """The fields of the bank account that differ from the answer."""
         bank = dict(self.payout.bank or {})
-        if self.payout.currency and self.target_method == legacy.BANK:
+        if self.payout.currency and self.new_primary_method == legacy.BANK:
             bank.setdefault("currency", self.payout.currency)
         answer = self.bank_answer
         # Some clients send the province back under this name.
@@ -181,7 +181,7 @@ class PayoutChanges:
         )
         changes = {name: value for name, value in fields.items() if value != account.get(name)}
         # A patch of another kind of account must not change which one is paid.
-        if method == self.target_method and (
+        if method == self.new_primary_method and (
             changes or find_primary_account(self.recipient) is not account
         ):
             changes["primary"] = True
@@ -189,7 +189,11 @@ class PayoutChanges:
 
     def _build_wallet_fields(self, account: Mapping[str, JSON]) -> dict[str, JSON]:
         fields = WALLET.translate_to_current(self.payout.wallet or {})
-        if self.payout.currency and account.get("currency") and self.target_method == legacy.WALLET:
+        if (
+            self.payout.currency
+            and account.get("currency")
+            and self.new_primary_method == legacy.WALLET
+        ):
             fields["currency"] = self.payout.currency
         return fields
 
@@ -208,7 +212,7 @@ class PayoutChanges:
             self.payout,
             self.recipient,
             self.methods_to_create,
-            self.target_method or default_method,
+            self.new_primary_method or default_method,
         )
 
     @property
@@ -231,13 +235,15 @@ def detect_payout_changes(
     """
     changes = PayoutChanges(payout, recipient, is_replacement)
     account = changes.find_account(legacy.BANK)
-    if not (payout.bank and account and payout.currency and changes.target_method == legacy.BANK):
+    if not (
+        payout.bank and account and payout.currency and changes.new_primary_method == legacy.BANK
+    ):
         return changes
     if is_replacement and changes.is_new(legacy.BANK):
         return changes
     if payout.bank.get("currency") != account.get("currency"):
         return changes
-    if payout.currency == determine_shown_currency(recipient):
+    if payout.currency == determine_shown_payout_currency(recipient):
         return changes
     bank = {name: value for name, value in payout.bank.items() if name != "currency"}
     return replace(changes, payout=replace(payout, bank=bank))
@@ -253,7 +259,7 @@ def apply_payout_changes(changes: PayoutChanges, options: LegacyOptions) -> SubF
             # The response has the new id, so later calls need it; its fields take precedence.
             new_account = {"primary": bool(account.get("primary")), **account, **fields, **response}
             recipient = replace_accounts(recipient, [new_account], [account])
-    return (yield from add_accounts(recipient, changes.creation_plan, options))
+    return (yield from add_accounts_and_delete_replaced(recipient, changes.creation_plan, options))
 
 
 def _update_account(
@@ -273,7 +279,7 @@ def _update_account(
         reconcile=recipient_outcomes.build_changed_account_rule(id_, account, fields),
     )
     try:
-        return (yield from send_account(call, country, options))
+        return (yield from send_account_with_number_retry(call, country, options))
     except Refused as refused:
         if refused.status != 404:
             raise
@@ -287,5 +293,7 @@ def _update_account(
             recipient_outcomes.build_changed_account_rule(id_, current_account, fields),
         )
         return (
-            yield from send_account(replace(call, path=path, reconcile=reconcile), country, options)
+            yield from send_account_with_number_retry(
+                replace(call, path=path, reconcile=reconcile), country, options
+            )
         )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mappings import banking, current, legacy, recipient_outcomes
-from mappings.banking import build_empty_problem, build_invalid_problem
+from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON, Call, CompareAndSet, LegacyOptions, LoadFacts, Step
 from mappings.failures import Failure, Problem, Refused, Unreachable
 from mappings.field_types import is_mask
@@ -60,7 +60,7 @@ class Payout:
         ]
         return sorted(methods, key=lambda method: method != self.method)
 
-    def build_account_prefix(self, method: str) -> str:
+    def build_account_field_prefix(self, method: str) -> str:
         return f"{self.prefix}accounts.{method}."
 
 
@@ -147,11 +147,11 @@ def validate_primary_method(payout: Payout) -> Iterator[Problem]:
     """Validates the primary method of a payout of new accounts."""
     method = resolve_primary_method(payout)
     if method is None:
-        yield build_empty_problem(f"{payout.prefix}primary.method")
+        yield build_empty_field_problem(f"{payout.prefix}primary.method")
     elif method not in ACCOUNT_TYPE_BY_METHOD:
         yield build_unknown_method_problem(payout)
     elif payout.select_account(method) is None:
-        yield build_empty_problem(f"{payout.prefix}accounts.{method}")
+        yield build_empty_field_problem(f"{payout.prefix}accounts.{method}")
 
 
 def plan_accounts(
@@ -167,17 +167,17 @@ def plan_accounts(
 
 
 def build_unknown_method_problem(payout: Payout) -> Problem:
-    return build_invalid_problem(
+    return build_invalid_field_problem(
         f"{payout.prefix}primary.method", "must be a payout method that can be set up"
     )
 
 
 def validate_account(payout: Payout, method: str, recipient: Recipient) -> Iterator[Problem]:
     """Validates one complete account."""
-    prefix, account = payout.build_account_prefix(method), payout.select_account(method) or {}
+    prefix, account = payout.build_account_field_prefix(method), payout.select_account(method) or {}
     if method == legacy.WALLET:
         if not account.get("address"):
-            yield build_empty_problem(f"{prefix}address")
+            yield build_empty_field_problem(f"{prefix}address")
         return
     masked_id = find_masked_government_id(recipient, account.get("country"))
     yield from validate_masks(account, prefix)
@@ -188,7 +188,7 @@ def validate_account(payout: Payout, method: str, recipient: Recipient) -> Itera
         f"{payout.prefix}primary.currency",
     } & payout.refused_fields
     if not (account.get("currency") or payout.currency or refused_fields):
-        yield build_empty_problem(f"{payout.prefix}primary.currency")
+        yield build_empty_field_problem(f"{payout.prefix}primary.currency")
 
 
 MASKABLE_FIELDS = frozenset(
@@ -200,7 +200,7 @@ def validate_masks(fields: Mapping[str, JSON], prefix: str) -> Iterator[Problem]
     """Refuses masked values that answers did not show: the gateway does not know their values."""
     for name in sorted(MASKABLE_FIELDS & fields.keys()):
         if is_mask(fields[name]):
-            yield build_invalid_problem(
+            yield build_invalid_field_problem(
                 prefix + name, "is a masked value that is not the one shown; send it whole"
             )
 
@@ -245,7 +245,7 @@ def derive_account_holder(recipient: Recipient) -> JSON:
 
 def map_account_fields(payout: Payout, method: str, country: JSON = None) -> dict[str, str]:
     """Maps account fields to the client's own; ``country`` is the default if it sent none."""
-    prefix = payout.build_account_prefix(method)
+    prefix = payout.build_account_field_prefix(method)
     if method == legacy.WALLET:
         primary_prefix = f"{payout.prefix}primary."
         field_map = {"type": f"{primary_prefix}method", "currency": f"{primary_prefix}currency"}
@@ -254,7 +254,7 @@ def map_account_fields(payout: Payout, method: str, country: JSON = None) -> dic
     field_map = BANK.build_field_map(prefix)
     if bank.get("bankRegion") and not bank.get("bankProvince"):
         field_map["bankRegion"] = f"{prefix}bankRegion"
-    field_map["branchId"] = prefix + banking.choose_branch_field(bank)
+    field_map["branchId"] = prefix + banking.choose_client_branch_field(bank)
     field_map["type"] = f"{payout.prefix}primary.method"
     if not bank.get("currency"):
         field_map["currency"] = f"{payout.prefix}primary.currency"
@@ -278,12 +278,12 @@ def extract_government_ids(payout: Payout) -> list[ClientGovernmentId]:
         return []
     return [
         ClientGovernmentId(
-            country, value, f"{payout.build_account_prefix(legacy.BANK)}governmentId"
+            country, value, f"{payout.build_account_field_prefix(legacy.BANK)}governmentId"
         )
     ]
 
 
-def send_account(call: Call, country: JSON, options: LegacyOptions) -> SubFlow:
+def send_account_with_number_retry(call: Call, country: JSON, options: LegacyOptions) -> SubFlow:
     """Sends an account; if the service misses the account number, sends it again with the number.
 
     Returns the account. ``accountNum`` never contains an IBAN. If the client sent only an IBAN, the
@@ -301,7 +301,7 @@ def send_account(call: Call, country: JSON, options: LegacyOptions) -> SubFlow:
         try:
             return (yield call).get("account", {})
         except Refused as refused:
-            if not refused.has_problem("empty_field", "accountNum"):
+            if not refused.has_field_problem("empty_field", "accountNum"):
                 raise
     response = yield call_with_number
     if not is_number_required:
@@ -315,10 +315,10 @@ def _derive_missing_account_number(
     iban = account.get("iban")
     if not iban or account.get("accountNum") or options.account_number_from_iban == "never":
         return None
-    return banking.extract_account_number(iban)
+    return banking.extract_account_number_from_iban(iban)
 
 
-def add_accounts(
+def add_accounts_and_delete_replaced(
     recipient: Recipient,
     plan: AccountPlan,
     options: LegacyOptions,
@@ -342,7 +342,9 @@ def add_accounts(
                 recipient["id"], account, collect_account_ids(existing)
             )
             call = Call("POST", path, account, field_map=field_map, reconcile=reconcile)
-            response = yield from send_account(call, account.get("country"), options)
+            response = yield from send_account_with_number_retry(
+                call, account.get("country"), options
+            )
             new_accounts.append({**account, **response})
             if account["type"] == current.WALLET:
                 new_accounts[-1] |= yield from _set_wallet_currency(
@@ -486,7 +488,7 @@ def refuse_active_holds(payout: Payout, facts: Facts, options: LegacyOptions) ->
     """Yields a problem for each active hold if ``holdup`` is ``refuse``: no payout can be held."""
     for name, hold in collect_new_holds(payout, facts).items():
         if hold["active"] and options.holdup == "refuse":
-            yield build_invalid_problem(f"{payout.prefix}{name}.active", "is not supported")
+            yield build_invalid_field_problem(f"{payout.prefix}{name}.active", "is not supported")
 
 
 def build_hold_notices(holds: Mapping[str, JSON]) -> tuple[str, ...]:

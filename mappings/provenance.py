@@ -48,7 +48,7 @@ def list_current_calls(operation: Operation) -> list[dict[str, str]]:
     return calls
 
 
-def list_client_calls(operation: Operation) -> list[dict[str, str]]:
+def list_current_calls_without_drafts(operation: Operation) -> list[dict[str, str]]:
     """Lists the calls that a client of the current interface makes itself: those not for drafts.
 
     Drafts exist only in the gateway. A client that created the batch again before a quote or start,

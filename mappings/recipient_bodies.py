@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from mappings.banking import build_empty_problem, build_invalid_problem
+from mappings.banking import build_empty_field_problem, build_invalid_field_problem
 from mappings.effects import JSON
 from mappings.failures import Problem
 from mappings.government_ids import ClientGovernmentId, build_government_id_entries
@@ -19,7 +19,7 @@ from mappings.objects import (
     Facts,
     derive_legacy_status,
     find_masked_ssn,
-    is_status_word_valid,
+    is_legacy_status_still_valid,
 )
 from mappings.payouts import Recipient, validate_masks
 
@@ -37,7 +37,7 @@ _LANGUAGE_PATTERN = re.compile(r"[A-Za-z]{2}([-_][A-Za-z]{2})?")
 def validate_create(body: Mapping[str, JSON]) -> Iterator[Problem]:
     for name in ("type", "email", *REQUIRED_FIELDS.get(body.get("type", ""), ())):
         if not body.get(name):
-            yield build_empty_problem(name)
+            yield build_empty_field_problem(name)
     yield from validate_masks(body, "")
     yield from _validate_language(body)
 
@@ -50,7 +50,9 @@ def _validate_language(body: Mapping[str, JSON]) -> Iterator[Problem]:
     """
     language = body.get("language")
     if language and not _LANGUAGE_PATTERN.fullmatch(language):
-        yield build_invalid_problem("language", "must be a language code, such as en or en-US")
+        yield build_invalid_field_problem(
+            "language", "must be a language code, such as en or en-US"
+        )
 
 
 def build_create_body(
@@ -130,12 +132,14 @@ def validate_update(
             if name in body
             else recipient_type != previous_type and not recipient.get(name)
         ):
-            yield build_empty_problem(name)
+            yield build_empty_field_problem(name)
     yield from validate_masks(body, "")
     yield from _validate_language(body)
     status = _find_new_status(body, recipient, facts)
     if status is not None and status not in SETTABLE_STATUSES:
-        yield build_invalid_problem("status", f"must be one of: {', '.join(SETTABLE_STATUSES)}")
+        yield build_invalid_field_problem(
+            "status", f"must be one of: {', '.join(SETTABLE_STATUSES)}"
+        )
 
 
 def _find_new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
@@ -153,7 +157,7 @@ def _find_new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Fact
     )
 
 
-def apply_identity(body: Mapping[str, JSON], recipient: Recipient) -> Recipient:
+def merge_new_type_and_name(body: Mapping[str, JSON], recipient: Recipient) -> Recipient:
     """Returns the recipient with its new type and name, on which its accounts depend."""
     identity = {
         name: body[name] for name in ("type", "name", "firstName", "lastName") if body.get(name)
@@ -168,7 +172,7 @@ def build_update_fields(
     government_ids: list[ClientGovernmentId],
 ) -> dict[str, JSON]:
     fields = RECIPIENT.translate_to_current(body)
-    if "name" in body and _is_name_sent(body, recipient):
+    if "name" in body and _has_name_to_be_sent(body, recipient):
         fields["name"] = body["name"]
     currency = body.get(choose_currency_field(body))
     if currency and currency != recipient.get("primaryCurrency"):
@@ -180,7 +184,7 @@ def build_update_fields(
     return fields
 
 
-def _is_name_sent(body: Mapping[str, JSON], recipient: Recipient) -> bool:
+def _has_name_to_be_sent(body: Mapping[str, JSON], recipient: Recipient) -> bool:
     """Whether ``name`` must be sent.
 
     The service derives an individual's name from the first and last name, so ``name`` is sent only
@@ -193,7 +197,7 @@ def _is_name_sent(body: Mapping[str, JSON], recipient: Recipient) -> bool:
     return not has_name_parts and body["name"] != recipient.get("name")
 
 
-def derive_status_fact(
+def derive_status_fact_change(
     body: Mapping[str, JSON],
     fields: Mapping[str, JSON],
     facts: Facts,
@@ -206,7 +210,9 @@ def derive_status_fact(
     if "status" not in fields:
         word, status = facts.get("status"), updated.get("status")
         return (
-            {"status": None} if word and status and not is_status_word_valid(word, status) else {}
+            {"status": None}
+            if word and status and not is_legacy_status_still_valid(word, status)
+            else {}
         )
     # "active" means the same on both sides, so nothing needs to be stored for it.
     word = body["status"] if body["status"] != "active" else None

@@ -19,7 +19,7 @@ from mappings.effects import (
 from mappings.failures import Refused
 from mappings.outcome_matching import (
     JSONObject,
-    confirm_named_object,
+    confirm_operator_named_object,
     fetch_list,
     is_compatible,
     select_created_object,
@@ -32,7 +32,7 @@ def build_created_recipient_rule(body: JSONObject) -> OutcomeRule:
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if write.operator_object_id is not None:
-            return (yield from _check_named_recipient(write.operator_object_id, body))
+            return (yield from _check_operator_named_recipient(write.operator_object_id, body))
         rows = yield from fetch_list("/recipients", "recipients", {"email": str(body.get("email"))})
         if rows is None:
             return Inconclusive("too many recipients have its address")
@@ -70,7 +70,7 @@ def _fetch_recipient(recipient_id: str) -> Generator[Step, Any, Confirmed]:
     return Confirmed({"recipient": answer["recipient"]}, object_id=recipient_id)
 
 
-def _check_named_recipient(recipient_id: str, body: JSONObject) -> OutcomeReads:
+def _check_operator_named_recipient(recipient_id: str, body: JSONObject) -> OutcomeReads:
     """Check the recipient that an operator named as the one created."""
     # A mistyped id would pay another person, so the address has to agree.
     try:
@@ -100,7 +100,7 @@ def build_deleted_recipients_rule(*ids: str) -> OutcomeRule:
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         answers = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in ids])
-        deletions = [_is_gone(answer) for answer in answers]
+        deletions = [_is_recipient_deletion_shown(answer) for answer in answers]
         if None in deletions:  # one of the reads failed
             return Inconclusive("the service could not be read")
         if all(deletions):
@@ -110,7 +110,7 @@ def build_deleted_recipients_rule(*ids: str) -> OutcomeRule:
     return read_outcome
 
 
-def _is_gone(answer: Any) -> bool | None:
+def _is_recipient_deletion_shown(answer: Any) -> bool | None:
     if isinstance(answer, Refused):
         return True if answer.status == 404 else None
     if isinstance(answer, Exception):
@@ -140,7 +140,7 @@ def build_added_account_rule(
                 and write.operator_object_id not in known_ids
                 and _is_matching_account(fields, named_account)
             )
-            return confirm_named_object(
+            return confirm_operator_named_object(
                 write.operator_object_id, "account", named_account if is_match else None
             )
         matching_accounts = [

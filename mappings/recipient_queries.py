@@ -102,7 +102,7 @@ def _add_search_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
 
     def has_text(row: Row) -> bool:
         return any(
-            search_text in _convert_to_text(row.get(name)).casefold()
+            search_text in _replace_non_text_with_empty(row.get(name)).casefold()
             for name in ("name", "email", "referenceId")
         )
 
@@ -146,7 +146,8 @@ def _add_country_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
 def _add_city_filter(filters: _QueryFilters, value: str, *_: Any) -> None:
     filters.add_gateway_filter(
         lambda row: (
-            _convert_to_text(_extract_address(row).get("city")).casefold() == value.casefold()
+            _replace_non_text_with_empty(_extract_address(row).get("city")).casefold()
+            == value.casefold()
         )
     )
 
@@ -234,7 +235,7 @@ def _extract_address(row: Row) -> Mapping[str, JSON]:
     return row.get("address") or {}
 
 
-def _convert_to_text(value: JSON) -> str:
+def _replace_non_text_with_empty(value: JSON) -> str:
     return value if isinstance(value, str) else ""
 
 
@@ -242,11 +243,11 @@ def _convert_to_text(value: JSON) -> str:
 
 
 def _build_field_key(name: str) -> Callable[[Row, Facts], Any]:
-    return lambda row, _facts: _convert_to_text(row.get(name))
+    return lambda row, _facts: _replace_non_text_with_empty(row.get(name))
 
 
 def _build_address_key(name: str) -> Callable[[Row, Facts], Any]:
-    return lambda row, _facts: _convert_to_text(_extract_address(row).get(name))
+    return lambda row, _facts: _replace_non_text_with_empty(_extract_address(row).get(name))
 
 
 SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
@@ -268,12 +269,14 @@ SORT_KEYS: Mapping[str, Callable[[Row, Facts], Any]] = {
         )
     },
     **{name: _build_address_key(name) for name in ("country", "city", "region", "postalCode")},
-    "status": lambda row, facts: _convert_to_text(derive_legacy_status(row, facts)),
-    "complianceStatus": lambda row, _facts: _convert_to_text(
+    "status": lambda row, facts: _replace_non_text_with_empty(derive_legacy_status(row, facts)),
+    "complianceStatus": lambda row, _facts: _replace_non_text_with_empty(
         derive_legacy_compliance(row.get("complianceStatus"))
     ),
-    "payoutMethod": lambda row, _facts: _convert_to_text(determine_payout_method(row)),
-    "payoutCurrency": lambda row, _facts: _convert_to_text(determine_payout_currency(row)),
+    "payoutMethod": lambda row, _facts: _replace_non_text_with_empty(determine_payout_method(row)),
+    "payoutCurrency": lambda row, _facts: _replace_non_text_with_empty(
+        determine_payout_currency(row)
+    ),
     "createdAt": lambda row, _facts: parse_created_at(row),
     "updatedAt": lambda row, _facts: parse_instant(row.get("updatedAt")),
 }

@@ -8,7 +8,7 @@ from typing import Any
 from mappings.effects import JSON, Call, CompareAndSet, LoadFacts, Parallel, Step
 from mappings.errors import NOT_FOUND
 from mappings.failures import Invalid
-from mappings.objects import Facts, is_deleted_for_clients, is_status_word_valid
+from mappings.objects import Facts, is_deleted_for_clients, is_legacy_status_still_valid
 
 RecipientWithFacts = tuple[Mapping[str, JSON], Facts]
 
@@ -20,7 +20,7 @@ def load_recipient(recipient_id: str) -> Generator[Step, Any, RecipientWithFacts
     """
     facts = yield from load_recipient_facts(recipient_id)
     recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-    return recipient, (yield from drop_stale_facts(recipient_id, recipient, facts))
+    return recipient, (yield from delete_stale_status_fact(recipient_id, recipient, facts))
 
 
 def load_recipient_and_call_result(
@@ -36,7 +36,7 @@ def load_recipient_and_call_result(
         if isinstance(result, Exception):
             raise result
     result = recipient_result["recipient"]
-    return (result, (yield from drop_stale_facts(recipient_id, result, facts))), call_result
+    return (result, (yield from delete_stale_status_fact(recipient_id, result, facts))), call_result
 
 
 def load_recipient_facts(recipient_id: str) -> Generator[Step, Any, Facts]:
@@ -47,14 +47,14 @@ def load_recipient_facts(recipient_id: str) -> Generator[Step, Any, Facts]:
     return facts
 
 
-def drop_stale_facts(
+def delete_stale_status_fact(
     recipient_id: str, recipient: Mapping[str, JSON], facts: Facts
 ) -> Generator[Step, Any, Facts]:
     """Deletes a stored status that no longer fits the service's; returns the remaining facts."""
     if is_deleted_for_clients(recipient, facts):
         raise Invalid(NOT_FOUND)
     word = facts.get("status")
-    if word and not is_status_word_valid(word, recipient.get("status")):
+    if word and not is_legacy_status_still_valid(word, recipient.get("status")):
         # Somebody has changed the status elsewhere, and the service wins (contract, section 3).
         yield CompareAndSet("recipient", recipient_id, {"status": None})
         other_facts = {name: fact for name, fact in facts.items() if name != "status"}

@@ -28,7 +28,7 @@ QUERY_ADDRESS_FIELDS = ("city", "country", "region", "postalCode")
 
 ANSWER_FIELDS = frozenset(
     {
-        *RECIPIENT.source_fields,
+        *RECIPIENT.current_fields_of_answer,
         *("accounts", "compliance", "complianceStatus", "governmentIds", "ssn", "status"),
     }
 )

@@ -16,7 +16,7 @@ from mappings import (
     recipient_queries,
     recipient_reads,
 )
-from mappings.banking import build_empty_problem
+from mappings.banking import build_empty_field_problem
 from mappings.effects import (
     JSON,
     Answer,
@@ -128,7 +128,7 @@ def _complete_recipient(
         recipient = {**new_recipient, **(yield call)["recipient"]}
     if not payout.methods:
         return recipient
-    recipient = yield from payouts.add_accounts(
+    recipient = yield from payouts.add_accounts_and_delete_replaced(
         recipient, _plan_payout_accounts(payout, body), options, is_undone_by_caller=True
     )
     try:
@@ -315,7 +315,7 @@ def update_recipient(request: Request) -> Flow:
         payouts.parse_payout(body.get("payout"), "payout.", request.problems), recipient
     )
     changes = payout_changes.detect_payout_changes(
-        payout, recipient_bodies.apply_identity(body, recipient)
+        payout, recipient_bodies.merge_new_type_and_name(body, recipient)
     )
     government_id_list = [*recipient_bodies.extract_ssn(body), *changes.government_ids]
     request.raise_if_invalid(
@@ -346,7 +346,7 @@ def update_recipient(request: Request) -> Flow:
             if isinstance(response_recipient := response.get("recipient"), dict)
             else {}
         )
-    if status_fact := recipient_bodies.derive_status_fact(body, fields, facts, updated):
+    if status_fact := recipient_bodies.derive_status_fact_change(body, fields, facts, updated):
         yield CompareAndSet("recipient", id_, status_fact)
     yield from payout_changes.apply_payout_changes(changes, options)
     if holds:
@@ -379,7 +379,7 @@ def delete_recipients(request: Request) -> Flow:
     """
     ids = list(dict.fromkeys(request.body["ids"]))
     if not ids:
-        request.raise_if_invalid([build_empty_problem("ids")])
+        request.raise_if_invalid([build_empty_field_problem("ids")])
     yield from _require_recipients(ids)
     reconcile = recipient_outcomes.build_deleted_recipients_rule(*ids)
     yield Call("DELETE", "/recipients", {"ids": ids}, field_map={"ids": "ids"}, reconcile=reconcile)

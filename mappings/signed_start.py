@@ -13,8 +13,8 @@ from mappings import outcome_rules
 from mappings.batch_locks import (
     BEING_CHANGED,
     MAX_LOCK_ATTEMPTS,
-    build_batch_condition,
     build_external_batch_facts,
+    build_unchanged_batch_condition,
     is_unlocked,
 )
 from mappings.batch_reads import WRONG_STATUS
@@ -101,7 +101,7 @@ def _acquire_lock(upstream_id: str, batch_id: str, request: Request) -> SubFlow:
                 "batch",
                 batch_id,
                 lock_facts,
-                expected=build_batch_condition(facts),
+                expected=build_unchanged_batch_condition(facts),
                 linked=(redirect_guard,),
             )
         except Conflict:

@@ -18,7 +18,7 @@ def check_start(request: Request, batch: Batch) -> SubFlow:
     return (yield from _verify_payments(batch, request))
 
 
-def _is_different_amount(amount: JSON, batch: Batch) -> bool:
+def has_start_changed_amount(amount: JSON, batch: Batch) -> bool:
     """Whether the start changed the batch's amount: the service may apply new exchange rates."""
     new, old = money.parse_amount(amount), money.parse_amount(batch.service_fields.get("amount"))
     return None not in (new, old) and new != old
@@ -31,7 +31,7 @@ def _verify_payments(batch: Batch, request: Request) -> SubFlow:
     if request.options.verify_before_start == "off" or not is_made_here:
         return ()
     # By content and not by id: the service may have given the payments other ids.
-    if (yield from batch_bodies.has_requested_payments(batch)):
+    if (yield from batch_bodies.is_upstream_batch_as_requested(batch)):
         return ()
     if request.options.verify_before_start == "refuse":
         raise Invalid(WRONG_STATUS)

@@ -29,7 +29,7 @@ def build_summary(
 ) -> dict[str, JSON]:
     """Build a ``Batch summary``. A value of the service takes precedence over a computed one."""
     batch_answer = build_legacy_batch(batch)
-    wallet_payments, other_payments = funds.partition_by_wallet(batch.payments)
+    wallet_payments, other_payments = funds.split_off_wallet_payments(batch.payments)
     available_funds = {
         "GatewayTotal": funds.compute_available_funds(balances, batch.currency, wallet=True),
         "ServiceTotal": funds.compute_available_funds(balances, batch.currency, wallet=False),

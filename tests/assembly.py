@@ -112,7 +112,7 @@ class GatewayParts:
             context.operation = operation
             if not operation.is_keyless:
                 context.caller = Caller(_api_key(tenant), context.request_id)
-            values = await codec.decode_body(request, context, data)
+            values = await codec.decode_and_validate_body(request, context, data)
             legacy_request = await codec.build_request(request, context, matched.ids, values)
             if context.caller is None or not operation.is_write:
                 flow = operation.flow(legacy_request)
@@ -166,7 +166,9 @@ def assemble_parts(
         ),
         recent_reads=RecentReads(on_change=indexes.record_change),
         policy=settler,
-        listing=ListReader(indexes if settings.lists.index else None, ids.resolve_recipient_ids),
+        listing=ListReader(
+            indexes if settings.lists.index else None, ids.compute_recipient_legacy_ids
+        ),
     )
     settling = WriteReconciler(store, journal, player, settler, Heartbeats(store, journal.instance))
     once = IdempotencyGuard(journal, player, settling, PATIENCE)

@@ -499,7 +499,7 @@ async def test_budget_limits_requests_per_hour() -> None:
     budget = ReadBudget(10, {}, now=lambda: now[0], sleep=sleep)
     sent = []
     for _ in range(35):
-        await budget.wait_for_request()
+        await budget.wait_and_count_request()
         sent.append(now[0])
         now[0] += 7
     for moment in sent:
@@ -507,7 +507,7 @@ async def test_budget_limits_requests_per_hour() -> None:
     later = ReadBudget(10, budget.spent_by_minute, now=lambda: now[0], sleep=sleep)
     waits.clear()
     for _ in range(10):
-        await later.wait_for_request()
+        await later.wait_and_count_request()
     assert waits, "what an earlier run has spent counts"
 
 

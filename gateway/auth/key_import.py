@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, insert, select, update
 from gateway.auth.key_lines import ImportRefused, NumberedLine
 from gateway.auth.key_rows import (
     AnyRow,
-    build_secret_place,
+    build_secret_encryption_context,
     decrypt_credentials,
     increment_key_change_count,
     new_key_id,
@@ -96,7 +96,7 @@ class _ExistingKeys:
         digests = self.encryption.list_digests(api_key)
         return next((row for digest in digests if (row := self.keys.get(digest))), None)
 
-    def has_credentials(self, row: AnyRow, tenant: Tenant, credentials: Credentials) -> bool:
+    def has_same_credentials(self, row: AnyRow, tenant: Tenant, credentials: Credentials) -> bool:
         stored = decrypt_credentials(row, tenant, self.encryption)
         # Constant time, as for every comparison of secrets.
         return stored.access_key == credentials.access_key and hmac.compare_digest(
@@ -137,7 +137,7 @@ class _ImportPlan:
     def _require_credentials_id(self, line: NumberedLine) -> str:
         tenant, credentials = line.key.tenant, line.key.credentials
         if row := self.existing.credentials.get(tenant):
-            if not self.existing.has_credentials(row, tenant, credentials):
+            if not self.existing.has_same_credentials(row, tenant, credentials):
                 raise ImportRefused(
                     line.number,
                     "access_key",
@@ -165,7 +165,7 @@ class _ImportPlan:
             **tenant._asdict(),
             "access_key": credentials.access_key,
             "secret": self.store.encryption.encrypt(
-                credentials.secret_key, build_secret_place(tenant)
+                credentials.secret_key, build_secret_encryption_context(tenant)
             ),
             "created_at": self.store.clock(),
         }

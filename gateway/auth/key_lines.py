@@ -142,7 +142,7 @@ def _parse_object(shape: type[Shape], number: int, line: bytes) -> Shape:
     try:
         return shape.model_validate(parsed)
     except ValidationError as error:
-        raise _describe_first_error(number, error) from None
+        raise _convert_validation_error(number, error) from None
 
 
 class _DuplicateMemberError(Exception):
@@ -163,7 +163,7 @@ def _escape_name(name: str) -> str:
     return name if name.isprintable() and name.isascii() else ascii(name)
 
 
-def _describe_first_error(number: int, error: ValidationError) -> ImportRefused:
+def _convert_validation_error(number: int, error: ValidationError) -> ImportRefused:
     # Without the input, which may be a secret.
     problems = error.errors(include_input=False, include_url=False, include_context=False)
     first = problems[0]

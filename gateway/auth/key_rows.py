@@ -29,7 +29,7 @@ def new_key_id() -> str:
     return secrets.token_hex(8)
 
 
-def build_secret_place(tenant: Tenant) -> EncryptionContext:
+def build_secret_encryption_context(tenant: Tenant) -> EncryptionContext:
     return EncryptionContext("pairs", tenant.merchant, tenant.environment, "secret")
 
 
@@ -158,13 +158,17 @@ async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
 
 def decrypt_credentials(row: AnyRow, tenant: Tenant, encryption: EncryptionKeys) -> Credentials:
     """Decrypts the credentials in a row with ``access_key`` and ``secret``; raises StoreUnavailable."""
-    return Credentials(row.access_key, encryption.decrypt(row.secret, build_secret_place(tenant)))
+    return Credentials(
+        row.access_key, encryption.decrypt(row.secret, build_secret_encryption_context(tenant))
+    )
 
 
 async def replace_credentials(store: Store, tenant: Tenant, credentials: Credentials) -> None:
     """Replaces a tenant's credentials, and deletes the old secret; raises AccessKeyTaken."""
     # The context binds the ciphertext to its tenant: moved to another row it cannot be decrypted.
-    encrypted_secret = store.encryption.encrypt(credentials.secret_key, build_secret_place(tenant))
+    encrypted_secret = store.encryption.encrypt(
+        credentials.secret_key, build_secret_encryption_context(tenant)
+    )
     new = {
         "access_key": credentials.access_key,
         "secret": encrypted_secret,
@@ -212,14 +216,14 @@ _CHANGE_COUNT_STATEMENT = Statement(
 
 async def load_key_change_count(store: Store) -> int:
     """Loads the count of all changes of keys; raises StoreUnavailable."""
-    return await store.read(select_key_change_count)
+    return await store.read(fetch_key_change_count)
 
 
-async def select_key_change_count(tx: Transaction) -> int:
+async def fetch_key_change_count(tx: Transaction) -> int:
     return int(await tx.fetch_value(_CHANGE_COUNT_STATEMENT))
 
 
-async def select_keys_changed_since(tx: Transaction, count: int) -> Sequence[AnyRow]:
+async def fetch_keys_changed_since(tx: Transaction, count: int) -> Sequence[AnyRow]:
     """Selects changed keys with their credentials, also revoked ones."""
     # Also revoked keys: the caller has to forget those.
     query = (
@@ -230,9 +234,7 @@ async def select_keys_changed_since(tx: Transaction, count: int) -> Sequence[Any
     return await tx.fetch(query)
 
 
-async def select_active_key(
-    tx: Transaction, digests: Iterable[Digest]
-) -> tuple[AnyRow | None, int]:
+async def fetch_active_key(tx: Transaction, digests: Iterable[Digest]) -> tuple[AnyRow | None, int]:
     """Selects the active key with one of the digests, with its credentials.
 
     Also returns the change count as of this result, in the same statement, because a key could
@@ -257,7 +259,7 @@ async def select_active_key(
     return (None if row.id is None else row), int(row.changes)
 
 
-async def select_keys_by_access_key(
+async def fetch_keys_by_access_key(
     tx: Transaction, access_key: str
 ) -> tuple[Sequence[AnyRow], int]:
     """Selects the keys with this access key, also revoked ones, and the change count.

@@ -24,11 +24,11 @@ from cachetools import LRUCache, TTLCache
 
 from gateway.auth.key_rows import (
     decrypt_credentials,
+    fetch_active_key,
+    fetch_key_change_count,
+    fetch_keys_changed_since,
     load_credentials,
     load_key_change_count,
-    select_active_key,
-    select_key_change_count,
-    select_keys_changed_since,
 )
 from gateway.auth.signing import Credentials, extract_key_prefix
 from gateway.auth.single_flight import SingleFlight
@@ -205,11 +205,11 @@ class ApiKeyStore:
         known_count = self._change_count
 
         async def load(tx: Transaction) -> tuple[int, Sequence[AnyRow]]:
-            count = await select_key_change_count(tx)
+            count = await fetch_key_change_count(tx)
             # On the first call nothing is cached that could have changed.
             if not count > known_count >= 0:
                 return count, ()
-            return count, await select_keys_changed_since(tx, known_count)
+            return count, await fetch_keys_changed_since(tx, known_count)
 
         count, changed_rows = await self._store.read(load)
         has_changes = count > known_count >= 0
@@ -262,7 +262,7 @@ class ApiKeyStore:
 
     async def _load_key(self, digest: str, api_key: str) -> ApiKey | None:
         digests = self._store.encryption.list_digests(api_key)
-        row, count = await self._store.read(lambda tx: select_active_key(tx, digests))
+        row, count = await self._store.read(lambda tx: fetch_active_key(tx, digests))
         key = self._build_key(row) if row else None
         for hook in self._refresh_hooks if key else ():
             await hook()

@@ -88,11 +88,11 @@ def main() -> None:
         # 128 + SIGINT, as shells report an interrupted command.
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output closed the pipe
-        _exit_immediately(1)
+        _exit_without_flushing_stdout(1)
     except OSError as error:
         # Not str(error): it would show the path of a file, which may hold a secret.
         click.echo(f"payout-gateway: {_describe_os_error(error)}", err=True)
-        _exit_immediately(2)
+        _exit_without_flushing_stdout(2)
     except Exception as error:  # noqa: BLE001 - its message or traceback may quote input data
         kind = type(error).__name__
         click.echo(
@@ -144,7 +144,7 @@ def _find_raise_location(error: Exception) -> str:
     return location
 
 
-def _exit_immediately(code: int) -> NoReturn:
+def _exit_without_flushing_stdout(code: int) -> NoReturn:
     """Exits without flushing stdout: Python would print another error about the broken output."""
     sys.stderr.flush()
     # Not sys.exit: at exit, Python would flush stdout again and print a traceback.

@@ -179,11 +179,11 @@ def list_brownouts(*, as_json: bool, settings: Settings) -> None:
     """List brownouts and the requests they refused or counted."""
     from gateway.operator.brownout_windows import describe_window_scope, describe_window_state
     from gateway.storage import open_store
-    from gateway.storage.brownout_rows import list_brownouts, load_hits
+    from gateway.storage.brownout_rows import list_brownouts, load_hits_by_brownout_id
 
     async def load_windows() -> tuple[list[Brownout], dict[str, dict[BrownoutHit, int]]]:
         async with open_store(settings.state, create=False) as store:
-            return await list_brownouts(store), await load_hits(store)
+            return await list_brownouts(store), await load_hits_by_brownout_id(store)
 
     windows, hits = run_to_completion(load_windows())
     now = datetime.now(UTC)

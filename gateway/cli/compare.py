@@ -148,7 +148,7 @@ def compare(
     # From the environment: arguments are visible in process lists.
     keys = (_read_api_key(CONTROL_KEY), _read_api_key(CANDIDATE_KEY))
     redactor = Redactor(keys, show_values)
-    with _report_unusable_input(redactor):
+    with _convert_input_errors(redactor):
         run = Run(
             _load_inputs(inputs, rules_files),
             *_build_sides((control, candidate), keys, timeout, side_by_side),
@@ -161,8 +161,8 @@ def compare(
     # Opened before anything is sent: a report that cannot be written would waste the run, and its
     # writes cannot be repeated.
     with (
-        _open_report(json_file, private=show_values) as as_json,
-        _open_report(html_file, private=show_values) as as_html,
+        _open_report_writer(json_file, private=show_values) as as_json,
+        _open_report_writer(html_file, private=show_values) as as_html,
     ):
         _run_comparison(run)
         # Once more for the whole report, because file names and titles are not masked one by one.
@@ -170,10 +170,10 @@ def compare(
         as_json(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         if html_file:
             as_html(_render_page(report))
-    _exit_with_result(report, is_json_on_stdout=json_file == STANDARD_OUTPUT)
+    _print_report_and_exit(report, is_json_on_stdout=json_file == STANDARD_OUTPUT)
 
 
-def _exit_with_result(report: Report, *, is_json_on_stdout: bool) -> NoReturn:
+def _print_report_and_exit(report: Report, *, is_json_on_stdout: bool) -> NoReturn:
     # stdout must contain nothing but the JSON document then.
     if not is_json_on_stdout and (report["operations"] or report["remarks"]):
         _print_report(report)
@@ -183,7 +183,7 @@ def _exit_with_result(report: Report, *, is_json_on_stdout: bool) -> NoReturn:
 
 
 @contextmanager
-def _report_unusable_input(redactor: Redactor) -> Iterator[None]:
+def _convert_input_errors(redactor: Redactor) -> Iterator[None]:
     from gateway.compare.errors import InputError
 
     try:
@@ -238,7 +238,7 @@ def _run_comparison(run: Run) -> None:
 
 
 @contextmanager
-def _open_report(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]]:
+def _open_report_writer(path: Path | None, *, private: bool) -> Iterator[Callable[[str], None]]:
     """Yields a function that writes a report; checks before the run that the file can be written.
 
     The old file is replaced only when the new one is complete. The temporary file exists only

@@ -94,7 +94,7 @@ def show_report(
             raise click.UsageError("--forget requires --key NAME")
         ask_confirmation(f"Reset the comparison statistics of key {name}?", yes=yes)
     readiness = run_to_completion(
-        _load_readiness(settings, name, _load_rules(rules_files), forget=forget)
+        _load_or_reset_readiness(settings, name, _load_rules(rules_files), forget=forget)
     )
     if name and not readiness and not forget:
         raise CommandError(_NOTHING_COMPARED)
@@ -135,22 +135,24 @@ def _load_rules(files: tuple[Path, ...]) -> list[Rule]:
     ]
 
 
-async def _load_readiness(
+async def _load_or_reset_readiness(
     settings: Settings, name: str | None, rules: list[Rule], *, forget: bool
 ) -> list[KeyReadiness]:
     from gateway.operator.readiness import load_readiness
     from gateway.storage import open_store
-    from gateway.storage.difference_rows import delete_tallies, list_tallies
+    from gateway.storage.difference_rows import delete_tallies_of_key, load_all_tallies_by_key
 
     async with open_store(settings.state, create=False) as store:
         if forget:
             tenants = {
-                tally_key.tenant for tally_key in await list_tallies(store) if tally_key.key == name
+                tally_key.tenant
+                for tally_key in await load_all_tallies_by_key(store)
+                if tally_key.key == name
             }
             if not tenants:
                 raise CommandError(_NOTHING_COMPARED)
             for tenant in tenants:
-                await delete_tallies(store, tenant, str(name))
+                await delete_tallies_of_key(store, tenant, str(name))
             return []
         return await load_readiness(store, name, rules)
 
@@ -206,7 +208,7 @@ def _print_readiness(readiness: list[KeyReadiness]) -> None:
             reason = f"; ignored: {difference.why}" if difference.why else ""
             place = f"{difference.operation}: {difference.kind} at {difference.place}"
             click.echo(f"{place}, in {pluralize(difference.answers, 'answer')}{reason}")
-        if key_readiness.may_be_unknown:
+        if key_readiness.has_unexplained_status_difference:
             click.echo(UNKNOWN_OBJECT_HINT)
         if key_readiness.never_seen:
             click.echo(f"Never compared: {', '.join(key_readiness.never_seen)}")

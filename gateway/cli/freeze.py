@@ -160,20 +160,22 @@ def _print_status(
     if changed is not None:
         click.echo(f"{done_message}." if changed else f"Nothing changed: {unchanged_reason}.")
     if frozen:
-        rows = [[*_format_scope(freeze_.scope), format_time(freeze_.since)] for freeze_ in frozen]
+        rows = [
+            [*_build_scope_cells(freeze_.scope), format_time(freeze_.since)] for freeze_ in frozen
+        ]
         print_table(["merchant", "environment", "frozen since"], rows)
     else:
         click.echo("Nothing is frozen.")
     if lists and events:
         click.echo("")
         lines = [
-            [format_time(event.at), event.action, *_format_scope(event.scope), event.actor]
+            [format_time(event.at), event.action, *_build_scope_cells(event.scope), event.actor]
             for event in events
         ]
         print_table(["when", "what", "merchant", "environment", "who"], lines)
 
 
-def _format_scope(scope: Tenant) -> list[str]:
+def _build_scope_cells(scope: Tenant) -> list[str]:
     return [scope.merchant or "all", scope.environment or "both"]
 
 

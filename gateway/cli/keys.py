@@ -175,7 +175,7 @@ def revoke_api_key(*, name_or_prefix: str, settings: Settings) -> None:
     help="Do not check that the new credentials are of the same account.",
 )
 @config_option
-def replace_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) -> None:
+def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings: Settings) -> None:
     """Replace the credentials of a key's merchant and environment.
 
     Reads {"access_key", "secret_key"} as JSON from stdin, or prompts on a terminal. The new
@@ -185,13 +185,13 @@ def replace_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) 
     from gateway.auth.key_rows import AccessKeyTaken, load_credentials, replace_credentials
     from gateway.storage import open_store
 
-    async def replace_stored_credentials() -> str:
+    async def verify_and_replace_credentials() -> str:
         async with open_store(settings.state, create=False) as store:
             key = await find_single_key(store, name_or_prefix)
             # Read before anything is sent, so that a malformed input changes nothing.
             new = _read_new_credentials()
             if not no_verify:
-                await _verify_new_credentials(
+                await _verify_same_account(
                     settings, key.tenant, await load_credentials(store, key.tenant), new
                 )
             await replace_credentials(store, key.tenant, new)
@@ -201,7 +201,7 @@ def replace_secret(*, name_or_prefix: str, no_verify: bool, settings: Settings) 
             )
 
     try:
-        click.echo(run_to_completion(replace_stored_credentials()))
+        click.echo(run_to_completion(verify_and_replace_credentials()))
     except AccessKeyTaken:
         raise CommandError(
             "this access key already belongs to another merchant; nothing was replaced"
@@ -226,7 +226,7 @@ def _read_new_credentials() -> Credentials:
         raise CommandError(f"<stdin>: {error}") from None
 
 
-async def _verify_new_credentials(
+async def _verify_same_account(
     settings: Settings, tenant: Tenant, old: Credentials, new: Credentials
 ) -> None:
     from gateway.auth.keys import find_replacement_problem, probe_account

@@ -106,7 +106,7 @@ def reconcile(
     service's dashboard.
     """
     result = run_to_completion(
-        _run_reconciliation(settings, merchant, environment, frozenset(leave_out))
+        _reconcile_and_clear_restored_flag(settings, merchant, environment, frozenset(leave_out))
     )
     if as_json:
         print_json(_build_result_json(result))
@@ -115,10 +115,10 @@ def reconcile(
     click.get_current_context().exit(result.exit_code)
 
 
-async def _run_reconciliation(
+async def _reconcile_and_clear_restored_flag(
     settings: Settings, merchant: str | None, environment: str | None, leave_out: frozenset[str]
 ) -> ReconcileResult:
-    from gateway.config.extensions import check_extensions
+    from gateway.config.extensions import check_c_extensions
     from gateway.operator.in_doubt_writes import load_in_doubt_writes
     from gateway.operator.ledger_reconciliation import open_reconciler
     from gateway.operator.preflight import check_runnable
@@ -127,7 +127,7 @@ async def _run_reconciliation(
     from gateway.storage.freezes import freeze_writes
 
     # A configuration that cannot run must fail before any call.
-    check_extensions()
+    check_c_extensions()
     check_runnable(settings)
     async with (
         open_store(settings.state, create=False) as store,
@@ -139,7 +139,7 @@ async def _run_reconciliation(
             raise CommandError(
                 "no key has this merchant and environment; `keys list` shows the keys"
             )
-        skipped_tenants = await _find_skipped_tenants(reconciler, leave_out)
+        skipped_tenants = await _resolve_left_out_tenants(reconciler, leave_out)
         tenants = [tenant for tenant in tenants if tenant not in skipped_tenants]
         with show_progress("Comparing") as report_progress:
             report = await reconciler.reconcile(tenants, report_progress, was_restored=was_restored)
@@ -163,7 +163,9 @@ async def _run_reconciliation(
         return result
 
 
-async def _find_skipped_tenants(reconciler: Reconciler, merchants: frozenset[str]) -> list[Tenant]:
+async def _resolve_left_out_tenants(
+    reconciler: Reconciler, merchants: frozenset[str]
+) -> list[Tenant]:
     if not merchants:
         return []
     tenants = [tenant for tenant in await reconciler.list_tenants() if tenant.merchant in merchants]
@@ -199,7 +201,12 @@ async def _add_leave_out_advice(reconciler: Reconciler, unreadable: list[Finding
 async def _mark_up_to_date(settings: Settings, store: Store) -> None:
     """Marks the state as up to date, also for running gateways."""
     from gateway.storage import StoreUnavailable
-    from gateway.storage.restore_detection import NO_MARK, clear_restored, read_mark, write_mark
+    from gateway.storage.restore_detection import (
+        NO_MARK,
+        clear_restored,
+        read_mark,
+        write_mark_if_greater,
+    )
 
     path = settings.state.mark_path
     try:
@@ -209,7 +216,7 @@ async def _mark_up_to_date(settings: Settings, store: Store) -> None:
         mark = NO_MARK
     mark = await clear_restored(store, mark)
     try:
-        write_mark(path, mark)
+        write_mark_if_greater(path, mark)
     except OSError as error:
         click.echo(
             f"Warning: {path} cannot be written ({error.strerror}), so a later restore may go "

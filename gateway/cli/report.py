@@ -60,7 +60,9 @@ def show_usage(
     rows = [row for row in used if merchant in (None, row.merchant)]
     if as_json:
         click.echo(
-            json.dumps({"since": _format_value(since), "keys": _group_by_key(rows)}, indent=2)
+            json.dumps(
+                {"since": _format_value(since), "keys": _build_key_usage_json(rows)}, indent=2
+            )
         )
     elif as_csv:
         _write_csv(rows)
@@ -112,7 +114,7 @@ def _print_usage(rows: list[UsageSummary]) -> None:
             click.echo(f"    {call}")
 
 
-def _group_by_key(rows: Iterable[UsageSummary]) -> list[dict[str, Any]]:
+def _build_key_usage_json(rows: Iterable[UsageSummary]) -> list[dict[str, Any]]:
     """Builds the JSON report, grouped by key."""
     replacement_calls = list_replacement_calls()
     return [

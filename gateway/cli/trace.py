@@ -175,7 +175,7 @@ def _format_event(event: AuditEvent) -> str:
 def _format_request(record: OperationRecord, object_trace: ObjectTrace) -> list[str]:
     head = f"{format_time(record.started_at)}  {record.operation}, key {record.key_name}, request {record.request_id}"
     record_writes = object_trace.writes[record.id]
-    outcome = _describe_state(record, record_writes)
+    outcome = _describe_operation_state(record, record_writes)
     state = f"{outcome}: {record.reason}" if record.reason else outcome
     calls = [_format_call(write, record, object_trace.events) for write in record_writes]
     return [
@@ -208,7 +208,7 @@ def _explain_unchanged_service(
     ]
 
 
-def _describe_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
+def _describe_operation_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
     """The state to show. A request of which nothing was carried out is not shown as `undone`."""
     from gateway.storage.operations import ANSWERED, CONFIRMED, UNDONE
 
@@ -226,16 +226,16 @@ def _format_call(write: Write, record: OperationRecord, events: Sequence[AuditEv
 
 def _format_outcome(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     """The outcome of a write and its source: an answer, a later read, or an operator."""
-    from gateway.storage.operation_states import describe_state
+    from gateway.storage.operation_states import describe_write_state
     from gateway.storage.operations import ABSENT, CONFIRMED
 
     seconds = _measure_seconds(write)
     if write.state not in (CONFIRMED, ABSENT):
-        state = describe_state(write.state)
+        state = describe_write_state(write.state)
         outcome = f"{state} {write.status}" if write.status else state
         took = f" in {seconds} s" if seconds is not None else ""
         return f"{outcome}{took}{_format_verdict(write, record, events)}"
-    outcome = describe_state(write.state)
+    outcome = describe_write_state(write.state)
     if (
         write.operator_outcome in (write.state, write.object_id)
         and write.operator_outcome is not None
@@ -249,20 +249,23 @@ def _format_verdict(write: Write, record: OperationRecord, events: Sequence[Audi
     """An operator's verdict that the outcome does not reflect: it differs, or is still open."""
     if write.operator_outcome is None:
         return ""
-    from gateway.storage.operation_states import describe_state
+    from gateway.storage.operation_states import describe_write_state
 
-    return f", recorded by {_name_operators(write, record, events)}: {describe_state(write.operator_outcome)}"
+    return f", recorded by {_name_operators(write, record, events)}: {describe_write_state(write.operator_outcome)}"
 
 
 def _name_operators(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
     from gateway.operator.in_doubt_writes import format_write_id
-    from gateway.storage.operation_states import describe_operator_outcome, describe_state
+    from gateway.storage.operation_states import (
+        build_operator_outcome_audit_text,
+        describe_write_state,
+    )
 
     verdict = write.operator_outcome or ""
     # Earlier versions used the second form.
     messages = (
-        describe_operator_outcome(format_write_id(record, write), verdict),
-        f"told: {describe_state(verdict)}",
+        build_operator_outcome_audit_text(format_write_id(record, write), verdict),
+        f"told: {describe_write_state(verdict)}",
     )
     operators = [
         act.actor for act in events if act.operation_id == record.id and act.action in messages

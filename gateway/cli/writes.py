@@ -83,7 +83,7 @@ def _format_write(in_doubt: WriteInDoubt) -> str:
         + (f", {in_doubt.object}" if in_doubt.object else ""),
         f"    reason:      {in_doubt.reason}",
         *(
-            [f"    recorded:    {_describe_verdict(write.operator_outcome)}"]
+            [f"    recorded:    {_describe_recorded_outcome(write.operator_outcome)}"]
             if write.operator_outcome
             else []
         ),
@@ -92,11 +92,11 @@ def _format_write(in_doubt: WriteInDoubt) -> str:
     return "\n".join(lines)
 
 
-def _describe_verdict(verdict: str) -> str:
-    from gateway.storage.operation_states import describe_state
+def _describe_recorded_outcome(verdict: str) -> str:
+    from gateway.storage.operation_states import describe_write_state
     from gateway.storage.operations import OPERATOR_OUTCOMES
 
-    return describe_state(verdict) if verdict in OPERATOR_OUTCOMES else f"made {verdict}"
+    return describe_write_state(verdict) if verdict in OPERATOR_OUTCOMES else f"made {verdict}"
 
 
 @writes.command("settle")
@@ -131,7 +131,7 @@ def settle_write(
         OperatorVerdict,
         WriteCommandRefused,
         check_operator_verdict,
-        find_in_doubt_write,
+        find_write_by_shown_id,
         record_operator_verdict,
     )
     from gateway.storage import open_store
@@ -141,9 +141,9 @@ def settle_write(
     verdict = OperatorVerdict(happened or made is not None, made)
 
     # Checked before the prompt, so that an impossible verdict fails without a question.
-    async def describe_write() -> str:
+    async def check_and_describe_write() -> str:
         async with open_store(settings.state, create=False) as store:
-            record, row = await find_in_doubt_write(store, write)
+            record, row = await find_write_by_shown_id(store, write)
             check_operator_verdict(row, verdict)
             return f"{row.method} {row.path} of {record.tenant}, {format_time(row.recorded_at)}"
 
@@ -153,7 +153,7 @@ def settle_write(
             return await record_operator_verdict(store, write, verdict)
 
     try:
-        description = run_to_completion(describe_write())
+        description = run_to_completion(check_and_describe_write())
         ask_confirmation(
             f"Record the outcome of {description}: {_format_verdict(verdict)}?", yes=yes
         )
@@ -186,13 +186,13 @@ def close_operation(*, write: str, yes: bool, as_json: bool, settings: Settings)
     same request counts as a new one. The outcome of each of its writes must be known or recorded
     with `writes settle`.
     """
-    from gateway.operator.in_doubt_writes import WriteCommandRefused, find_in_doubt_write
+    from gateway.operator.in_doubt_writes import WriteCommandRefused, find_write_by_shown_id
     from gateway.operator.operation_closing import close_in_doubt_operation
     from gateway.storage import open_store
 
     async def describe_operation() -> str:
         async with open_store(settings.state, create=False) as store:
-            record, _row = await find_in_doubt_write(store, write)
+            record, _row = await find_write_by_shown_id(store, write)
             return (
                 f"{record.operation} of {record.tenant}, started {format_time(record.started_at)}"
             )

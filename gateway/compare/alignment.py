@@ -95,12 +95,12 @@ class _Aligner:
         if len(self.left) == len(self.right):
             candidates = [(index, index) for index in self.left if index in self.right]
         else:
-            candidates = self._list_ordered_pairs()
+            candidates = self._list_pairs_in_common_order()
         for index, candidate_index in candidates:
             if self.left[index].content == self.right[candidate_index].content:
                 self._pair_items(index, candidate_index)
 
-    def _list_ordered_pairs(self) -> list[tuple[int, int]]:
+    def _list_pairs_in_common_order(self) -> list[tuple[int, int]]:
         """The largest set of equal items that are in the same order in both lists."""
         left = [(index, item.content) for index, item in self.left.items()]
         right = [(index, item.content) for index, item in self.right.items()]
@@ -108,7 +108,10 @@ class _Aligner:
         start = _count_common_prefix(left, right)
         end = _count_common_prefix(left[start:][::-1], right[start:][::-1])
         middle = left[start : len(left) - end], right[start : len(right) - end]
-        pairs = [*zip(left[:start], right[:start], strict=True), *_find_longest_common(*middle)]
+        pairs = [
+            *zip(left[:start], right[:start], strict=True),
+            *_find_longest_common_subsequence(*middle),
+        ]
         pairs += zip(left[len(left) - end :], right[len(right) - end :], strict=True)
         return [(control_item[0], candidate_item[0]) for control_item, candidate_item in pairs]
 
@@ -135,11 +138,11 @@ class _Aligner:
             # Of equally similar items the nearest, so that the result is repeatable.
             for score, _distance, control_index, candidate_index in sorted(scored):
                 if score and control_index in self.left and candidate_index in self.right:
-                    self._pair_if_compatible(control_index, candidate_index)
+                    self._pair_unless_ids_differ(control_index, candidate_index)
         for control_index, candidate_index in [*zip(self.left, self.right, strict=False)]:
-            self._pair_if_compatible(control_index, candidate_index)
+            self._pair_unless_ids_differ(control_index, candidate_index)
 
-    def _pair_if_compatible(self, control_index: int, candidate_index: int) -> None:
+    def _pair_unless_ids_differ(self, control_index: int, candidate_index: int) -> None:
         identifiers = self.left[control_index].identifier, self.right[candidate_index].identifier
         if not (self.has_shared_ids and None not in identifiers):
             self._pair_items(control_index, candidate_index)
@@ -154,7 +157,7 @@ def _count_common_prefix(left: _IndexedContents, right: _IndexedContents) -> int
     return sum(1 for _ in takewhile(lambda pair: pair[0][1] == pair[1][1], pairs))
 
 
-def _find_longest_common(
+def _find_longest_common_subsequence(
     left: _IndexedContents, right: _IndexedContents
 ) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
     """The longest common subsequence; empty if the search would exceed the limit."""

@@ -96,23 +96,23 @@ def _is_known_field_path(text: str, extra_words: Collection[str]) -> bool:
     )
 
 
-def _create_matcher(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+def _create_fullmatch_test(pattern: re.Pattern[str]) -> Callable[[str], bool]:
     return lambda text: bool(pattern.fullmatch(text))
 
 
 _KEPT_VALUE_BY_FIELD: dict[str, Callable[[str], bool]] = {
     **dict.fromkeys(_ENUM_FIELDS, _DOCUMENT_WORDS.__contains__),
-    **dict.fromkeys(_CODE_FIELDS, _create_matcher(_CODE)),
-    **dict.fromkeys(_AMOUNT_FIELDS, _create_matcher(_AMOUNT)),
-    **dict.fromkeys(_COUNT_FIELDS, _create_matcher(_COUNT)),
-    **dict.fromkeys(_DATETIME_FIELDS, _create_matcher(_DATETIME)),
-    **dict.fromkeys(_REGION_FIELDS, _create_matcher(_REGION)),
-    **dict.fromkeys(("branchNum", "branch", "branchId"), _create_matcher(_BRANCH_NUMBER)),
-    **dict.fromkeys(("institution", "bankId"), _create_matcher(re.compile(r"\d{1,4}"))),
+    **dict.fromkeys(_CODE_FIELDS, _create_fullmatch_test(_CODE)),
+    **dict.fromkeys(_AMOUNT_FIELDS, _create_fullmatch_test(_AMOUNT)),
+    **dict.fromkeys(_COUNT_FIELDS, _create_fullmatch_test(_COUNT)),
+    **dict.fromkeys(_DATETIME_FIELDS, _create_fullmatch_test(_DATETIME)),
+    **dict.fromkeys(_REGION_FIELDS, _create_fullmatch_test(_REGION)),
+    **dict.fromkeys(("branchNum", "branch", "branchId"), _create_fullmatch_test(_BRANCH_NUMBER)),
+    **dict.fromkeys(("institution", "bankId"), _create_fullmatch_test(re.compile(r"\d{1,4}"))),
     "code": lambda text: text in _DOCUMENT_WORDS or bool(_CODE.fullmatch(text)),
     "routing": _is_routing_number,
-    "swiftBic": _create_matcher(_BIC),
-    "language": _create_matcher(_LANGUAGE),
+    "swiftBic": _create_fullmatch_test(_BIC),
+    "language": _create_fullmatch_test(_LANGUAGE),
 }
 _PERSONAL_FIELDS_TEXT = """
 name firstName lastName accountHolderName email emailAddress address street1 street2 city
@@ -124,13 +124,15 @@ _PERSONAL_FIELDS = frozenset(_PERSONAL_FIELDS_TEXT.split())
 """In these fields a text that looks like an id is not trusted to be one."""
 
 
-def is_text_kept(fields: tuple[str, ...], text: str, extra_words: Collection[str] = ()) -> bool:
+def is_text_kept_in_recording(
+    fields: tuple[str, ...], text: str, extra_words: Collection[str] = ()
+) -> bool:
     """Whether a text is kept. ``fields`` are the keys of its path; ``extra_words`` are kept too."""
     field = _select_field_name(fields)
     if not text or _ALREADY_MASKED.fullmatch(text):
         return True
     if OBJECT_ID.fullmatch(text):
-        return field not in _PERSONAL_FIELDS and is_id_kept(text)
+        return field not in _PERSONAL_FIELDS and is_id_kept_in_recording(text)
     if field in _LABEL_FIELDS or (field == "name" and "currency" in fields[:-1]):
         return text in extra_words or all(word in LABEL_WORDS for word in re.findall(r"\w+", text))
     if field == "field":
@@ -146,20 +148,20 @@ def _select_field_name(fields: tuple[str, ...]) -> str:
     return "amount" if fields[-2:-1] == ("merchantBalances",) else "".join(fields[-1:])
 
 
-def is_number_kept(fields: tuple[str, ...], text: str) -> bool:
+def is_number_kept_in_recording(fields: tuple[str, ...], text: str) -> bool:
     """Whether a JSON number is kept. It may be an account number."""
     field = _select_field_name(fields)
     if field in _AMOUNT_FIELDS | _COUNT_FIELDS or field == "code":
-        return is_text_kept((field,), text) or (field == "code" and len(text) <= 3)
+        return is_text_kept_in_recording((field,), text) or (field == "code" and len(text) <= 3)
     # Few enough digits for a flag or a count, too few for an account or a phone number.
     return len(text) <= 3 and field not in _PERSONAL_FIELDS
 
 
-def is_id_kept(text: str) -> bool:
+def is_id_kept_in_recording(text: str) -> bool:
     return bool(OBJECT_ID.fullmatch(text)) and not _NUMERIC_ID.fullmatch(text)
 
 
-def is_key_kept(key: str, extra_words: Collection[str] = ()) -> bool:
+def is_key_kept_in_recording(key: str, extra_words: Collection[str] = ()) -> bool:
     """Whether an object key is a field, a method or a currency code, and not personal data."""
     return (
         key in DOCUMENTED_FIELDS

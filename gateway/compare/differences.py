@@ -403,7 +403,7 @@ class Differ:
 
     def _build_item(self, normal_path: str, value: JSON, key: str, *, is_control: bool) -> Item:
         content = self._canonicalize(normal_path, value, is_control=is_control)
-        identifier = _parse_identifier(_select_nested(value, key or "id"))
+        identifier = _parse_identifier(_select_nested_value(value, key or "id"))
         if identifier is None or not (key or isinstance(value, dict)):
             return Item(None, False, content, _collect_leaves(content))
         candidate_id = self._id_map.find_candidate_id(identifier) if is_control else identifier
@@ -438,18 +438,19 @@ class Differ:
             )
         if isinstance(value, str) and self._id_map.has_separate_ids:
             if isinstance(rule := active_rules.get("id"), rules.IdRule) and rule.any_shape:
-                return self._normalize_id(value, is_control=is_control)
+                return self._normalize_to_candidate_id(value, is_control=is_control)
             if "-" in value:
                 return ID_IN_TEXT.sub(
-                    lambda match: self._normalize_id(match[0], is_control=is_control), value
+                    lambda match: self._normalize_to_candidate_id(match[0], is_control=is_control),
+                    value,
                 )
         return (describe_json_type(value), value)
 
-    def _normalize_id(self, id_: str, *, is_control: bool) -> str:
+    def _normalize_to_candidate_id(self, id_: str, *, is_control: bool) -> str:
         # Unknown ids become "?" on both sides: items that differ only in new ids are the same item.
         if is_control:
             return self._id_map.find_candidate_id(id_) or "?"
-        return id_ if self._id_map.is_paired(id_) else "?"
+        return id_ if self._id_map.is_candidate_id_paired(id_) else "?"
 
 
 _STATUS_LOCATION = _Location(
@@ -473,7 +474,7 @@ def _parse_identifier(value: JSON) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _select_nested(value: JSON, key: str) -> JSON:
+def _select_nested_value(value: JSON, key: str) -> JSON:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value

@@ -43,7 +43,7 @@ class OutgoingRequest:
     key: Literal["own", "none", "wrong"] = "own"
 
 
-def parse_origin(url: str, name: SideName) -> str:
+def parse_base_url(url: str, name: SideName) -> str:
     """Validates a base URL and removes its ``/v1``; raises InputError."""
     try:
         parts = urlsplit(url)
@@ -91,7 +91,7 @@ class Side:
         self, name: SideName, url: str, api_key: str, *, timeout_seconds: float, concurrency: int
     ) -> None:
         self.name = name
-        self.url = parse_origin(url, name)
+        self.url = parse_base_url(url, name)
         self._api_key = api_key
         self._timeout_seconds = timeout_seconds
         self._concurrency = concurrency

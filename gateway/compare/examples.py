@@ -155,7 +155,9 @@ class ExampleBuilder:
             state = (
                 "it"
                 if key == subject_key
-                else _compare_fields(field_path, control_value, candidate_value, is_equal)
+                else _classify_field_difference(
+                    field_path, control_value, candidate_value, is_equal
+                )
             )
             yield self._build_row(
                 field_path, self.redactor.redact_key(key), control_value, candidate_value, state
@@ -176,7 +178,9 @@ class ExampleBuilder:
         return Row(name, control, candidate, differs, state == "it", state == "overlooked")
 
 
-def _compare_fields(path: Path, control: Any, candidate: Any, is_equal: EqualityCheck) -> str:
+def _classify_field_difference(
+    path: Path, control: Any, candidate: Any, is_equal: EqualityCheck
+) -> str:
     if control is ABSENT or candidate is ABSENT:
         return "differs"
     if control == candidate:

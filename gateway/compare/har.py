@@ -88,10 +88,10 @@ def _describe_omission(request: Mapping[str, Any]) -> str:
     # Its signature has expired, and the legacy interface does not know it.
     if "x-api-key" not in header_names and "authorization" in header_names:
         return "signed, so a request of the current interface"
-    return "" if _has_recorded_body(request) else "its body was not recorded as text"
+    return "" if _has_recorded_request_body(request) else "its body was not recorded as text"
 
 
-def _has_recorded_body(request: Mapping[str, Any]) -> bool:
+def _has_recorded_request_body(request: Mapping[str, Any]) -> bool:
     """Whether the body was recorded as sent, or the request had none."""
     post_data = request.get("postData")
     if not post_data:
@@ -120,7 +120,7 @@ def _parse_entry(number: int, entry: Mapping[str, Any]) -> _RecordedRequest:
         _parse_target(request["url"]),
         _decode_body(post_data),
         {"Content-Type": media_type} if post_data and media_type.isprintable() else {},
-        _parse_recorded_answer(entry.get("response") or {}),
+        _parse_recorded_response_json(entry.get("response") or {}),
     )
 
 
@@ -144,7 +144,7 @@ def _parse_target(url: str) -> str:
     return re.sub("[^!-~]+", lambda match: quote(match[0]), target)
 
 
-def _parse_recorded_answer(response: Mapping[str, Any]) -> JSON:
+def _parse_recorded_response_json(response: Mapping[str, Any]) -> JSON:
     content = response.get("content") or {}
     text = content.get("text") or ""
     try:

@@ -41,7 +41,7 @@ class IdMap:
             return f"candidate's {_display_id(candidate)} was paired with control's {_display_id(known_control)}"
         return ""
 
-    def is_paired(self, candidate: str) -> bool:
+    def is_candidate_id_paired(self, candidate: str) -> bool:
         return candidate in self._control_by_candidate
 
     def find_candidate_id(self, control: str, before_step: int | None = None) -> str | None:

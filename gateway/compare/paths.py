@@ -38,7 +38,7 @@ def format_path(path: Path) -> str:
     """Formats a path with its indices: ``payments[3].sourceAmount``."""
     text = BODY_PATH
     for part in path:
-        text = _append_text(text, f"[{part}]" if isinstance(part, int) else _format_key(part))
+        text = _append_path_text(text, f"[{part}]" if isinstance(part, int) else _format_key(part))
     return text
 
 
@@ -53,9 +53,11 @@ def normalize_path(path: Path) -> str:
 def append_to_path(normal_path: str, part: str | int) -> str:
     """The normal form of a key or item directly below another normal form."""
     if isinstance(part, int):
-        return _append_text(normal_path, "[]")
+        return _append_path_text(normal_path, "[]")
     # Ids that are keys would make a path of their own for each object.
-    return _append_text(normal_path, "{id}" if _OBJECT_ID.fullmatch(part) else _format_key(part))
+    return _append_path_text(
+        normal_path, "{id}" if _OBJECT_ID.fullmatch(part) else _format_key(part)
+    )
 
 
 def iter_parent_paths(normal_path: str) -> Iterator[str]:
@@ -70,11 +72,11 @@ def iter_parent_paths(normal_path: str) -> Iterator[str]:
 def _join_parts(parts: list[str]) -> str:
     normal_path = BODY_PATH
     for part in parts:
-        normal_path = _append_text(normal_path, part)
+        normal_path = _append_path_text(normal_path, part)
     return normal_path
 
 
-def _append_text(prefix: str, suffix: str) -> str:
+def _append_path_text(prefix: str, suffix: str) -> str:
     if prefix == BODY_PATH:
         return suffix
     return f"{prefix}{suffix}" if suffix.startswith("[") else f"{prefix}.{suffix}"

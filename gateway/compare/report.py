@@ -322,7 +322,7 @@ def _build_rule_entries(run: Run) -> list[RuleEntry]:
         for step in input_file.steps:
             # A dict keeps the order of rules and drops those that several steps share.
             rules |= dict.fromkeys(
-                (step.rules if run.options.allow_writes else step.rules.read_rules).rules
+                (step.rules if run.options.allow_writes else step.rules.rules_without_writes).rules
             )
     return [
         {

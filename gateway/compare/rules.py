@@ -192,7 +192,7 @@ class Rules:
         return Rules((*self.rules, *later.rules), later.headers or self.headers)
 
     @cached_property
-    def read_rules(self) -> Rules:
+    def rules_without_writes(self) -> Rules:
         """The rules without those for objects that each side created itself."""
         remaining = [
             rule

@@ -1,7 +1,7 @@
 """Runs a comparison: sends each step to both sides and compares the answers in order.
 
 The two requests of a step are sent in parallel. Steps overlap unless one must wait for another
-(``steps.list_prerequisites``). Answers are compared in order of the steps, which makes runs repeatable.
+(``steps.iter_prerequisite_counts``). Answers are compared in order of the steps, which makes runs repeatable.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from gateway.compare.steps import (
     Input,
     Placeholder,
     Step,
-    create_header_formatter,
+    create_ascii_header_formatter,
     create_json_formatter,
     format_captured_value,
-    list_prerequisites,
+    iter_prerequisite_counts,
 )
 from gateway.compare.strict_json import InvalidJson, loads_strict
 
@@ -123,7 +123,7 @@ class Run:
         running: deque[tuple[int, asyncio.Task[_Answers | NotCompared]]] = deque()
         try:
             for index, (step, prerequisites) in enumerate(
-                zip(steps, list_prerequisites(steps), strict=True)
+                zip(steps, iter_prerequisite_counts(steps), strict=True)
             ):
                 # Recorded in the order of the steps: a later step may need what an earlier one
                 # captures, and two runs must report the same.
@@ -144,7 +144,7 @@ class Run:
     async def _send_step(
         self, semaphore: asyncio.Semaphore, step: Step, prerequisites: int
     ) -> _Answers | NotCompared:
-        captured = self._select_captured(step)
+        captured = self._find_or_create_captured_values(step)
         if missing := [
             captured.missing[name]
             for name in sorted(step.placeholder_names)
@@ -227,7 +227,7 @@ class Run:
             else step.body.fill(create_json_formatter(variables), format_literal)
         )
         body = None if text is None else text.encode(errors="replace")
-        format_in_header = create_header_formatter(variables)
+        format_in_header = create_ascii_header_formatter(variables)
         headers = {
             name: template.fill(format_in_header, format_literal)
             for name, template in step.headers.items()
@@ -272,7 +272,7 @@ class Run:
 
     def _create_differ(self, step: Step, index: int, id_map: IdMap) -> Differ:
         return Differ(
-            step.rules if self.options.allow_writes else step.rules.read_rules,
+            step.rules if self.options.allow_writes else step.rules.rules_without_writes,
             id_map,
             operation=step.operation.name,
             step=index,
@@ -280,7 +280,7 @@ class Run:
         )
 
     def _record_not_compared(self, step: Step, not_compared: NotCompared) -> None:
-        captured = self._select_captured(step)
+        captured = self._find_or_create_captured_values(step)
         if not step.placeholder_names.isdisjoint(captured.missing):
             self.findings.skipped.append(not_compared)
         elif not_compared.is_write_withheld:
@@ -299,7 +299,7 @@ class Run:
                 captured.missing.setdefault(name, (reason, not_compared.is_write_withheld))
 
     def _capture_values(self, step: Step, answers: _Answers) -> None:
-        captured = self._select_captured(step)
+        captured = self._find_or_create_captured_values(step)
         for name, capture in step.captures.items():
             control_value = _find_captured_value(step, capture, answers.control)
             candidate_value = _find_captured_value(step, capture, answers.candidate)
@@ -334,7 +334,7 @@ class Run:
             if step.operation.requires_api_key and answer.status < 500:
                 self._accepted_sides.add(side.name)
 
-    def _select_captured(self, step: Step) -> _CapturedValues:
+    def _find_or_create_captured_values(self, step: Step) -> _CapturedValues:
         return self._captured_by_source.setdefault(step.source, _CapturedValues())
 
     def _build_not_compared(

@@ -17,7 +17,12 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from gateway.compare.allowlist import is_id_kept, is_key_kept, is_number_kept, is_text_kept
+from gateway.compare.allowlist import (
+    is_id_kept_in_recording,
+    is_key_kept_in_recording,
+    is_number_kept_in_recording,
+    is_text_kept_in_recording,
+)
 from gateway.compare.operations import OBJECT_ID, is_public_path_part
 from gateway.compare.pseudonyms import Pseudonyms
 from gateway.compare.requests import SECRET_PARAMETER
@@ -175,12 +180,14 @@ class Scrubber:
         is_known = part in self.extra_words or is_public_path_part(part)
         return (
             part
-            if is_known and (is_id_kept(part) or not OBJECT_ID.fullmatch(part))
+            if is_known and (is_id_kept_in_recording(part) or not OBJECT_ID.fullmatch(part))
             else self._replace_by_token(part)
         )
 
     def _scrub_key(self, key: str) -> str:
-        return key if is_key_kept(key, self.extra_words) else self._replace_by_token(key)
+        return (
+            key if is_key_kept_in_recording(key, self.extra_words) else self._replace_by_token(key)
+        )
 
     def _replace_by_token(self, text: str) -> str:
         """Replaces a text by a token. An id stays an id of its kind."""
@@ -209,12 +216,12 @@ class Scrubber:
         if isinstance(value, list):
             return [self._scrub_value(item, fields) for item in value]
         if isinstance(value, Number):
-            is_kept = is_number_kept(fields, value.text)
+            is_kept = is_number_kept_in_recording(fields, value.text)
             return value if is_kept else Number(self._pseudonyms.make_number(value.text))
         return self._scrub_text(value, fields) if isinstance(value, str) else value
 
     def _scrub_text(self, text: str, fields: tuple[str, ...]) -> str:
-        if is_text_kept(fields, text, self.extra_words):
+        if is_text_kept_in_recording(fields, text, self.extra_words):
             return text
         if OBJECT_ID.fullmatch(text):
             return self._replace_by_token(text)

@@ -88,7 +88,7 @@ def format_captured_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def create_header_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
+def create_ascii_header_formatter(values: Mapping[str, Any]) -> Callable[[Placeholder], str]:
     """Returns a function that formats captured values for headers, percent-encoding other characters."""
 
     def format_placeholder(placeholder: Placeholder) -> str:
@@ -177,7 +177,7 @@ class Input:
     omitted_counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def list_prerequisites(steps: list[Step]) -> Iterator[int]:
+def iter_prerequisite_counts(steps: list[Step]) -> Iterator[int]:
     """Yields for each step how many of the steps before it must be compared before it is sent.
 
     A write waits for all steps before it, and all later steps wait for it. A read with ids in it waits

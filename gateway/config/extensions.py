@@ -19,7 +19,7 @@ _C_EXTENSIONS = {
 """For each library, its C extension and the environment variable that disables it."""
 
 
-def check_extensions() -> None:
+def check_c_extensions() -> None:
     """Raise ConfigurationError with each library that runs without its extension."""
     problems = []
     for library, (extension, variable) in _C_EXTENSIONS.items():

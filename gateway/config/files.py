@@ -26,7 +26,7 @@ def read_text(path: Path) -> str:
         raise ConfigurationError([f"{path}: not UTF-8 text"]) from None
 
 
-def read_secret(path: Path) -> str:
+def read_secret_file(path: Path) -> str:
     text = read_text(path)
     status = path.stat()
     # The group may read it, as in a Kubernetes volume with fsGroup. A pipe's mode means nothing.

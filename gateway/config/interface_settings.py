@@ -33,7 +33,7 @@ class LegacyWords(Section):
 
     @field_validator("service")
     @classmethod
-    def _check_service_word(cls, word: str, info: ValidationInfo) -> str:
+    def _check_differs_from_wallet_word(cls, word: str, info: ValidationInfo) -> str:
         if word == info.data.get("wallet"):
             raise ValueError("is the wallet's word; the two balances would have the same name")
         return word
@@ -109,7 +109,7 @@ class Signed(Section):
     environment: Literal["", "live", "sandbox"] = ""
 
     @model_validator(mode="after")
-    def _check_forwarding(self) -> Self:
+    def _check_forwarding_has_environment(self) -> Self:
         if self.unknown_keys == "forward" and not self.environment:
             raise ValueError('unknown_keys = "forward" needs environment, "live" or "sandbox"')
         return self

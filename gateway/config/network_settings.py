@@ -42,7 +42,7 @@ class Server(Section):
         return insert_value_from_file(section, "admin_token")
 
     @model_validator(mode="after")
-    def _check_server(self) -> Self:
+    def _check_tls_files_and_admin_token(self) -> Self:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_certificate_file and tls_key_file need each other")
         token = self.admin_token.get_secret_value()
@@ -114,7 +114,7 @@ class Load(Section):
     held_bytes: int = Field(256 * 1024 * 1024, ge=1024 * 1024)
 
     @model_validator(mode="after")
-    def _check_bounds(self) -> Self:
+    def _check_merchant_limits_within_totals(self) -> Self:
         if self.in_flight_per_merchant > self.in_flight:
             raise ValueError("in_flight_per_merchant exceeds in_flight, the total")
         if self.queue_per_merchant > self.queue:
@@ -142,7 +142,7 @@ class Upstream(Section):
         return insert_value_from_file(section, "proxy_credentials")
 
     @model_validator(mode="after")
-    def _check_proxy(self) -> Self:
+    def _check_proxy_credentials(self) -> Self:
         credentials = self.proxy_credentials.get_secret_value()
         if credentials and not self.proxy:
             raise ValueError("proxy_credentials need proxy")

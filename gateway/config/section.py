@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from gateway.config.files import ConfigurationError, read_secret
+from gateway.config.files import ConfigurationError, read_secret_file
 
 
 class Section(BaseModel):
@@ -19,19 +19,19 @@ def insert_value_from_file(section: Any, name: str) -> Any:
     key = f"{name}_file"
     if isinstance(section, dict) and (file_name := section.get(key)):
         try:
-            return {**section, name: read_secret(Path(file_name)).strip()}
+            return {**section, name: read_secret_file(Path(file_name)).strip()}
         except ConfigurationError as error:
             return {**section, key: error}  # reported with the key's location, see KeyFile
     return section
 
 
-def _check_was_read(value: Any) -> Any:
+def _raise_file_error(value: Any) -> Any:
     if isinstance(value, ConfigurationError):
         raise ValueError(str(value))  # noqa: TRY004 - pydantic reports ValueErrors with their location
     return value
 
 
-KeyFile = Annotated[Path, BeforeValidator(_check_was_read)]
+KeyFile = Annotated[Path, BeforeValidator(_raise_file_error)]
 """A file with the value of another key. It is read only once (``insert_value_from_file``): it may be a pipe."""
 
 

@@ -104,7 +104,7 @@ class Settings(BaseSettings):
     vocabulary: Words = Words()
     _config_file: ConfigFile = PrivateAttr(ConfigFile())
 
-    def with_config_file(self, config_file: ConfigFile) -> Self:
+    def attach_config_file(self, config_file: ConfigFile) -> Self:
         self._config_file = config_file
         return self
 
@@ -153,10 +153,10 @@ def load_settings(path: Path | None) -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError([f"{path}: not TOML: {error}"]) from None
     # Before the validation, whose messages could otherwise come first and hide these.
-    if secret_problems := list(_find_secrets(document, config_file)):
+    if secret_problems := list(_iter_secret_key_problems(document, config_file)):
         raise ConfigurationError(secret_problems)
     try:
-        return Settings(**document).with_config_file(config_file)
+        return Settings(**document).attach_config_file(config_file)
     except ValidationError as error:
         raise ConfigurationError(list(_describe_validation_error(error, config_file))) from None
 
@@ -165,7 +165,7 @@ SECRET_KEYS = (("server", "admin_token"), ("upstream", "proxy_credentials"))
 """Keys that only a variable or a separate file may set, not the configuration file."""
 
 
-def _find_secrets(document: dict[str, Any], config_file: ConfigFile) -> Iterator[str]:
+def _iter_secret_key_problems(document: dict[str, Any], config_file: ConfigFile) -> Iterator[str]:
     for section, key in SECRET_KEYS:
         section_values = document.get(section)
         if isinstance(section_values, dict) and key in section_values:

@@ -122,7 +122,7 @@ MIN_RETENTION_DAYS = 30
 """Younger records may still be needed to determine the outcome of a write, or to replay an answer."""
 
 
-def _check_days(days: int) -> int:
+def _check_retention_days(days: int) -> int:
     if 0 < days < MIN_RETENTION_DAYS:
         raise ValueError(f"must be {MIN_RETENTION_DAYS} or more, or 0 to keep records forever")
     return days
@@ -142,4 +142,4 @@ WalletWord = Annotated[NeutralWord, AfterValidator(_check_wallet_word)]
 
 Day = Annotated[date | None, BeforeValidator(_parse_day)]
 
-Days = Annotated[int, Field(ge=0), AfterValidator(_check_days)]
+Days = Annotated[int, Field(ge=0), AfterValidator(_check_retention_days)]

@@ -29,7 +29,7 @@ from gateway.operator.mode_switches import (
     switch_mode,
 )
 from gateway.storage import Tenant
-from gateway.storage.audit_log import describe_scope, is_in_scope
+from gateway.storage.audit_log import describe_scope, is_tenant_in_scope
 from gateway.storage.brownout_rows import Brownout, end_brownouts, insert_brownout, list_brownouts
 from gateway.storage.freezes import freeze_writes, unfreeze_writes
 from gateway.storage.mode_rows import GROUPS, MODES, TRANSLATE, Group, Mode
@@ -124,7 +124,9 @@ async def _plan_for_scope(
     dependencies: ConsoleDependencies, scope: Tenant, action_name: str
 ) -> Plan:
     """The common part of the plans to freeze and unfreeze: the affected keys."""
-    rows = await _list_affected_keys(dependencies, lambda owner, _key: is_in_scope(scope, owner))
+    rows = await _list_affected_keys(
+        dependencies, lambda owner, _key: is_tenant_in_scope(scope, owner)
+    )
     return Plan(
         "",
         (),

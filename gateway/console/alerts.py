@@ -10,7 +10,7 @@ from gateway.console.dependencies import ConsoleDependencies
 from gateway.operator.metrics_page import StateGauges
 from gateway.operator.restore_check import RESTORED_ADVICE, RESTORED_MESSAGE
 from gateway.storage.brownout_rows import list_open_brownouts
-from gateway.storage.difference_rows import list_tallies
+from gateway.storage.difference_rows import load_all_tallies_by_key
 from gateway.storage.traffic_rows import Traffic
 
 FAILURE_RATIO = 0.05
@@ -46,7 +46,7 @@ async def load_alerts(
     ]
     differing_keys = {
         (operation.tenant, operation.key)
-        for operation, tally in (await list_tallies(dependencies.store)).items()
+        for operation, tally in (await load_all_tallies_by_key(dependencies.store)).items()
         if tally.places
     }
     failed = recent.failed if recent.failed > FAILURE_RATIO * recent.requests else 0

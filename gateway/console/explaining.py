@@ -171,11 +171,13 @@ def _build_explanation(
     explained: Explanation, parsed: CurlRequest, redactor: Redactor
 ) -> ExplanationPage:
     used = {origin.sent_in for made in explained.calls for origin in made.fields if origin.sent_in}
-    names = [name for name, _ in explained.sent if not used.isdisjoint(_iter_containers(name))]
+    names = [
+        name for name, _ in explained.sent if not used.isdisjoint(_iter_enclosing_field_names(name))
+    ]
     number_by_name = {name: number for number, name in enumerate(names, 1)}
     marks: dict[str, int] = {}
     for name, number in number_by_name.items():
-        for container in _iter_containers(name):
+        for container in _iter_enclosing_field_names(name):
             # An object gets the number of the first field in it.
             marks.setdefault(container, number)
     reasons = dict(explained.kept)
@@ -184,7 +186,7 @@ def _build_explanation(
             name,
             _redact_value(redactor, name, value),
             number_by_name.get(name, 0),
-            _find_reason(reasons, name),
+            _find_unsent_reason(reasons, name),
         )
         for name, value in explained.sent
     ]
@@ -198,16 +200,21 @@ def _build_explanation(
     )
 
 
-def _iter_containers(name: str) -> Iterator[str]:
+def _iter_enclosing_field_names(name: str) -> Iterator[str]:
     """Yields a field and all that contain it: ``a.b[0].c``, ``a.b[0]``, ``a.b``, ``a``."""
     while name:
         yield name
         name = name[: max(name.rfind("."), name.rfind("["), 0)]
 
 
-def _find_reason(reasons: Mapping[str, str], name: str) -> str:
+def _find_unsent_reason(reasons: Mapping[str, str], name: str) -> str:
     return next(
-        (reasons[container] for container in _iter_containers(name) if container in reasons), ""
+        (
+            reasons[container]
+            for container in _iter_enclosing_field_names(name)
+            if container in reasons
+        ),
+        "",
     )
 
 
@@ -215,7 +222,7 @@ def _build_call_view(made: ExplainedCall, marks: Mapping[str, int], redactor: Re
     fields = [
         CallField(
             origin.field,
-            _format_origin(redactor, origin),
+            _format_call_field_value(redactor, origin),
             marks.get(origin.sent_in or "", 0),
             origin.rule,
         )
@@ -229,7 +236,7 @@ def _build_call_view(made: ExplainedCall, marks: Mapping[str, int], redactor: Re
     return CallView(made, _redact_target(redactor, made.target), fields, signed)
 
 
-def _format_origin(redactor: Redactor, origin: FieldOrigin) -> str:
+def _format_call_field_value(redactor: Redactor, origin: FieldOrigin) -> str:
     """Formats the value of a field. Query values are hidden: a search term may be personal data."""
     is_hidden = origin.in_query and not redactor.is_unmasked
     return "…" if is_hidden else _redact_value(redactor, origin.field, origin.value, origin.sent_in)
@@ -258,14 +265,14 @@ def _redact_value(redactor: Redactor, name: str, value: Any, sent_in: str | None
     if redactor.is_unmasked or value is None or isinstance(value, bool):
         return text
     redacted = [
-        redactor.redact_value(_split_path(field_name), text).text
+        redactor.redact_value(_split_field_name(field_name), text).text
         for field_name in (name, sent_in)
         if field_name
     ]
     return next((redacted_text for redacted_text in redacted if redacted_text != text), text)
 
 
-def _split_path(name: str) -> tuple[str, ...]:
+def _split_field_name(name: str) -> tuple[str, ...]:
     return tuple(part.partition("[")[0] for part in name.split("."))
 
 

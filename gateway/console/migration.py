@@ -33,7 +33,7 @@ class SunsetProgress:
     elapsed: float
 
 
-def compute_migration_progress(
+def compute_sunset_progress(
     announced: date | None, sunset: date | None, today: date
 ) -> SunsetProgress:
     if announced is None or sunset is None:
@@ -71,9 +71,7 @@ class MigrationPage:
             "migration",
             days=PERIOD_DAYS,
             recent_days=RECENT_PERIOD.days,
-            progress=compute_migration_progress(
-                deprecation.announced, deprecation.sunset_date, today
-            ),
+            progress=compute_sunset_progress(deprecation.announced, deprecation.sunset_date, today),
             refuses=deprecation.after_sunset == "refuse",
             left=left[:MAX_KEYS],
             more=len(left) - MAX_KEYS,

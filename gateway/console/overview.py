@@ -13,7 +13,7 @@ from gateway.admin.port import run_check
 from gateway.console.alerts import load_alerts
 from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.limits import load_limit_usage
-from gateway.console.migration import SunsetProgress, compute_migration_progress
+from gateway.console.migration import SunsetProgress, compute_sunset_progress
 from gateway.console.pages import Pages
 from gateway.console.traffic import load_recent_traffic, load_traffic_plots
 from gateway.http.progress import RequestProgress
@@ -68,7 +68,7 @@ class OverviewPage:
             near=self._near_limit,
             left=sum(bool(usage.key) for usage in week),
             keys=sum(gauges.keys.values()),
-            progress=self._compute_progress(),
+            progress=self._compute_sunset_progress(),
             large=await self._list_large_requests(),
             steps=STEP_LABELS,
         )
@@ -93,7 +93,7 @@ class OverviewPage:
         requests = [*self._dependencies.requests_in_progress.list_progress(), *other_workers]
         return sorted(requests, key=lambda request: request.began_at)
 
-    def _compute_progress(self) -> SunsetProgress:
+    def _compute_sunset_progress(self) -> SunsetProgress:
         deprecation = self._dependencies.settings.deprecation
         today = self._dependencies.store.clock().date()
-        return compute_migration_progress(deprecation.announced, deprecation.sunset_date, today)
+        return compute_sunset_progress(deprecation.announced, deprecation.sunset_date, today)

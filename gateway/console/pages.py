@@ -114,7 +114,7 @@ class Pages:
             set_cookie(request, response, session_cookie)
         return response
 
-    def wrap_view(self, view: View) -> View:
+    def wrap_view_with_unavailable_page(self, view: View) -> View:
         """Wraps a view: if the database is unavailable, a page says so."""
 
         async def handle_request(request: web.Request) -> web.StreamResponse:
@@ -135,7 +135,7 @@ class Pages:
                 return self.render_page(request, "refused", 403, why=str(rejected))
             return await view(request, fields)
 
-        return self.wrap_view(handle_form)
+        return self.wrap_view_with_unavailable_page(handle_form)
 
     def find_client_address(self, request: web.Request) -> str:
         """The client's address; behind the parent process, the one that the parent passes on."""

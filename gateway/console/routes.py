@@ -24,7 +24,7 @@ def add_console(application: web.Application, dependencies: ConsoleDependencies)
     pages = Pages(dependencies)
     service, switches = ServicePage(dependencies, pages), TrafficControlPage(dependencies, pages)
     explain, login = ExplainPage(dependencies, pages), LoginPage(pages)
-    view, form_view = pages.wrap_view, pages.wrap_form_view
+    view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view
     application.add_routes(
         [
             web.get("/", view(OverviewPage(dependencies, pages))),

@@ -15,7 +15,7 @@ from gateway.console.pages import Pages
 from gateway.reads.recipient_cache import CacheFigures
 from gateway.storage import ObjectStateStore
 from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
-from gateway.upstream.optional_endpoints import describe_endpoint
+from gateway.upstream.optional_endpoints import describe_endpoint_finding
 from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings.current import ENDPOINTS
 
@@ -129,4 +129,6 @@ def _build_endpoint(name: str, learned: Mapping[str, tuple[Any, datetime]]) -> O
         return OptionalEndpoint(name, None, "not needed yet", None)
     timestamp = value.get("at")
     found_at = datetime.fromtimestamp(timestamp, UTC) if isinstance(timestamp, int) else None
-    return OptionalEndpoint(name, bool(value.get("present")), describe_endpoint(value), found_at)
+    return OptionalEndpoint(
+        name, bool(value.get("present")), describe_endpoint_finding(value), found_at
+    )

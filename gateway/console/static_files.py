@@ -13,14 +13,14 @@ FILE_NAMES = ("console.css", "console.js", "explain.js", "icon.svg")
 
 
 @cache
-def load_static_content(name: str) -> bytes:
+def read_static_file(name: str) -> bytes:
     return files("gateway.console").joinpath("assets", name).read_bytes()
 
 
 @cache
 def format_static_file_url(name: str) -> str:
     """The URL of a file. It changes with the content, so browsers may cache it without limit."""
-    return f"/assets/{name}?{hashlib.sha256(load_static_content(name)).hexdigest()[:12]}"
+    return f"/assets/{name}?{hashlib.sha256(read_static_file(name)).hexdigest()[:12]}"
 
 
 async def serve_static_file(request: web.Request) -> web.Response:
@@ -29,7 +29,7 @@ async def serve_static_file(request: web.Request) -> web.Response:
     if name not in FILE_NAMES:
         raise web.HTTPNotFound
     return web.Response(
-        body=load_static_content(name),
+        body=read_static_file(name),
         content_type=CONTENT_TYPES[name[name.index(".") :]],
         charset="utf-8",
         headers={

@@ -15,7 +15,7 @@ from gateway.console.dependencies import ConsoleDependencies
 from gateway.console.pages import Pages
 from gateway.storage import Store
 from gateway.storage.durations import BUCKET_BOUNDS_MS, PARTS, Part
-from gateway.storage.traffic_rows import SPAN_LENGTH, Traffic, load_traffic, sum_traffic
+from gateway.storage.traffic_rows import SPAN_LENGTH, Traffic, load_traffic_sums, sum_traffic
 from mappings import OPERATIONS, UNLISTED
 
 HOUR_CHOICES = (1, 6, 24, 48)
@@ -79,7 +79,7 @@ async def load_traffic_plots(
     """Loads the plots of the last hours and their total; raises StoreUnavailable."""
     bar_size, now = BAR_SIZE_BY_HOURS[hours], store.clock()
     since, until = _compute_period(now, hours)
-    traffic_by_start = await load_traffic(
+    traffic_by_start = await load_traffic_sums(
         store, since, "began_at", required_values=filters, has_durations=True
     )
     starts = list_span_starts(since, until, bar_size)
@@ -137,7 +137,7 @@ async def load_recent_traffic(
     """Loads the last 15 minutes by operation; raises StoreUnavailable."""
     # Counts are stored by span, so the first one may have begun before the period.
     since = store.clock() - RECENT_PERIOD - SPAN_LENGTH
-    return await load_traffic(
+    return await load_traffic_sums(
         store, since, "operation", required_values=filters, has_durations=True
     )
 
@@ -151,11 +151,11 @@ class TrafficPage:
         hours, filters = _parse_query(request.query)
         plots, total = await load_traffic_plots(self._store, hours, filters)
         since, _ = _compute_period(self._store.clock(), hours)
-        by_operation = await load_traffic(
+        by_operation = await load_traffic_sums(
             self._store, since, "operation", required_values=filters, has_durations=True
         )
         recent = await load_recent_traffic(self._store, filters)
-        by_merchant = await load_traffic(
+        by_merchant = await load_traffic_sums(
             self._store, since, "merchant", "environment", required_values=filters
         )
         return self._pages.render_page(
@@ -163,10 +163,11 @@ class TrafficPage:
             "traffic",
             hours=hours,
             choices=[
-                (choice, _build_href({**filters, "hours": choice})) for choice in HOUR_CHOICES
+                (choice, _build_traffic_url({**filters, "hours": choice}))
+                for choice in HOUR_CHOICES
             ],
             only=filters,
-            everything=_build_href({"hours": hours}),
+            everything=_build_traffic_url({"hours": hours}),
             plots=plots,
             whole=total,
             operations=(operations := _build_operation_rows(by_operation, filters, hours, total)),
@@ -182,7 +183,7 @@ def _parse_query(query: Mapping[str, str]) -> tuple[int, dict[str, str]]:
     return hours, {name: query[name] for name in names if name in query}
 
 
-def _build_href(query: Mapping[str, Any]) -> str:
+def _build_traffic_url(query: Mapping[str, Any]) -> str:
     return f"/traffic?{urlencode(query)}"
 
 
@@ -254,7 +255,7 @@ def _build_row(
     return Row(
         name,
         detail,
-        _build_href(query) if query else "",
+        _build_traffic_url(query) if query else "",
         traffic,
         traffic.requests / (total.requests or 1),
     )

@@ -14,12 +14,12 @@ from gateway.console.pages import Pages, redirect_see_other
 from gateway.operator.brownout_windows import (
     describe_window_scope,
     describe_window_state,
-    group_operation_names,
+    list_operation_names_by_group,
 )
 from gateway.operator.freezes import load_freeze_status
 from gateway.operator.mode_switches import load_switch_status
 from gateway.storage.audit_log import act_as, list_audit_events
-from gateway.storage.brownout_rows import list_brownouts, load_hits
+from gateway.storage.brownout_rows import list_brownouts, load_hits_by_brownout_id
 from gateway.storage.mode_rows import GROUPS, MODES
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ class TrafficControlPage:
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store, now = self._dependencies.store, self._dependencies.store.clock()
         keys = [key for key in await load_listed_keys(store) if key.revoked_at is None]
-        hits = await load_hits(store)
+        hits = await load_hits_by_brownout_id(store)
         brownouts = [
             (
                 brownout,
@@ -65,7 +65,7 @@ class TrafficControlPage:
             groups=GROUPS,
             modes=MODES,
             minutes=DURATION_MINUTES,
-            rooms=group_operation_names(),
+            rooms=list_operation_names_by_group(),
             brownouts=brownouts[:MAX_BROWNOUTS],
             open_brownouts=[row for row in brownouts if row[1] in ("under way", "to come")],
             frozen=frozen,

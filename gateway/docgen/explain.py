@@ -18,7 +18,7 @@ from gateway.legacy_api.routes import Routes
 from gateway.payloads import json_codec
 from gateway.upstream.call_targets import TargetBuilder
 from mappings import errors, field_types
-from mappings.current import require_endpoint
+from mappings.current import find_documented_endpoint
 from mappings.effects import JSON, Answer, Call, CompareAndSet, Operation, Parallel, Request, Step
 from mappings.errors import ErrorAnswer
 from mappings.examples import ExampleService
@@ -187,13 +187,13 @@ def _run_flow(
             raise Invalid(*request.problems)
         # A step may be several parallel calls, or a list that is read in pages.
         explanation.calls += [
-            _build_explained_call(call, request, settings) for call in _list_calls(step)
+            _build_explained_call(call, request, settings) for call in _list_calls_of_step(step)
         ]
-        explanation.remembered += _describe_stored_facts(step)
+        explanation.remembered += _describe_facts_to_store(step)
         step_result = simulated_service.answer_step(step)
 
 
-def _list_calls(step: Step) -> list[Call]:
+def _list_calls_of_step(step: Step) -> list[Call]:
     return (
         [step]
         if isinstance(step, Call)
@@ -213,13 +213,13 @@ def _build_first_list_call(step: Step) -> list[Call]:
     return [Call("GET", path, query=query)]
 
 
-def _describe_stored_facts(step: Step) -> Iterator[str]:
+def _describe_facts_to_store(step: Step) -> Iterator[str]:
     if isinstance(step, CompareAndSet):
         yield f"{step.kind} {step.id}: {', '.join(name for name in step.facts if step.facts[name])}"
 
 
 def _build_explained_call(call: Call, request: Request, settings: Settings) -> ExplainedCall:
-    endpoint = require_endpoint(call.method, call.path)
+    endpoint = find_documented_endpoint(call.method, call.path)
     vocabulary = settings.vocabulary.build_vocabulary()
     spelling = build_current_translator(vocabulary)
     body = (
@@ -235,7 +235,7 @@ def _build_explained_call(call: Call, request: Request, settings: Settings) -> E
     return ExplainedCall(
         call.method,
         target,
-        _get_section(call.path),
+        _select_document_section(call.path),
         endpoint.is_optional,
         body,
         tuple(
@@ -253,7 +253,7 @@ def _build_explained_call(call: Call, request: Request, settings: Settings) -> E
     )
 
 
-def _get_section(path: str) -> str:
+def _select_document_section(path: str) -> str:
     if "/accounts" in path:
         return "4.2"
     return "4.1" if path.startswith("/recipients") else "4.3"
@@ -262,7 +262,7 @@ def _get_section(path: str) -> str:
 def _iter_body_origins(call: Call, legacy_body: JSON) -> Iterator[FieldOrigin]:
     values_by_field = dict(_iter_leaves(legacy_body))
     for name, value in _iter_leaves(call.body):
-        source_field = _find_source_field(call, name)
+        source_field = _find_mapped_source_field(call, name)
         if source_field not in values_by_field and name in values_by_field and call.field_map:
             source_field = name
         if source_field is None:
@@ -309,7 +309,7 @@ def _iter_query_origins(
         yield FieldOrigin(name, current_query.get(name, value), source_field, rule, in_query=True)
 
 
-def _find_source_field(call: Call, name: str) -> str | None:
+def _find_mapped_source_field(call: Call, name: str) -> str | None:
     """The client's field that a call's field was sent as, also if only its parent is mapped."""
     head = name
     while head:

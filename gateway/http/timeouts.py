@@ -42,14 +42,14 @@ class Timeout:
         self._task = task
         # Tells a cancellation by somebody else from that by this timeout.
         self._earlier_cancellations = task.cancelling()
-        self._timer = self._loop.call_at(self._timer_deadline, self._handle_timer)
+        self._timer = self._loop.call_at(self._timer_deadline, self._cancel_or_reschedule)
         return self
 
-    def _handle_timer(self) -> None:
+    def _cancel_or_reschedule(self) -> None:
         # It was extended meanwhile: wait for the rest.
         if self.deadline > self._timer_deadline:
             self._timer_deadline = self.deadline
-            self._timer = self._loop.call_at(self._timer_deadline, self._handle_timer)
+            self._timer = self._loop.call_at(self._timer_deadline, self._cancel_or_reschedule)
         else:
             self._has_expired = True
             # Only a flag and a cancellation: the exception becomes TimeoutError where the task

@@ -39,13 +39,15 @@ class CallerAuthenticator:
         self._environments = settings.environments.select_configured()
         self._requests_per_hour = settings.limits.requests_per_hour
 
-    async def admit_caller(
+    async def authenticate_and_rate_limit(
         self, request: web.BaseRequest, context: RequestContext, operation: Operation
     ) -> Admission:
         """Identifies the caller and counts the request; raises Invalid if the key is refused."""
         address = context.address
         if operation.is_keyless:
-            context.caller = await self._find_optional_caller(request, context, operation, address)
+            context.caller = await self._find_caller_for_routing(
+                request, context, operation, address
+            )
             name = f"address {format_limit_name(address)}"
             return await self._unauthenticated_limits.admit(name, self._requests_per_hour)
         key = await self._find_key(request, context)
@@ -63,7 +65,7 @@ class CallerAuthenticator:
             raise Invalid(errors.NOT_AUTHORIZED)
         return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
 
-    async def _find_optional_caller(
+    async def _find_caller_for_routing(
         self,
         request: web.BaseRequest,
         context: RequestContext,

@@ -56,7 +56,7 @@ class LegacyCodec:
         self._undeclared_charset = settings.legacy.undeclared_charset
         self._clock = clock
 
-    async def decode_body(
+    async def decode_and_validate_body(
         self, request: web.BaseRequest, context: RequestContext, data: bytes
     ) -> tuple[JSON, tuple[Problem, ...]]:
         """Decodes a request body.
@@ -108,11 +108,11 @@ class LegacyCodec:
             # Ignored as documented (contract, section 3), but counted: a client may expect an
             # effect.
             metrics.count_ignored_parameters(operation.name, len(unknown))
-        current_ids = await self._resolve_ids(context, ids, body, parameters)
+        current_ids = await self._map_to_current_ids(context, ids, body, parameters)
         body = replace_ids(operation.body_shape, body, current_ids)
         if current_ids and json_codec.has_rows(body):
             # The flow iterates over the lists several times: replace ids once, not in each pass.
-            body = await run_in_thread(_pack_lists, body)
+            body = await run_in_thread(_materialize_lists, body)
         return Request(
             now=self._clock(),
             seed=generate_id(),  # not the request id: a client may use one for two requests
@@ -122,10 +122,10 @@ class LegacyCodec:
             options=self._legacy_options,
             problems=problems,
             api_keys=_list_client_secrets(request, context),
-            imported_ids=self._load_imported_ids(context, ids, current_ids),
+            imported_ids=self._select_imported_ids(context, ids, current_ids),
         )
 
-    def _load_imported_ids(
+    def _select_imported_ids(
         self, context: RequestContext, path_ids: Mapping[str, str], current_ids: Mapping[str, str]
     ) -> Mapping[str, str]:
         """Returns the imported ids of a write, which also identify a retry of it.
@@ -141,9 +141,9 @@ class LegacyCodec:
         # All of them could be hundreds of thousands.
         if context.caller.is_long:
             current_ids = {id_: current_ids[id_] for id_ in path_ids.values() if id_ in current_ids}
-        return self._ids.select_imported(context.caller.key.tenant, current_ids)
+        return self._ids.select_imported_legacy_ids(context.caller.key.tenant, current_ids)
 
-    async def _resolve_ids(
+    async def _map_to_current_ids(
         self,
         context: RequestContext,
         path_ids: Mapping[str, str],
@@ -156,7 +156,7 @@ class LegacyCodec:
         operation = cast("Operation", context.operation)
         body_shape = operation.body_shape
         if context.caller.is_long:
-            context.current_ids = await self._resolve_ids_in_slices(
+            context.current_ids = await self._map_to_current_ids_in_slices(
                 context.caller.key.tenant, path_ids, body_shape, body
             )
             return context.current_ids
@@ -171,7 +171,7 @@ class LegacyCodec:
         context.client_ids = {current_ids.get(id_, id_): id_ for id_ in sent_ids}
         return current_ids
 
-    async def _resolve_ids_in_slices(
+    async def _map_to_current_ids_in_slices(
         self, tenant: Tenant, path_ids: Mapping[str, str], body_shape: Any, body: JSON
     ) -> Mapping[str, str]:
         slices, current_ids = _iter_sent_id_slices(path_ids, body_shape, body), CompressedMapping()
@@ -202,7 +202,7 @@ class LegacyCodec:
                 else None
             )
             tenant = context.caller.key.tenant
-            client_ids = await self._load_client_ids(
+            client_ids = await self._map_to_client_ids(
                 context, tenant, body, deferred_ids, is_long=is_long
             )
             body = replace_ids(operation.answer_shape, body, client_ids)
@@ -217,7 +217,7 @@ class LegacyCodec:
         _record_progress(context, "sending_response", sum(map(len, chunks)), is_long=is_long)
         return replace(response, body={}, chunks=chunks)
 
-    async def _load_client_ids(
+    async def _map_to_client_ids(
         self,
         context: RequestContext,
         tenant: Tenant,
@@ -230,15 +230,18 @@ class LegacyCodec:
         response_shape = cast("Operation", context.operation).answer_shape
         if not is_long:
             collected = collect_ids(response_shape, body)
-            legacy_ids = await self._ids.resolve_mentioned_ids(tenant, *collected, deferred_ids)
-            return dict(_iter_client_ids(collected, legacy_ids, context.client_ids))
+            legacy_ids = await self._ids.find_object_and_text_legacy_ids(
+                tenant, *collected, deferred_ids
+            )
+            return dict(_iter_differing_id_pairs(collected, legacy_ids, context.client_ids))
         slices, client_ids = iterate_id_slices(response_shape, body), CompressedMapping()
         while id_slice := await run_in_thread(next, slices, None):
-            legacy_ids = await self._ids.resolve_mentioned_ids(
+            legacy_ids = await self._ids.find_object_and_text_legacy_ids(
                 tenant, *id_slice, deferred_ids, is_cached=False
             )
             await run_in_thread(
-                client_ids.update, _iter_client_ids(id_slice, legacy_ids, context.client_ids)
+                client_ids.update,
+                _iter_differing_id_pairs(id_slice, legacy_ids, context.client_ids),
             )
         return client_ids
 
@@ -349,12 +352,12 @@ def _iter_sent_id_slices(
         yield dict.fromkeys(sent_ids).keys()
 
 
-def _pack_lists(body: JSON) -> JSON:
+def _materialize_lists(body: JSON) -> JSON:
     """Materializes the lazy lists of a body as compressed lists."""
     return {name: materialize_rows(value) for name, value in body.items()}
 
 
-def _iter_client_ids(
+def _iter_differing_id_pairs(
     collected: IdSets,
     legacy_ids: Mapping[str, str],
     client_ids: Mapping[str, str],

@@ -141,7 +141,9 @@ class LegacyHandler:
                     legacy_response, context.request_id, context.admission, deprecation_headers
                 )
             if context.pending_delivery:
-                await self._deliver_response(request, response, context, context.pending_delivery)
+                await self._send_and_await_acknowledgement(
+                    request, response, context, context.pending_delivery
+                )
         finally:
             if context.pending_delivery:
                 # Also after an error or cancellation, so that a repeated request counts as a
@@ -175,7 +177,7 @@ class LegacyHandler:
             service_seconds=caller.service_seconds if caller else 0,
         )
 
-    async def _deliver_response(
+    async def _send_and_await_acknowledgement(
         self,
         request: web.BaseRequest,
         response: web.StreamResponse,
@@ -238,9 +240,9 @@ class LegacyHandler:
             )
             # The event loop has only weak references to tasks, so the set keeps them alive.
             self._disconnect_tasks.add(task)
-            task.add_done_callback(self._finish_disconnect)
+            task.add_done_callback(self._log_disconnect_failure)
 
-    def _finish_disconnect(self, task: asyncio.Future[None]) -> None:
+    def _log_disconnect_failure(self, task: asyncio.Future[None]) -> None:
         self._disconnect_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("client_disconnect_not_recorded", **logs.describe_exception(error))
@@ -293,7 +295,9 @@ class LegacyHandler:
         if sunset_problem := self._deprecation.find_refusal(self._clock()):
             raise Invalid(sunset_problem)
         # Before the body is read, so that a refused client costs no memory.
-        context.admission = await self._authenticator.admit_caller(request, context, operation)
+        context.admission = await self._authenticator.authenticate_and_rate_limit(
+            request, context, operation
+        )
         if not context.admission.is_admitted:
             context.log_fields["reason"] = metrics.RATE_LIMIT_REASON
             wait = str(context.admission.retry_after_seconds)
@@ -301,7 +305,9 @@ class LegacyHandler:
                 ErrorAnswer(429, (errors.RATE_LIMIT_EXCEEDED,), wait)
             )
         if context.caller and (
-            interruption := self._brownouts.find_interruption(context.caller.key, operation.name)
+            interruption := self._brownouts.count_hits_and_find_refusal(
+                context.caller.key, operation.name
+            )
         ):
             context.log_fields["reason"] = metrics.BROWNOUT_REASON
             return responses.build_error_response(
@@ -311,7 +317,7 @@ class LegacyHandler:
         request_reader.check_content_length(request, self._max_body_bytes)
         slot = self._acquire_slot(request, context)
         # The selected service may depend on the body, so it is selected after the body is read.
-        if context.caller and self._forwarding.can_be_forwarded(context.caller):
+        if context.caller and self._forwarding.has_switched_tenant(context.caller):
             return await self._answer_from_either_service(request, context, route_match.ids, slot)
         has_body = operation.body_shape is not None
         body = (
@@ -321,7 +327,7 @@ class LegacyHandler:
         )
         context.body = body if self._recorder.is_on else b""
         # Before the slot is acquired: an invalid body must not take a place from other requests.
-        parsed_body = await self._codec.decode_body(request, context, body)
+        parsed_body = await self._codec.decode_and_validate_body(request, context, body)
         del body  # it may be large, and the flow may take long
         flow_request = await self._codec.build_request(
             request, context, route_match.ids, parsed_body
@@ -364,15 +370,15 @@ class LegacyHandler:
     async def _answer_from_selected_service(
         self, request: web.BaseRequest, context: RequestContext, inbound: InboundRequest
     ) -> LegacyResponse | PassedResponse:
-        if forwarded_answer := await self._forwarding.find_legacy_answer(inbound):
+        if forwarded_answer := await self._forwarding.forward_if_routed_to_legacy(inbound):
             context.pending_delivery = forwarded_answer.pending_delivery
             return forwarded_answer.response
         try:
-            parsed_body = await self._codec.decode_body(request, context, inbound.body)
+            parsed_body = await self._codec.decode_and_validate_body(request, context, inbound.body)
             flow_request = await self._codec.build_request(
                 request, context, inbound.ids, parsed_body
             )
-            routing_records = await self._forwarding.load_routing_records(inbound)
+            routing_records = await self._forwarding.build_routing_checks(inbound)
             return await self._run_flow(
                 request, context, inbound.operation, flow_request, routing_records
             )
@@ -440,7 +446,7 @@ class LegacyHandler:
         A body that cannot be parsed is identified by its digest.
         """
         try:
-            parsed_body = await self._codec.decode_body(request, context, body)
+            parsed_body = await self._codec.decode_and_validate_body(request, context, body)
             flow_request = await self._codec.build_request(request, context, ids, parsed_body)
         except Invalid:
             # The legacy service decides about such a body; its digest still identifies a retry.

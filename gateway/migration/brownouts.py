@@ -17,7 +17,12 @@ import structlog
 
 from gateway.auth.keys import ApiKey
 from gateway.storage import Store, StoreUnavailable
-from gateway.storage.brownout_rows import Brownout, BrownoutHit, list_open_brownouts, save_hits
+from gateway.storage.brownout_rows import (
+    Brownout,
+    BrownoutHit,
+    add_brownout_hits,
+    list_open_brownouts,
+)
 from gateway.storage.periodic_tasks import PeriodicTask
 from mappings.failures import Problem
 
@@ -52,7 +57,7 @@ class Brownouts:
     async def __aexit__(self, *_: object) -> None:
         await self._poll_task.__aexit__()
 
-    def find_interruption(self, key: ApiKey, operation: str) -> Interruption | None:
+    def count_hits_and_find_refusal(self, key: ApiKey, operation: str) -> Interruption | None:
         """Finds the brownout that refuses a request now, and counts all that match it."""
         if not self._open_brownouts:
             return None
@@ -73,7 +78,7 @@ class Brownouts:
         # Exchanged before the write: requests are counted while it waits for the database.
         hits, self._hits = self._hits, Counter()
         try:
-            await save_hits(self._store, hits)
+            await add_brownout_hits(self._store, hits)
         except StoreUnavailable:
             # Counted again at the next poll.
             self._hits.update(hits)

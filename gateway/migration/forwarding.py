@@ -53,7 +53,7 @@ from gateway.writes.idempotency import POLL_SECONDS, check_client_connected
 from gateway.writes.idempotency_keys import KEY_REUSED
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
-from gateway.writes.reconciler import WriteReconciler, report_inconclusive
+from gateway.writes.reconciler import WriteReconciler, evaluate_legacy_write_as_inconclusive
 from gateway.writes.retry_matching import RETRY_WINDOW, RetryMatcher, can_run_concurrently
 from mappings.effects import Call, CompareAndSet
 from mappings.failures import Conflict, Failure, Invalid, Refused, Unknown, Unreachable
@@ -155,7 +155,7 @@ class ForwardedWrites:
         self._settling = settling
         self._recent_reads = recent_reads
 
-    async def find_answer(self, inbound: InboundRequest) -> ForwardedAnswer | None:
+    async def execute_or_replay_write(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         """Returns the answer to a write, or that of its first try.
 
         None for a retry of a write that was translated. Raises BatchRoutedElsewhereError.
@@ -168,7 +168,7 @@ class ForwardedWrites:
             inbound.idempotency_key,
         )
         received_at = self._journal.monotonic()
-        await self._journal.save_known_resets()
+        await self._journal.save_resets_received_so_far()
         await self._settling.wait_for_resets(operation, received_at + self._retry_wait_seconds)
         first_try = await self._find_first_try(operation)
         while first_try and self._retries.is_being_delivered(
@@ -348,7 +348,7 @@ class ForwardedWrites:
         rows = await self._journal.operations.list_related_open(operation)
         await self._settling.load_instances(rows)
         forwarded = _build_forwarded_operation(operation)
-        for row in [*rows, *self._journal.list_unseen(operation, rows)]:
+        for row in [*rows, *self._journal.list_identical_running_records(operation, rows)]:
             if row.key_id == operation.key_id and None not in (
                 row.idempotency,
                 operation.idempotency,
@@ -364,7 +364,7 @@ class ForwardedWrites:
                 and set(row.object_ids) & set(operation.object_ids)
                 and not can_run_concurrently(row, forwarded)
             ):
-                await self._require_reconciled(row)
+                await self._reconcile_blocking_write(row)
         return None
 
     def _is_retry(self, row: OperationRecord, operation: OperationRecord) -> bool:
@@ -379,7 +379,7 @@ class ForwardedWrites:
         is_running = row.state == RUNNING and self._settling.is_executing(row)
         return self._joins_running or not is_running or self._journal.is_client_disconnected(row)
 
-    async def _require_reconciled(self, row: OperationRecord) -> None:
+    async def _reconcile_blocking_write(self, row: OperationRecord) -> None:
         if not self._settling.is_executing(row) and not await self._settling.reconcile(row):
             raise self._settling.build_in_doubt_error(row)
 
@@ -413,7 +413,7 @@ def _build_call(inbound: InboundRequest, operation: OperationRecord) -> Call:
     return Call(
         inbound.operation.method,
         path,
-        reconcile=report_inconclusive,
+        reconcile=evaluate_legacy_write_as_inconclusive,
         match_fields=[operation.fingerprint],
     )
 

@@ -24,7 +24,7 @@ from gateway.storage.mode_rows import (
     Group,
     Mode,
     ModeSwitch,
-    list_switches,
+    list_mode_switches,
     load_switch_count,
 )
 from gateway.storage.periodic_tasks import PeriodicTask
@@ -105,7 +105,7 @@ class Modes:
         count = await load_switch_count(self._store)
         if count == self._switch_count:
             return
-        switches = await list_switches(self._store)
+        switches = await list_mode_switches(self._store)
         self._log_changes(switches)
         # Assigned in one step without an await, so that a request never sees half of a switch.
         self._switches = {

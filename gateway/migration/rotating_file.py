@@ -42,7 +42,7 @@ class RotatingFile:
         if self._descriptor is not None and not self._has_room(len(line) + 1):
             self.close()
         if self._descriptor is None:
-            self._open_file()
+            self._open_file_and_delete_oldest()
         self._append_line(line)
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ class RotatingFile:
         is_linked = os.fstat(self._descriptor or 0).st_nlink > 0
         return is_linked and self._file_size + size <= self.max_file_bytes
 
-    def _open_file(self) -> None:
+    def _open_file_and_delete_oldest(self) -> None:
         # Recordings are scrubbed, but still not for other users of the machine.
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file_number += 1

@@ -65,11 +65,11 @@ class ServiceRouter:
         """Whether the key's mode for the operation is ``translate``."""
         return self._modes.select_mode(key, find_mode_group(operation)) == TRANSLATE
 
-    def can_be_forwarded(self, caller: Caller | None) -> bool:
+    def has_switched_tenant(self, caller: Caller | None) -> bool:
         """Whether a request of this caller may have to be forwarded or compared."""
         return caller is not None and self._modes.has_switches(caller.key.tenant)
 
-    async def find_legacy_answer(self, inbound: InboundRequest) -> ForwardedAnswer | None:
+    async def forward_if_routed_to_legacy(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         """Returns the legacy service's answer; None if the request is to be translated.
 
         Raises BatchRoutedElsewhereError if another request has just assigned a batch to a service;
@@ -82,9 +82,9 @@ class ServiceRouter:
         inbound.log_fields.setdefault("mode", FORWARD)
         try:
             answer = (
-                await self._writes.find_answer(inbound)
+                await self._writes.execute_or_replay_write(inbound)
                 if inbound.is_write
-                else await self._find_legacy_read(inbound)
+                else await self._forward_read(inbound)
             )
         except BatchRoutedElsewhereError:
             del inbound.log_fields["mode"]
@@ -94,7 +94,7 @@ class ServiceRouter:
             del inbound.log_fields["mode"]
         return answer
 
-    async def load_routing_records(self, inbound: InboundRequest) -> Sequence[CompareAndSet]:
+    async def build_routing_checks(self, inbound: InboundRequest) -> Sequence[CompareAndSet]:
         """Loads the records that a translated write checks in its first transaction: that no other
         request has assigned its batches to a service meanwhile.
         """
@@ -102,11 +102,11 @@ class ServiceRouter:
             inbound.caller.key.tenant, inbound.batches if inbound.is_write else []
         )
 
-    async def _find_legacy_read(self, inbound: InboundRequest) -> ForwardedAnswer | None:
+    async def _forward_read(self, inbound: InboundRequest) -> ForwardedAnswer | None:
         response = await self._sender.forward(inbound)
         return (
             None
-            if _is_any_payment_read(inbound) and response.status == 404
+            if _is_batchless_payment_read(inbound) and response.status == 404
             else ForwardedAnswer(response)
         )
 
@@ -114,7 +114,9 @@ class ServiceRouter:
         self, inbound: InboundRequest, failure: Failure
     ) -> PassedResponse | None:
         """Fetches the legacy service's answer about a payment that the current service lacks."""
-        if not (_is_any_payment_read(inbound) and errors.translate_failure(failure).status == 404):
+        if not (
+            _is_batchless_payment_read(inbound) and errors.translate_failure(failure).status == 404
+        ):
             return None
         if not self._sender.has_environment(inbound.caller.key.environment):
             return None
@@ -161,6 +163,6 @@ class ServiceRouter:
         return await self._sender.forward(inbound)
 
 
-def _is_any_payment_read(inbound: InboundRequest) -> bool:
+def _is_batchless_payment_read(inbound: InboundRequest) -> bool:
     # It names no batch, so either service may have the payment.
     return inbound.operation.name == "read_any_payment"

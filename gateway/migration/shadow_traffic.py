@@ -78,7 +78,7 @@ class ShadowTraffic:
         self._sample_rate = settings.sample
         self._queue: asyncio.Queue[_Item] = asyncio.Queue(settings.queue)
         self._tallies: dict[TallyKey, Tally] = {}
-        self._rules = Rules().read_rules
+        self._rules = Rules().rules_without_writes
         self._tasks: list[asyncio.Task[None]] = []
         self._write_task = PeriodicTask(
             "comparison_write", WRITE_INTERVAL_SECONDS, self._write_tallies

@@ -102,7 +102,7 @@ class UsageCounter:
         # Exchanged before the write: requests are counted while it waits for the database.
         tallies, self._tallies = self._tallies, {}
         try:
-            await add_usage(self._store, _build_usage_counts(tallies), _build_traffic(tallies))
+            await add_usage(self._store, _sum_usage_by_day(tallies), _sum_traffic_by_span(tallies))
         except StoreUnavailable:
             # Requests were counted during the failed write.
             for count_key, tally in self._tallies.items():
@@ -111,14 +111,14 @@ class UsageCounter:
             raise
 
 
-def _build_usage_counts(tallies: Mapping[CountKey, Tally]) -> dict[UsageKey, UsageCounts]:
+def _sum_usage_by_day(tallies: Mapping[CountKey, Tally]) -> dict[UsageKey, UsageCounts]:
     counts: dict[UsageKey, Tally] = {}
     for (span, tenant, key, operation), tally in tallies.items():
         counts.setdefault(UsageKey(*tenant, key, operation, span.date()), Tally()).add_tally(tally)
     return {**counts}
 
 
-def _build_traffic(tallies: Mapping[CountKey, Tally]) -> dict[Span, Traffic]:
+def _sum_traffic_by_span(tallies: Mapping[CountKey, Tally]) -> dict[Span, Traffic]:
     traffic: dict[Span, Traffic] = {}
     for (span, tenant, _key, operation), tally in tallies.items():
         # Without the key, to bound the number of rows.

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from gateway.auth.key_rows import ListedKey, find_matching_keys
 from gateway.storage import Store
-from gateway.storage.brownout_rows import Brownout, build_brownout
+from gateway.storage.brownout_rows import Brownout, build_brownout_with_new_id
 from gateway.storage.usage_rows import UsageSummary, load_usage
 from mappings import OPERATIONS, UNLISTED
 
@@ -21,7 +21,7 @@ class InvalidWindow(Exception):
 
 def expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
     """Operation names, with each group replaced by its operations. Raises InvalidWindow."""
-    groups = group_operation_names()
+    groups = list_operation_names_by_group()
     all_names = {operation.name for operation in (*OPERATIONS, *UNLISTED)}
     expanded: dict[str, None] = {}
     for name_or_group in names_or_groups:
@@ -34,7 +34,7 @@ def expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
     return tuple(expanded)
 
 
-def group_operation_names() -> dict[str, list[str]]:
+def list_operation_names_by_group() -> dict[str, list[str]]:
     """Operation names by group, which is the flow's module."""
     groups: dict[str, list[str]] = {}
     for operation in (*OPERATIONS, *UNLISTED):
@@ -59,7 +59,7 @@ def create_window(
     # Also in the past: it would never take effect, and nobody would notice.
     if ends_at <= max(begins_at, now):
         raise InvalidWindow("until: the window would end before it starts")
-    return build_brownout(
+    return build_brownout_with_new_id(
         begins_at=begins_at,
         ends_at=ends_at,
         merchant=merchant,

@@ -32,7 +32,7 @@ from gateway.writes.batch_routing import BACKEND_KIND, NO_MARK, is_unchanged_imp
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from mappings import cutover
-from mappings.batch_locks import build_batch_condition
+from mappings.batch_locks import build_unchanged_batch_condition
 from mappings.batch_views import EDITABLE_STATUSES, build_batch_record
 from mappings.effects import JSON, CompareAndSet, Flow
 from mappings.failures import Conflict, Failure
@@ -214,7 +214,7 @@ class CutoverImport:
         else:
             result = NEW if imported is None else CHANGED
             if not self._options.dry_run:
-                await self._save_record(
+                await self._compare_and_set_record(
                     CompareAndSet(
                         "recipient",
                         id_,
@@ -248,7 +248,7 @@ class CutoverImport:
             {legacy_id: match["current"], **match["payments"]}, current_by_legacy_id
         )
         await self._save_batch(match)
-        await self._move_batch(legacy_id, is_open=match["is_open"])
+        await self._route_batch_to_current_service(legacy_id, is_open=match["is_open"])
 
     async def _list_payments(self, batch: str, batch_fields: JSON) -> list[JSON]:
         """Every payment of a batch; the batch itself may contain only the first page."""
@@ -283,10 +283,10 @@ class CutoverImport:
         record_facts = {**facts, "version": version, "imported": version}
         try:
             if not self._options.dry_run:
-                await self._save_record(
+                await self._compare_and_set_record(
                     replace(
                         build_batch_record(id_, record_facts, entries),
-                        expected=build_batch_condition(stored),
+                        expected=build_unchanged_batch_condition(stored),
                     )
                 )
         # A client changed the batch since it was read.
@@ -295,7 +295,7 @@ class CutoverImport:
         else:
             self._count_result("batches", CHANGED if stored else NEW)
 
-    async def _move_batch(self, legacy_id: str, *, is_open: bool) -> None:
+    async def _route_batch_to_current_service(self, legacy_id: str, *, is_open: bool) -> None:
         """Moves a batch away from the legacy service, unless it is still open and may not be moved."""
         # An open batch can still be edited or started, and both services must not do so at once.
         if is_open and not self._options.is_moving_open_batches:
@@ -303,14 +303,14 @@ class CutoverImport:
         if await self._ledger.load(self._owner, BACKEND_KIND, legacy_id):
             self._report.moved_batches += 1
             if not self._options.dry_run:
-                await self._save_record(CompareAndSet(BACKEND_KIND, legacy_id, NO_MARK))
+                await self._compare_and_set_record(CompareAndSet(BACKEND_KIND, legacy_id, NO_MARK))
 
     async def _unmark_missing_batches(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""
         missing_count = 0
         for legacy_id in await self._ledger.load_all(self._owner, BACKEND_KIND):
             try:
-                if legacy_id in self._listed_batch_ids or await self._is_at_legacy_service(
+                if legacy_id in self._listed_batch_ids or await self._is_found_at_legacy_service(
                     legacy_id
                 ):
                     continue
@@ -319,10 +319,10 @@ class CutoverImport:
                 continue
             missing_count += 1
             if not self._options.dry_run:
-                await self._save_record(CompareAndSet(BACKEND_KIND, legacy_id, NO_MARK))
+                await self._compare_and_set_record(CompareAndSet(BACKEND_KIND, legacy_id, NO_MARK))
         return missing_count
 
-    async def _is_at_legacy_service(self, legacy_id: str) -> bool:
+    async def _is_found_at_legacy_service(self, legacy_id: str) -> bool:
         """Whether the legacy service has the batch. Clients choose the ids that get marked, so one
         may be malformed.
         """
@@ -347,7 +347,7 @@ class CutoverImport:
             {NEW: len(new_ids), EQUAL: len(differing_ids) - len(new_ids)}
         )
 
-    async def _save_record(self, record: CompareAndSet) -> None:
+    async def _compare_and_set_record(self, record: CompareAndSet) -> None:
         await self._ledger.compare_and_set_all(self._owner, [record])
 
 

@@ -13,7 +13,7 @@ from gateway.payloads import stored_json
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.heartbeats import WATCH_SECONDS, load_beat_counts
 from gateway.storage.id_rows import load_current_ids, load_legacy_ids
-from gateway.storage.operation_states import describe_state
+from gateway.storage.operation_states import describe_write_state
 from gateway.storage.operations import (
     ABSENT,
     CONFIRMED,
@@ -27,7 +27,7 @@ from gateway.storage.operations import (
     Write,
 )
 from gateway.storage.tenants import Tenant
-from mappings.current import ID_PATTERN, Endpoint, require_endpoint
+from mappings.current import ID_PATTERN, Endpoint, find_documented_endpoint
 
 ID_CHARACTERS = 12
 """Characters of an operation's id that identify it."""
@@ -101,7 +101,7 @@ async def load_in_doubt_writes(
         for record in unowned.values()
         if (write := _select_write_in_doubt(record, writes_by_operation[record.id]))
     ]
-    names = await _load_legacy_ids(store, in_doubt)
+    names = await _load_legacy_ids_by_operation(store, in_doubt)
     return [
         WriteInDoubt(record, write, names[record.id], advise_operator(record, write))
         for record, write in sorted(in_doubt, key=lambda pair: pair[1].recorded_at)
@@ -116,7 +116,7 @@ async def _select_unowned(
     pause_seconds: float,
 ) -> dict[str, OperationRecord]:
     """The operations that no process executes."""
-    unowned = {id_: record for id_, record in records.items() if _is_in_doubt(record)}
+    unowned = {id_: record for id_, record in records.items() if _is_operation_in_doubt(record)}
     possibly_owned = {id_: record for id_, record in records.items() if id_ not in unowned}
     first_beats, watch_until = (
         await load_beat_counts(store),
@@ -136,7 +136,7 @@ async def _select_unowned(
                 del possibly_owned[id_]
                 unowned |= (
                     {id_: current_record}
-                    if current_record is not None and _is_in_doubt(current_record)
+                    if current_record is not None and _is_operation_in_doubt(current_record)
                     else {}
                 )
             # The owner has no heartbeat row (it ended), or its heartbeat has not advanced for the
@@ -151,7 +151,7 @@ async def _select_unowned(
     return unowned
 
 
-def _is_in_doubt(record: OperationRecord) -> bool:
+def _is_operation_in_doubt(record: OperationRecord) -> bool:
     """Whether the operation is in doubt; a process that tries to resolve it sets RUNNING but keeps
     ``why``.
     """
@@ -172,10 +172,12 @@ async def _select_with_open_write(
 def _select_write_in_doubt(record: OperationRecord, record_writes: Sequence[Write]) -> Write | None:
     """The first write that was not answered; if all were, the last write of an operation in doubt."""
     unanswered = [write for write in record_writes if write.state == SENT]
-    return next(iter(unanswered or (record_writes[-1:] if _is_in_doubt(record) else [])), None)
+    return next(
+        iter(unanswered or (record_writes[-1:] if _is_operation_in_doubt(record) else [])), None
+    )
 
 
-async def _load_legacy_ids(
+async def _load_legacy_ids_by_operation(
     store: Store, records_and_writes: Sequence[tuple[OperationRecord, Write]]
 ) -> dict[str, str | None]:
     """The legacy id of each write's object, by operation id."""
@@ -183,14 +185,14 @@ async def _load_legacy_ids(
     for record, write in records_and_writes:
         legacy_id_by_operation[record.id] = None
         if object_id := _extract_object_id(write):
-            original_id = await resolve_first_id(store, record.tenant, object_id)
+            original_id = await resolve_original_id(store, record.tenant, object_id)
             legacy_id_by_operation[record.id] = (
                 await load_legacy_ids(store, record.tenant, [original_id])
             ).get(original_id, original_id)
     return legacy_id_by_operation
 
 
-async def resolve_first_id(store: Store, owner: Tenant, id_: str) -> str:
+async def resolve_original_id(store: Store, owner: Tenant, id_: str) -> str:
     """The original id of an object, given any id that it got when its draft was submitted."""
     return str((await ObjectStateStore(store).load(owner, "alias", id_)).get("id", id_))
 
@@ -207,7 +209,7 @@ _OBJECT_ID = re.compile(f"/(?P<id>{ID_PATTERN})")
 def _find_endpoint(write: Write) -> Endpoint | None:
     """The endpoint of a write; None for a path that only the legacy service has."""
     try:
-        return require_endpoint(write.method, write.path)
+        return find_documented_endpoint(write.method, write.path)
     except LookupError:
         return None
 
@@ -332,7 +334,7 @@ class OperatorVerdict:
         return self.created_id or (CONFIRMED if self.has_happened else ABSENT)
 
 
-async def find_in_doubt_write(store: Store, id_: str) -> tuple[OperationRecord, Write]:
+async def find_write_by_shown_id(store: Store, id_: str) -> tuple[OperationRecord, Write]:
     """The write with this id, as `writes unsettled` shows it. Raises WriteCommandRefused."""
     id_prefix, _, number = id_.partition(".")
     repository = OperationRepository(store, ObjectStateStore(store))
@@ -356,10 +358,10 @@ async def record_operator_verdict(
     store: Store, shown_id: str, verdict: OperatorVerdict
 ) -> WriteInDoubt:
     """Stores an operator's verdict on a write. Raises WriteCommandRefused."""
-    record, write = await find_in_doubt_write(store, shown_id)
+    record, write = await find_write_by_shown_id(store, shown_id)
     if write.state != SENT:
         raise WriteCommandRefused(
-            f"the outcome of {shown_id} is already known: {describe_state(write.state)}"
+            f"the outcome of {shown_id} is already known: {describe_write_state(write.state)}"
         )
     check_operator_verdict(write, verdict)
     id_ = format_write_id(record, write)
@@ -380,7 +382,7 @@ async def record_operator_verdict(
     if verdict.created_id:
         verdict = OperatorVerdict(
             has_happened=True,
-            created_id=await _require_unclaimed_id(store, record, verdict.created_id),
+            created_id=await _resolve_unclaimed_service_id(store, record, verdict.created_id),
         )
     # A compare-and-set: a gateway may have found the outcome while the operator was looking.
     if not await OperationRepository(store, ObjectStateStore(store)).record_operator_outcome(
@@ -418,7 +420,9 @@ def _compute_seconds_until_absence_is_certain(store: Store, write: Write) -> int
     return max(0, int(remaining.total_seconds()) + 1) if remaining > timedelta() else 0
 
 
-async def _require_unclaimed_id(store: Store, record: OperationRecord, given_id: str) -> str:
+async def _resolve_unclaimed_service_id(
+    store: Store, record: OperationRecord, given_id: str
+) -> str:
     """The service's id of the created object. Raises WriteCommandRefused if the object is known
     otherwise.
     """
@@ -426,7 +430,7 @@ async def _require_unclaimed_id(store: Store, record: OperationRecord, given_id:
     created_id = (await load_current_ids(store, record.tenant, [given_id])).get(given_id, given_id)
     ledger = ObjectStateStore(store)
     # Two writes with the same result would hide that one of them is still unknown.
-    if await OperationRepository(store, ledger).is_claimed(record, created_id):
+    if await OperationRepository(store, ledger).is_made_by_other_operation(record, created_id):
         raise WriteCommandRefused(f"{given_id} was created by another write; check the id")
     for kind in ("batch", "recipient", "alias"):
         if await ledger.load(record.tenant, kind, created_id):

@@ -157,8 +157,8 @@ class Reconciler:
                         tenant, "", lambda _busy: consistency_checks.find_unknown_batches(), "lists"
                     ),
                 ]
-                if was_restored and self._ids.has_aliases("recipient"):
-                    checks.append(ObjectCheck(tenant, "", _find_unnamed_recipients, "names"))
+                if was_restored and self._ids.has_aliases_for_kind("recipient"):
+                    checks.append(ObjectCheck(tenant, "", _build_unnamed_recipients_flow, "names"))
             elif tenant_checks:
                 problem = f"[environments.{tenant.environment}] is not configured"
                 report.unreadable_objects.append(
@@ -166,19 +166,23 @@ class Reconciler:
                 )
         await self._run_checks(checks, report, progress)
         if was_restored:
-            report.unknown_batches = await self._restore_legacy_ids(report.unknown_batches)
+            report.unknown_batches = await self._assign_legacy_ids_to_unknown_batches(
+                report.unknown_batches
+            )
         for tenant, ids in report.unnamed_recipients.items():
-            await self._ids.resolve_legacy_ids(
+            await self._ids.find_or_create_legacy_ids(
                 tenant, {("recipient", id_) for id_ in ids}, is_cached=False
             )
         return report
 
-    async def _restore_legacy_ids(self, unknown: Sequence[Finding]) -> list[Finding]:
+    async def _assign_legacy_ids_to_unknown_batches(
+        self, unknown: Sequence[Finding]
+    ) -> list[Finding]:
         """Stores the legacy ids of unknown batches, which the backup lacked, and shows them in
         findings.
         """
         ids_by_tenant = {
-            owner: await self._ids.resolve_legacy_ids(
+            owner: await self._ids.find_or_create_legacy_ids(
                 owner, {("batch", finding.id) for finding in unknown if finding.owner == owner}
             )
             for owner in {finding.owner for finding in unknown}
@@ -207,29 +211,33 @@ class Reconciler:
         recipients = await self._ledger.load_all(owner, "recipient")
         checks = [
             ObjectCheck(
-                owner, id_, partial(self._check_batch, id_), "batches", _list_other_ids(facts)
+                owner,
+                id_,
+                partial(self._build_batch_check_flow, id_),
+                "batches",
+                _list_other_ids(facts),
             )
             for id_, facts in batches.items()
         ]
         checks += [
-            ObjectCheck(owner, id_, partial(self._check_recipient, id_), "recipients")
+            ObjectCheck(owner, id_, partial(self._build_deleted_recipient_flow, id_), "recipients")
             for id_, facts in recipients.items()
             if facts.get("deleted")
         ]
         return [*checks, *await self._list_superseded_checks(owner)]
 
-    def _check_batch(self, id_: str, is_busy: bool) -> Flow:
+    def _build_batch_check_flow(self, id_: str, is_busy: bool) -> Flow:
         return consistency_checks.find_batch_differences(id_, self._format_now(), is_busy=is_busy)
 
-    def _check_recipient(self, id_: str, _is_busy: bool) -> Flow:
+    def _build_deleted_recipient_flow(self, id_: str, _is_busy: bool) -> Flow:
         return consistency_checks.find_deleted_recipient_differences(id_)
 
-    def _check_superseded(self, id_: str, _is_busy: bool) -> Flow:
+    def _build_superseded_batch_flow(self, id_: str, _is_busy: bool) -> Flow:
         return consistency_checks.find_superseded_batch_differences(id_, self._format_now())
 
     async def _list_superseded_checks(self, owner: Tenant) -> list[ObjectCheck]:
         return [
-            ObjectCheck(owner, id_, partial(self._check_superseded, id_), "abandoned")
+            ObjectCheck(owner, id_, partial(self._build_superseded_batch_flow, id_), "abandoned")
             for id_ in await self._ledger.load_superseded(owner)
         ]
 
@@ -371,8 +379,8 @@ class Reconciler:
         return self._callers[owner]
 
 
-def _find_unnamed_recipients(_busy: bool) -> Flow:
-    return consistency_checks.find_unnamed_recipients()
+def _build_unnamed_recipients_flow(_busy: bool) -> Flow:
+    return consistency_checks.find_recipients_without_alias_id()
 
 
 def _advise_unreadable(status: int | None) -> str:

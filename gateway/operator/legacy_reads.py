@@ -24,7 +24,7 @@ from gateway.upstream.send_attempt import ResponseLost
 from mappings.effects import JSON
 from mappings.failures import Unreachable
 from mappings.ids import ID_PATTERN
-from mappings.paging import count_pages_to_read, parse_count
+from mappings.paging import compute_last_page_to_read, parse_count
 
 HOUR_SECONDS = 3600
 MINUTE_SECONDS = 60
@@ -60,7 +60,7 @@ class ReadBudget:
         self._sleep = sleep
         self._announce_wait = announce_wait
 
-    async def wait_for_request(self) -> None:
+    async def wait_and_count_request(self) -> None:
         """Waits until one more request is within the budget, and counts it."""
         while (wait := self._compute_wait_seconds()) > 0:
             self._announce_wait(wait)
@@ -126,7 +126,7 @@ class LegacyReader:
         target = f"/v1{path}" + (f"?{urlencode(query)}" if query else "")
         reason = ""
         for pause in (0.5 * 2**number for number in range(MAX_ATTEMPTS)):
-            await self._budget.wait_for_request()
+            await self._budget.wait_and_count_request()
             self.request_count += 1
             try:
                 status, retry_after, data = await self._send_once(target)
@@ -196,7 +196,7 @@ class LegacyReader:
                 return
             rows = {str(row["id"]): row for row in _require_rows(body, path, name)}
             yield body, rows
-            pages = count_pages_to_read(body, number, is_new=bool(rows.keys() - read_ids))
+            pages = compute_last_page_to_read(body, number, is_new=bool(rows.keys() - read_ids))
             read_ids |= rows.keys()
             number += 1
 

@@ -17,7 +17,7 @@ from gateway.storage.mode_rows import (
     Group,
     Mode,
     ModeSwitch,
-    list_switches,
+    list_mode_switches,
     set_mode,
 )
 from gateway.writes.batch_routing import BACKEND_KIND
@@ -130,7 +130,7 @@ class SwitchStatus:
 
 
 async def load_switch_status(store: Store) -> SwitchStatus:
-    switches, ledger = await list_switches(store), ObjectStateStore(store)
+    switches, ledger = await list_mode_switches(store), ObjectStateStore(store)
     tenants = dict.fromkeys(switch.tenant for switch in switches)
     counts = {tenant: len(await ledger.load_all(tenant, BACKEND_KIND)) for tenant in tenants}
     events = [

@@ -96,7 +96,9 @@ async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
     repository = OperationRepository(store, ObjectStateStore(store))
     tenants |= {
         record.tenant
-        for record in await repository.list_by_request(None, _extract_operation_id(id_))
+        for record in await repository.list_by_request_or_operation_id(
+            None, _extract_operation_id(id_)
+        )
     }
     return sorted(tenants)
 
@@ -114,10 +116,13 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
     object_ids = list(dict.fromkeys(name.id for name in known_ids))
     repository = OperationRepository(store, ledger)
     operations = await repository.list_by_object(owner, object_ids)
-    if requested := await repository.list_by_request(owner, _extract_operation_id(id_)):
-        known_ids = _build_request_ids(requested)
+    if requested := await repository.list_by_request_or_operation_id(
+        owner, _extract_operation_id(id_)
+    ):
+        known_ids = _list_known_ids_of_requests(requested)
         operations = sorted(
-            {record.id: record for record in [*requested, *operations]}.values(), key=_sort_key
+            {record.id: record for record in [*requested, *operations]}.values(),
+            key=_build_start_time_sort_key,
         )
     # Payments are stored under one of the ids only.
     entries: Mapping[str, Any] = {}
@@ -134,7 +139,7 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
     )
 
 
-def _build_request_ids(records: Sequence[OperationRecord]) -> list[KnownId]:
+def _list_known_ids_of_requests(records: Sequence[OperationRecord]) -> list[KnownId]:
     """Names for the requests and for the objects that they concern."""
     objects = dict.fromkeys(object_ for record in records for object_ in record.object_ids)
     known_ids = [
@@ -143,7 +148,7 @@ def _build_request_ids(records: Sequence[OperationRecord]) -> list[KnownId]:
     return known_ids + [KnownId(object_, NAMED_BY_REQUEST) for object_ in objects]
 
 
-def _sort_key(record: OperationRecord) -> tuple[datetime, str]:
+def _build_start_time_sort_key(record: OperationRecord) -> tuple[datetime, str]:
     return record.started_at, record.id
 
 
@@ -175,7 +180,7 @@ async def _find_related_ids(
     store: Store, ledger: ObjectStateStore, owner: Tenant, id_: str
 ) -> list[KnownId]:
     """Ids directly related to one id of the object."""
-    known_ids = await _load_alias_ids(store, owner, id_)
+    known_ids = await _load_legacy_and_service_ids(store, owner, id_)
     alias = await ledger.load(owner, "alias", id_)
     if alias.get("id"):
         known_ids += [KnownId(id_, SUBMITTED_ID), KnownId(alias["id"], ORIGINAL_ID)]
@@ -196,7 +201,7 @@ async def _find_related_ids(
     ]
 
 
-async def _load_alias_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId]:
+async def _load_legacy_and_service_ids(store: Store, owner: Tenant, id_: str) -> list[KnownId]:
     is_of_tenant = and_(
         legacy_ids.c.merchant == owner.merchant, legacy_ids.c.environment == owner.environment
     )

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from gateway.operator.in_doubt_writes import (
     WriteCommandRefused,
-    find_in_doubt_write,
-    resolve_first_id,
+    find_write_by_shown_id,
+    resolve_original_id,
 )
 from gateway.storage import ObjectStateStore, Store
 from gateway.storage.operations import (
@@ -31,7 +31,7 @@ from gateway.storage.operations import (
     OwnershipLostError,
     Write,
 )
-from mappings.drafts import release_stale_lock
+from mappings.drafts import build_stale_lock_release
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 
@@ -58,7 +58,7 @@ async def close_in_doubt_operation(store: Store, write_id: str) -> None:
 
 async def _try_close(store: Store, write_id: str) -> bool:
     """Tries once. False if a running gateway claims the operation; raises WriteCommandRefused."""
-    record, _write = await find_in_doubt_write(store, write_id)
+    record, _write = await find_write_by_shown_id(store, write_id)
     # A gateway has claimed it to resolve it, which takes only a moment. Its result may change the
     # answer, so wait.
     if record.state == RUNNING and record.reason is not None:
@@ -113,9 +113,9 @@ async def _build_unlock_records(
     # The format of the service's timestamps, which the batch record uses.
     time = f"{last_write.recorded_at:%Y-%m-%dT%H:%M:%S.000Z}"
     for subject_id in record.object_ids:
-        batch_id = await resolve_first_id(store, record.tenant, subject_id)
+        batch_id = await resolve_original_id(store, record.tenant, subject_id)
         facts = await ledger.load(record.tenant, "batch", batch_id)
-        if unlock_record := release_stale_lock(
+        if unlock_record := build_stale_lock_release(
             batch_id, facts, time if has_happened else None, last_write.object_id
         ):
             records[batch_id] = unlock_record

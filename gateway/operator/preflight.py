@@ -85,7 +85,7 @@ def _iter_problems(settings: Settings) -> Iterator[str]:
             "a postgresql:// address, or workers to 1"
         )
     yield from find_limit_problems(settings)
-    yield from _iter_tls_problems(settings)
+    yield from _iter_tls_and_proxy_problems(settings)
     yield from _iter_admin_problems(server)
     # Else a single large request could never be admitted.
     if settings.load.held_bytes < 4 * settings.limits.body_bytes:
@@ -101,7 +101,7 @@ def _iter_problems(settings: Settings) -> Iterator[str]:
         yield f"signed.environment: is {environment_name}, but [environments.{environment_name}] is not configured"
     if server.port and (server.host, server.port) == (server.admin_host, server.admin_port):
         yield "server.admin_port: is the same as server.port, which clients use; choose another"
-    yield from _iter_own_addresses(settings)
+    yield from _iter_self_call_problems(settings)
 
 
 def _iter_admin_problems(server: Server) -> Iterator[str]:
@@ -124,7 +124,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _iter_own_addresses(settings: Settings) -> Iterator[str]:
+def _iter_self_call_problems(settings: Settings) -> Iterator[str]:
     """Reports a service address that is the gateway's own: it would call itself without end."""
     server = settings.server
     listening_addresses = ((server.host, server.port), (server.admin_host, server.admin_port))
@@ -177,7 +177,7 @@ def _iter_recording_problems(settings: Settings) -> Iterator[str]:
         )
 
 
-def _iter_tls_problems(settings: Settings) -> Iterator[str]:
+def _iter_tls_and_proxy_problems(settings: Settings) -> Iterator[str]:
     for load_settings in (
         partial(load_certificate, settings.server),
         partial(EgressConfig, settings),

@@ -10,7 +10,7 @@ from gateway.compare.paths import iter_parent_paths
 from gateway.compare.rules import Rule
 from gateway.observability.plurals import pluralize
 from gateway.storage import Store, Tenant
-from gateway.storage.difference_rows import Tally, TallyKey, list_tallies
+from gateway.storage.difference_rows import Tally, TallyKey, load_all_tallies_by_key
 from gateway.storage.usage_rows import load_usage
 from mappings import OPERATIONS, UNLISTED
 
@@ -61,7 +61,7 @@ class KeyReadiness:
         return [name for name in self.never_seen if name in self.used]
 
     @property
-    def may_be_unknown(self) -> bool:
+    def has_unexplained_status_difference(self) -> bool:
         """Whether one service may lack objects that the other has."""
         return any(
             difference.kind == "status" and difference.why is None
@@ -92,7 +92,7 @@ async def load_readiness(
     store: Store, name: str | None = None, rules: Sequence[Rule] = ()
 ) -> list[KeyReadiness]:
     """The results of every compared key, or of keys with this name. Raises StoreUnavailable."""
-    tallies = await list_tallies(store)
+    tallies = await load_all_tallies_by_key(store)
     used = {
         (row.merchant, row.environment, row.key, row.operation) for row in await load_usage(store)
     }

@@ -19,7 +19,7 @@ from gateway.storage.restore_detection import (
     flag_restored,
     load_restore_state,
     read_mark,
-    write_mark,
+    write_mark_if_greater,
 )
 
 CHECK_INTERVAL_SECONDS = 1.0
@@ -94,7 +94,7 @@ class RestoreDetector:
 
     async def _save_mark(self, mark: HighWaterMark) -> None:
         try:
-            await asyncio.to_thread(write_mark, self._path, mark)
+            await asyncio.to_thread(write_mark_if_greater, self._path, mark)
         except OSError as error:
             self._report_unwritable_mark(error)
             return

@@ -109,7 +109,7 @@ async def delete_expired(
     for name, days, delete_rows in (
         ("journal", settings.journal_days, _delete_ended_operations),
         ("texts", settings.texts_days, _strip_old_payments),
-        ("usage", settings.usage_days, _delete_usage),
+        ("usage", settings.usage_days, _delete_usage_and_brownouts),
         ("audit", settings.audit_days, _delete_audit_events),
     ):
         deleted_counts[name] = (
@@ -229,7 +229,7 @@ async def _delete_signed_changes(store: Store, before: datetime) -> int:
     return await store.write(lambda tx: tx.execute(old_changes))
 
 
-async def _delete_usage(store: Store, before: datetime) -> int:
+async def _delete_usage_and_brownouts(store: Store, before: datetime) -> int:
     async def delete_rows(tx: Transaction) -> None:
         # Not in steps: these tables have a row for each key, operation and day.
         ended_brownouts = select(brownouts.c.id).where(brownouts.c.ends_at < before)

@@ -41,7 +41,7 @@ class CompressedBuffer:
         return buffer
 
     def append(self, chunk: bytes) -> None:
-        if full_part := self._take_full_part(chunk):
+        if full_part := self._append_and_take_full_part(chunk):
             self._compressed_parts.append(zlib.compress(full_part, _COMPRESSION_LEVEL))
 
     async def append_in_thread(self, chunk: bytes) -> None:
@@ -50,12 +50,12 @@ class CompressedBuffer:
         It does not use ``run_in_thread``: there it would queue behind other work, while the sender
         waits for this body to be read.
         """
-        if full_part := self._take_full_part(chunk):
+        if full_part := self._append_and_take_full_part(chunk):
             self._compressed_parts.append(
                 await asyncio.to_thread(zlib.compress, full_part, _COMPRESSION_LEVEL)
             )
 
-    def _take_full_part(self, chunk: bytes) -> bytes:
+    def _append_and_take_full_part(self, chunk: bytes) -> bytes:
         """Append to the open part; return it if it is full, else nothing."""
         self._open_part.write(chunk)
         self._size += len(chunk)

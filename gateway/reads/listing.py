@@ -51,7 +51,9 @@ class ListReader:
     ) -> ListPage:
         """Return the page of rows that a query asks for; raises the errors of a call."""
         cache_key = (tenant, question.path)
-        if question.native_query is not None and not self._may_list_hidden(question, cache_key):
+        if question.native_query is not None and not self._may_list_have_hidden_rows(
+            question, cache_key
+        ):
             result = await _query_service(question, question.native_query, call_service)
             if result and not any(map(question.is_hidden, result.rows)):
                 return result
@@ -64,8 +66,8 @@ class ListReader:
             except CacheUnavailable:
                 pass  # the list is scanned for this query, as without a cache
         rows = await fetch_all_rows(question, call_service)
-        self._record_hidden_rows(question, cache_key, rows)
-        return select_page(await self._with_alias_order(tenant, question, rows), rows)
+        self._record_whether_list_has_hidden(question, cache_key, rows)
+        return select_page(await self._add_alias_sort_key(tenant, question, rows), rows)
 
     async def _query_cache(
         self,
@@ -79,10 +81,10 @@ class ListReader:
             not caches.has_complete_cache(tenant)
             and (rows := await fetch_single_page(question, call_service)) is not None
         ):
-            self._record_hidden_rows(question, (tenant, question.path), rows)
-            return select_page(await self._with_alias_order(tenant, question, rows), rows)
+            self._record_whether_list_has_hidden(question, (tenant, question.path), rows)
+            return select_page(await self._add_alias_sort_key(tenant, question, rows), rows)
         result = await caches.query(
-            question, call_service, tenant, partial(self._with_alias_order, tenant)
+            question, call_service, tenant, partial(self._add_alias_sort_key, tenant)
         )
         cache_key = (tenant, question.path)
         # Asked once: after that the next query may go straight to the service.
@@ -90,7 +92,7 @@ class ListReader:
             self._lists_hidden[cache_key] = await caches.has_hidden_rows(question, tenant)
         return result
 
-    async def _with_alias_order(
+    async def _add_alias_sort_key(
         self, tenant: Tenant, question: ListQuery, rows: Iterable[Row]
     ) -> ListQuery:
         """Return the query with its sort key; ids are sorted by the alias ids that clients see."""
@@ -99,10 +101,12 @@ class ListReader:
         alias_ids = await self._load_aliases(tenant, {str(row["id"]) for row in rows})
         return replace(question, sort_key=lambda row: alias_ids.get(str(row["id"]), str(row["id"])))
 
-    def _may_list_hidden(self, question: ListQuery, cache_key: tuple[Tenant, str]) -> bool:
+    def _may_list_have_hidden_rows(
+        self, question: ListQuery, cache_key: tuple[Tenant, str]
+    ) -> bool:
         return self._lists_hidden.get(cache_key, bool(question.excluded_ids))
 
-    def _record_hidden_rows(
+    def _record_whether_list_has_hidden(
         self, question: ListQuery, cache_key: tuple[Tenant, str], rows: list[Row]
     ) -> None:
         """Record whether a list contains hidden rows.

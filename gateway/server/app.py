@@ -13,9 +13,9 @@ from aiohttp import web
 
 from gateway import console
 from gateway.admission.load import ConnectionBounds, LoadShedder
-from gateway.admission.load.file_descriptors import reserve_descriptors
+from gateway.admission.load.file_descriptors import fit_connections_to_file_limit
 from gateway.auth.key_rows import load_listed_keys
-from gateway.config.extensions import check_extensions
+from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import Server as ServerSettings
 from gateway.config.settings import Settings, build_url
 from gateway.http.tls import load_certificate
@@ -109,7 +109,7 @@ async def run_gateway(
     ``lease_seconds``: see Clocks. Raises ConfigurationError, also if a port cannot be bound, and
     StoreUnavailable.
     """
-    check_extensions()
+    check_c_extensions()
     check_runnable(settings)
     clocks = Clocks(clock or ServiceClock(), monotonic, lease_seconds)
     current_time = clocks.read_current_time
@@ -152,7 +152,7 @@ async def run_gateway(
         )
         admin_runner = AdminRunner(admin_application, access_log=None)
         admin_port = await start_admin_listener(stack, settings, admin_runner, inherited_sockets)
-        await _warn_about_missing_keys(backends.store)
+        await _warn_about_database_without_keys(backends.store)
         load = runtime.load
         yield RunningGateway(settings.server, listener.port, admin_port, listener, server, load)
 
@@ -172,18 +172,18 @@ def _create_periodic_tasks(
         SupersededBatchMonitor(ledger_reconciler, settings.upstream.abandoned_check_seconds),
         RetentionTask(backends.store, settings.retention),
         create_trim_task(),
-        _create_reload_task(backends.capabilities),
+        _create_capability_reload_task(backends.capabilities),
     )
 
 
-def _create_reload_task(capabilities: CapabilityCache) -> PeriodicTask:
+def _create_capability_reload_task(capabilities: CapabilityCache) -> PeriodicTask:
     """Pick up what `doctor` or another process has learned about the service's capabilities."""
     return PeriodicTask(
         "capability_reload", RELOAD_SECONDS, capabilities.reload, runs_at_stop=False
     )
 
 
-async def _warn_about_missing_keys(store: Store) -> None:
+async def _warn_about_database_without_keys(store: Store) -> None:
     """Warn about a database without keys: it was often created by accident, in the wrong folder."""
     if not await load_listed_keys(store):
         log.warning(
@@ -208,7 +208,9 @@ def _create_server(settings: Settings, interface_router: InterfaceRouter) -> Htt
 def _build_connection_bounds(settings: Settings) -> ConnectionBounds:
     load = settings.load
     return ConnectionBounds(
-        reserve_descriptors(load.connections, settings.upstream.connections * UPSTREAM_POOLS),
+        fit_connections_to_file_limit(
+            load.connections, settings.upstream.connections * UPSTREAM_POOLS
+        ),
         load.head_seconds,
         load.idle_seconds,
         load.pressed_seconds,

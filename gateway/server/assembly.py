@@ -170,7 +170,7 @@ async def open_flow_runtime(
         OptionalEndpoints(settings.upstream.inferred_operations, backends.capabilities),
         recent_reads=recent_reads,
         policy=outcome_policy,
-        listing=ListReader(recipient_caches, ids.resolve_recipient_ids),
+        listing=ListReader(recipient_caches, ids.compute_recipient_legacy_ids),
         load=load,
     )
     requests_in_progress = RequestsInProgress(clocks.read_current_time)

@@ -77,7 +77,7 @@ _SUPPORTED_VERSIONS = (HttpVersion10, HttpVersion11)
 _WELL_FORMED_REQUEST_LINE = re.compile(r"b'[A-Z]{1,20} /\S* HTTP/1\.[01]")
 
 
-def _discards_following_data(data: bytes, message: RawRequestMessage) -> bool:
+def _has_data_dropped_by_aiohttp(data: bytes, message: RawRequestMessage) -> bool:
     """Return whether aiohttp drops the data after a request, as it does after ``Upgrade: h2c``.
 
     The connection must be closed after the response: a client that pipelined a second request would
@@ -124,7 +124,7 @@ class Connection(RequestHandler):
         self._newest_body: Any = None
         """The body of the last request received; only this one can be incomplete."""
 
-    def start_tls_handshake(self, tcp_transport: asyncio.Transport) -> None:
+    def track_tls_handshake(self, tcp_transport: asyncio.Transport) -> None:
         """Track a new connection that starts with a TLS handshake."""
         self._tcp_transport = tcp_transport
         self._tracker.open(self, _get_peer_address(tcp_transport), shakes_hands=True)
@@ -183,21 +183,21 @@ class Connection(RequestHandler):
             self._tracker.start_request(self)
         else:
             self._tracker.start_head(self)
-        self._refuse_unsupported_messages()
+        self._refuse_unsupported_version_or_coding()
         if not self._messages:
             return
         # One packet may contain several pipelined requests; only the newest can be incomplete.
         newest_message, body = self._messages[-1]
         if not isinstance(newest_message, _ErrInfo):
             self._newest_body = body
-            self._ignores_input = _discards_following_data(data, newest_message)
+            self._ignores_input = _has_data_dropped_by_aiohttp(data, newest_message)
         elif self._fail_incomplete_body():
             # aiohttp would answer twice: the request with this body, and then the error.
             self._messages.pop()
             self._request_count -= 1
             self._ignores_input = True
 
-    def _refuse_unsupported_messages(self) -> None:
+    def _refuse_unsupported_version_or_coding(self) -> None:
         """Refuse HTTP/0.9 (responses without status), HTTP/2.0 (binary), and bodies with codings.
 
         aiohttp's parser accepts transfer codings before ``chunked`` and does not decode them.
@@ -238,10 +238,10 @@ class Connection(RequestHandler):
         if self._on_reset is not None:
             self._last_response_at = self._loop.time()
             if not resp.keep_alive:
-                await self._half_close()
+                await self._half_close_and_wait_for_peer()
         return outcome
 
-    async def _half_close(self) -> None:
+    async def _half_close_and_wait_for_peer(self) -> None:
         """Wait for the client to close: the kernel does not report a reset on a closed socket."""
         if self.transport is None or not self.transport.can_write_eof():
             return
@@ -322,7 +322,7 @@ class TlsHandshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         tcp_transport = cast("asyncio.Transport", transport)
-        self._connection.start_tls_handshake(tcp_transport)
+        self._connection.track_tls_handshake(tcp_transport)
         if tcp_transport.is_closing():  # the tracker has closed it for others
             return
         # Started eagerly, so that TLS reads from the first byte: uvloop would otherwise give this
@@ -388,7 +388,7 @@ class HttpServer(web.Server):
             connection = cast("Connection", request.protocol)
             request[CONNECTION] = connection
             # Not the current time: the request may have waited while the process was stopped.
-            request[ARRIVED_AT] = self.tracker.estimate_arrival()
+            request[ARRIVED_AT] = self.tracker.estimate_earliest_arrival_time()
             if underlying_transport := connection.underlying_transport:
                 request[UNDERLYING_TRANSPORT] = underlying_transport
             response = await handler(request)

@@ -40,7 +40,9 @@ class InheritedSockets:
     admin_socket: Path
 
 
-def bind_sockets(host: str, port: int, variable: str, queue_count: int = 1) -> list[AcceptQueue]:
+def bind_accept_queues(
+    host: str, port: int, variable: str, queue_count: int = 1
+) -> list[AcceptQueue]:
     """Bind a port and return its queues; raises ConfigurationError.
 
     ``port`` 0 is any free port. ``variable`` is the setting of the port, for the error message.
@@ -50,10 +52,10 @@ def bind_sockets(host: str, port: int, variable: str, queue_count: int = 1) -> l
     try:
         if uses_reuseport and port:
             # With SO_REUSEPORT alone, binding would succeed although another gateway has the port.
-            _close_queue(_bind_queue(host, port, uses_reuseport=False))
+            _close_queue(_open_accept_queue(host, port, uses_reuseport=False))
         for _ in range(queue_count if uses_reuseport else 1):
             bound_queues.append(
-                _bind_queue(
+                _open_accept_queue(
                     host,
                     # All queues need the port that the kernel selected for the first one.
                     find_bound_port(bound_queues) if bound_queues else port,
@@ -88,7 +90,7 @@ class Listener:
     def port(self) -> int:
         return find_bound_port(self._queues)
 
-    async def accept_from(self, numbers: Iterable[int]) -> None:
+    async def accept_only_from_queues(self, numbers: Iterable[int]) -> None:
         """Accept connections only from the queues with these numbers."""
         wanted_numbers = set(numbers)
         # New queues first, so that there is no moment in which nothing is accepted.
@@ -105,7 +107,7 @@ class Listener:
 
     async def close(self) -> None:
         """Close this process's sockets; connections still queued are lost if no other has them."""
-        await self.accept_from(())
+        await self.accept_only_from_queues(())
         for queue in self._queues:
             _close_queue(queue)
 
@@ -123,13 +125,15 @@ async def start_client_listener(
     queues = (
         inherited_sockets.accept_queues
         if inherited_sockets
-        else bind_sockets(server.host, server.port, "SERVER__PORT")
+        else bind_accept_queues(server.host, server.port, "SERVER__PORT")
     )
     # Pushed after the runner's cleanup, so that it runs first: no connections are accepted while
     # the cleanup waits for requests in flight.
     listener = Listener(runner, queues)
     stack.push_async_callback(listener.close)
-    await listener.accept_from(inherited_sockets.queue_numbers if inherited_sockets else [0])
+    await listener.accept_only_from_queues(
+        inherited_sockets.queue_numbers if inherited_sockets else [0]
+    )
     return listener
 
 
@@ -146,14 +150,14 @@ async def start_admin_listener(
         await web.UnixSite(runner, inherited_sockets.admin_socket).start()
         return server.admin_port
     listener = Listener(
-        runner, bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
+        runner, bind_accept_queues(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
     )
     stack.push_async_callback(listener.close)
-    await listener.accept_from([0])
+    await listener.accept_only_from_queues([0])
     return listener.port
 
 
-def _bind_queue(host: str, port: int, *, uses_reuseport: bool) -> AcceptQueue:
+def _open_accept_queue(host: str, port: int, *, uses_reuseport: bool) -> AcceptQueue:
     sockets: list[socket.socket] = []
     last_error: OSError | None = None
     for family, address in _resolve_addresses(host, port):

@@ -50,7 +50,7 @@ from gateway.signed_api.transitions import (
     SignedWrite,
     SignedWriteGuard,
     WrongBatchStatus,
-    extract_added_payment,
+    extract_added_payment_fields,
     is_add,
 )
 from gateway.storage import StoreUnavailable, Tenant
@@ -97,7 +97,7 @@ class SignedRequestContext:
     log_fields: dict[str, Any] = field(default_factory=dict)
     slot: AdmissionSlot | None = None
 
-    def handle_disconnect(self, _has_acknowledged_all: bool = False) -> None:
+    def cancel_slot_wait(self, _has_acknowledged_all: bool = False) -> None:
         if self.slot:
             self.slot.cancel_wait()
 
@@ -136,7 +136,7 @@ class SignedHandler:
             self._resolve_address(request),
             self._path_templates.redact(request.raw_path),
         )
-        on_disconnect: Callable[[bool], None] = context.handle_disconnect
+        on_disconnect: Callable[[bool], None] = context.cancel_slot_wait
         request[request_reader.ON_DISCONNECT] = on_disconnect
         try:
             response = await self._respond(request, context)
@@ -208,7 +208,9 @@ class SignedHandler:
                 self._build_preflight_response(), context.request_id
             )
         signature_header, address = self._parse_signature_header(request), context.address
-        signers = await self._sender_authenticator.find_signers(signature_header, address)
+        signers = await self._sender_authenticator.select_admissible_signers(
+            signature_header, address
+        )
         if request_reader.is_read_with_body(request):
             # Servers disagree about such bodies, which allows request smuggling.
             raise Refusal(BODY_ON_READ, "a GET or HEAD has a body")
@@ -412,7 +414,7 @@ async def _read_added_payment(
     if not is_add(passthrough_request.method, passthrough_request.target):
         return None
     try:
-        return extract_added_payment(
+        return extract_added_payment_fields(
             json_codec.loads(b"".join([part async for part in body.iter_chunks()]))
         )
     except json_codec.JsonError:

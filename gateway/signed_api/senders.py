@@ -49,7 +49,7 @@ class SenderAuthenticator:
         forwards_unknown_keys = settings.signed.unknown_keys == "forward"
         self._unknown_key_environment = settings.signed.environment if forwards_unknown_keys else ""
 
-    async def find_signers(
+    async def select_admissible_signers(
         self, signature_header: SignatureHeader, address: Address | None
     ) -> list[Signer]:
         """Finds the signers that may have signed a request.

@@ -16,7 +16,7 @@ from typing import Self
 
 from cachetools import LRUCache, TTLCache
 
-from gateway.auth.key_rows import AnyRow, decrypt_credentials, select_keys_by_access_key
+from gateway.auth.key_rows import AnyRow, decrypt_credentials, fetch_keys_by_access_key
 from gateway.auth.keys import Address, ApiKeyStore, Network, is_address_allowed, parse_network
 from gateway.auth.signing import Credentials
 from gateway.auth.single_flight import SingleFlight
@@ -83,7 +83,7 @@ class SignerStore:
         return await self._lookups.run(access_key, lambda: self._load_signers(access_key))
 
     async def _load_signers(self, access_key: str) -> tuple[Signer, ...]:
-        rows, count = await self._store.read(lambda tx: select_keys_by_access_key(tx, access_key))
+        rows, count = await self._store.read(lambda tx: fetch_keys_by_access_key(tx, access_key))
         signers = self._build_signers(rows)
         if count < self._key_store.change_count:
             # A poll has seen a newer change than this query: a cached result would be stale.

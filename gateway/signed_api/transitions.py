@@ -112,7 +112,7 @@ class SignedWriteGuard:
             return await send(None)
         if write.tenant is None or write.credentials is None:
             # The tenant is unknown, so any tenant's record of the batch counts.
-            if await self._object_state.is_known_to_any_tenant(
+            if await self._object_state.is_fact_known_to_any_tenant(
                 write.environment, "alias", batch, "abandoned"
             ):
                 raise WrongBatchStatus
@@ -124,7 +124,7 @@ class SignedWriteGuard:
         alias = await self._object_state.load(write.tenant, "alias", batch)
         first_batch = str(alias.get("id") or batch)
         flow_request = Request(self._now(), write.request_id, {"id": batch, "batch": first_batch})
-        key = _build_journal_key(write.tenant, write.credentials)
+        key = _build_api_key_for_starts(write.tenant, write.credentials)
         return await SignedStart(
             WriteRequest(START, flow_request, Caller(key, write.request_id)), send
         ).run(self._idempotency_guard, write.stamp)
@@ -162,7 +162,7 @@ class SignedWriteGuard:
             # An unanswered change may still take effect while its timestamp is valid. A quote
             # changes nothing.
             lost_at = self._now() if is_in_doubt and action != _QUOTE_ACTION else None
-            remaining_changes = batch_locks.remove_signed_change(change_id, lost_at)
+            remaining_changes = batch_locks.build_signed_change_removal_facts(change_id, lost_at)
             await self._unregister_change(
                 tenant,
                 CompareAndSet(
@@ -199,9 +199,14 @@ class SignedWriteGuard:
                 pause = min(pause * 2, MAX_PAUSE_SECONDS)
                 await self._check_not_frozen(tenant)  # an operator may freeze it while this waits
                 continue
-            updated_changes = batch_locks.add_signed_change(signed_changes, change_id, self._now())
+            updated_changes = batch_locks.build_signed_change_facts(
+                signed_changes, change_id, self._now()
+            )
             batch_check = CompareAndSet(
-                "batch", first_batch, {}, expected=batch_locks.build_batch_condition(facts)
+                "batch",
+                first_batch,
+                {},
+                expected=batch_locks.build_unchanged_batch_condition(facts),
             )
             alias_check = CompareAndSet(
                 "alias", batch, {}, expected={"abandoned": None, "id": alias.get("id")}
@@ -242,7 +247,7 @@ def is_add(method: str, target: str) -> bool:
     return method == "POST" and batch is not None and action == _ADD_ACTION
 
 
-def extract_added_payment(body: JSON) -> dict[str, JSON] | None:
+def extract_added_payment_fields(body: JSON) -> dict[str, JSON] | None:
     """Returns the recipient and amounts of an added payment; None if it names no recipient."""
     recipient = body.get("recipient") if isinstance(body, dict) else None
     id_ = recipient.get("id") if isinstance(recipient, dict) else None
@@ -264,7 +269,7 @@ def _split_batch_and_action(target: str) -> tuple[str | None, str]:
     return path_parts[1], "/".join(path_parts[2:]).lower()
 
 
-def _build_journal_key(tenant: Tenant, credentials: Credentials) -> ApiKey:
+def _build_api_key_for_starts(tenant: Tenant, credentials: Credentials) -> ApiKey:
     """Builds the key under which signed starts of a tenant are recorded."""
     return ApiKey(f"signed {tenant.merchant}", "signed", "", *tenant, credentials, None, ())
 

@@ -43,7 +43,7 @@ SWIFT_BIC_PATTERN = re.compile(r"[A-Z]{6}[A-Z0-9]{2}([A-Z0-9]{3})?")
 BANK_ID_PATTERN = re.compile(r"[A-Za-z0-9-]{1,20}")
 
 
-def parse_account_fields(
+def merge_account_fields(
     problems: Problems,
     account_type: str,
     body: Mapping[str, Any],

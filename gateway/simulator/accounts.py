@@ -7,7 +7,7 @@ from gateway.simulator.account_rules import (
     CHECK,
     MOBILE_WALLET,
     lacks_government_id,
-    parse_account_fields,
+    merge_account_fields,
 )
 from gateway.simulator.errors import Problems, build_not_found_error
 from gateway.simulator.json_codec import JsonObject
@@ -32,8 +32,8 @@ def build_draft_account(
     elif account_type not in account_types:
         problems.add_invalid_field("type", f"Must be one of: {', '.join(account_types)}")
     else:
-        fields = parse_account_fields(problems, account_type, account_body, {}, tenant.options)
-        _check_primary(problems, account_body)
+        fields = merge_account_fields(problems, account_type, account_body, {}, tenant.options)
+        _check_primary_is_boolean(problems, account_body)
         _check_government_id(tenant, problems, recipient_fields, str(account_type), fields)
     if is_blank(fields.get("currency")):  # Only bank accounts require a currency.
         fields["currency"] = recipient_fields.get("primaryCurrency") or "USD"
@@ -58,16 +58,16 @@ def update_account(
     if account.is_primary and body.get("primary") is False:
         # Rule 2: exactly one account is primary, so a client must choose the next one.
         problems.add_invalid_field("primary", "Make another account primary")
-    fields = parse_account_change(tenant, problems, recipient.fields, account, body)
-    _check_primary(problems, body)
+    fields = merge_account_change(tenant, problems, recipient.fields, account, body)
+    _check_primary_is_boolean(problems, body)
     problems.raise_if_any()
-    replace_account_fields(
+    set_account_fields_and_id(
         tenant, recipient, account, fields, make_primary=bool(body.get("primary"))
     )
     return account
 
 
-def parse_account_change(
+def merge_account_change(
     tenant: Tenant,
     problems: Problems,
     recipient_fields: JsonObject,
@@ -75,12 +75,12 @@ def parse_account_change(
     body: JsonObject,
 ) -> JsonObject:
     """Return the account's fields after a change; they are valid only if no problem was added."""
-    fields = parse_account_fields(problems, account.type, body, account.fields, tenant.options)
+    fields = merge_account_fields(problems, account.type, body, account.fields, tenant.options)
     _check_government_id(tenant, problems, recipient_fields, account.type, fields)
     return fields
 
 
-def replace_account_fields(
+def set_account_fields_and_id(
     tenant: Tenant,
     recipient: Recipient,
     account: Account,
@@ -121,7 +121,7 @@ def _generate_account_id(tenant: Tenant) -> str:
     return tenant.generate_id("A-", ACCOUNT_ID_LENGTH)
 
 
-def _check_primary(problems: Problems, body: dict[str, Any]) -> None:
+def _check_primary_is_boolean(problems: Problems, body: dict[str, Any]) -> None:
     if not isinstance(body.get("primary", False), bool):
         problems.add_invalid_field("primary", "Must be a boolean")
 

@@ -42,19 +42,19 @@ def _mask_secret_header(name: str, value: str) -> str:
     return f"{access_key}:{MASK}" if colon and name.lower() == "authorization" else MASK
 
 
-def _replace_invalid_utf8(value: str) -> str:
+def _replace_lone_surrogates(value: str) -> str:
     # Header bytes that are not UTF-8 arrive as lone surrogates, which JSON cannot represent.
     return value.encode("utf-8", "replace").decode()
 
 
 def _build_log_entry(exchange: Exchange, tenant: Tenant, headers: Mapping[str, str]) -> JsonObject:
     logged_headers = {
-        name: MASK if name.lower() in SECRET_HEADERS else _replace_invalid_utf8(value)
+        name: MASK if name.lower() in SECRET_HEADERS else _replace_lone_surrogates(value)
         for name, value in headers.items()
     }
     return {
         "ip": exchange.address,
-        "url": _replace_invalid_utf8(exchange.target),
+        "url": _replace_lone_surrogates(exchange.target),
         "method": exchange.method,
         "headers": logged_headers,
         "request": exchange.body.decode("utf-8", "replace"),

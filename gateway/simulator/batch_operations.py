@@ -19,20 +19,20 @@ from gateway.simulator.payment_lists import ListedPayment
 from gateway.simulator.state import Batch
 
 
-def _has_bare_answers(request: AcceptedRequest) -> bool:
+def _omits_objects_from_answers(request: AcceptedRequest) -> bool:
     return request.tenant.options.answers == "bare"
 
 
 def _build_batch_answer(request: AcceptedRequest, batch: Batch) -> JsonObject:
     return (
         {}
-        if _has_bare_answers(request)
+        if _omits_objects_from_answers(request)
         else {"batch": batch_views.build_batch(request.tenant, batch)}
     )
 
 
-def _build_object_answer(request: AcceptedRequest, event: str) -> JsonObject:
-    return {} if _has_bare_answers(request) else {"object": event}
+def _build_event_answer(request: AcceptedRequest, event: str) -> JsonObject:
+    return {} if _omits_objects_from_answers(request) else {"object": event}
 
 
 def create_batch(request: AcceptedRequest) -> JsonObject:
@@ -40,7 +40,7 @@ def create_batch(request: AcceptedRequest) -> JsonObject:
     # Even a bare answer has the id: without it no client could go on.
     return (
         {"batch": {"id": batch.id}}
-        if _has_bare_answers(request)
+        if _omits_objects_from_answers(request)
         else _build_batch_answer(request, batch)
     )
 
@@ -49,7 +49,7 @@ def add_payment(request: AcceptedRequest) -> JsonObject:
     payment = payments.create_payment(request.tenant, request.require_path_batch(), request.body)
     payment_view = (
         {"id": payment.id}
-        if _has_bare_answers(request)
+        if _omits_objects_from_answers(request)
         else batch_views.build_payment(request.tenant, payment)
     )
     return {"payment": payment_view}
@@ -114,12 +114,12 @@ def read_batch(request: AcceptedRequest) -> JsonObject:
 
 def update_batch(request: AcceptedRequest) -> JsonObject:
     batches.update_batch(request.tenant, request.require_path_batch(), request.body)
-    return _build_object_answer(request, "updated")
+    return _build_event_answer(request, "updated")
 
 
 def delete_batch(request: AcceptedRequest) -> JsonObject:
     batches.delete_batches(request.tenant, [request.require_path_batch()])
-    return _build_object_answer(request, "deleted")
+    return _build_event_answer(request, "deleted")
 
 
 def delete_batches(request: AcceptedRequest) -> JsonObject:
@@ -127,7 +127,7 @@ def delete_batches(request: AcceptedRequest) -> JsonObject:
     batches.delete_batches(
         request.tenant, [request.tenant.require_batch(batch_id) for batch_id in request.parse_ids()]
     )
-    return _build_object_answer(request, "deleted")
+    return _build_event_answer(request, "deleted")
 
 
 def list_batch_payments(request: AcceptedRequest) -> JsonObject:
@@ -141,11 +141,11 @@ def list_batch_payments(request: AcceptedRequest) -> JsonObject:
 def update_payment(request: AcceptedRequest) -> JsonObject:
     payment = payments.require_payment(request.require_path_batch(), request.path_ids[1])
     payments.update_payment(request.tenant, payment, request.body)
-    return _build_object_answer(request, "updated")
+    return _build_event_answer(request, "updated")
 
 
 def delete_payment(request: AcceptedRequest) -> JsonObject:
     payments.delete_payment(
         request.tenant, payments.require_payment(request.require_path_batch(), request.path_ids[1])
     )
-    return _build_object_answer(request, "deleted")
+    return _build_event_answer(request, "deleted")

@@ -52,7 +52,7 @@ class RequestHandler:
             address=request.remote or "",
             interface=self.interface.name,
         )
-        fault = self._authenticate(exchange)
+        fault = self._authenticate_and_take_fault(exchange)
         if exchange.request is not None:
             await self._run_with_fault(exchange, exchange.request, fault)
         exchange.is_dropped = fault is not None and fault.close is not None
@@ -63,7 +63,7 @@ class RequestHandler:
         # aiohttp needs a response even if the connection has been aborted; it is not sent then.
         return self._build_response(exchange)
 
-    def _authenticate(self, exchange: Exchange) -> Fault | None:
+    def _authenticate_and_take_fault(self, exchange: Exchange) -> Fault | None:
         """Authenticate the caller, then take the next matching fault."""
         # In this order: a request that is refused for its credentials must not use up a fault.
         try:

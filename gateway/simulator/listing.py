@@ -49,7 +49,7 @@ def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
     """
     problems = Problems()
     page = parse_page(problems, query, tenant.options.max_page_size)
-    tests = _parse_filters(problems, query, _build_filters(tenant))
+    tests = _parse_filters(problems, query, _build_filters_by_parameter(tenant))
     sort_key = _parse_word(problems, query, "orderBy", tuple(SORT_KEYS), "updatedAt")
     direction = _parse_word(problems, query, "sortBy", ("asc", "desc"), "desc")
     problems.raise_if_any()
@@ -102,7 +102,7 @@ def _parse_word(
     return value
 
 
-def _build_filters(tenant: Tenant) -> dict[str, Filter]:
+def _build_filters_by_parameter(tenant: Tenant) -> dict[str, Filter]:
     methods = values.create_choice_check(tenant.vocabulary.wallet, BANK_TRANSFER, CHECK)
     return {
         "search": Filter(values.validate_text, _build_search_test),

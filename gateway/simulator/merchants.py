@@ -41,7 +41,7 @@ class Merchants:
     by_tenant: dict[tuple[str, str], Merchant] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(FIRST_MERCHANT_ID))
 
-    def find_or_create(self, merchant_id: str, environment: str) -> Merchant:
+    def find_or_create_merchant(self, merchant_id: str, environment: str) -> Merchant:
         # No operation created a merchant that is known by its credentials only: its id is its name.
         tenant_key = (merchant_id, environment)
         if tenant_key not in self.by_tenant:
@@ -56,7 +56,7 @@ class Merchants:
     def add_merchant(self, merchant: Merchant) -> None:
         self.by_tenant[merchant.merchant_id, merchant.environment] = merchant
 
-    def find_credentials(self, api_key: str) -> ServiceCredentials | None:
+    def find_credentials_by_api_key(self, api_key: str) -> ServiceCredentials | None:
         """Find the credentials of an API key of the legacy interface."""
         # Credentials without an API key have an empty one, which must not match an empty header.
         matches = (
@@ -66,7 +66,7 @@ class Merchants:
         )
         return next(matches, None) if api_key else None
 
-    def delete_credentials(self, merchant: Merchant) -> None:
+    def delete_merchant_credentials(self, merchant: Merchant) -> None:
         # Collected first, because the dictionary must not change while it is read.
         access_keys = [
             access_key

@@ -47,7 +47,7 @@ def create_submerchant(request: AcceptedRequest) -> JsonObject:
         country=merchant_fields["country"],
         onboarding=onboarding,
     )
-    return _insert_merchant(request.tenant, merchant, creates_credentials=True)
+    return _insert_merchant_and_build_answer(request.tenant, merchant, creates_credentials=True)
 
 
 def create_sandbox(request: AcceptedRequest) -> JsonObject:
@@ -74,10 +74,12 @@ def create_sandbox(request: AcceptedRequest) -> JsonObject:
         is_sandbox=True,
         country=merchant_fields.get("country"),
     )
-    return _insert_merchant(request.tenant, merchant, creates_credentials=bool(flags.get("apikey")))
+    return _insert_merchant_and_build_answer(
+        request.tenant, merchant, creates_credentials=bool(flags.get("apikey"))
+    )
 
 
-def _insert_merchant(
+def _insert_merchant_and_build_answer(
     tenant: Tenant, merchant: Merchant, *, creates_credentials: bool
 ) -> JsonObject:
     """Insert a sub-merchant and build the answer; only this one shows the keys."""
@@ -103,7 +105,7 @@ def delete_sandbox(request: AcceptedRequest) -> JsonObject:
         is_own_sandbox = merchant.parent_id == parent.merchant_id and merchant.is_sandbox
         if is_own_sandbox and str(merchant.id) == merchant_id and merchant.status != "deleted":
             merchant.status = "deleted"
-            request.tenant.merchants.delete_credentials(merchant)
+            request.tenant.merchants.delete_merchant_credentials(merchant)
             return {}
     # 403 contradicts section 7, but this operation's own description has it.
     raise ApiError(

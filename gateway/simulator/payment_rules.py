@@ -47,7 +47,7 @@ def parse_payment_order(
     """Parse a new payment; the result is valid only if no problem was added."""
     payee = _resolve_recipient(tenant, problems, body.get("recipient"))
     return _build_payment_order(
-        tenant, problems, _translate_amount_fields(body, batch), batch, payee
+        tenant, problems, _translate_legacy_amount_fields(body, batch), batch, payee
     )
 
 
@@ -60,7 +60,7 @@ def parse_payment_change(
         "currency": payment.currency,
         "memo": payment.memo,
     }
-    sent_fields = _translate_amount_fields(body, payment.batch)
+    sent_fields = _translate_legacy_amount_fields(body, payment.batch)
     # A change of the memo alone keeps the rate that the client was quoted.
     unchanged_terms = None if {"amount", "currency"} & sent_fields.keys() else payment.terms
     merged_fields = {**previous_fields, **sent_fields}
@@ -74,7 +74,7 @@ def parse_payment_change(
     )
 
 
-def _translate_amount_fields(body: JsonObject, batch: Batch) -> JsonObject:
+def _translate_legacy_amount_fields(body: JsonObject, batch: Batch) -> JsonObject:
     # Clients of inferred paths send the payloads of the earlier document.
     if body.get("sourceAmount") is not None:
         # The body last: a field of the current document takes precedence.

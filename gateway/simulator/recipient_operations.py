@@ -71,7 +71,7 @@ def create_account(request: AcceptedRequest) -> JsonObject:
     problems.raise_if_any()
     accounts.attach_account(recipient, account)
     request.tenant.effects.creation_counts["account"] += 1
-    _record_account_change(request, recipient)
+    _refresh_status_and_updated_at(request, recipient)
     return {"account": views.build_account(account)}
 
 
@@ -88,7 +88,7 @@ def update_account(request: AcceptedRequest) -> JsonObject:
     account = accounts.require_account(recipient, request.path_ids[1])
     recipients.check_not_archived(recipient)
     accounts.update_account(request.tenant, recipient, account, request.body)
-    _record_account_change(request, recipient)
+    _refresh_status_and_updated_at(request, recipient)
     return {"account": views.build_account(account)}
 
 
@@ -97,10 +97,10 @@ def delete_account(request: AcceptedRequest) -> JsonObject:
     account = accounts.require_account(recipient, request.path_ids[1])
     recipients.check_not_archived(recipient)
     accounts.remove_account(recipient, account)
-    _record_account_change(request, recipient)
+    _refresh_status_and_updated_at(request, recipient)
     return {"object": "deleted"}
 
 
-def _record_account_change(request: AcceptedRequest, recipient: Recipient) -> None:
+def _refresh_status_and_updated_at(request: AcceptedRequest, recipient: Recipient) -> None:
     recipient.updated_at = request.tenant.now()
     recipients.refresh_status(recipient)

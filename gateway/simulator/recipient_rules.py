@@ -57,7 +57,7 @@ def is_country(value: Any) -> bool:
     return isinstance(value, str) and value in COUNTRIES
 
 
-def parse_recipient_fields(
+def merge_recipient_fields(
     problems: Problems,
     body: Mapping[str, Any],
     checks: Mapping[str, Check],

@@ -7,7 +7,7 @@ from gateway.simulator.account_rules import BANK_TRANSFER, CHECK, MOBILE_WALLET,
 from gateway.simulator.countries import PHONE_COUNTRIES
 from gateway.simulator.errors import Problems, build_invalid_status_error
 from gateway.simulator.json_codec import JsonObject
-from gateway.simulator.recipient_rules import CREATE_CHECKS, UPDATE_CHECKS, parse_recipient_fields
+from gateway.simulator.recipient_rules import CREATE_CHECKS, UPDATE_CHECKS, merge_recipient_fields
 from gateway.simulator.state import Account, Recipient, Tenant
 from gateway.simulator.values import is_blank
 
@@ -16,7 +16,7 @@ def create_recipient(tenant: Tenant, body: JsonObject) -> Recipient:
     """Create a recipient, with accounts if the body has any. Raises ApiError."""
     # The document does not name the field for accounts: `account` and `accounts` are both accepted.
     problems = Problems()
-    fields = parse_recipient_fields(problems, body, CREATE_CHECKS, {})
+    fields = merge_recipient_fields(problems, body, CREATE_CHECKS, {})
     drafts = [
         accounts.build_draft_account(tenant, problems.nest(f"{path}."), fields, account_body)
         for path, account_body in _iter_account_bodies(problems, body)
@@ -73,7 +73,7 @@ def update_recipient(tenant: Tenant, recipient: Recipient, body: JsonObject) -> 
     if "status" not in body:
         check_not_archived(recipient)
     problems = Problems()
-    fields = parse_recipient_fields(problems, body, UPDATE_CHECKS, recipient.fields)
+    fields = merge_recipient_fields(problems, body, UPDATE_CHECKS, recipient.fields)
     problems.raise_if_any()
     apply_recipient_fields(tenant, recipient, fields, body.keys())
 
@@ -81,7 +81,7 @@ def update_recipient(tenant: Tenant, recipient: Recipient, body: JsonObject) -> 
 def apply_recipient_fields(
     tenant: Tenant, recipient: Recipient, fields: JsonObject, sent_names: Iterable[str]
 ) -> None:
-    """Store `fields` from `parse_recipient_fields`; `sent_names` are those in the request."""
+    """Store `fields` from `merge_recipient_fields`; `sent_names` are those in the request."""
     # A recipient has its status in an attribute, not among its fields.
     status = fields.pop("status", None)
     recipient.fields = fields

@@ -179,7 +179,7 @@ class Tenant:
     @property
     def merchant_record(self) -> Merchant:
         # Found by name each time: partner operations may create or delete it meanwhile.
-        return self.merchants.find_or_create(self.merchant, self.environment)
+        return self.merchants.find_or_create_merchant(self.merchant, self.environment)
 
     def register_legacy_id(self, service_id: str) -> None:
         """Make an id resolvable by the shorter id that legacy clients get, if it has one."""

@@ -25,7 +25,7 @@ from gateway.storage.id_rows import (
 from gateway.storage.object_state import ObjectStateStore
 from gateway.storage.tenants import Tenant
 from gateway.storage.ttl_cache import TtlCache
-from mappings.ids import derive_alias_id, has_alias_ids, needs_alias_id
+from mappings.ids import derive_alias_id, is_kind_with_alias_ids, needs_alias_id
 
 MAX_INLINE_ALIASES = 100
 """Alias ids that are derived on the event loop; more are derived in a worker thread."""
@@ -45,8 +45,8 @@ class AliasIds:
         self._legacy_ids: TtlCache[tuple[Tenant, str], str] = TtlCache(_CACHE_SIZE, _CACHE_SECONDS)
         self._current_ids: LRUCache[tuple[Tenant, str], str] = LRUCache(_CACHE_SIZE)
 
-    def has_aliases(self, kind: str) -> bool:
-        return has_alias_ids(kind, self._mode)
+    def has_aliases_for_kind(self, kind: str) -> bool:
+        return is_kind_with_alias_ids(kind, self._mode)
 
     async def resolve_current_ids(
         self, tenant: Tenant, legacy_ids: Iterable[str], *, is_cached: bool = True
@@ -72,7 +72,9 @@ class AliasIds:
             known |= found
         return known
 
-    def select_imported(self, tenant: Tenant, current_ids: Mapping[str, str]) -> dict[str, str]:
+    def select_imported_legacy_ids(
+        self, tenant: Tenant, current_ids: Mapping[str, str]
+    ) -> dict[str, str]:
         """Selects the imported ids from a result of ``resolve_current_ids``: current id to legacy id.
 
         An id that is not the derived alias can only come from an import.
@@ -83,7 +85,7 @@ class AliasIds:
             if derive_alias_id(self._key, tenant.merchant, current_id) != legacy_id
         }
 
-    async def resolve_legacy_ids(
+    async def find_or_create_legacy_ids(
         self,
         tenant: Tenant,
         objects: AbstractSet[tuple[str, str]],
@@ -123,11 +125,11 @@ class AliasIds:
                 self._legacy_ids.put((tenant, id_), known.get(id_, id_))
         return {id_: legacy_id for id_, legacy_id in known.items() if legacy_id != id_}
 
-    async def resolve_recipient_ids(
+    async def compute_recipient_legacy_ids(
         self, tenant: Tenant, recipient_ids: Iterable[str]
     ) -> dict[str, str]:
         """Resolves the legacy ids of recipients for sorting only, so new aliases are not saved."""
-        return await self.resolve_legacy_ids(
+        return await self.find_or_create_legacy_ids(
             tenant, {("recipient", id_) for id_ in recipient_ids}, {}, is_cached=False
         )
 
@@ -141,7 +143,7 @@ class AliasIds:
                     raise IdCollisionError(name)
         return new
 
-    async def resolve_mentioned_ids(
+    async def find_object_and_text_legacy_ids(
         self,
         tenant: Tenant,
         objects: AbstractSet[tuple[str, str]],
@@ -152,7 +154,9 @@ class AliasIds:
     ) -> dict[str, str]:
         """Resolves objects to legacy ids, and ids in free text only if they have one already."""
         names = (
-            await self.resolve_legacy_ids(tenant, objects, unsaved_aliases, is_cached=is_cached)
+            await self.find_or_create_legacy_ids(
+                tenant, objects, unsaved_aliases, is_cached=is_cached
+            )
             if objects
             else {}
         )

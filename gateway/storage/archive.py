@@ -44,13 +44,13 @@ def open_temporary_folder(path: Path) -> Iterator[Path]:
             yield Path(name)
     except OSError as error:
         raise StoreUnavailable(
-            f"{_select_named_path(error, path)} cannot be written or read ({error.strerror})",
+            f"{_choose_path_for_error(error, path)} cannot be written or read ({error.strerror})",
             means="nothing was saved or restored",
             do="check that the directory exists, has free space and is writable by this user",
         ) from None
 
 
-def _select_named_path(error: OSError, path: Path) -> str:
+def _choose_path_for_error(error: OSError, path: Path) -> str:
     """The file name of an error; for the temporary directory, the file that the operator named."""
     name = str(error.filename or path)
     return str(path) if Path(name).name.startswith(f".{path.name}-") else name

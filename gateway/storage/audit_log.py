@@ -87,7 +87,7 @@ async def list_audit_events(store: Store, scope: Tenant = ALL_TENANTS) -> list[A
     return [AuditEvent(**row._asdict()) for row in await store.read(lambda tx: tx.fetch(query))]
 
 
-async def load_event_scopes(
+async def load_scopes_by_event_id(
     store: Store, texts: Sequence[str], since: datetime
 ) -> dict[str, Tenant]:
     """Loads the scopes of recent events with these texts, by event id."""
@@ -98,7 +98,7 @@ async def load_event_scopes(
     return {row.id: Tenant(row.merchant, row.environment) for row in rows}
 
 
-def is_in_scope(scope: Tenant, tenant: Tenant) -> bool:
+def is_tenant_in_scope(scope: Tenant, tenant: Tenant) -> bool:
     return scope.merchant in ("", tenant.merchant) and scope.environment in ("", tenant.environment)
 
 

@@ -53,7 +53,7 @@ async def save_backup(state: State, path: Path) -> tuple[Manifest, int]:
     with open_temporary_folder(path) as folder:
         copy = folder / "copied"
         if sqlite_file:
-            await asyncio.to_thread(_copy_database, sqlite_file, copy)
+            await asyncio.to_thread(_copy_sqlite_database, sqlite_file, copy)
         else:
             await asyncio.to_thread(postgresql_tools.dump, address, copy)
         # The key file is read after the database: a key may be added meanwhile, but none is removed.
@@ -71,7 +71,7 @@ async def _build_manifest(store: Store, kind: DatabaseKind) -> Manifest:
     return Manifest(made_at, kind, revision, restore_state.mark.number)
 
 
-def _copy_database(source: Path, target: Path) -> None:
+def _copy_sqlite_database(source: Path, target: Path) -> None:
     """Makes a consistent copy; other writers wait until it is done."""
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
@@ -108,13 +108,17 @@ async def restore_backup(state: State, path: Path, *, force: bool) -> tuple[Mani
                 remedy="set state.url to a database of the same kind",
             )
         if sqlite_file:
-            replaced_files = await _restore_file(state, sqlite_file, saved_state, key, force=force)
+            replaced_files = await _restore_sqlite_file(
+                state, sqlite_file, saved_state, key, force=force
+            )
         else:
-            replaced_files = await _restore_database(state, manifest, saved_state, key, force=force)
+            replaced_files = await _restore_postgresql_database(
+                state, manifest, saved_state, key, force=force
+            )
     return manifest, replaced_files
 
 
-async def _restore_file(
+async def _restore_sqlite_file(
     state: State, sqlite_file: Path, saved_state: Path, key: Path, *, force: bool
 ) -> list[Path]:
     existing_files = [file for file in _list_database_files(sqlite_file) if file.exists()]
@@ -128,11 +132,11 @@ async def _restore_file(
     # Opened before it replaces anything: this proves that the key fits, and blocks starts.
     ready = State(url=f"sqlite:///{saved_state}", encryption_key_file=key)
     async with open_store(ready) as store:
-        await flag_restored(store, _read_mark_or_none(state), BACKUP_RESTORED)
-    return [*_replace_key_file(state, key), *_replace_state(sqlite_file, saved_state)]
+        await flag_restored(store, _read_high_water_mark(state), BACKUP_RESTORED)
+    return [*_replace_key_file(state, key), *_replace_sqlite_file(sqlite_file, saved_state)]
 
 
-def _replace_state(sqlite_file: Path, saved_state: Path) -> list[Path]:
+def _replace_sqlite_file(sqlite_file: Path, saved_state: Path) -> list[Path]:
     existing_files = [file for file in _list_database_files(sqlite_file) if file.exists()]
     replaced_files = [_keep_replaced_file(file) for file in existing_files]
     for file in existing_files:
@@ -143,7 +147,7 @@ def _replace_state(sqlite_file: Path, saved_state: Path) -> list[Path]:
     return replaced_files
 
 
-async def _restore_database(
+async def _restore_postgresql_database(
     state: State, manifest: Manifest, saved_state: Path, key: Path, *, force: bool
 ) -> list[Path]:
     address = engine.parse_state_url(state.url)
@@ -165,7 +169,7 @@ async def _restore_database(
     replaced_files = _replace_key_file(state, key)
     await asyncio.to_thread(postgresql_tools.load, address, saved_state)
     async with open_store(state) as store:
-        await flag_restored(store, _read_mark_or_none(state), BACKUP_RESTORED)
+        await flag_restored(store, _read_high_water_mark(state), BACKUP_RESTORED)
     return replaced_files
 
 
@@ -229,7 +233,7 @@ def _create_file(path: Path) -> int:
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
 
 
-def _read_mark_or_none(state: State) -> HighWaterMark:
+def _read_high_water_mark(state: State) -> HighWaterMark:
     try:
         return read_mark(state.mark_path)
     except StoreUnavailable:

@@ -57,7 +57,7 @@ class BrownoutHit:
     operation: str
 
 
-def build_brownout(**fields: Any) -> Brownout:
+def build_brownout_with_new_id(**fields: Any) -> Brownout:
     return Brownout(secrets.token_hex(4), **fields)
 
 
@@ -107,7 +107,7 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
     return await store.write(update_rows)
 
 
-async def save_hits(store: Store, hits: Mapping[BrownoutHit, int]) -> None:
+async def add_brownout_hits(store: Store, hits: Mapping[BrownoutHit, int]) -> None:
     if hits:
         rows = sorted((_build_hit_row(hit, count) for hit, count in hits.items()), key=str)
         await store.write(lambda tx: tx.execute(_UPSERT_HITS, *rows))
@@ -123,7 +123,7 @@ def _build_hits_upsert(kind: ModuleType) -> Any:
 _UPSERT_HITS = Statement(_build_hits_upsert, [column.name for column in brownout_hits.c])
 
 
-async def load_hits(store: Store) -> dict[str, dict[BrownoutHit, int]]:
+async def load_hits_by_brownout_id(store: Store) -> dict[str, dict[BrownoutHit, int]]:
     """Loads the counters by brownout id."""
     hits: dict[str, dict[BrownoutHit, int]] = {}
     for row in await store.read(lambda tx: tx.fetch(select(brownout_hits))):

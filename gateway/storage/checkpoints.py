@@ -97,10 +97,10 @@ class CheckpointWriter:
         for write in filter(_is_claim, checkpoint.resolved_writes):
             await self._check_claims(tx, record, write)
         await self._object_states.apply_changes(tx, record.tenant, checkpoint.object_changes)
-        await self._save_details(tx, record, checkpoint)
+        await self._save_steps_and_writes(tx, record, checkpoint)
         await insert_legacy_ids(tx, record.tenant, checkpoint.new_aliases, self._store.clock())
 
-    async def _save_details(
+    async def _save_steps_and_writes(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
     ) -> None:
         """Saves what is not in the journal's own row: step results, writes, object ids."""
@@ -115,12 +115,16 @@ class CheckpointWriter:
             row = {"operation_id": record.id, "number": number, "results": encrypted}
             await tx.execute(statements.UPSERT_STEPS, row)
         for write in checkpoint.resolved_writes:
-            outcome = {**operation, "write_number": write.number, **_build_outcome_values(write)}
+            outcome = {
+                **operation,
+                "write_number": write.number,
+                **_build_write_outcome_values(write),
+            }
             await tx.execute(statements.UPDATE_WRITE, outcome)
         if checkpoint.new_write:
             write_row = _build_write_row(record, checkpoint.new_write)
             await tx.execute(statements.UPSERT_WRITE, write_row)
-        if object_rows := _build_object_rows(record, checkpoint):
+        if object_rows := _build_operation_object_id_rows(record, checkpoint):
             await tx.execute(statements.INSERT_OBJECTS, *object_rows)
         if action := checkpoint.audit_action:
             event_row = build_event_row(self._store, action, record.tenant, operation_id=record.id)
@@ -196,7 +200,9 @@ async def _refuse_identical(
             raise DuplicateOperationError
 
 
-def _build_object_rows(record: OperationRecord, checkpoint: Checkpoint) -> list[Parameters]:
+def _build_operation_object_id_rows(
+    record: OperationRecord, checkpoint: Checkpoint
+) -> list[Parameters]:
     """Rows of the objects that the operation names or made, and did not name before."""
     ids = [*(record.object_ids if checkpoint.is_first else ()), *checkpoint.object_ids]
     if checkpoint.new_write:
@@ -222,5 +228,5 @@ def _build_write_row(record: OperationRecord, write: Write) -> Mapping[str, Any]
     return {**values, **record.tenant._asdict(), **key}
 
 
-def _build_outcome_values(write: Write) -> Mapping[str, Any]:
+def _build_write_outcome_values(write: Write) -> Mapping[str, Any]:
     return dict(zip(statements.OUTCOME_COLUMNS, _list_outcome_values(write), strict=True))

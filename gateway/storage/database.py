@@ -115,5 +115,5 @@ class Database(ABC):
         """To be called after a transaction that certainly changed a row: an empty commit proves nothing."""
         self.unwritten = None
 
-    def _note_unwritten(self, reason: str) -> None:
+    def _record_write_error(self, reason: str) -> None:
         self.unwritten = build_unwritable_error(self.location, reason)

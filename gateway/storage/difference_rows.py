@@ -89,24 +89,24 @@ async def _upsert(
         await tx.execute(statement, *rows)
 
 
-def _build_key_columns(key: TallyKey) -> dict[str, Any]:
+def _build_tally_key_columns(key: TallyKey) -> dict[str, Any]:
     return {**key.tenant._asdict(), "key": key.key, "operation": key.operation}
 
 
 def _build_tally_row(key: TallyKey, tally: Tally) -> dict[str, Any]:
     columns = (*_SUMS, "first_at", "last_at")
-    return {**_build_key_columns(key), **{name: getattr(tally, name) for name in columns}}
+    return {**_build_tally_key_columns(key), **{name: getattr(tally, name) for name in columns}}
 
 
 def _build_difference_rows(key: TallyKey, tally: Tally) -> list[dict[str, Any]]:
     times = {"first_at": tally.first_at, "last_at": tally.last_at}
     return [
-        {**_build_key_columns(key), "kind": kind, "place": place, "answers": answers, **times}
+        {**_build_tally_key_columns(key), "kind": kind, "place": place, "answers": answers, **times}
         for (kind, place), answers in tally.places.items()
     ]
 
 
-async def list_tallies(store: Store) -> dict[TallyKey, Tally]:
+async def load_all_tallies_by_key(store: Store) -> dict[TallyKey, Tally]:
     """Loads every tally, ordered by merchant, environment, key and operation; StoreUnavailable."""
     keys = list(comparisons.primary_key)
     tallies: dict[TallyKey, Tally] = {}
@@ -129,7 +129,7 @@ def _parse_key(row: Any) -> TallyKey:
     return TallyKey(Tenant(row.merchant, row.environment), row.key, row.operation)
 
 
-async def delete_tallies(store: Store, tenant: Tenant, key: str) -> None:
+async def delete_tallies_of_key(store: Store, tenant: Tenant, key: str) -> None:
     """Deletes the tallies of a key, so that counting starts again from zero."""
 
     async def delete_rows(tx: Transaction) -> None:

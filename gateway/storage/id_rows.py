@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Select, and_, bindparam, func, select
 
 from gateway.storage.database import FEW, Transaction
-from gateway.storage.sql import AnyOf, Statement, insert_new
+from gateway.storage.sql import AnyOf, Statement, build_insert_if_absent_statement
 from gateway.storage.tables import legacy_ids, operation_objects
 
 if TYPE_CHECKING:
@@ -37,16 +37,16 @@ async def load_current_ids(
     store: Store, owner: Tenant, legacy_ids: Iterable[str]
 ) -> dict[str, str]:
     """Legacy id to current id, for those that are known."""
-    return dict(await _load_known(store, owner, _BY_LEGACY, legacy_ids))
+    return dict(await _load_id_pairs(store, owner, _BY_LEGACY, legacy_ids))
 
 
 async def load_legacy_ids(store: Store, owner: Tenant, current: Iterable[str]) -> dict[str, str]:
     """Current id to legacy id, for those that are known; an imported one before a stand-in."""
-    rows = await _load_known(store, owner, _BY_CURRENT, current)
+    rows = await _load_id_pairs(store, owner, _BY_CURRENT, current)
     return {current_id: legacy_id for legacy_id, current_id in rows}
 
 
-async def _load_known(
+async def _load_id_pairs(
     store: Store, owner: Tenant, statement: Statement, wanted: Iterable[str]
 ) -> Sequence[Any]:
     """Rows of a legacy and a current id, imported ones last."""
@@ -70,14 +70,14 @@ _IMPORTED = Statement(
     lambda _kind: _select_pairs(AnyOf(legacy_ids.c.current_id, "names"), legacy_ids.c.imported)
 )
 
-_INSERT = insert_new(
+_INSERT = build_insert_if_absent_statement(
     legacy_ids,
     ("merchant", "environment", "legacy_id", "current_id", "imported", "created_at"),
     legacy_ids.c.legacy_id,
 )
 
 
-def _build_object_copy(kind: ModuleType) -> Any:
+def _build_operation_object_copy_insert(kind: ModuleType) -> Any:
     its = operation_objects.c
     by_both = select(
         its.merchant,
@@ -92,7 +92,7 @@ def _build_object_copy(kind: ModuleType) -> Any:
     return kind.insert(operation_objects).from_select(names, by_both).on_conflict_do_nothing()
 
 
-_COPY_OBJECTS = Statement(_build_object_copy)
+_COPY_OBJECTS = Statement(_build_operation_object_copy_insert)
 """What named an object by its legacy id before that was known names it by the current one as well:
 a write that was lost at the legacy service is minded by whoever names it so."""
 
@@ -136,7 +136,7 @@ async def insert_legacy_ids(
             await tx.execute(_COPY_OBJECTS, *slice_rows)
 
 
-async def count_ids(store: Store, owner: Tenant) -> int:
+async def count_objects_with_legacy_id(store: Store, owner: Tenant) -> int:
     """How many objects clients know by an id that is not the service's."""
     query = select(func.count(legacy_ids.c.current_id.distinct())).where(
         _is_of_tenant(owner), legacy_ids.c.current_id != legacy_ids.c.legacy_id

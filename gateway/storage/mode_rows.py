@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from sqlalchemy import and_, delete, select
 
 from gateway.storage.audit_log import record_audit_event
-from gateway.storage.sql import Statement, upsert
+from gateway.storage.sql import Statement, build_upsert_statement
 from gateway.storage.tables import counters, modes
 from gateway.storage.tenants import Tenant
 
@@ -74,8 +74,10 @@ async def set_mode(
     return await store.write(upsert_modes)
 
 
-_UPSERT_MODE = upsert(modes, ("merchant", "environment", "key", "part"), ("mode", "since"))
-_UPSERT_COUNT = upsert(counters, ("name",), ("value",))
+_UPSERT_MODE = build_upsert_statement(
+    modes, ("merchant", "environment", "key", "part"), ("mode", "since")
+)
+_UPSERT_COUNT = build_upsert_statement(counters, ("name",), ("value",))
 
 
 async def _delete_displaced(tx: Transaction, tenant: Tenant, groups: Iterable[Group]) -> list[str]:
@@ -122,7 +124,7 @@ async def _increment_count(tx: Transaction) -> None:
     await tx.execute(_UPSERT_COUNT, {"name": _COUNTER, "value": count + 1})
 
 
-async def list_switches(store: Store) -> list[ModeSwitch]:
+async def list_mode_switches(store: Store) -> list[ModeSwitch]:
     rows = select(modes).order_by(modes.c.merchant, modes.c.environment, modes.c.key, modes.c.part)
     return [
         ModeSwitch(Tenant(row.merchant, row.environment), row.key, row.part, row.mode, row.since)

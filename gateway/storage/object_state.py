@@ -21,7 +21,7 @@ from gateway.storage import chunks
 from gateway.storage.database import FEW, Transaction
 from gateway.storage.encryption import EncryptionContext
 from gateway.storage.id_rows import load_legacy_ids
-from gateway.storage.sql import AnyOf, Parameters, Statement, upsert
+from gateway.storage.sql import AnyOf, Parameters, Statement, build_upsert_statement
 from gateway.storage.tables import IS_ABANDONED, capabilities, object_states
 from gateway.storage.tenants import Tenant
 from mappings.effects import CompareAndSet
@@ -62,8 +62,12 @@ _SOME_FACTS = Statement(
     )
 )
 _DELETE = Statement(lambda _kind: delete(object_states).where(_THIS))
-_UPSERT_CAPABILITY = upsert(capabilities, ("environment", "name"), ("value", "learned_at"))
-_UPSERT = upsert(object_states, ("merchant", "environment", "kind", "id"), ("facts", "updated_at"))
+_UPSERT_CAPABILITY = build_upsert_statement(
+    capabilities, ("environment", "name"), ("value", "learned_at")
+)
+_UPSERT = build_upsert_statement(
+    object_states, ("merchant", "environment", "kind", "id"), ("facts", "updated_at")
+)
 
 
 class ObjectStateStore:
@@ -81,14 +85,16 @@ class ObjectStateStore:
         rows = await self._store.read(lambda tx: tx.fetch(_FACTS, row), is_brief=True)
         return (await self._decode_all(owner, kind, [(id, *rows[0])]))[id] if rows else {}
 
-    async def is_known_to_any_tenant(self, environment: str, kind: str, id: str, fact: str) -> bool:  # noqa: A002
+    async def is_fact_known_to_any_tenant(
+        self, environment: str, kind: str, object_id: str, fact: str
+    ) -> bool:
         """Whether any merchant of an environment has an object of this id with this fact.
 
         For whoever is not known here, and of a kind that is not sealed.
         """
         table = object_states.c
         query = select(table.facts).where(
-            table.environment == environment, table.kind == kind, table.id == id
+            table.environment == environment, table.kind == kind, table.id == object_id
         )
         rows = await self._store.read(lambda tx: tx.fetch(query))
         return any(json_codec.loads_trusted(row.facts).get(fact) for row in rows)
@@ -170,7 +176,7 @@ class ObjectStateStore:
         stored_rows = await tx.fetch(_FACTS_OF, *rows.values())
         merged_keys = {(record.kind, record.id) for record in records if not _is_replaced(record)}
         texts = {
-            (kind, id_): await self._load_text(tx, owner, kind, id_, facts)
+            (kind, id_): await self._decrypt_facts_text(tx, owner, kind, id_, facts)
             for kind, id_, facts in stored_rows
             if (kind, id_) in merged_keys
         }
@@ -208,7 +214,7 @@ class ObjectStateStore:
         keys, holder = self._store.encryption, _build_lock_name(*owner, kind, id_)
         return await chunks.encrypt_in_chunks(tx, keys, text, _build_context(owner, kind), holder)
 
-    async def _load_text(
+    async def _decrypt_facts_text(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: str
     ) -> StoredText:
         """Decrypts the facts of a row; raises ChunkMissing."""
@@ -252,7 +258,7 @@ class ObjectStateStore:
         row, seen = {**owner._asdict(), "kind": kind, "id": id_}, ""
         while rows := await tx.fetch(_FACTS, row):
             try:
-                return await self._load_text(tx, owner, kind, id_, rows[0][0])
+                return await self._decrypt_facts_text(tx, owner, kind, id_, rows[0][0])
             except chunks.ChunkMissing:
                 if rows[0][0] == seen:
                     raise
@@ -341,14 +347,14 @@ def _merge_facts(facts: Mapping[str, Any], record: CompareAndSet) -> dict[str, A
     return {name: fact for name, fact in both.items() if fact is not None}
 
 
-def has_expectation(record: CompareAndSet) -> bool:
+def has_expected_facts(record: CompareAndSet) -> bool:
     """Whether it, or what is recorded also, may be refused for what is found."""
     is_many = isinstance(record.linked, LazySequence)
-    return bool(record.expected) or (not is_many and any(map(has_expectation, record.linked)))
+    return bool(record.expected) or (not is_many and any(map(has_expected_facts, record.linked)))
 
 
 def _iterate_locks(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
-    yield _build_lock_name(*owner, record.kind, _find_lock_name(record))
+    yield _build_lock_name(*owner, record.kind, _choose_object_lock_id(record))
     if not isinstance(record.linked, LazySequence):
         for linked_record in record.linked:
             yield from _iterate_locks(owner, linked_record)
@@ -365,7 +371,7 @@ how many locks they share: a database has room for some thousands.
 """
 
 
-def _find_lock_name(record: CompareAndSet) -> str:
+def _choose_object_lock_id(record: CompareAndSet) -> str:
     if record.kind != _POOLED_LOCK_KIND:
         return record.id
     return str(crc32(record.id.encode()) % _LOCK_POOL_SIZE)

@@ -22,7 +22,12 @@ from sqlalchemy.dialects import postgresql
 
 from gateway.storage import operation_states as states
 from gateway.storage.restore_detection import RESTORED
-from gateway.storage.sql import AnyOf, Statement, insert_new, upsert
+from gateway.storage.sql import (
+    AnyOf,
+    Statement,
+    build_insert_if_absent_statement,
+    build_upsert_statement,
+)
 from gateway.storage.tables import (
     HAS_IDEMPOTENCY_KEY_CONDITION,
     IS_OPEN,
@@ -84,17 +89,17 @@ HAS_IDEMPOTENCY_KEY = and_(
 )
 
 
-def _has_same_request() -> ColumnElement[bool]:
+def _build_fingerprint_condition() -> ColumnElement[bool]:
     fingerprint = operations.c.fingerprint
     names = ("fingerprint", "unimported")
     return fingerprint.in_([bindparam(name, type_=fingerprint.type) for name in names])
 
 
-def build_related_query(
+def build_related_operations_query(
     *besides: ColumnElement[bool], shares: ColumnElement[bool] | None = None
 ) -> Any:
     """What is open and the same request, or is not settled and ``shares`` an object with it."""
-    same = _has_same_request()
+    same = _build_fingerprint_condition()
     concerns = same if shares is None else or_(same, and_(UNFINISHED, shares))
     shown = select(*(operations.c[name] for name in SUMMARY_COLUMNS)).order_by(
         operations.c.started_at, operations.c.id
@@ -102,23 +107,23 @@ def build_related_query(
     return shown.where(or_(and_(is_of_tenant(operations), IS_OPEN_OPERATION, concerns), *besides))
 
 
-def build_related_query_by_objects(*besides: ColumnElement[bool]) -> Any:
+def build_related_operations_by_objects_query(*besides: ColumnElement[bool]) -> Any:
     """The same, of an undertaking that names objects: those are ``objects``."""
     named = select(operation_objects.c.operation_id).where(
         is_of_tenant(operation_objects),
         AnyOf(operation_objects.c.object_id, "objects"),
         operation_objects.c.operation_id == operations.c.id,
     )
-    return build_related_query(*besides, shares=named.exists())
+    return build_related_operations_query(*besides, shares=named.exists())
 
 
 SELECT_RELATED = (
-    Statement(lambda _kind: build_related_query()),
-    Statement(lambda _kind: build_related_query_by_objects()),
+    Statement(lambda _kind: build_related_operations_query()),
+    Statement(lambda _kind: build_related_operations_by_objects_query()),
 )
 SELECT_RELATED_OR_SAME_KEY = (
-    Statement(lambda _kind: build_related_query(HAS_IDEMPOTENCY_KEY)),
-    Statement(lambda _kind: build_related_query_by_objects(HAS_IDEMPOTENCY_KEY)),
+    Statement(lambda _kind: build_related_operations_query(HAS_IDEMPOTENCY_KEY)),
+    Statement(lambda _kind: build_related_operations_by_objects_query(HAS_IDEMPOTENCY_KEY)),
 )
 """For undertakings that name no object, and for those that do."""
 
@@ -138,15 +143,15 @@ SELECT_DELIVERING_INSTANCES = Statement(
             is_of_tenant(operations),
             # Each in the words of an index.
             or_(
-                and_(IS_UNREAD_ANSWER, _has_same_request()),
+                and_(IS_UNREAD_ANSWER, _build_fingerprint_condition()),
                 and_(
                     HAS_ANY_IDEMPOTENCY_KEY,
-                    _has_same_request(),
+                    _build_fingerprint_condition(),
                     operations.c.state == states.ANSWERED,
                 ),
                 and_(
                     IS_OPEN_OPERATION,
-                    _has_same_request(),
+                    _build_fingerprint_condition(),
                     IS_DONE,
                     operations.c.is_client_disconnected.is_(False),
                 ),
@@ -206,7 +211,7 @@ def build_fenced_update(sets: tuple[str, ...]) -> Statement:
     return Statement(lambda _kind: update(operations).where(mine).returning(operations.c.id), sets)
 
 
-UPSERT_STEPS = upsert(operation_steps, ("operation_id", "number"), ("results",))
+UPSERT_STEPS = build_upsert_statement(operation_steps, ("operation_id", "number"), ("results",))
 DELETE_STEPS = Statement(
     lambda _kind: delete(operation_steps).where(
         operation_steps.c.operation_id == bindparam("operation_id")
@@ -243,7 +248,9 @@ CLEAR_REQUEST = Statement(
         update(operations).where(operations.c.id == bindparam("operation_id")).values(request=None)
     )
 )
-INSERT_OBJECTS = insert_new(operation_objects, (*TENANT_COLUMNS, "object_id", "operation_id"))
+INSERT_OBJECTS = build_insert_if_absent_statement(
+    operation_objects, (*TENANT_COLUMNS, "object_id", "operation_id")
+)
 WRITE_COLUMNS = (
     *(
         "method",
@@ -257,7 +264,7 @@ WRITE_COLUMNS = (
     ),
     "resolved_at",
 )
-UPSERT_WRITE = upsert(
+UPSERT_WRITE = build_upsert_statement(
     upstream_writes, ("operation_id", "number"), (*TENANT_COLUMNS, *WRITE_COLUMNS)
 )
 OUTCOME_COLUMNS = ("state", "status", "object_id", "resolved_at")

@@ -14,11 +14,11 @@ STATE_DESCRIPTIONS = {
 }
 
 
-def describe_state(state: str) -> str:
+def describe_write_state(state: str) -> str:
     """A state of a write, or an outcome that an operator recorded, as text for operators."""
     return STATE_DESCRIPTIONS.get(state, state)
 
 
-def describe_operator_outcome(write_name: str, operator_outcome: str) -> str:
+def build_operator_outcome_audit_text(write_name: str, operator_outcome: str) -> str:
     """The audit log text for an outcome that an operator recorded."""
-    return f"told of {write_name}: {describe_state(operator_outcome)}"
+    return f"told of {write_name}: {describe_write_state(operator_outcome)}"

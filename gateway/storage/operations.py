@@ -43,7 +43,7 @@ from gateway.storage.operation_states import (
     SENT,
     UNDONE,
     UNSENT,
-    describe_operator_outcome,
+    build_operator_outcome_audit_text,
 )
 from gateway.storage.operation_texts import OperationTexts
 from gateway.storage.sql import AnyOf
@@ -244,7 +244,9 @@ class OperationRepository:
         )
         return await self._list_where(operations.c.id.in_(operation_ids))
 
-    async def list_by_request(self, tenant: Tenant | None, id_: str) -> list[OperationRecord]:
+    async def list_by_request_or_operation_id(
+        self, tenant: Tenant | None, id_: str
+    ) -> list[OperationRecord]:
         """Lists the operations of a request id (a client may send one twice), or whose id starts so."""
         condition = operations.c.request_id == id_
         if re.fullmatch(r"[0-9a-f]{12,}", id_):
@@ -309,7 +311,7 @@ class OperationRepository:
         )
         return {row.object_id for row in await self._store.read(lambda tx: tx.fetch(query))}
 
-    async def is_claimed(self, record: OperationRecord, made: str) -> bool:
+    async def is_made_by_other_operation(self, record: OperationRecord, made: str) -> bool:
         """Whether a write of another operation of the tenant made this object."""
         query = _build_claim_count_query(record, made)
         return bool(await self._store.read(lambda tx: tx.fetch_value(query)))
@@ -337,7 +339,7 @@ class OperationRepository:
             upstream_writes.c.state == SENT,
         )
         statement = update(upstream_writes).where(is_unresolved).values(operator_outcome=outcome)
-        action = describe_operator_outcome(write_name, outcome)
+        action = build_operator_outcome_audit_text(write_name, outcome)
 
         async def save_outcome(tx: Transaction) -> bool:
             if await tx.execute(statement) != 1:

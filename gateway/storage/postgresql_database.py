@@ -131,13 +131,13 @@ class PostgresqlDatabase(Database):
             task.exception()  # retrieved, also if the caller was cancelled
 
     async def _write(self, body: Body[Result]) -> Result:
-        with translate_database_errors(self.location, self._note_unwritten):
+        with translate_database_errors(self.location, self._record_write_error):
             return await self._run(body, writes=True)
 
     async def _run(self, body: Body[Result], *, writes: bool) -> Result:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                async with self._acquire(writes=writes) as connection:
+                async with self._acquire_connection(writes=writes) as connection:
                     return await _run_in(connection, body, writes=writes)
             except asyncpg.UniqueViolationError:
                 raise UniqueViolation from None
@@ -158,7 +158,7 @@ class PostgresqlDatabase(Database):
         raise AssertionError
 
     @asynccontextmanager
-    async def _acquire(self, *, writes: bool) -> AsyncIterator[Any]:
+    async def _acquire_connection(self, *, writes: bool) -> AsyncIterator[Any]:
         """Yields a connection, in a transaction if the body writes.
 
         A caller that waited while the database failed slowly is refused, because each would
@@ -242,7 +242,7 @@ async def _run_in(connection: Any, body: Body[Result], *, writes: bool) -> Resul
         if writes:
             await _commit(connection)
     except BaseException as error:
-        await _abort(connection, error)
+        await _roll_back_or_terminate(connection, error)
         raise
     return result
 
@@ -253,7 +253,7 @@ async def _commit(connection: Any) -> None:
         raise asyncpg.InterfaceError(f"COMMIT was answered by {status}")
 
 
-async def _abort(connection: Any, error: BaseException) -> None:
+async def _roll_back_or_terminate(connection: Any, error: BaseException) -> None:
     """Rolls back; closes the connection instead if it may not respond."""
     with suppress(*_UNUSABLE):
         if isinstance(error, Exception) and not isinstance(error, _DISCONNECTED):

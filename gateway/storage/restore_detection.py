@@ -23,7 +23,7 @@ from sqlalchemy import delete, func, or_, select
 
 from gateway.storage.audit_log import record_audit_event
 from gateway.storage.errors import StoreUnavailable
-from gateway.storage.sql import Statement, upsert
+from gateway.storage.sql import Statement, build_upsert_statement
 from gateway.storage.tables import counters, operations
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ _SELECT_COUNTS = Statement(
     )
 )
 _SELECT_LAST_NUMBER = Statement(lambda _kind: select(func.max(operations.c.number)))
-_UPSERT_COUNTER = upsert(counters, ("name",), ("value",))
+_UPSERT_COUNTER = build_upsert_statement(counters, ("name",), ("value",))
 
 
 def _build_restore_state(counts: Mapping[str, int], number: int | None) -> RestoreState:
@@ -126,7 +126,7 @@ def read_mark(path: Path) -> HighWaterMark:
         raise _build_unreadable_error(path, "it is not a mark file") from None
 
 
-def write_mark(path: Path, mark: HighWaterMark) -> None:
+def write_mark_if_greater(path: Path, mark: HighWaterMark) -> None:
     """Writes the greater of this mark and the one in the file; raises OSError."""
     with contextlib.suppress(StoreUnavailable):
         mark = max(mark, read_mark(path))

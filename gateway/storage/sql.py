@@ -94,37 +94,37 @@ def compile_statement(statement: Any, name: DialectName, columns: Sequence[str] 
     for parameter, key in zip(binds, names, strict=True):
         if parameter is not None and not parameter.required:
             defaults.setdefault(key, None)
-    columns_read = _selected_columns(statement)
+    columns_read = _list_selected_columns(statement)
     column_converters = {
         position: convert
         for position, column in enumerate(columns_read)
-        if (convert := _result_processor(column.type, dialect))
+        if (convert := _build_column_converter(column.type, dialect))
     }
     labels = [
         getattr(column, "key", None) or f"column_{n}" for n, column in enumerate(columns_read)
     ]
     # Nothing is known of the columns of literal SQL.
-    make_row = _row_type(tuple(labels)) if labels else tuple
+    make_row = _build_row_type(tuple(labels)) if labels else tuple
     return Compiled(
         str(compiled), names, defaults, argument_converters, column_converters, make_row
     )
 
 
 @cache
-def _row_type(labels: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
+def _build_row_type(labels: tuple[str, ...]) -> Callable[[Iterable[Any]], Any]:
     row: Any = namedtuple("Row", labels, rename=True)  # type: ignore[misc] # noqa: PYI024 - known at run time
     make: Callable[[Iterable[Any]], Any] = row._make
     return make
 
 
-def _selected_columns(statement: Any) -> Sequence[ColumnElement[Any]]:
+def _list_selected_columns(statement: Any) -> Sequence[ColumnElement[Any]]:
     columns = getattr(statement, "selected_columns", None)
     if columns is None:
         columns = getattr(statement, "exported_columns", None)
     return list(columns or ())
 
 
-def _result_processor(type_: Any, dialect: Dialect) -> Convert | None:
+def _build_column_converter(type_: Any, dialect: Dialect) -> Convert | None:
     convert: Convert | None = type_.dialect_impl(dialect).result_processor(dialect, None)
     if convert is None and isinstance(type_, JSON):
         return _load_json  # asyncpg returns JSON as text
@@ -137,7 +137,7 @@ def _load_json(raw: Any) -> Any:
     return None if raw is None else json.loads(raw)
 
 
-def upsert(table: Table, key: Sequence[str], columns: Sequence[str]) -> Statement:
+def build_upsert_statement(table: Table, key: Sequence[str], columns: Sequence[str]) -> Statement:
     """Inserts a row, or updates the columns of the row with the same key."""
 
     def build(dialect: ModuleType) -> Any:
@@ -148,7 +148,9 @@ def upsert(table: Table, key: Sequence[str], columns: Sequence[str]) -> Statemen
     return Statement(build, [*key, *columns])
 
 
-def insert_new(table: Table, columns: Sequence[str], *returned: Any) -> Statement:
+def build_insert_if_absent_statement(
+    table: Table, columns: Sequence[str], *returned: Any
+) -> Statement:
     """Inserts a row unless one with its key exists; then it returns none either."""
 
     def build(dialect: ModuleType) -> Any:
@@ -189,14 +191,14 @@ class AnyOf(ColumnElement[bool]):
 
 
 @compiles(AnyOf, "sqlite")
-def _any_of_on_sqlite(element: AnyOf, compiler: Any, **options: Any) -> str:
+def _compile_any_of_for_sqlite(element: AnyOf, compiler: Any, **options: Any) -> str:
     column = compiler.process(element.column, **options)
     parameter = compiler.process(element.parameter, **options)
     return f"{column} IN (SELECT value FROM json_each({parameter}))"  # noqa: S608 - compiled parts
 
 
 @compiles(AnyOf, "postgresql")
-def _any_of_on_postgresql(element: AnyOf, compiler: Any, **options: Any) -> str:
+def _compile_any_of_for_postgresql(element: AnyOf, compiler: Any, **options: Any) -> str:
     column = compiler.process(element.column, **options)
     parameter = compiler.process(element.parameter, **options)
     return f"{column} = ANY({parameter})"

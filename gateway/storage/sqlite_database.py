@@ -116,7 +116,7 @@ class SqliteDatabase(Database):
             raise
 
     async def write(self, body: Body[Result]) -> Result:
-        with translate_database_errors(self.location, self._note_unwritten):
+        with translate_database_errors(self.location, self._record_write_error):
             return await self._run(body, writes=True)
 
     async def _run(self, body: Body[Result], *, writes: bool) -> Result:
@@ -138,7 +138,7 @@ class SqliteDatabase(Database):
         while not is_last:
             job = self._jobs.get()
             jobs, is_last = self._take_waiting([job], MAX_GROUP_SIZE) if job else ([], True)
-            error = self._run_jobs(jobs)
+            error = self._run_read_and_write_groups(jobs)
             if error is not None and not is_last:
                 # These have waited as long: each group would wait once more for the same lock.
                 refused, is_last = self._take_waiting([], self._jobs.qsize())
@@ -163,7 +163,7 @@ class SqliteDatabase(Database):
                 jobs.append(job)
         return jobs, False
 
-    def _run_jobs(self, jobs: Sequence[_Job]) -> BaseException | None:
+    def _run_read_and_write_groups(self, jobs: Sequence[_Job]) -> BaseException | None:
         """Returns the error if the file could not be used for longer than ``patience_seconds``."""
         reads = [job for job in jobs if not job.writes]
         writes = [job for job in jobs if job.writes]

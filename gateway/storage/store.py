@@ -91,13 +91,15 @@ async def open_store(
     try:
         with hold_process_lock(file) if serves and file else nullcontext():
             if not as_it_is:
-                store.encryption = await _make_ready(store, address, state.encryption_key_file)
+                store.encryption = await _migrate_and_load_keys(
+                    store, address, state.encryption_key_file
+                )
             yield store
     finally:
         await store.close()
 
 
-async def _make_ready(store: Store, address: URL, key_file: Path) -> EncryptionKeys:
+async def _migrate_and_load_keys(store: Store, address: URL, key_file: Path) -> EncryptionKeys:
     """Migrates and checks the keys in one transaction: if a key does not fit, no table is changed."""
 
     def make_ready(connection: Connection) -> EncryptionKeys:
@@ -106,7 +108,7 @@ async def _make_ready(store: Store, address: URL, key_file: Path) -> EncryptionK
             lock = select(text("pg_advisory_xact_lock(:class, hashtext(''))"))
             connection.execute(lock, {"class": ADVISORY_LOCKS})
         migrate(connection, store.where)
-        return _find_fitting_keys(store, connection, key_file)
+        return _load_and_verify_keys(store, connection, key_file)
 
     # alembic's ``context`` and ``op`` are one for the whole process.
     async with _migrations.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
@@ -116,7 +118,7 @@ async def _make_ready(store: Store, address: URL, key_file: Path) -> EncryptionK
 _migrations: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
-def _find_fitting_keys(store: Store, connection: Connection, key_file: Path) -> EncryptionKeys:
+def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) -> EncryptionKeys:
     rows = connection.execute(select(encryption_keys)).all()
     checks = {row.id: row.check_value for row in rows}
     keys = read_key_file(key_file)

@@ -79,13 +79,13 @@ async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
                 is_deleted = batches.get(id_ or "", {}).get("phase") == "deleted"
                 legacy_id = legacy_ids.get(id_, id_) if id_ else None
                 superseded.append(SupersededBatch(tenant, legacy_id, marked_id, since, is_deleted))
-    superseded += await _list_possible_batches(store)
+    superseded += await _list_batches_that_may_exist(store)
     return sorted(
         superseded, key=lambda upstream_id: (upstream_id.since, upstream_id.upstream_id or "")
     )
 
 
-async def _list_possible_batches(store: Store) -> list[SupersededBatch]:
+async def _list_batches_that_may_exist(store: Store) -> list[SupersededBatch]:
     query = select(
         upstream_writes.c.merchant,
         upstream_writes.c.environment,

@@ -138,7 +138,7 @@ def _build_row(span: Span, counts: Traffic) -> dict[str, Any]:
     return row
 
 
-async def load_traffic(
+async def load_traffic_sums(
     store: Store,
     since: datetime,
     *column_names: str,

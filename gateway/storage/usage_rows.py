@@ -58,7 +58,7 @@ async def add_usage(
     if not counts:
         return
     # Always in the same order: two instances that update the same rows must not deadlock.
-    rows = sorted((_build_row(use, count) for use, count in counts.items()), key=_list_keys)
+    rows = sorted((_build_row(use, count) for use, count in counts.items()), key=_build_sort_key)
 
     async def upsert_rows(tx: Transaction) -> None:
         await add_traffic(tx, traffic_by_span or {})
@@ -85,7 +85,7 @@ def _build_row(use: UsageKey, count: UsageCounts) -> dict[str, Any]:
     return {**{name: getattr(use, name) for name in UsageKey.__dataclass_fields__}, **values}
 
 
-def _list_keys(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _build_sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in UsageKey.__dataclass_fields__)
 
 

@@ -215,7 +215,7 @@ class UpstreamClient:
         # Outside of the deadline: an open breaker refuses the call at once.
         with self._breakers.track(environment) as breaker_call:
             signing_options, answer = await self._send_before_deadline(call, breaker_call)
-        await self._record_answer(call, signing_options, answer)
+        await self._record_signing_outcome(call, signing_options, answer)
         seconds = time.monotonic() - start_time
         return Reply(answer.status, answer.headers, answer.body, seconds, call.attempts)
 
@@ -331,7 +331,7 @@ class UpstreamClient:
             call.attempts += attempt.has_left
         raise lost
 
-    async def _record_answer(
+    async def _record_signing_outcome(
         self, call: _UpstreamCall, signing_options: _SigningOptions, answer: UpstreamAnswer
     ) -> None:
         """Records what an answer shows about clock skew, the signed target and the credentials."""

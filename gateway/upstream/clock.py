@@ -108,7 +108,7 @@ class ServiceClock:
 
     def offset(self, environment: str) -> float:
         """Returns the seconds to add to the wall clock in this environment; 0.0 if it is right."""
-        return self._select_skew(environment).correction
+        return self._ensure_environment_skew(environment).correction
 
     def record_accepted(
         self, environment: str, sample: SkewSample, stamp_offset: float | None = None
@@ -119,7 +119,7 @@ class ServiceClock:
         and never if the service would have refused the timestamp at that skew. ``stamp_offset`` is
         how far a client's own timestamp was ahead of the wall clock.
         """
-        skew = self._select_skew(environment)
+        skew = self._ensure_environment_skew(environment)
         unconfirmed_offset, skew.unconfirmed_offset = skew.unconfirmed_offset, None
         if sample.agrees_with(skew.correction):
             return
@@ -146,7 +146,7 @@ class ServiceClock:
         if sample and not sample.agrees_with(correction):
             return sample.correction
         # The current correction was never proven, so the local clock may be right.
-        if correction and not self._select_skew(environment).is_proven:
+        if correction and not self._ensure_environment_skew(environment).is_proven:
             return 0.0
         return None
 
@@ -154,7 +154,7 @@ class ServiceClock:
         """Records that a refused call was accepted with this correction."""
         self._set_correction(environment, correction, is_proven=True)
 
-    def _select_skew(self, environment: str) -> _EnvironmentSkew:
+    def _ensure_environment_skew(self, environment: str) -> _EnvironmentSkew:
         return self._skew_by_environment.setdefault(environment, _EnvironmentSkew())
 
     def _set_correction(self, environment: str, correction: float, *, is_proven: bool) -> None:

@@ -12,17 +12,17 @@ from collections.abc import Iterable, Iterator
 from multidict import CIMultiDict, CIMultiDictProxy
 
 
-def _parse_names(names: str) -> frozenset[str]:
+def _split_header_names(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-HOP_BY_HOP = _parse_names(
+HOP_BY_HOP = _split_header_names(
     "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
     "transfer-encoding upgrade"
 )
 """RFC 9110, section 7.6.1; also removed are the headers that ``Connection`` lists."""
 
-REMOVED_RESPONSE_HEADERS = _parse_names(
+REMOVED_RESPONSE_HEADERS = _split_header_names(
     "access-control-allow-credentials alt-svc clear-site-data content-length nel public-key-pins "
     "report-to reporting-endpoints server set-cookie set-cookie2 strict-transport-security via "
     "x-lighttpd-send-file x-litespeed-location x-reproxy-url x-sendfile"
@@ -31,7 +31,7 @@ REMOVED_RESPONSE_HEADERS = _parse_names(
 would act on (also ``X-Accel-*``), or that the gateway sets.
 """
 
-REMOVED_REQUEST_HEADERS = _parse_names(
+REMOVED_REQUEST_HEADERS = _split_header_names(
     "content-length cookie expect forwarded host true-client-ip via x-api-key x-client-ip "
     "x-cluster-client-ip x-forwarded x-http-method x-http-method-override x-method-override "
     "x-original-host x-original-method x-original-uri x-original-url x-real-ip x-rewrite-url"
@@ -68,7 +68,7 @@ def filter_response_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return _remove_headers(headers, REMOVED_RESPONSE_HEADERS)
 
 
-def is_writable(headers: CIMultiDictProxy[str]) -> bool:
+def has_writable_response_headers(headers: CIMultiDictProxy[str]) -> bool:
     """Whether the filtered headers can be sent: aiohttp parses values that it refuses to write."""
     if not any(
         map(_CONTROL_CHARACTER.search, headers.values())

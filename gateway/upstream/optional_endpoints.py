@@ -18,7 +18,7 @@ import structlog
 from gateway.payloads import json_codec
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.upstream.signed_target import CapabilityStore
-from mappings.current import SUMMARY_PATH, require_endpoint
+from mappings.current import SUMMARY_PATH, find_documented_endpoint
 from mappings.effects import JSON, Call
 from mappings.failures import Failure, NoSuchOperation, Refused, Unreachable
 from mappings.payloads import extract_batch, extract_payments
@@ -57,10 +57,10 @@ class OptionalEndpoints:
         would lack objects created elsewhere: raises Unreachable until the service answers again
         or an operator runs `doctor`.
         """
-        if missing_name := self.find_missing(call, environment):
+        if missing_name := self.find_missing_operation_name(call, environment):
             raise NoSuchOperation(missing_name)
         try:
-            return await self.try_call(call, environment, send)
+            return await self.send_call_ignoring_findings(call, environment, send)
         except NoSuchOperation as missing:
             # A list that existed before: a shortened one could make a client pay twice.
             if self._is_known_list(call, environment):
@@ -68,7 +68,9 @@ class OptionalEndpoints:
             await self._record_finding(environment, _build_operation_name(call), present=False)
             raise
 
-    async def try_call(self, call: Call, environment: str, send: SendCall) -> JSON:
+    async def send_call_ignoring_findings(
+        self, call: Call, environment: str, send: SendCall
+    ) -> JSON:
         """Sends a call whatever is remembered.
 
         Raises NoSuchOperation if the operation is missing, without remembering that.
@@ -78,7 +80,7 @@ class OptionalEndpoints:
         except Refused as refused:
             if not self._can_be_missing(refused):
                 raise
-            body = await self._confirm_missing(call, refused, send)
+            body = await self._resend_to_confirm_missing(call, refused, send)
         await self._record_finding(environment, _build_operation_name(call), present=True)
         return body
 
@@ -89,17 +91,17 @@ class OptionalEndpoints:
         failure if it is inconclusive.
         """
         try:
-            await self.try_call(call, environment, send)
+            await self.send_call_ignoring_findings(call, environment, send)
         except NoSuchOperation:
             await self._record_finding(environment, _build_operation_name(call), present=False)
             return False
         return True
 
-    def is_confirmed_with_reads(self, status: int) -> bool:
+    def is_refusal_confirmed_with_reads(self, status: int) -> bool:
         """Whether a response with this status is followed by reads, to tell if the path is missing."""
         return self._mode == "auto" and status in MISSING_STATUSES
 
-    def find_missing(self, call: Call, environment: str) -> str | None:
+    def find_missing_operation_name(self, call: Call, environment: str) -> str | None:
         """Returns the operation's name if the service is known not to have it."""
         name = _build_operation_name(call)
         finding = self._capabilities.get(environment, name)
@@ -117,16 +119,16 @@ class OptionalEndpoints:
         # A problem with a field is about an object in the body, so the path exists.
         return not any(problem.field for problem in refusal.problems)
 
-    async def _confirm_missing(self, call: Call, first: Refused, send: SendCall) -> JSON:
+    async def _resend_to_confirm_missing(self, call: Call, first: Refused, send: SendCall) -> JSON:
         """Sends the call again; raises NoSuchOperation if it is refused like the first time."""
-        await _check_object_exists(call, first, send)
+        await _require_object_exists(call, first, send)
         try:
             return await send(call)
         except Refused as refused:
             if not self._can_be_missing(refused):
                 raise
             second = refused
-        await _check_object_exists(call, second, send)
+        await _require_object_exists(call, second, send)
         raise NoSuchOperation(_build_operation_name(call)) from second
 
     async def _record_finding(self, environment: str, name: str, *, present: bool) -> None:
@@ -167,7 +169,7 @@ def compute_missing_until(finding: Mapping[str, Any] | None) -> float:
     return float(finding["at"] + finding.get("seconds", MISSING_SECONDS))
 
 
-def describe_endpoint(finding: Mapping[str, Any]) -> str:
+def describe_endpoint_finding(finding: Mapping[str, Any]) -> str:
     """Describes for operators whether a path exists, or when it is tried again."""
     if finding["present"]:
         return "there"
@@ -189,11 +191,11 @@ def _compute_missing_seconds(finding: Mapping[str, Any] | None) -> int:
 
 
 def _build_operation_name(call: Call) -> str:
-    endpoint = require_endpoint(call.method, call.path)
+    endpoint = find_documented_endpoint(call.method, call.path)
     return f"inferred {endpoint.method} {endpoint.path}"
 
 
-async def _check_object_exists(call: Call, refusal: Refused, send: SendCall) -> None:
+async def _require_object_exists(call: Call, refusal: Refused, send: SendCall) -> None:
     """Checks with a documented read that the object of a call exists; for a list, any read.
 
     Raises the refusal if the service confirms that the object does not exist. Raises Unreachable

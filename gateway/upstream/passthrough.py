@@ -168,7 +168,7 @@ class PassthroughClient:
             passthrough_response = PassthroughResponse(response, self._timeout_seconds)
             # Checked before any byte goes to the client, while an error response is still
             # possible.
-            if not header_filter.is_writable(passthrough_response.headers):
+            if not header_filter.has_writable_response_headers(passthrough_response.headers):
                 raise await _build_unwritable_failure(request, passthrough_response)
             yield passthrough_response
         finally:
@@ -215,11 +215,11 @@ class PassthroughClient:
             reason = type(error).__name__  # it was sent, so the service may have executed it
         else:
             breaker_call.record_answer()
-            self._record_service_time(request, response, attempt)
+            self._record_clock_skew(request, response, attempt)
             return response
         raise Unknown(reason) if request.is_write and attempt.has_left else Unreachable(reason)
 
-    def _record_service_time(
+    def _record_clock_skew(
         self,
         request: PassthroughRequest,
         response: aiohttp.ClientResponse,

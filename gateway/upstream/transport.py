@@ -110,10 +110,10 @@ class Origin:
         # One write for head and body: one packet, and no task.
         if len(attempt.body) <= WINDOW_BYTES:
             transport.write(head + bytes(attempt.body))
-            return await _read_answer(protocol, attempt, max_bytes)
+            return await _read_final_answer(protocol, attempt, max_bytes)
         transport.write(head)
         async with _write_in_background(protocol, attempt.body):
-            return await _read_answer(protocol, attempt, max_bytes)
+            return await _read_final_answer(protocol, attempt, max_bytes)
 
 
 @asynccontextmanager
@@ -140,7 +140,7 @@ async def _write_body(protocol: ResponseHandler, body: bytes | CompressedBuffer)
         await asyncio.sleep(0)  # lets other requests run
 
 
-async def _read_answer(
+async def _read_final_answer(
     protocol: ResponseHandler, attempt: SignedAttempt, max_bytes: int
 ) -> UpstreamAnswer:
     """Reads the final answer; informational (1xx) ones are skipped."""

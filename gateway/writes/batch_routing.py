@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from gateway.storage import ObjectStateStore, Tenant
 from gateway.storage.alias_ids import AliasIds
-from mappings.batch_locks import build_batch_condition
+from mappings.batch_locks import build_unchanged_batch_condition
 from mappings.effects import CompareAndSet
 from mappings.failures import Conflict
 
@@ -54,7 +54,7 @@ class BatchRouting:
         for batch_id in batch_ids:
             mark = await self._object_state.load(tenant, BACKEND_KIND, batch_id)
             if not mark:
-                marks.append(await self._build_mark(tenant, batch_id, operation_id))
+                marks.append(await self._build_legacy_mark(tenant, batch_id, operation_id))
             elif only_operation_id := mark.get(
                 "by"
             ):  # used by two operations now: no longer reverted
@@ -65,7 +65,9 @@ class BatchRouting:
                 )
         return marks
 
-    async def _build_mark(self, tenant: Tenant, batch_id: str, operation_id: str) -> CompareAndSet:
+    async def _build_legacy_mark(
+        self, tenant: Tenant, batch_id: str, operation_id: str
+    ) -> CompareAndSet:
         mark = {**LEGACY_MARK, "by": operation_id}
         current_id = await self._resolve_current_id(tenant, batch_id)
         facts = await self._object_state.load(tenant, "batch", current_id)
@@ -76,7 +78,9 @@ class BatchRouting:
                 raise BatchRoutedElsewhereError
         # The facts do not change; the condition makes this transaction fail if another request has just
         # changed the batch at the current service.
-        untouched = CompareAndSet("batch", current_id, {}, expected=build_batch_condition(facts))
+        untouched = CompareAndSet(
+            "batch", current_id, {}, expected=build_unchanged_batch_condition(facts)
+        )
         return CompareAndSet(BACKEND_KIND, batch_id, mark, expected=NO_MARK, linked=(untouched,))
 
     async def build_unmarked_checks(

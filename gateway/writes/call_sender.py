@@ -28,7 +28,7 @@ from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller
 from gateway.writes.operation_execution import OperationExecution
 from mappings import errors
-from mappings.current import Endpoint, require_endpoint
+from mappings.current import Endpoint, find_documented_endpoint
 from mappings.effects import (
     JSON,
     Call,
@@ -102,7 +102,7 @@ class CallSender:
         # A client that signed its request must get the service's response to its own bytes.
         if caller.send_write is not None and not call.is_read:
             return await caller.send_write(call, caller.execution)
-        endpoint = require_endpoint(call.method, call.path)
+        endpoint = find_documented_endpoint(call.method, call.path)
         reply = await self._exchange(call, endpoint, caller)
         is_long = len(reply.body) > json_codec.LARGE_BYTES
         caller.is_long = caller.is_long or is_long
@@ -125,7 +125,7 @@ class CallSender:
         # service itself answers.
         is_confirmed = (
             call.probe_ids is not None
-            and self._optional_endpoints.is_confirmed_with_reads(reply.status)
+            and self._optional_endpoints.is_refusal_confirmed_with_reads(reply.status)
         )
         if not (call.is_read or is_confirmed or _is_proven_refusal(reply.status, body)):
             raise Unknown(f"status {reply.status}")
@@ -204,21 +204,21 @@ class CallSender:
         status = reply.status
         if status < 400:
             # The service sends no 3xx; something between it and the gateway does.
-            status = _derive_status(body) if status < 300 else 502
+            status = _derive_status_from_error_codes(body) if status < 300 else 502
             if status == 404 and call.probe_ids is not None:
                 status = 400  # only a real 404 may mean that the endpoint is missing
         return Refused(
             status,
             problems,
-            field_map=self._build_field_map(call, endpoint, problems),
-            retry_after=_parse_retry_after(reply),
+            field_map=self._translate_field_map(call, endpoint, problems),
+            retry_after=_extract_retry_after_header(reply),
         )
 
-    def _build_field_map(
+    def _translate_field_map(
         self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
     ) -> dict[str, str]:
         """The field map in the service's own field names, which its error messages use."""
-        names = errors.select_mentioned_fields(call.field_map, problems)
+        names = errors.reduce_field_map_to_problems(call.field_map, problems)
         return {
             self._translator.translate_field_path(endpoint.body_shape, name): field_
             for name, field_ in names.items()
@@ -233,7 +233,7 @@ def _log_progress(
 ) -> None:
     """Logs and records the progress of large bodies; the many short reads of a large request are not."""
     if caller.is_long and (not call.is_read or len(body) > json_codec.LARGE_BYTES):
-        endpoint_name = f"{call.method} {require_endpoint(call.method, call.path).path}"
+        endpoint_name = f"{call.method} {find_documented_endpoint(call.method, call.path).path}"
         log.info(
             "large_payload_progress",
             request_id=caller.request_id,
@@ -263,18 +263,18 @@ def _is_proven_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
     """
     # Every code must blame the client: one that does not may mean that a part was done.
     if status < 300:
-        return _derive_status(body or {}) < 500
+        return _derive_status_from_error_codes(body or {}) < 500
     return 400 <= status < 500 and any(map(_parse_problem, _list_error_entries(body or {})))
 
 
-def _derive_status(body: Mapping[str, JSON]) -> int:
+def _derive_status_from_error_codes(body: Mapping[str, JSON]) -> int:
     """The status that the error codes of a 2xx with ``ok: false`` stand for; 500 if one has no code."""
     problems = [_parse_problem(entry) for entry in _list_error_entries(body)]
     parsed = [problem for problem in problems if problem is not None]
-    return errors.derive_refusal_status(parsed) if len(parsed) == len(problems) else 500
+    return errors.derive_status_from_problem_codes(parsed) if len(parsed) == len(problems) else 500
 
 
-def _parse_retry_after(reply: Reply) -> str | None:
+def _extract_retry_after_header(reply: Reply) -> str | None:
     """The Retry-After of a response; None if it is not valid as a header value."""
     header = reply.headers.get("Retry-After", "")
     # It goes into a response header, where a control character would start another header.

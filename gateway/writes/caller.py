@@ -39,7 +39,7 @@ class Caller:
     _read_slots: asyncio.Semaphore | None = None
 
     @property
-    def read_slots(self) -> asyncio.Semaphore:
+    def parallel_read_semaphore(self) -> asyncio.Semaphore:
         """Limits the parallel reads of the request; created lazily, as most requests make none."""
         if self._read_slots is None:
             self._read_slots = asyncio.Semaphore(MAX_PARALLEL_CALLS)

@@ -163,9 +163,11 @@ class FlowExecutor:
             return await execution.compare_and_set(step)
         # A read must see the changes that the flow made before it.
         await execution.save_pending_changes()
-        return await self._perform_read(step, caller, execution)
+        return await self._perform_and_record_read(step, caller, execution)
 
-    async def _perform_read(self, step: Step, caller: Caller, execution: OperationExecution) -> Any:
+    async def _perform_and_record_read(
+        self, step: Step, caller: Caller, execution: OperationExecution
+    ) -> Any:
         try:
             result = await self._perform_step(step, caller)
         except Failure as failure:
@@ -208,7 +210,9 @@ class FlowExecutor:
         if not _can_send_write(call, execution):
             failure: Failure = Unreachable("not sent: its client does not wait any more")
         elif call.probe_ids is not None and (
-            missing_endpoint := self._optional_endpoints.find_missing(call, environment)
+            missing_endpoint := self._optional_endpoints.find_missing_operation_name(
+                call, environment
+            )
         ):
             failure = NoSuchOperation(missing_endpoint)
         else:
@@ -235,9 +239,9 @@ class FlowExecutor:
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
         try:
-            body = await self._perform_call(call, caller)
+            body = await self._perform_cached_call(call, caller)
         except Unknown:
-            outcome = await self._read_back(call, caller, execution)
+            outcome = await self._confirm_write_by_reading(call, caller, execution)
             # Nobody waits for a cleanup: it counts as refused, and what is left over is listed.
             if outcome is None and call.is_cleanup:
                 refused = Refused(500)
@@ -253,7 +257,7 @@ class FlowExecutor:
         execution.record_response(call, body)
         return body
 
-    async def _read_back(
+    async def _confirm_write_by_reading(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> Confirmed | None:
         """Reads once whether a write without a response was executed; None if that is not proven."""
@@ -268,7 +272,7 @@ class FlowExecutor:
                 in_doubt_write = await self._policy.build_in_doubt_write(
                     execution, execution.current_write
                 )
-                outcome = await self._evaluate_outcome(call.reconcile(in_doubt_write), caller)
+                outcome = await self._evaluate_outcome_rule(call.reconcile(in_doubt_write), caller)
         # No proof in time: the write is in doubt, and the reconciler goes on reading.
         except TimeoutError:
             return None
@@ -282,7 +286,7 @@ class FlowExecutor:
         async def read_outcome(
             outcome_rule: OutcomeRule, in_doubt_write: InDoubtWrite
         ) -> WriteOutcome:
-            return await self._evaluate_outcome(outcome_rule(in_doubt_write), caller)
+            return await self._evaluate_outcome_rule(outcome_rule(in_doubt_write), caller)
 
         outcome = await self._policy.determine_outcome(call, write, execution, read_outcome)
         if (
@@ -299,7 +303,7 @@ class FlowExecutor:
             return outcome.body
         raise Unreachable("it was sent, and did not happen")
 
-    async def _evaluate_outcome(
+    async def _evaluate_outcome_rule(
         self, steps: Generator[Step, Any, WriteOutcome], caller: Caller
     ) -> WriteOutcome:
         """Runs the reads of an outcome rule; Unreadable if the service cannot be read."""
@@ -328,9 +332,9 @@ class FlowExecutor:
         tenant = caller.key.tenant
         match step:
             case Call():
-                return await self._perform_call(step, caller)
+                return await self._perform_cached_call(step, caller)
             case Parallel(calls):
-                return await self.call_parallel(calls, caller)
+                return await self.call_reads_in_parallel(calls, caller)
             case ListQuery():
                 return await self._listing.query(
                     step, lambda call: self._call_sender.send(call, caller), tenant
@@ -367,21 +371,21 @@ class FlowExecutor:
             pause_seconds = min(pause_seconds * 2, MAX_POLL_SECONDS)
         return facts
 
-    async def call_parallel(self, calls: Sequence[Call], caller: Caller) -> list[Any]:
+    async def call_reads_in_parallel(self, calls: Sequence[Call], caller: Caller) -> list[Any]:
         """Sends reads in parallel; a failed read has its Failure in place of a result."""
 
         async def call_or_failure(call: Call) -> Any:
             if not call.is_read:
                 raise TypeError("only reads are made together: of a write the order matters")
-            async with caller.read_slots:
+            async with caller.parallel_read_semaphore:
                 try:
-                    return await self._perform_call(call, caller)
+                    return await self._perform_cached_call(call, caller)
                 except Failure as failure:
                     return failure
 
         return await asyncio.gather(*map(call_or_failure, calls))
 
-    async def _perform_call(self, call: Call, caller: Caller) -> JSON:
+    async def _perform_cached_call(self, call: Call, caller: Caller) -> JSON:
         if call.probe_ids is not None:
             send_call = partial(self._call_sender.send, caller=caller)
             return await self._optional_endpoints.send_call(call, caller.key.environment, send_call)

@@ -275,7 +275,7 @@ class IdempotencyGuard:
         self, write_request: WriteRequest, wait_state: _WaitState, render_answer: RenderAnswer
     ) -> OperationExecution | RecordedResponse:
         """The execution to run, new or resumed; or the response of a first attempt that has one."""
-        record = await self._build_record(write_request, wait_state)
+        record = await self._build_record_after_resets(write_request, wait_state)
         while True:
             rows = await self._load_related_records(record)
             first_attempt = next(
@@ -325,7 +325,7 @@ class IdempotencyGuard:
             if recorded := await self._wait_for_first_attempt(first_attempt, wait_state):
                 return recorded
 
-    async def _build_record(
+    async def _build_record_after_resets(
         self, write_request: WriteRequest, wait_state: _WaitState
     ) -> OperationRecord:
         """The record of the request; returned once what others know of earlier responses is saved."""
@@ -347,7 +347,7 @@ class IdempotencyGuard:
         """Related operations, those first that no process is executing."""
         checked_ids: set[str] = set()
         if self._journal.reset_ids:
-            await self._journal.save_deliveries()
+            await self._journal.save_deliveries_and_resets()
         while True:
             rows = await self._journal.operations.list_related_open(record)
             await self._reconciler.load_instances(rows)
@@ -357,9 +357,9 @@ class IdempotencyGuard:
                 break
             # A row may have been closed while it was read, so it is read once more.
             checked_ids = unhandled_ids
-        return sorted(rows, key=self._reconciler.is_executing) + self._journal.list_unseen(
-            record, rows
-        )
+        return sorted(
+            rows, key=self._reconciler.is_executing
+        ) + self._journal.list_identical_running_records(record, rows)
 
     async def _start_execution(
         self,
@@ -418,9 +418,9 @@ class IdempotencyGuard:
         with suppress(TimeoutError):
             async with asyncio.timeout(POLL_SECONDS):
                 await (execution.ended.wait() if execution else asyncio.sleep(POLL_SECONDS))
-        return self._find_response(execution) if execution else None
+        return self._find_response_in_memory(execution) if execution else None
 
-    def _find_response(self, execution: OperationExecution) -> RecordedResponse | None:
+    def _find_response_in_memory(self, execution: OperationExecution) -> RecordedResponse | None:
         """The response of another attempt of the same request."""
         response = self._responses.get(execution)
         return (
@@ -435,7 +435,9 @@ class IdempotencyGuard:
         """The response of a first attempt that is no longer open; raises Unknown if it is gone."""
         if wait_state.first_attempt is None:
             return None
-        if wait_state.execution and (recorded := self._find_response(wait_state.execution)):
+        if wait_state.execution and (
+            recorded := self._find_response_in_memory(wait_state.execution)
+        ):
             return recorded
         row = await self._journal.operations.find_operation(wait_state.first_attempt.id)
         if row is not None and row.state in (DONE, ANSWERED):

@@ -64,13 +64,13 @@ class Heartbeats:
         self._last_beat_at = -self.beat_seconds
 
     def is_alive(self, instance: str) -> bool:
-        """Whether a lease is valid; call ``load_unknown`` first for instances that may be new."""
+        """Whether a lease is valid; call ``refresh_if_any_unknown`` first for instances that may be new."""
         if instance == self._own_instance:
             return True
         observed = self._observed.get(instance)
         return observed is not None and observed.quiet_seconds < self._ttl_seconds
 
-    async def load_unknown(self, instance_ids: Iterable[str]) -> None:
+    async def refresh_if_any_unknown(self, instance_ids: Iterable[str]) -> None:
         """Refreshes the leases if one of these instances is unknown: it may just have started."""
         if {*instance_ids} - self._observed.keys() - {self._own_instance}:
             await self.refresh()
@@ -134,7 +134,7 @@ class Heartbeats:
         for id_ in self._observed.keys() - rows.keys():
             del self._observed[id_]
 
-    async def wait_for_beats(self, instance_ids: Iterable[str]) -> None:
+    async def wait_for_whole_heartbeats(self, instance_ids: Iterable[str]) -> None:
         """Waits until each of these instances has made a whole heartbeat since the call, or is dead.
 
         That is the second one to be saved: the first may have begun before the call.

@@ -105,7 +105,7 @@ class Journal:
         ``request_id`` is the one in the log and in the response; ``request.seed`` is secret.
         """
         ids, body = request.ids, request.body
-        object_ids = [*ids.values(), *_list_body_ids(body)]
+        object_ids = [*ids.values(), *_list_bulk_delete_ids(body)]
         # Keyed, so that a copy of the database does not show which requests were equal to a guess.
         fingerprint = self._digest([operation.name, dict(ids), body])
         fingerprint_before_import = fingerprint
@@ -113,7 +113,7 @@ class Journal:
             ids = {name: imported_ids.get(id_, id_) for name, id_ in ids.items()}
             body = replace_ids(operation.body_shape, body, imported_ids)
             # An operation from before the import named the same objects by their other ids.
-            object_ids += [*ids.values(), *_list_body_ids(body)]
+            object_ids += [*ids.values(), *_list_bulk_delete_ids(body)]
             fingerprint_before_import = self._digest([operation.name, ids, body])
         return OperationRecord(
             id=self.new_id(),
@@ -197,7 +197,7 @@ class Journal:
         if (
             unsaved := self.unsaved_executions.pop(execution.operation_record.id, None)
         ) and unsaved.operation_record.fence == fence:
-            await run_in_thread_if(unsaved.is_long, execution.restore_unsaved, unsaved)
+            await run_in_thread_if(unsaved.is_long, execution.take_over_unsaved_steps, unsaved)
 
     def _may_be_sending(self, operation_id: str, instance: str) -> bool:
         """Whether a write may be in flight; true for every running operation of another instance."""
@@ -240,7 +240,7 @@ class Journal:
             if id_ in open_ids or not was_closed
         }
 
-    def list_unseen(
+    def list_identical_running_records(
         self, record: OperationRecord, rows: Sequence[OperationRecord]
     ) -> list[OperationRecord]:
         """Identical requests that run in this process and are not among the rows, because they were
@@ -261,7 +261,7 @@ class Journal:
         is_acknowledged, _ = self.delivery_checks.get(record.id, (None, 0.0))
         return is_acknowledged is not None and is_acknowledged()
 
-    def is_being_acknowledged(self, record: OperationRecord) -> bool:
+    def is_tcp_acknowledgement_pending(self, record: OperationRecord) -> bool:
         """Whether the response was written so recently that its acknowledgement may be delayed."""
         _, written_at = self.delivery_checks.get(record.id, (None, -math.inf))
         return self.monotonic() - written_at < ACKNOWLEDGEMENT_SECONDS
@@ -277,7 +277,7 @@ class Journal:
         self.reset_ids[record.id] = None
         self.delivery_event.set()
 
-    async def save_deliveries(self) -> None:
+    async def save_deliveries_and_resets(self) -> None:
         """Saves what is known of deliveries: the next identical request is new, or after a reset a retry."""
         self.delivery_event.clear()
         # One at a time: a delivery that is saved late must not undo the reset that followed it.
@@ -290,13 +290,13 @@ class Journal:
                 await self.operations.reopen(id_)
                 self.reset_ids.pop(id_, None)
 
-    async def save_known_resets(self) -> None:
+    async def save_resets_received_so_far(self) -> None:
         """Saves every reset that had reached this machine before the call."""
         # The event loop reports the end of a connection one iteration after it has read the reset.
         for _ in range(2):
             await asyncio.sleep(0)
         if self.reset_ids:
-            await self.save_deliveries()
+            await self.save_deliveries_and_resets()
 
     async def record_disconnect(self, execution: OperationExecution) -> None:
         """Notes that the client disconnected: an identical request is then a retry."""
@@ -318,7 +318,7 @@ class Journal:
         return self._hmac.hexdigest_parts(json_codec.iterdumps_canonical(value))
 
 
-def _list_body_ids(body: JSON) -> list[JSON]:
+def _list_bulk_delete_ids(body: JSON) -> list[JSON]:
     """The ids in a bulk delete. The body is not validated yet."""
     ids = body.get("ids") if isinstance(body, dict) else None
     return ids if isinstance(ids, list) else []

@@ -21,7 +21,7 @@ from gateway.payloads.compressed_buffer import CompressedBuffer
 from gateway.payloads.stored_json import StoredText
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage import StoreUnavailable
-from gateway.storage.object_state import has_expectation
+from gateway.storage.object_state import has_expected_facts
 from gateway.storage.operations import (
     ABSENT,
     ANSWERED,
@@ -172,7 +172,7 @@ class OperationExecution:
     def mark_steps_saved(self) -> None:
         self._saved_step_count = len(self.recorded_steps)
 
-    def restore_unsaved(self, previous: OperationExecution) -> None:
+    def take_over_unsaved_steps(self, previous: OperationExecution) -> None:
         """Takes over the steps that an earlier execution in this process could not save."""
         if (
             # The commit whose outcome was unknown did happen, so the database has them.
@@ -213,10 +213,12 @@ class OperationExecution:
         write = Write(self._position, call.method, call.path, call_digest, now)
         self.is_sending = True
         # A write that needs its client counts as a first change, even if it is a later step.
-        checks = self._build_checks(call.only_while_client_waits or not self.writes)
+        checks = self._build_freeze_and_restore_checks(
+            call.only_while_client_waits or not self.writes
+        )
         await self._save_checkpoint(
             new_write=write,
-            object_changes=[*self._first_changes, *_build_superseded_check(call)],
+            object_changes=[*self._routing_changes_if_first, *_build_superseded_check(call)],
             **checks,
         )
         self.writes[write.number] = write
@@ -253,15 +255,16 @@ class OperationExecution:
         the next checkpoint, before any further step and before the response.
         """
         # Saves a commit per request: nobody can see the difference before the next checkpoint.
-        if self.is_saved and not (self.is_unchanged or has_expectation(step)):
+        if self.is_saved and not (self.is_unchanged or has_expected_facts(step)):
             self._pending_changes.append(step)
-            self._record_change(step, None)
+            self._record_changing_step(step, None)
             return
         self._unsaved_steps.append((step, None))
         has_checks = self.operation.method != "GET" and self.is_unchanged
         try:
             await self._save_checkpoint(
-                object_changes=[*self._first_changes, step], **self._build_checks(has_checks)
+                object_changes=[*self._routing_changes_if_first, step],
+                **self._build_freeze_and_restore_checks(has_checks),
             )
         # The refusal is the result of the step: a replay must take the same way.
         except (Conflict, Halted) as failure:
@@ -279,10 +282,10 @@ class OperationExecution:
             await self._save_checkpoint()
 
     @property
-    def _first_changes(self) -> Sequence[CompareAndSet]:
+    def _routing_changes_if_first(self) -> Sequence[CompareAndSet]:
         return self.routing_changes if self.is_unchanged else ()
 
-    def _build_checks(self, is_first_change: bool) -> dict[str, Any]:
+    def _build_freeze_and_restore_checks(self, is_first_change: bool) -> dict[str, Any]:
         """The checks that can refuse a first change; later changes are never refused, so that an
         operation in progress can be completed.
         """
@@ -302,17 +305,17 @@ class OperationExecution:
             self._resolve_write(UNSENT)
         else:
             self._resolve_write(ANSWERED, object_id=_find_created_id(call, outcome))
-        self._record_change(call, outcome)
+        self._record_changing_step(call, outcome)
 
     async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
         """Records and saves the outcome of a write that had no response, so that others see it at once."""
         write, change_end = self.writes[self._position], self._unsaved_change_end
         if isinstance(outcome, Confirmed):
             self._resolve_write(CONFIRMED, object_id=outcome.object_id)
-            self._record_change(call, outcome.body)
+            self._record_changing_step(call, outcome.body)
         else:
             self._resolve_write(MAY_EXIST if isinstance(outcome, MayExist) else ABSENT)
-            self._record_change(call, Unreachable("it was sent, and did not happen"))
+            self._record_changing_step(call, Unreachable("it was sent, and did not happen"))
         try:
             await self._save_checkpoint()
         except AlreadyClaimedError:
@@ -334,7 +337,7 @@ class OperationExecution:
         self.writes[self._position] = resolved
         self._unsaved_outcomes.append(resolved)
 
-    def _record_change(self, step: Step, outcome: step_records.Outcome) -> None:
+    def _record_changing_step(self, step: Step, outcome: step_records.Outcome) -> None:
         self.record_step(step, outcome)
         self._unsaved_change_end = len(self._unsaved_steps)
 

@@ -119,7 +119,9 @@ class OutcomePolicy:
         if unanswered is None:
             return math.ceil(MAX_STAMP_AGE_SECONDS + STAMP_MARGIN_SECONDS + offset)
         # The wall clock may have been corrected, or set wrong, since it stamped the write.
-        clock_lead = unanswered.recorded_at - self._service_time(record, unanswered)
+        clock_lead = unanswered.recorded_at - self._estimate_service_time_when_sent(
+            record, unanswered
+        )
         wait = (
             MAX_STAMP_AGE_SECONDS
             + STAMP_MARGIN_SECONDS
@@ -128,7 +130,9 @@ class OutcomePolicy:
         )
         return max(0, math.ceil(wait))
 
-    def _service_time(self, record: OperationRecord, unanswered: UnansweredWrite | None) -> float:
+    def _estimate_service_time_when_sent(
+        self, record: OperationRecord, unanswered: UnansweredWrite | None
+    ) -> float:
         """The service's time when the write was last known to be in flight, as far as it is known."""
         elapsed = self._clock.monotonic() - unanswered.really_quiet_since if unanswered else 0.0
         return self._clock.wall() + self._clock.offset(record.tenant.environment) - elapsed
@@ -138,7 +142,7 @@ class OutcomePolicy:
     ) -> InDoubtWrite:
         """Builds the query for the reads that look for the result of a write."""
         record = execution.operation_record
-        last_sent = self._service_time(record, self._unanswered.get(record.id))
+        last_sent = self._estimate_service_time_when_sent(record, self._unanswered.get(record.id))
         not_before = (
             datetime.fromtimestamp(min(write.recorded_at.timestamp(), last_sent), UTC)
             - CREATION_TOLERANCE

@@ -77,7 +77,9 @@ _OPERATIONS_BY_NAME = {operation.name: operation for operation in (*OPERATIONS, 
 log = structlog.get_logger()
 
 
-def report_inconclusive(_in_doubt_write: InDoubtWrite) -> Generator[Step, Any, WriteOutcome]:
+def evaluate_legacy_write_as_inconclusive(
+    _in_doubt_write: InDoubtWrite,
+) -> Generator[Step, Any, WriteOutcome]:
     """The outcome rule of a write at the legacy service, which the gateway cannot read."""
     yield from ()
     return Inconclusive("it went to the legacy service")
@@ -132,7 +134,7 @@ class WriteReconciler:
             task.cancel()
         await asyncio.gather(*self._tasks, *attempts, return_exceptions=True)
         try:
-            await self._journal.save_deliveries()
+            await self._journal.save_deliveries_and_resets()
             await self._heartbeats.unregister()
         except StoreUnavailable as unavailable:
             log.error("database_unavailable", reason=str(unavailable))
@@ -166,7 +168,7 @@ class WriteReconciler:
         # Nothing that needs a waiting client, such as a start, may be sent.
         execution.is_client_waiting = False
         try:
-            return await self._replay(execution)
+            return await self._replay_to_end(execution)
         except OwnershipLostError:
             return False
         finally:
@@ -193,17 +195,19 @@ class WriteReconciler:
             if not outcomes:
                 await execution.close()
                 return True
-            return await self._close_forwarded(execution, outcomes[-1][1])
+            return await self._close_forwarded_with_outcome(execution, outcomes[-1][1])
         finally:
             self._journal.release(execution)
 
-    async def _close_forwarded(self, execution: OperationExecution, operator_outcome: str) -> bool:
+    async def _close_forwarded_with_outcome(
+        self, execution: OperationExecution, operator_outcome: str
+    ) -> bool:
         object_id, write = (
             operator_outcome if operator_outcome not in OPERATOR_OUTCOMES else None,
             execution.write_in_doubt,
         )
         if write is not None:
-            call = Call(write.method, write.path, reconcile=report_inconclusive)
+            call = Call(write.method, write.path, reconcile=evaluate_legacy_write_as_inconclusive)
             outcome = Absent() if operator_outcome == ABSENT else Confirmed(object_id=object_id)
             try:
                 await execution.record_reconciled_outcome(call, outcome)
@@ -233,7 +237,7 @@ class WriteReconciler:
         )
         return True
 
-    async def _replay(self, execution: OperationExecution) -> bool:
+    async def _replay_to_end(self, execution: OperationExecution) -> bool:
         record = execution.operation_record
         try:
             flow = execution.operation.flow(execution.request)
@@ -295,7 +299,7 @@ class WriteReconciler:
             return
         try:
             async with asyncio.timeout(deadline - self._journal.monotonic()):
-                await self._heartbeats.wait_for_beats(instances)
+                await self._heartbeats.wait_for_whole_heartbeats(instances)
         except TimeoutError:
             raise Unknown(
                 "whether its first try was received is not known",
@@ -308,7 +312,7 @@ class WriteReconciler:
         """Runs apart from the sweep: a service that hangs delays the sweep, but this process is alive."""
         while not self._stopping.is_set():
             try:
-                await self._journal.save_known_resets()
+                await self._journal.save_resets_received_so_far()
                 await self._heartbeats.beat()
             # No heartbeat without the resets: it says that they are saved.
             except StoreUnavailable as unavailable:
@@ -391,7 +395,7 @@ class WriteReconciler:
     async def load_instances(self, records: Iterable[OperationRecord]) -> None:
         """Loads the leases of the instances of these operations; call it before ``is_executing``."""
         active_states = (RUNNING, DONE)
-        await self._heartbeats.load_unknown(
+        await self._heartbeats.refresh_if_any_unknown(
             record.instance for record in records if record.state in active_states
         )
 
@@ -432,7 +436,7 @@ class WriteReconciler:
             await self._journal.delivery_event.wait()
             await self._wait_for_stop(_DELIVERY_DELAY_SECONDS)
             try:
-                await self._journal.save_deliveries()
+                await self._journal.save_deliveries_and_resets()
             except StoreUnavailable as unavailable:
                 log.error("database_unavailable", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - without it the next identical request would be a retry

@@ -56,7 +56,7 @@ class RetryMatcher:
         """
         if self._has_same_key(row, record):
             return True
-        if not self._is_identical(row, record, operation):
+        if not self._is_identical_and_undelivered(row, record, operation):
             return False
         if self._joins_running or row.id == first_attempt_id:
             return True
@@ -81,7 +81,7 @@ class RetryMatcher:
         if self._journal.monotonic() - received_at > DELIVERY_REPORT_SECONDS:
             return False  # the first client does not read its response; this one waits
         is_joined = self._has_same_key(row, record) or row.id == first_attempt_id
-        if not is_joined and self._journal.is_being_acknowledged(row):
+        if not is_joined and self._journal.is_tcp_acknowledgement_pending(row):
             return True
         is_reported = row.is_client_disconnected or not self._reconciler.is_owned_by_other(row)
         return row.state == DONE and not is_joined and not is_reported
@@ -94,7 +94,7 @@ class RetryMatcher:
             key_digest,
         )
 
-    def _is_identical(
+    def _is_identical_and_undelivered(
         self, row: OperationRecord, record: OperationRecord, operation: Operation
     ) -> bool:
         """Whether the requests are identical, and the first is open and not yet delivered."""

@@ -46,7 +46,7 @@ async def test_instances_with_one_key_file_derive_the_same_alias_id(tmp_path: Pa
     for name in ("here", "there"):
         async with open_store(build_state(tmp_path, name)) as store:
             told.append(
-                await AliasIds(store, "all").resolve_legacy_ids(
+                await AliasIds(store, "all").find_or_create_legacy_ids(
                     OWNER, {("batch", FIRST_CURRENT_ID)}
                 )
             )
@@ -56,13 +56,15 @@ async def test_instances_with_one_key_file_derive_the_same_alias_id(tmp_path: Pa
 
 async def test_added_encryption_key_changes_no_alias_id(tmp_path: Path) -> None:
     async with open_store(build_state(tmp_path)) as store:
-        before = await AliasIds(store, "all").resolve_legacy_ids(
+        before = await AliasIds(store, "all").find_or_create_legacy_ids(
             OWNER, {("batch", FIRST_CURRENT_ID)}
         )
     add_key(tmp_path / "gateway.key")
     async with open_store(build_state(tmp_path, "another")) as store:
         assert (
-            await AliasIds(store, "all").resolve_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)})
+            await AliasIds(store, "all").find_or_create_legacy_ids(
+                OWNER, {("batch", FIRST_CURRENT_ID)}
+            )
             == before
         )
 
@@ -71,7 +73,7 @@ async def test_alias_id_is_recorded_before_it_is_sent_and_resolves_for_its_tenan
     tmp_path: Path,
 ) -> None:
     async with open_store(build_state(tmp_path)) as store:
-        names = await AliasIds(store, "all").resolve_legacy_ids(
+        names = await AliasIds(store, "all").find_or_create_legacy_ids(
             OWNER, {("batch", FIRST_CURRENT_ID), ("recipient", "R-1")}
         )
         assert names.keys() == {FIRST_CURRENT_ID}
@@ -88,7 +90,7 @@ async def test_ids_of_large_request_are_not_cached(
     tmp_path: Path,
 ) -> None:
     async with open_store(build_state(tmp_path)) as store:
-        names = await AliasIds(store, "all").resolve_legacy_ids(
+        names = await AliasIds(store, "all").find_or_create_legacy_ids(
             OWNER, {("batch", FIRST_CURRENT_ID)}
         )
         fresh = AliasIds(store, "all")
@@ -108,10 +110,10 @@ async def test_alias_id_of_another_object_is_not_sent(
     )
     async with open_store(build_state(tmp_path)) as store:
         known = AliasIds(store, "all")
-        await known.resolve_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)})
+        await known.find_or_create_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)})
         for _ in range(2):
             with pytest.raises(IdCollisionError):
-                await known.resolve_legacy_ids(OWNER, {("batch", SECOND_CURRENT_ID)})
+                await known.find_or_create_legacy_ids(OWNER, {("batch", SECOND_CURRENT_ID)})
         assert await load_recorded_ids(store) == {"B-SAMESAMESAMESAME": FIRST_CURRENT_ID}
 
 
@@ -123,7 +125,7 @@ async def test_colliding_alias_ids_of_one_answer_are_not_sent(
     )
     async with open_store(build_state(tmp_path)) as store:
         with pytest.raises(IdCollisionError):
-            await AliasIds(store, "all").resolve_legacy_ids(
+            await AliasIds(store, "all").find_or_create_legacy_ids(
                 OWNER, {("batch", FIRST_CURRENT_ID), ("batch", SECOND_CURRENT_ID)}
             )
 
@@ -132,12 +134,12 @@ async def test_imported_id_precedes_alias_id_and_both_resolve(
     tmp_path: Path,
 ) -> None:
     async with open_store(build_state(tmp_path)) as store:
-        names = await AliasIds(store, "all").resolve_legacy_ids(
+        names = await AliasIds(store, "all").find_or_create_legacy_ids(
             OWNER, {("batch", FIRST_CURRENT_ID)}
         )
         await save_legacy_ids(store, OWNER, {"B-OLD": FIRST_CURRENT_ID}, imported=True)
         fresh = AliasIds(store, "all")
-        assert await fresh.resolve_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)}) == {
+        assert await fresh.find_or_create_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)}) == {
             FIRST_CURRENT_ID: "B-OLD"
         }
         names_of_batch = {"B-OLD": FIRST_CURRENT_ID, names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}

@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 
-from gateway.docgen.guide.page import LANGUAGES, TEST_VECTOR, escape_markdown, list_error_codes
+from gateway.docgen.guide.page import (
+    LANGUAGES,
+    TEST_VECTOR,
+    escape_markdown,
+    list_error_codes_with_statuses,
+)
 from gateway.storage import open_store
 from gateway.storage.usage_rows import UsageCounts, UsageKey, add_usage, load_usage
 from mappings import OPERATIONS, UNLISTED
@@ -216,7 +221,8 @@ print(signed_headers("AK", "secret", "GET", target, b"", 1700000000)["Authorizat
 
 def test_error_codes_are_those_of_both_documents() -> None:
     found = {
-        error_code.code: (error_code.before, error_code.after) for error_code in list_error_codes()
+        error_code.code: (error_code.before, error_code.after)
+        for error_code in list_error_codes_with_statuses()
     }
     assert found == {
         "invalid_token": (401, None),

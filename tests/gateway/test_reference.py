@@ -15,8 +15,8 @@ from gateway.docgen.reference import EXAMPLE_CONFIGURATION, render_reference_pag
 from gateway.docgen.reference.configuration import iter_example_assignments, iter_setting_keys
 from gateway.docgen.reference.operations import (
     build_example_target,
+    explain_example_request,
     format_operation_title,
-    play_example,
 )
 from gateway.docgen.reference.requests import EXAMPLE_REQUESTS
 from mappings import OPERATIONS, UNLISTED
@@ -59,7 +59,7 @@ def test_every_operation_is_documented_with_its_calls(operation: Operation) -> N
     assert operation.exactness_reason in told
     assert operation.assumption in told
     assert f"{operation.method} {build_example_target(operation)}" in told
-    found = play_example(operation)
+    found = explain_example_request(operation)
     assert found.operation is operation
     for call in found.calls:
         assert f"`{call.method} {call.target}`" in told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mappings import errors
-from mappings.errors import derive_refusal_status
+from mappings.errors import derive_status_from_problem_codes
 from mappings.failures import Problem, Refused
 
 BATCH_NAMES = {
@@ -70,4 +70,4 @@ def test_part_of_a_value_is_reported_by_client_field_name() -> None:
     ],
 )
 def test_refusal_with_status_200_is_classified_by_its_codes(codes: list[str], status: int) -> None:
-    assert derive_refusal_status([Problem(code, "") for code in codes]) == status
+    assert derive_status_from_problem_codes([Problem(code, "") for code in codes]) == status

@@ -105,7 +105,7 @@ def test_refusal_names_fields_of_long_batch() -> None:
         Problem("invalid_field", "not like payments[1300].recipient.id", "payments[7].recipient"),
         Problem("invalid_status", "currency and amount"),
     ]
-    few = errors.select_mentioned_fields(names, problems)
+    few = errors.reduce_field_map_to_problems(names, problems)
     assert len(few) < len(names) / 10
     told = [
         errors.translate_failure(Refused(400, problems, field_map=one))

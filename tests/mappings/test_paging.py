@@ -21,7 +21,7 @@ from mappings.effects import (
     Request,
 )
 from mappings.failures import NoSuchOperation, Refused, Unreachable
-from mappings.paging import count_pages_to_read
+from mappings.paging import compute_last_page_to_read
 
 BATCH_FIELDS = {"status": "open", "amount": "1.00", "totalPayments": 1, "currency": "USD"}
 
@@ -42,7 +42,7 @@ BATCH_FIELDS = {"status": "open", "amount": "1.00", "totalPayments": 1, "currenc
 def test_pages_to_read_depend_on_counts_and_new_rows(
     body: dict[str, JSON], is_new: bool, pages: int
 ) -> None:
-    assert count_pages_to_read(body, 2, is_new=is_new) == pages
+    assert compute_last_page_to_read(body, 2, is_new=is_new) == pages
 
 
 @pytest.mark.parametrize(

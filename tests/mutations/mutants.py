@@ -36,7 +36,7 @@ WORDS = ("paging", "money", "funds", "summaries", "balances", "payloads")
 _FIELD_CALLS = {"keep_names", "rename_field", "nest_table", "mark_read_only", "set_in_code"}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _SAYING = {
-    "build_invalid_problem",
+    "build_invalid_field_problem",
     "Inconclusive",
     "Problem",
     "Unreadable",

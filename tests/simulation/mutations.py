@@ -44,7 +44,7 @@ def _write_is_recorded_after_sending() -> Iterator[tuple[Any, str, Any]]:
     async def sent(player: FlowExecutor, call: Any, caller: Any, course: OperationExecution) -> Any:
         await enter(course, call)
         try:
-            given = await player._perform_call(call, caller)
+            given = await player._perform_cached_call(call, caller)
         finally:
             await course._save_checkpoint(new_write=course.writes[course._position])
         course.record_response(call, given)

@@ -70,7 +70,7 @@ class LoadShedder:
     def enter(self, merchant: str) -> Waiter:
         waiter, displaced = self.limiter.enter(merchant)
         for displaced_waiter in displaced:
-            self.wake(displaced_waiter, "displaced by merchants with shorter queues")
+            self.wake_waiter(displaced_waiter, "displaced by merchants with shorter queues")
         return waiter
 
     async def wait_for_turn(self, waiter: Waiter) -> None:
@@ -86,7 +86,7 @@ class LoadShedder:
         if shed_reason:
             raise self.record_shed(shed_reason)
 
-    def wake(self, waiter: Waiter, shed_reason: str = "") -> None:
+    def wake_waiter(self, waiter: Waiter, shed_reason: str = "") -> None:
         """Wake a waiter to run, or to fail if there is a reason."""
         wakeup = self._wakeups.get(waiter)
         # A timeout may have ended the wait in the same round of the event loop.
@@ -95,7 +95,7 @@ class LoadShedder:
 
     def leave(self, waiter: Waiter) -> None:
         for started_waiter in self.limiter.leave(waiter):
-            self.wake(started_waiter)
+            self.wake_waiter(started_waiter)
 
 
 class AdmissionSlot:
@@ -146,7 +146,7 @@ class AdmissionSlot:
     def cancel_wait(self) -> None:
         """Cancel the wait of a request whose client disconnected; a running request continues."""
         if self._waiter is not None:
-            self._load.wake(self._waiter, "the client disconnected while the request waited")
+            self._load.wake_waiter(self._waiter, "the client disconnected while the request waited")
 
     def release(self) -> None:
         if self._reserved_bytes:

@@ -82,7 +82,7 @@ class ConnectionTracker(Generic[ConnectionT]):
     def close(self, connection: ConnectionT) -> None:
         self.connections.close(connection)
 
-    def estimate_arrival(self) -> float:
+    def estimate_earliest_arrival_time(self) -> float:
         """Return the earliest time at which a request that is read now can have arrived.
 
         The kernel accepts bytes while the process is stopped. Bytes that are read within a second after

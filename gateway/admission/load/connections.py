@@ -82,7 +82,7 @@ class ConnectionTable(Generic[ConnectionT]):
         phase = ConnectionPhase.HANDSHAKE if shakes_hands else ConnectionPhase.SILENT
         state = self._states[connection] = _ConnectionState(address, phase, now)
         self._join_group(connection, state, now)
-        self._update_pressure(now)
+        self._extend_pressure_if_crowded(now)
         return replaced
 
     def end_handshake(self, connection: ConnectionT, now: float) -> None:
@@ -136,7 +136,7 @@ class ConnectionTable(Generic[ConnectionT]):
 
     def pop_overdue(self, now: float) -> list[ConnectionT]:
         """Remove and return the connections whose phase has timed out."""
-        self._update_pressure(now)
+        self._extend_pressure_if_crowded(now)
         max_seconds = self._bounds.pressed_seconds if self.is_pressed(now) else float("inf")
         head_seconds, idle_seconds = (
             min(max_seconds, self._bounds.head_seconds),
@@ -160,7 +160,7 @@ class ConnectionTable(Generic[ConnectionT]):
     def is_pressed(self, now: float) -> bool:
         return now < self._pressed_until
 
-    def _update_pressure(self, now: float) -> None:
+    def _extend_pressure_if_crowded(self, now: float) -> None:
         if len(self) * 2 > self._bounds.max_connections:
             self._pressed_until = now + PRESSURE_SECONDS
 
@@ -205,17 +205,17 @@ class ConnectionTable(Generic[ConnectionT]):
         # A running request may pay somebody, so its connection is in no group and is never
         # replaced.
         if state.phase is not ConnectionPhase.WORK:
-            groups, holder = self._find_groups(state)
+            groups, holder = self._select_groups_and_holder(state)
             groups.setdefault(holder, {})[connection] = now
 
     def _leave_group(self, connection: ConnectionT, state: _ConnectionState) -> None:
-        groups, holder = self._find_groups(state)
+        groups, holder = self._select_groups_and_holder(state)
         group = groups.get(holder, {})
         group.pop(connection, None)
         if not group:
             groups.pop(holder, None)
 
-    def _find_groups(
+    def _select_groups_and_holder(
         self, state: _ConnectionState
     ) -> tuple[dict[Hashable, dict[ConnectionT, float]], Hashable]:
         if state.tenant is None:

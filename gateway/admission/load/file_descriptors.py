@@ -12,7 +12,7 @@ OTHER_DESCRIPTORS = 128
 log = structlog.get_logger()
 
 
-def reserve_descriptors(connections: int, upstream_connections: int) -> int:
+def fit_connections_to_file_limit(connections: int, upstream_connections: int) -> int:
     """Return how many client connections are possible, at most ``connections``.
 
     Raises the soft limit of this process as far as the hard limit allows.

@@ -14,7 +14,7 @@ from gateway.config.settings import Settings
 from gateway.docgen.explain import Explanation, explain_request
 from gateway.docgen.request_examples import RequestExample, build_request_example
 from gateway.storage import ObjectStateStore, Store
-from gateway.storage.id_rows import count_ids
+from gateway.storage.id_rows import count_objects_with_legacy_id
 from gateway.storage.usage_rows import UsageSummary, load_usage
 from gateway.upstream.capability_cache import load_capabilities
 from gateway.upstream.signed_target import CAPABILITY_NAME
@@ -67,7 +67,7 @@ async def load_guide_data(
         tuple(_iter_remaining_operations(settings, usage_rows, key.name)),
         next((row for row in usage_rows if row.operation == SIGNED_OPERATION), None),
         next((row for row in usage_rows if row.key == key.name and not row.operation), None),
-        await count_ids(store, key.tenant),
+        await count_objects_with_legacy_id(store, key.tenant),
         key.requests_per_hour or settings.limits.requests_per_hour,
         await _load_signature_form(settings, store, key.environment),
         environment.base_url if environment else "",

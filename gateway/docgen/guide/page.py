@@ -21,7 +21,7 @@ from gateway.docgen.guide.model import (
 )
 from gateway.signed_api import refusals
 from mappings import errors
-from mappings.provenance import list_client_calls
+from mappings.provenance import list_current_calls_without_drafts
 
 CURRENT_STATUSES = {
     **refusals.STATUS_BY_CODE,
@@ -100,15 +100,15 @@ def render_guide(guide_data: GuideData, settings: Settings) -> str:
         languages=LANGUAGES,
         notes=OPERATION_NOTES,
         snippets=snippets,
-        failures=list_error_codes(),
+        failures=list_error_codes_with_statuses(),
         changed=list_changed_fields,
-        others=lambda remaining: list(iter_other_calls(remaining)),
+        others=lambda remaining: list(iter_calls_missing_in_example(remaining)),
         answered=list_changed_response_fields,
         remembered=list_stored_fields,
     )
 
 
-def list_error_codes() -> list[ErrorCode]:
+def list_error_codes_with_statuses() -> list[ErrorCode]:
     """The error codes of both interfaces; those that change come first."""
     codes = dict.fromkeys((*errors.STATUS_BY_CODE, *CURRENT_STATUSES))
     error_codes = [
@@ -123,12 +123,12 @@ def list_changed_fields(call: ExplainedCall) -> list[Any]:
     return [origin for origin in call.fields if origin.rule != "same"]
 
 
-def iter_other_calls(remaining: RemainingOperation) -> Iterator[tuple[str, str]]:
+def iter_calls_missing_in_example(remaining: RemainingOperation) -> Iterator[tuple[str, str]]:
     """Calls that the operation may need but the example does not, with their conditions."""
     calls_made = [
         f"{call.method} {call.target.partition('?')[0]}" for call in remaining.after.calls
     ]
-    for call_entry in list_client_calls(remaining.operation):
+    for call_entry in list_current_calls_without_drafts(remaining.operation):
         call = call_entry["call"]
         # Ids in the example are concrete, and placeholders in the table.
         pattern = re.sub(r":[\w-]+", "[^/]+", call.partition("?")[0].replace(" /", " /v1/"))

@@ -26,7 +26,7 @@ def _build_example(*values: Any) -> Description:
     return {"examples": list(values)}
 
 
-def _describe_fields(
+def _assign_description_to_fields(
     holders: tuple[str, ...], names: tuple[str, ...], description: Description
 ) -> dict[str, Description]:
     return {f"{holder}.{name}": description for holder in holders for name in names}
@@ -138,8 +138,10 @@ FIELDS: Mapping[str, Description] = {
     "Country.name": _build_example("Canada"),
     "Currency.code": _build_example("CAD"),
     "Currency.name": _build_example("Canadian Dollar"),
-    **_describe_fields(("Totals",), _AMOUNT_FIELDS, _AMOUNT_SCHEMA),
-    **_describe_fields(("MerchantBalances",), ("GatewayTotal", "ServiceTotal"), _AMOUNT_SCHEMA),
+    **_assign_description_to_fields(("Totals",), _AMOUNT_FIELDS, _AMOUNT_SCHEMA),
+    **_assign_description_to_fields(
+        ("MerchantBalances",), ("GatewayTotal", "ServiceTotal"), _AMOUNT_SCHEMA
+    ),
 }
 
 ENUM_VALUES: Mapping[str, tuple[str, ...]] = {

@@ -97,34 +97,34 @@ class SchemaBuilder:
         return schema
 
     def _get_field_name(self, name: str, hint: Any) -> str:
-        return next((self._words[key.name] for key in _iter_keys(hint)), name)
+        return next((self._words[key.name] for key in _iter_word_keys(hint)), name)
 
     def _build_field(self, shape: Any, name: str, hint: Any) -> Schema:
-        qualified_names = [f"{holder}.{name}" for holder in _list_shape_names(shape)]
-        if replacement := _find_first(REPLACED_SHAPES, qualified_names):
+        qualified_names = [f"{holder}.{name}" for holder in _list_shape_and_base_names(shape)]
+        if replacement := _find_by_first_known_name(REPLACED_SHAPES, qualified_names):
             return self.build_schema(replacement)
         schema: Schema = {
             **self.build_schema(hint),
-            **(_find_first(FIELDS, [*qualified_names, name]) or {}),
+            **(_find_by_first_known_name(FIELDS, [*qualified_names, name]) or {}),
         }
-        if choices := _find_first(ENUM_VALUES, qualified_names):
+        if choices := _find_by_first_known_name(ENUM_VALUES, qualified_names):
             # An enum without null would forbid a nullable field to be null.
             null_choice = [None] if "null" in schema["type"] else []
             schema["enum"] = [self._words.get(word, word) for word in choices] + null_choice
         return schema
 
 
-def _list_shape_names(shape: Any) -> list[str]:
+def _list_shape_and_base_names(shape: Any) -> list[str]:
     """The names of a shape and of the shapes it extends."""
     bases = [base for base in getattr(shape, "__orig_bases__", ()) if is_typeddict(base)]
-    return [shape.__name__, *(name for base in bases for name in _list_shape_names(base))]
+    return [shape.__name__, *(name for base in bases for name in _list_shape_and_base_names(base))]
 
 
-def _find_first(table: Mapping[str, Any], names: list[str]) -> Any:
+def _find_by_first_known_name(table: Mapping[str, Any], names: list[str]) -> Any:
     return next((table[name] for name in names if name in table), None)
 
 
-def _iter_keys(hint: Any) -> Iterator[WordKey]:
+def _iter_word_keys(hint: Any) -> Iterator[WordKey]:
     if get_origin(hint) is Annotated:
         yield from (mark for mark in get_args(hint)[1:] if isinstance(mark, WordKey))
 

@@ -91,7 +91,11 @@ def iter_setting_keys(example: str) -> Iterator[SettingKey]:
                     section, name
                 )
                 yield SettingKey(
-                    section, name, _describe_type(schema), _get_default(model, name), description
+                    section,
+                    name,
+                    _describe_type(schema),
+                    _format_default_as_toml(model, name),
+                    description,
                 )
 
 
@@ -119,7 +123,7 @@ def _find_model(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _get_default(model: type[BaseModel], name: str) -> str | None:
+def _format_default_as_toml(model: type[BaseModel], name: str) -> str | None:
     field = model.model_fields[name]
     if field.is_required():
         return None
@@ -181,12 +185,12 @@ def parse_setting_descriptions(example: str) -> dict[tuple[str, str], str]:
     return {
         (section, name): description
         for section, name, _value, description in iter_example_assignments(example)
-        for section in _list_described_sections(section)
+        for section in _list_sections_sharing_comment(section)
         if description
     }
 
 
-def _list_described_sections(section: str) -> tuple[str, ...]:
+def _list_sections_sharing_comment(section: str) -> tuple[str, ...]:
     return (section, "environments.sandbox") if section == "environments.live" else (section,)
 
 

@@ -120,11 +120,11 @@ def _render_operation(operation: Operation) -> Iterator[str]:
         ],
     )
     yield from _render_example(operation)
-    yield from _render_answer_links(operation)
+    yield from _render_field_table_links(operation)
 
 
 def _render_example(operation: Operation) -> Iterator[str]:
-    explanation = play_example(operation)
+    explanation = explain_example_request(operation)
     body = EXAMPLE_REQUESTS.get(operation.name)
     body_text = f"\n{json.dumps(body, indent=1)}" if body else ""
     yield f"```\n{operation.method} {build_example_target(operation)}{body_text}\n```\n"
@@ -143,7 +143,7 @@ def _render_example(operation: Operation) -> Iterator[str]:
         )
 
 
-def play_example(operation: Operation) -> Explanation:
+def explain_example_request(operation: Operation) -> Explanation:
     """Runs the example request of an operation against the simulated service."""
     body = EXAMPLE_REQUESTS.get(operation.name)
     data = b"" if body is None else json.dumps(body).encode()
@@ -175,19 +175,19 @@ def _render_call(number: int, call: ExplainedCall) -> Iterator[str]:
         yield from format_markdown_table(["field", "value", "sent in", "rule"], rows)
 
 
-def _render_answer_links(operation: Operation) -> Iterator[str]:
+def _render_field_table_links(operation: Operation) -> Iterator[str]:
     # Deletes answer without an object.
     names = [
         name
         for name, table in FIELD_TABLES.items()
-        if table in TABLES_BY_MODULE.get(_get_module_name(operation), ())
+        if table in TABLES_BY_MODULE.get(_get_flow_module_name(operation), ())
     ]
     if names and operation.method != "DELETE":
         links = ", ".join(f"[{name}](#{_build_anchor(name)})" for name in names)
         yield f"Answer fields: {links}.\n"
 
 
-def _get_module_name(operation: Operation) -> str:
+def _get_flow_module_name(operation: Operation) -> str:
     return operation.flow.__module__.rpartition(".")[2]
 
 

@@ -15,15 +15,15 @@ __all__ = ["Finding", "run_doctor"]
 async def run_doctor(settings: Settings) -> list[Finding]:
     """Checks this machine, the state, the rate limiter, and the services of each environment."""
     findings = [
-        *local_checks.check_program(),
+        *local_checks.check_library_extensions(),
         *local_checks.check_configuration(settings),
         *local_checks.check_certificate(settings.server),
     ]
-    findings += await local_checks.check_limits(settings)
+    findings += await local_checks.check_redis_eviction(settings)
     try:
         async with open_store(settings.state, create=False) as store:
-            findings += await local_checks.check_state(settings, store)
-            findings += await local_checks.check_operator_switches(store)
+            findings += await local_checks.check_state_writable_and_current(settings, store)
+            findings += await local_checks.check_freezes_and_brownouts(store)
             findings += await _check_services(settings, store)
     # The services cannot be checked either: their credentials are in the state.
     except StoreUnavailable as unavailable:

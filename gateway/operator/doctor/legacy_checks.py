@@ -11,7 +11,7 @@ from gateway.config.settings import Settings
 from gateway.operator.doctor.findings import Finding, advise_unreachable
 from gateway.payloads import json_codec
 from gateway.storage import Store
-from gateway.storage.mode_rows import TRANSLATE, list_switches
+from gateway.storage.mode_rows import TRANSLATE, list_mode_switches
 from gateway.upstream.client import USER_AGENT, create_breakers
 from gateway.upstream.passthrough import PassthroughClient, PassthroughRequest, open_passthrough
 from gateway.upstream.send_attempt import ResponseLost
@@ -26,7 +26,7 @@ async def check_legacy_services(settings: Settings, store: Store) -> list[Findin
     """Checks each environment in which a key is switched to `forward` or `compare`."""
     switched_environments = {
         switch.tenant.environment
-        for switch in await list_switches(store)
+        for switch in await list_mode_switches(store)
         if switch.mode != TRANSLATE
     }
     environments = settings.environments.select_configured()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 
 from gateway.admission.limits.eviction_policy import check_eviction_policy
-from gateway.config.extensions import check_extensions
+from gateway.config.extensions import check_c_extensions
 from gateway.config.settings import ConfigurationError, Server, Settings
 from gateway.operator.brownout_windows import describe_window_scope
 from gateway.operator.doctor.findings import ALL_ENVIRONMENTS, Finding
@@ -24,15 +24,15 @@ from gateway.storage.write_probe import check_writable
 EXPIRY_WARNING_PERIOD = timedelta(days=14)
 
 
-def check_program() -> Iterator[Finding]:
-    yield from _report_problems("program", check_extensions)
+def check_library_extensions() -> Iterator[Finding]:
+    yield from _report_configuration_errors("program", check_c_extensions)
 
 
 def check_configuration(settings: Settings) -> Iterator[Finding]:
-    yield from _report_problems("configuration", lambda: check_runnable(settings))
+    yield from _report_configuration_errors("configuration", lambda: check_runnable(settings))
 
 
-def _report_problems(check_name: str, check: Callable[[], None]) -> Iterator[Finding]:
+def _report_configuration_errors(check_name: str, check: Callable[[], None]) -> Iterator[Finding]:
     try:
         check()
     except ConfigurationError as error:
@@ -78,14 +78,14 @@ def check_certificate(server: Server) -> Iterator[Finding]:
         yield Finding(ALL_ENVIRONMENTS, check_name, "ok", description)
 
 
-async def check_limits(settings: Settings) -> list[Finding]:
+async def check_redis_eviction(settings: Settings) -> list[Finding]:
     if settings.limits.url.startswith("memory://"):
         return []
     result = await check_eviction_policy(settings.limits.url)
     return [Finding(ALL_ENVIRONMENTS, "limits in Redis", result.state, result.finding, result.hint)]
 
 
-async def check_state(settings: Settings, store: Store) -> list[Finding]:
+async def check_state_writable_and_current(settings: Settings, store: Store) -> list[Finding]:
     """Checks that the state is writable and not an older copy. Raises StoreUnavailable."""
     await check_writable(store)
     if await is_restored(store, settings.state.mark_path):
@@ -108,7 +108,7 @@ async def check_state(settings: Settings, store: Store) -> list[Finding]:
     return [Finding(ALL_ENVIRONMENTS, "state", "ok", f"writable; {history}")]
 
 
-async def check_operator_switches(store: Store) -> list[Finding]:
+async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
     """Freezes and brownouts that may have been forgotten. Raises StoreUnavailable."""
     now = store.clock()
     active_brownouts = [

@@ -18,7 +18,7 @@ from gateway.upstream.clock import NOTEWORTHY_SKEW_SECONDS
 from gateway.upstream.optional_endpoints import (
     MISSING_STATUSES,
     OptionalEndpoints,
-    describe_endpoint,
+    describe_endpoint_finding,
 )
 from gateway.upstream.signed_target import CAPABILITY_NAME
 from mappings.current import ENDPOINTS
@@ -44,7 +44,7 @@ async def check_service(
         credentials = await load_credentials(store, key.tenant) if key else None
         probe = ServiceProbe(settings, upstream, name, credentials, key.name if key else "")
         findings += await probe.probe()
-        findings += _check_signature_scope(probe, settings, capabilities)
+        findings += _report_signature_scope(probe, settings, capabilities)
         findings += _check_clock(probe, upstream)
         findings += [
             finding async for finding in _check_optional_endpoints(probe, settings, capabilities)
@@ -77,7 +77,7 @@ def _report_unconfigured_environments(
             )
 
 
-def _check_signature_scope(
+def _report_signature_scope(
     probe: ServiceProbe, settings: Settings, capabilities: CapabilityCache
 ) -> Iterator[Finding]:
     """Reports whether signatures cover the query. A refused form was already reported by ``probe``."""
@@ -87,22 +87,22 @@ def _check_signature_scope(
         yield Finding(name, SIGNATURE_CHECK, "ok", f"{form}:{suffix} accepted just now")
     elif setting != "auto":
         if not probe.is_form_refused:
-            description = f"{form}, as configured; {_describe_skipped(probe)}"
+            description = f"{form}, as configured; {_describe_skip_reason(probe)}"
             yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
     elif form:
-        since = format_check_time(capabilities.get_found_at(name, CAPABILITY_NAME))
-        description = f"{form}, detected{since}; {_describe_skipped(probe)}"
+        since = format_since_suffix(capabilities.get_found_at(name, CAPABILITY_NAME))
+        description = f"{form}, detected{since}; {_describe_skip_reason(probe)}"
         yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
     else:
-        description = f"not detected yet; {_describe_skipped(probe)}"
+        description = f"not detected yet; {_describe_skip_reason(probe)}"
         yield Finding(name, SIGNATURE_CHECK, "skipped", description, probe.advice_if_skipped)
 
 
-def _describe_skipped(probe: ServiceProbe) -> str:
+def _describe_skip_reason(probe: ServiceProbe) -> str:
     return f"skipped: {probe.failure_reason}"
 
 
-def format_check_time(time: datetime | None) -> str:
+def format_since_suffix(time: datetime | None) -> str:
     return f" since {time:%Y-%m-%d %H:%M} UTC" if time else ""
 
 
@@ -132,21 +132,21 @@ async def _check_optional_endpoints(
         yield Finding(name, "optional endpoints", "ok", description)
         return
     if setting == "use":
-        yield await _check_required_endpoints(probe)
+        yield await _check_forced_optional_endpoints(probe)
         return
     for endpoint in ENDPOINTS:
         if endpoint.is_optional:
             endpoint_name = f"{endpoint.method} {endpoint.path}"
             stored_result = capabilities.get(name, f"inferred {endpoint_name}")
             tried_now = (
-                await _check_list_endpoint(probe, capabilities)
+                await _probe_batch_list_endpoint(probe, capabilities)
                 if endpoint_name == LIST_ENDPOINT
                 else None
             )
             yield tried_now or _report_stored_endpoint(name, endpoint_name, stored_result)
 
 
-async def _check_list_endpoint(
+async def _probe_batch_list_endpoint(
     probe: ServiceProbe, capabilities: CapabilityCache
 ) -> Finding | None:
     """Tries the list now. The result is stored, so running gateways use it too."""
@@ -195,7 +195,7 @@ async def _check_list_endpoint(
     return Finding(probe.name, LIST_ENDPOINT, "warning", description, advice)
 
 
-async def _check_required_endpoints(probe: ServiceProbe) -> Finding:
+async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
     """Checks the setting "use", which requires all optional endpoints: tries the one that is a
     read.
     """
@@ -206,7 +206,7 @@ async def _check_required_endpoints(probe: ServiceProbe) -> Finding:
     is_available = reply is not None and 200 <= reply.status < 300 and is_service_reply(reply)
     if reply is None or not (is_available or reply.status in MISSING_STATUSES):
         reason = (
-            _describe_skipped(probe)
+            _describe_skip_reason(probe)
             if probe.accepted_reply is None
             else f"the answer to {LIST_ENDPOINT} is inconclusive"
         )
@@ -227,12 +227,12 @@ def _report_stored_endpoint(
     name: str, endpoint: str, stored_result: Mapping[str, Any] | None
 ) -> Finding:
     if stored_result is not None:
-        checked_at = format_check_time(datetime.fromtimestamp(stored_result["at"], UTC))
+        checked_at = format_since_suffix(datetime.fromtimestamp(stored_result["at"], UTC))
         return Finding(
             name,
             endpoint,
             "ok",
-            f"{describe_endpoint(stored_result)}, detected{checked_at}; not tried now",
+            f"{describe_endpoint_finding(stored_result)}, detected{checked_at}; not tried now",
         )
     advice = "no action needed; the gateway tries it on first use"
     return Finding(name, endpoint, "skipped", "not tried yet", advice)

@@ -12,7 +12,10 @@ from gateway.payloads.json_codec.slice_decoding import (
     estimate_memory_bytes,
     loads_in_slices,
 )
-from gateway.payloads.json_codec.text_decoding import NotSliceableError, decode_text
+from gateway.payloads.json_codec.text_decoding import (
+    NotSliceableError,
+    decode_text_with_refusal_reason,
+)
 
 LONG_LISTS = frozenset({"payments", "update_payments", "remove_payments", "entries"})
 """Fields whose lists may be very long: the documents set no maximum of payments in a batch."""
@@ -42,7 +45,7 @@ def loads(
             return loads_in_slices(data, packed_lists)
     if max_memory_bytes is not None and estimate_memory_bytes(data) > max_memory_bytes:
         raise JsonError("too many values")
-    reason, value = decode_text(bytes(data))
+    reason, value = decode_text_with_refusal_reason(bytes(data))
     if reason:  # raised outside the except block, because the cause's text holds the input
         raise JsonError(reason)
     return value

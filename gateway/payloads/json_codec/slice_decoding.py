@@ -17,7 +17,7 @@ from gateway.payloads.json_codec.text_decoding import (
     WHITESPACE,
     DuplicateKeyError,
     NeedsStrictDecode,
-    decode_fast,
+    decode_if_lossless,
     is_deeper,
     scan_value,
 )
@@ -160,7 +160,7 @@ class _SliceReader:
             return []
         items = f"[{self._text[self._position : end + 1]}]"
         with suppress(NeedsStrictDecode):
-            values = decode_fast(items.encode())
+            values = decode_if_lossless(items.encode())
             self._position = end + 2
             return values  # type: ignore[no-any-return] # it begins as a list
         try:

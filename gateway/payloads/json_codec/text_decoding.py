@@ -27,10 +27,10 @@ def loads_trusted(text: str) -> Any:
     return _FAST_DECODER.decode(text)
 
 
-def decode_text(data: bytes) -> tuple[str, Any]:
+def decode_text_with_refusal_reason(data: bytes) -> tuple[str, Any]:
     """Return the reason for a refusal, or an empty string, and the value."""
     try:
-        value = decode_fast(data)
+        value = decode_if_lossless(data)
     except NeedsStrictDecode:
         reason, value = _decode_strict(data)
         if reason:
@@ -41,7 +41,7 @@ def decode_text(data: bytes) -> tuple[str, Any]:
     return "", value
 
 
-def decode_fast(data: bytes) -> Any:
+def decode_if_lossless(data: bytes) -> Any:
     """Decode a text whose value would be encoded to the same text; raises NeedsStrictDecode."""
     try:
         value = _FAST_DECODER.decode(data)

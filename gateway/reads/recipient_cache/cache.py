@@ -139,7 +139,7 @@ class RecipientCache:
         if not self.is_whole:
             raise CacheUnavailable("a refresh takes longer than lists.index_seconds")
         for attempt in range(MAX_SYNC_ATTEMPTS):
-            self._remove_deleted(deleted_ids)
+            self._remove_gateway_deleted(deleted_ids)
             # The count before the increment: a recipient created between the two is then a surplus,
             # not a gap.
             count_before, increment_start = await reader.count_rows(), self._increment_start
@@ -147,12 +147,12 @@ class RecipientCache:
             self._check_room(len(self.rows))
             if len(self.rows) == count_before:
                 return
-            if len(self.rows) > count_before and await self._remove_archived(
+            if len(self.rows) > count_before and await self._remove_archived_and_compare_count(
                 reader, count_before, increment_start
             ):
                 return
             if attempt:  # the first difference is usually a change between the two calls
-                await self._repair(reader, count_before)
+                await self._reload_surplus_spans(reader, count_before)
         raise Unreachable("the list kept changing while it was read")
 
     def _check_room(self, count: int) -> None:
@@ -160,13 +160,13 @@ class RecipientCache:
         if not self._make_room(self, count):
             raise CacheUnavailable("there are more recipients than lists.index_recipients")
 
-    def _remove_deleted(self, deleted_ids: frozenset[str]) -> None:
+    def _remove_gateway_deleted(self, deleted_ids: frozenset[str]) -> None:
         """Remove deleted recipients, only once: if the service still lists one, it is found again."""
         for id_ in self.rows.keys() & (deleted_ids - self._removed_deleted_ids):
             del self.rows[id_]
         self._removed_deleted_ids |= deleted_ids
 
-    def _store_entries(self, entries: Iterable[RecipientEntry]) -> None:
+    def _store_newer_entries(self, entries: Iterable[RecipientEntry]) -> None:
         for entry in entries:
             stored_entry = self.rows.get(entry.id)
             if stored_entry is None:
@@ -250,7 +250,7 @@ class RecipientCache:
             for entry in entries:
                 stored_entry = self.rows.get(entry.id)
                 stale_count += stored_entry is not None and entry.has_undated_change(stored_entry)
-            self._store_entries(entries)
+            self._store_newer_entries(entries)
 
         await reader.walk_all(records, store_entries)
         # A copy, because rows are removed in the loop; entries read since then are newer than the
@@ -283,11 +283,13 @@ class RecipientCache:
         try:
             changed_ids |= set(await self._list_remote_changes())
             sent_at = self._monotonic()
-            walked_entries = await reader.walk(self._store_entries, self._increment_start)
+            walked_entries = await reader.walk(self._store_newer_entries, self._increment_start)
             unseen_ids = (changed_ids & self.rows.keys()) - {entry.id for entry in walked_entries}
             # Before the reads, for the same reason as in a walk.
             read_at = self._monotonic()
-            for id_ in await reader.fetch_each(unseen_ids, self._store_entries):
+            for id_ in await reader.fetch_and_list_missing_ids(
+                unseen_ids, self._store_newer_entries
+            ):
                 self._remove(id_, read_at)
         except BaseException:
             # These recipients have not been read again yet, so the next increment has to do it.
@@ -323,7 +325,7 @@ class RecipientCache:
             else now - MAX_CLOCK_SKEW_MS
         )
 
-    async def _remove_archived(
+    async def _remove_archived_and_compare_count(
         self, reader: ServiceListReader, service_count: int, since: int | None
     ) -> bool:
         """Remove archived recipients, back to ``since``; return whether the cache is correct now.
@@ -334,7 +336,7 @@ class RecipientCache:
         """
         moves_dates = True
         for number in itertools.count(FIRST_PAGE):
-            entries, is_last = await reader.fetch_archived(number)
+            entries, is_last = await reader.fetch_archived_page(number)
             if not entries:
                 break
             for entry in entries:
@@ -351,7 +353,7 @@ class RecipientCache:
                 return len(self.rows) == service_count and (is_last or moves_dates)
         return False
 
-    async def _repair(self, reader: ServiceListReader, service_count: int) -> None:
+    async def _reload_surplus_spans(self, reader: ServiceListReader, service_count: int) -> None:
         """Find the spans of update dates with surplus entries, and reload them."""
         entries_by_date = await run_in_thread(_sort_by_date, [*self.rows.values()])
         stamps = [entry.stamp for entry in entries_by_date]
@@ -379,7 +381,9 @@ class RecipientCache:
     async def _reload_span(self, reader: ServiceListReader, span: Sequence[RecipientEntry]) -> None:
         """Remove entries that the service no longer lists in the span, unless read again since."""
         asked_at = self._monotonic()
-        walked_entries = await reader.walk(self._store_entries, span[0].stamp, span[-1].stamp + 1)
+        walked_entries = await reader.walk(
+            self._store_newer_entries, span[0].stamp, span[-1].stamp + 1
+        )
         seen_ids = {walked_entry.id for walked_entry in walked_entries}
         for entry in span:
             if entry.id not in seen_ids and self.rows.get(entry.id) is entry:

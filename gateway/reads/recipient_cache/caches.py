@@ -21,7 +21,7 @@ from gateway.reads.recipient_cache.cache import (
 from gateway.reads.recipient_cache.date_reader import CacheUnavailable, ServiceListReader
 from gateway.reads.recipient_cache.entry import RecipientEntry
 from gateway.reads.recipient_cache.scan import CallService, select_page
-from gateway.storage.audit_log import is_in_scope
+from gateway.storage.audit_log import is_tenant_in_scope
 from gateway.storage.ttl_cache import TtlCache
 from mappings.effects import ListPage, ListQuery
 
@@ -158,7 +158,7 @@ class RecipientCaches:
     def drop(self, scope: Tenant) -> None:
         """Drop the caches of a scope; an empty merchant or environment means all."""
         for tenant, cache in [*self._caches.items()]:
-            if is_in_scope(scope, tenant):
+            if is_tenant_in_scope(scope, tenant):
                 self._drop_cache(tenant, cache)
 
     def drop_expired(self) -> None:
@@ -208,4 +208,6 @@ def _has_hidden(question: ListQuery, entries: Sequence[RecipientEntry]) -> bool:
 
 def _select_page(question: ListQuery, entries: Sequence[RecipientEntry]) -> ListPage:
     result = select_page(question, entries)
-    return ListPage([row.unpack_row() for row in result.rows], result.pages, result.records)
+    return ListPage(
+        [row.unpack_answer_fields() for row in result.rows], result.pages, result.records
+    )

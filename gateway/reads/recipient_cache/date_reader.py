@@ -105,7 +105,7 @@ class ServiceListReader:
             else:  # more rows with the same date than fit in a page
                 number += 1
 
-    async def fetch_archived(self, number: int) -> tuple[list[RecipientEntry], bool]:
+    async def fetch_archived_page(self, number: int) -> tuple[list[RecipientEntry], bool]:
         """Fetch a page of archived recipients, newest first; return it and whether it is the last.
 
         Returns no entries if the service does not support this filter or order.
@@ -126,7 +126,9 @@ class ServiceListReader:
             return [], True
         return entries, number >= page.page_count
 
-    async def fetch_each(self, ids: Iterable[str], store_entries: StoreEntries) -> list[str]:
+    async def fetch_and_list_missing_ids(
+        self, ids: Iterable[str], store_entries: StoreEntries
+    ) -> list[str]:
         """Read rows by their ids; return the ids that do not exist or are archived.
 
         A service that lists archived recipients adds them again with its list.
@@ -192,7 +194,9 @@ class ServiceListReader:
                 raise
             # Only the page size can be dropped; without the dates the synchronization proves
             # nothing.
-            if requested_size != PAGE_SIZE or not error.has_problem("invalid_field", "pageSize"):
+            if requested_size != PAGE_SIZE or not error.has_field_problem(
+                "invalid_field", "pageSize"
+            ):
                 raise CacheUnavailable(
                     "the service does not filter and sort by update date"
                 ) from None

@@ -99,7 +99,7 @@ class RecipientEntry:
     def __getitem__(self, name: str) -> JSON:
         return self.get(name)
 
-    def unpack_row(self) -> Row:
+    def unpack_answer_fields(self) -> Row:
         """Return the fields that answers show, as the service returned them."""
         row: Row = json_codec.loads(_decompress(self.packed))
         return row

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Self
 
 from gateway.reads.recipient_cache.caches import RecipientCaches
-from gateway.storage.audit_log import RECIPIENT_ERASED, load_event_scopes, record_audit_event
+from gateway.storage.audit_log import RECIPIENT_ERASED, load_scopes_by_event_id, record_audit_event
 from gateway.storage.periodic_tasks import PeriodicTask
 from gateway.storage.store import Store
 from gateway.storage.tenants import Tenant
@@ -41,7 +41,7 @@ class CacheInvalidation(PeriodicTask):
 
     async def _apply_invalidations(self) -> None:
         self._caches.drop_expired()
-        scopes_by_id = await load_event_scopes(
+        scopes_by_id = await load_scopes_by_event_id(
             self._store, (DROP_ACTION, RECIPIENT_ERASED), self._store.clock() - MAX_CLOCK_SKEW
         )
         # At the first poll there are no caches yet, so its entries are only remembered.

@@ -102,7 +102,7 @@ async def _fetch_all_pages(
     try:
         first = await _fetch_page(question, FIRST_PAGE, size, call_service)
     except Refused as error:
-        if not error.has_problem("invalid_field", "pageSize"):
+        if not error.has_field_problem("invalid_field", "pageSize"):
             raise
         size = None  # the service refuses this size; use its default
         first = await _fetch_page(question, FIRST_PAGE, size, call_service)

@@ -116,7 +116,7 @@ def sum_metrics(pages: Iterable[Iterable[Metric]]) -> list[Metric]:
         )
         metric_samples = samples.setdefault(metric.name, {})
         for sample in metric.samples:
-            key = (sample.name, *_iter_label_parts(sample.labels))
+            key = (sample.name, *_iter_sorted_label_parts(sample.labels))
             metric_samples[key] = (
                 _merge_samples(metric, metric_samples[key], sample)
                 if key in metric_samples
@@ -127,7 +127,7 @@ def sum_metrics(pages: Iterable[Iterable[Metric]]) -> list[Metric]:
     return list(metrics_by_name.values())
 
 
-def _iter_label_parts(labels: Mapping[str, str]) -> Iterator[str]:
+def _iter_sorted_label_parts(labels: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(labels):
         yield from (name, labels[name])
 

@@ -66,10 +66,10 @@ class WorkerSlot:
             if self._stop_requested.is_set():
                 return
             self._on_change()
-            self._log_exit(exit_code, time.monotonic() - started_at)
+            self._log_exit_and_set_restart_delay(exit_code, time.monotonic() - started_at)
             await self._restart_worker()
 
-    def _log_exit(self, exit_code: int, uptime_seconds: float) -> None:
+    def _log_exit_and_set_restart_delay(self, exit_code: int, uptime_seconds: float) -> None:
         self._restart_delay = (
             0.0 if uptime_seconds >= STABLE_WORKER_SECONDS else self._calculate_restart_delay()
         )
@@ -154,21 +154,21 @@ class WorkerPool:
                 slot.worker.assign_queues(vacant_queues.union(slot.queues))
 
     def retire(self) -> None:
-        for worker in self._stop_restarting():
+        for worker in self._stop_restarting_and_iter_workers():
             worker.retire()
 
     def send_signal(self, signal_number: signal.Signals = signal.SIGTERM) -> None:
-        for worker in self._stop_restarting():
+        for worker in self._stop_restarting_and_iter_workers():
             worker.send_signal(signal_number)
 
     async def wait_for_exit(self) -> None:
         """Wait until the workers that were retired or signalled have exited."""
         # First, because a restart that has begun may still add a worker.
         await asyncio.gather(*self._supervisor_tasks, return_exceptions=True)
-        for worker in self._stop_restarting():
+        for worker in self._stop_restarting_and_iter_workers():
             await worker.wait_for_exit()
 
-    def _stop_restarting(self) -> Iterator[WorkerProcess]:
+    def _stop_restarting_and_iter_workers(self) -> Iterator[WorkerProcess]:
         for slot in self._slots:
             if worker := slot.stop_restarting():
                 yield worker

@@ -18,7 +18,7 @@ from gateway.admin.authentication import create_auth_middleware
 from gateway.config.settings import ConfigurationError, Settings, build_url
 from gateway.operator.preflight import check_runnable
 from gateway.server.connection import AdminRunner
-from gateway.server.listener import AcceptQueue, Listener, bind_sockets, find_bound_port
+from gateway.server.listener import AcceptQueue, Listener, bind_accept_queues, find_bound_port
 from gateway.server.shutdown import (
     ProcessLifetime,
     calculate_shutdown_seconds,
@@ -93,7 +93,7 @@ class Supervisor:
             self._settings = old_settings
             log.error("restart_failed", reason=f"{error}; the old workers keep running")
             return
-        if _list_addresses(old_settings) != _list_addresses(self._settings):
+        if _select_hosts_and_ports(old_settings) != _select_hosts_and_ports(self._settings):
             log.warning(
                 "port_change_ignored", reason="host and ports change only when the process restarts"
             )
@@ -143,7 +143,7 @@ async def _wait_for_pools(pools: Sequence[WorkerPool], seconds: float) -> bool:
     return not unfinished
 
 
-def _list_addresses(settings: Settings) -> tuple[str, int, str, int]:
+def _select_hosts_and_ports(settings: Settings) -> tuple[str, int, str, int]:
     server = settings.server
     return server.host, server.port, server.admin_host, server.admin_port
 
@@ -166,11 +166,11 @@ async def supervise_workers(
     )
     check_runnable(settings)
     server = settings.server
-    listening_queues = bind_sockets(
+    listening_queues = bind_accept_queues(
         server.host, server.port, "SERVER__PORT", queue_count=server.workers
     )
     # Bound before any worker starts, so that a port in use is reported at once, and only once.
-    admin_queues = bind_sockets(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
+    admin_queues = bind_accept_queues(server.admin_host, server.admin_port, "SERVER__ADMIN_PORT")
     urls = (
         build_url(server.host, find_bound_port(listening_queues), server.scheme),
         build_url(server.admin_host, find_bound_port(admin_queues)),
@@ -187,11 +187,13 @@ async def supervise_workers(
         )
         async with _serve_application(AdminRunner(application, access_log=None), admin_queues):
             try:
-                if await _run_until_shutdown(shutdown_requested, supervisor.start()):
+                if await _run_or_cancel_on_shutdown(shutdown_requested, supervisor.start()):
                     announce(*urls)
-                while await _run_until_shutdown(shutdown_requested, restart_requested.wait()):
+                while await _run_or_cancel_on_shutdown(
+                    shutdown_requested, restart_requested.wait()
+                ):
                     restart_requested.clear()
-                    await _run_until_shutdown(shutdown_requested, supervisor.restart())
+                    await _run_or_cancel_on_shutdown(shutdown_requested, supervisor.restart())
             finally:
                 lifetime.record_shutdown_start(workers_left=len(supervisor.list_worker_sockets()))
                 exit_code = await supervisor.shut_down()
@@ -229,14 +231,14 @@ async def _serve_application(
     await runner.setup()
     listener = Listener(runner, queues)
     try:
-        await listener.accept_from([0])
+        await listener.accept_only_from_queues([0])
         yield
     finally:
         await listener.close()
         await runner.cleanup()
 
 
-async def _run_until_shutdown(
+async def _run_or_cancel_on_shutdown(
     shutdown_requested: asyncio.Event, coroutine: Coroutine[Any, Any, Any]
 ) -> bool:
     """Run a coroutine, cancelled on shutdown; return whether it completed before a shutdown."""

@@ -9,12 +9,12 @@ from gateway.simulator.state import Tenant
 
 def list_balances(request: LegacyRequest) -> JsonObject:
     return {
-        "balances": _build_service_balances(request.tenant) | _build_wallet_balance(request.tenant)
+        "balances": _build_currency_balances(request.tenant) | _build_wallet_balance(request.tenant)
     }
 
 
-def get_service_balances(request: LegacyRequest) -> JsonObject:
-    return {"balances": _build_service_balances(request.tenant)}
+def list_currency_balances(request: LegacyRequest) -> JsonObject:
+    return {"balances": _build_currency_balances(request.tenant)}
 
 
 def get_wallet_balance(request: LegacyRequest) -> JsonObject:
@@ -24,7 +24,7 @@ def get_wallet_balance(request: LegacyRequest) -> JsonObject:
     return {"balances": balances}
 
 
-def _build_service_balances(tenant: Tenant) -> JsonObject:
+def _build_currency_balances(tenant: Tenant) -> JsonObject:
     return {
         currency: {
             "primary": position == 0,

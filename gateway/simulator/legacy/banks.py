@@ -65,9 +65,9 @@ def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject)
     if sent_fields.get("name") is not None:
         fields["accountHolderName"] = sent_fields["name"]
     account_body = AccountBody(fields, {"accountHolderName": "name"})
-    _translate_currency(account_body)
+    _normalize_currency_field(account_body)
     country = str(fields.get("country", previous_fields.get("country", "")))
-    _translate_bank_id(account_body, sent_fields, country)
+    _translate_bank_id_and_region(account_body, sent_fields, country)
     _translate_branch_id(account_body, sent_fields, country)
     return account_body
 
@@ -79,11 +79,11 @@ def translate_wallet(sent_fields: JsonObject) -> AccountBody:
     if sent_fields.get("currency") is not None:
         fields["currency"] = sent_fields["currency"]
     account_body = AccountBody(fields, {"emailAddress": "address"})
-    _translate_currency(account_body)
+    _normalize_currency_field(account_body)
     return account_body
 
 
-def _translate_currency(account_body: AccountBody) -> None:
+def _normalize_currency_field(account_body: AccountBody) -> None:
     if "currency" in account_body.fields:
         account_body.fields["currency"] = lenient.normalize_currency(
             account_body.fields["currency"]
@@ -91,7 +91,9 @@ def _translate_currency(account_body: AccountBody) -> None:
         account_body.client_names["currency"] = "currency"
 
 
-def _translate_bank_id(account_body: AccountBody, sent_fields: JsonObject, country: str) -> None:
+def _translate_bank_id_and_region(
+    account_body: AccountBody, sent_fields: JsonObject, country: str
+) -> None:
     # Outside Canada `institution` is the name of the bank in responses, not its id.
     if country == "CA" and sent_fields.get("institution") is not None:
         account_body.fields["bankId"] = sent_fields["institution"]
@@ -119,7 +121,7 @@ def _translate_branch_id(account_body: AccountBody, sent_fields: JsonObject, cou
         account_body.fields["branchId"] = normalize_iban(iban)[SORT_CODE_RANGE]
 
 
-def add_account_number(account_body: AccountBody) -> None:
+def fill_account_number_from_iban(account_body: AccountBody) -> None:
     """Fill a missing account number from the IBAN, which is enough for a legacy client."""
     iban = account_body.fields.get("iban")
     if (

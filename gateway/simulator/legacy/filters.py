@@ -40,7 +40,7 @@ def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[
         )
         return (
             search in id_mapper.build_client_id(batch.id).casefold()
-            and _matches_word(query, "status", batch_view["status"])
+            and _equals_filter_value(query, "status", batch_view["status"])
             and _matches_dates(query, batch_view)
             and _matches_currency(query, "sourceCurrency", batch_view["currency"])
             and (
@@ -71,7 +71,7 @@ def filter_payments(
             return True
         payment_view = build_view(payment)
         return (
-            _matches_word(query, "status", payment_view["status"])
+            _equals_filter_value(query, "status", payment_view["status"])
             and _matches_dates(query, payment_view)
             and _matches_currency(query, "sourceCurrency", payment_view.get("sourceCurrency"))
             and all(test(payment_view) for test in payment_tests)
@@ -110,7 +110,7 @@ def _select_country(recipient: JsonObject) -> object:
     return recipient.get("country") or (recipient.get("address") or {}).get("country")
 
 
-def _matches_word(query: Mapping[str, str], name: str, value: object) -> bool:
+def _equals_filter_value(query: Mapping[str, str], name: str, value: object) -> bool:
     return query.get(name) in (None, "", value)
 
 

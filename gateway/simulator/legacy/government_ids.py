@@ -8,7 +8,7 @@ from gateway.simulator.values import mask_value
 SSN_COUNTRY = "US"
 
 
-def find_masked_id(recipient: JsonObject, country: str | None) -> str | None:
+def mask_recipient_government_id(recipient: JsonObject, country: str | None) -> str | None:
     """Return the masked id of a country, of the type that payments there need."""
     for entry in recipient.get("governmentIds", []):
         if (entry.get("country"), entry.get("type")) == (country, _select_id_type(country)):
@@ -18,7 +18,7 @@ def find_masked_id(recipient: JsonObject, country: str | None) -> str | None:
 
 def find_masked_ssn(recipient: JsonObject) -> str | None:
     """Return the masked SSN, from its own field or from the government ids."""
-    return mask_value(recipient.get("ssn")) or find_masked_id(recipient, SSN_COUNTRY)
+    return mask_value(recipient.get("ssn")) or mask_recipient_government_id(recipient, SSN_COUNTRY)
 
 
 def _select_id_type(country: str | None) -> str:
@@ -56,7 +56,7 @@ def replace_government_ids(
     """
     # The service replaces all ids together, and responses show them masked: a client cannot repeat
     # the id of another country, which would be lost.
-    if value is None or value == find_masked_id(recipient, country):
+    if value is None or value == mask_recipient_government_id(recipient, country):
         return None
     if any(
         government_id["country"] not in (country, other_country)

@@ -9,7 +9,7 @@ from gateway.simulator.exchange import Exchange, InterfaceName
 from gateway.simulator.json_codec import InvalidJson, JsonObject, decode_json
 from gateway.simulator.legacy.id_mapper import IdMapper
 from gateway.simulator.legacy.legacy_request import LegacyRequest
-from gateway.simulator.legacy.lenient import JsonNumber, normalize_body
+from gateway.simulator.legacy.lenient import JsonNumber, drop_empty_and_stringify_integers
 from gateway.simulator.legacy.operations import MatchedRoute, find_route, list_methods
 from gateway.simulator.service import Service
 
@@ -38,7 +38,9 @@ class LegacyInterface:
         if exchange.method == "OPTIONS" or not self._require_route(exchange).needs_key:
             # These operations need no data, so they get a tenant without a merchant.
             return AcceptedRequest(self.service.find_or_create_tenant("", ""), (), query, {})
-        credentials = self.service.merchants.find_credentials(exchange.headers.get("X-API-Key", ""))
+        credentials = self.service.merchants.find_credentials_by_api_key(
+            exchange.headers.get("X-API-Key", "")
+        )
         if credentials is None:
             raise ApiError(Problem("invalid_api_key", "Invalid API key"))
         return AcceptedRequest(
@@ -88,5 +90,5 @@ def _parse_json_body(data: bytes) -> JsonObject:
         raise ApiError(Problem("invalid_field", "Body is not JSON")) from None
     if not isinstance(body, dict):
         raise ApiError(Problem("invalid_field", "Body is not an object"))
-    normalized: JsonObject = normalize_body(body)
+    normalized: JsonObject = drop_empty_and_stringify_integers(body)
     return normalized

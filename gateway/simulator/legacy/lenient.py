@@ -27,7 +27,7 @@ class JsonNumber(Decimal):
 EMPTY_TEXT_FIELD = "street2"  # section 2, Recipient
 
 
-def normalize_body(value: Any) -> Any:
+def drop_empty_and_stringify_integers(value: Any) -> Any:
     """Normalize a body: remove empty texts, and convert whole numbers to text.
 
     An empty text counts as a missing field. Clients send account numbers and similar fields as
@@ -35,12 +35,12 @@ def normalize_body(value: Any) -> Any:
     """
     if isinstance(value, dict):
         return {
-            name: normalize_body(item)
+            name: drop_empty_and_stringify_integers(item)
             for name, item in value.items()
             if item != "" or name == EMPTY_TEXT_FIELD
         }
     if isinstance(value, list):
-        return [normalize_body(item) for item in value]
+        return [drop_empty_and_stringify_integers(item) for item in value]
     # A bool is an int in Python, but clients mean true and false.
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 

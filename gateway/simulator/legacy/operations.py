@@ -86,7 +86,7 @@ def list_routes(vocabulary: LegacyVocabulary) -> tuple[Route, ...]:
         _build_read_route("/batches/:id/payments", payments.list_batch_payments),
         _build_read_route("/profile/balances", balances.list_balances),
         _build_read_route(
-            f"/profile/balances/{re.escape(vocabulary.service)}", balances.get_service_balances
+            f"/profile/balances/{re.escape(vocabulary.service)}", balances.list_currency_balances
         ),
         _build_read_route(
             f"/profile/balances/{re.escape(vocabulary.wallet)}", balances.get_wallet_balance

@@ -16,12 +16,15 @@ from gateway.simulator.legacy import government_ids, lenient
 from gateway.simulator.legacy.banks import (
     MASKED_FIELDS,
     AccountBody,
-    add_account_number,
+    fill_account_number_from_iban,
     has_masked_number,
     translate_bank_account,
     translate_wallet,
 )
-from gateway.simulator.legacy.payout_views import find_visible_account, translate_method
+from gateway.simulator.legacy.payout_views import (
+    find_visible_account,
+    translate_account_to_legacy_word,
+)
 from gateway.simulator.legacy.problem_names import translate_problems
 from gateway.simulator.recipient_rules import is_country
 from gateway.simulator.state import Account, Recipient, Tenant, build_default_hold
@@ -48,7 +51,7 @@ class PayoutPlan:
             recipient.fields["governmentIds"] = self.government_ids
         for account, fields in self.changed_accounts:
             make_primary = account.type == self.primary_type
-            accounts.replace_account_fields(
+            accounts.set_account_fields_and_id(
                 tenant, recipient, account, fields, make_primary=make_primary
             )
         # Before the old ones are removed: a recipient must not be without an account in between.
@@ -107,7 +110,7 @@ class PayoutParser:
         # Before the accounts, because each of them depends on whether it is the primary one.
         primary_word = self._parse_primary_method(method, given_words)
         for word in given_words:
-            self._parse_account(word, bodies_by_word[word], primary_word)
+            self._plan_account(word, bodies_by_word[word], primary_word)
         if primary_word is not None and primary_word not in given_words:
             self._plan_existing_primary(primary_word)
         return self.plan
@@ -117,7 +120,7 @@ class PayoutParser:
         return "bank", self.tenant.vocabulary.legacy.wallet
 
     @property
-    def account_problems(self) -> Problems:
+    def nested_account_problems(self) -> Problems:
         return self.problems.nest("accounts.")
 
     def _parse_holds(self) -> None:
@@ -165,7 +168,7 @@ class PayoutParser:
 
     def _find_current_method(self) -> str | None:
         return (
-            translate_method(self.tenant, self.recipient.primary_account)
+            translate_account_to_legacy_word(self.tenant, self.recipient.primary_account)
             if self.recipient
             else None
         )
@@ -191,12 +194,12 @@ class PayoutParser:
         current_account = self._find_current_account(word)
         # A POST adds methods, so it must have the account that it names.
         if current_account is None or self.mode != "patch":
-            self.account_problems.add_empty_field(word)
+            self.nested_account_problems.add_empty_field(word)
         else:
             account_fields = {} if self.currency is None else {"currency": self.currency}
             self._plan_change(word, current_account, AccountBody(account_fields))
 
-    def _parse_account(self, word: str, account_body: JsonObject, primary_word: str | None) -> None:
+    def _plan_account(self, word: str, account_body: JsonObject, primary_word: str | None) -> None:
         # Typed clients send null for each field that they do not set.
         sent_fields = {name: value for name, value in account_body.items() if value is not None}
         current_account = self._find_current_account(word)
@@ -205,7 +208,7 @@ class PayoutParser:
             if word == "bank"
             else translate_wallet(sent_fields)
         )
-        is_change = current_account is not None and self._is_change(
+        is_change = current_account is not None and self._is_change_not_replacement(
             word, sent_fields, current_account, translated_body
         )
         if self.currency is not None and (primary_word == word or not is_change):
@@ -220,7 +223,7 @@ class PayoutParser:
             translated_body.fields.setdefault("currency", self.currency)
         # Legacy clients send an IBAN alone; this service then wants the number in it as well.
         if self.tenant.options.account_number_with_iban == "required":
-            add_account_number(translated_body)
+            fill_account_number_from_iban(translated_body)
         if is_change and current_account is not None:
             self._plan_change(
                 word, current_account, translated_body, sent_fields.get("governmentId")
@@ -230,7 +233,7 @@ class PayoutParser:
                 word, current_account, translated_body, sent_fields.get("governmentId")
             )
 
-    def _is_change(
+    def _is_change_not_replacement(
         self,
         word: str,
         sent_fields: JsonObject,
@@ -266,11 +269,11 @@ class PayoutParser:
     ) -> None:
         nested_problems = Problems()
         country = str(current_account.fields.get("country"))
-        self._parse_government_id(word, government_id, country)
-        fields = accounts.parse_account_change(
+        self._plan_government_id(word, government_id, country)
+        fields = accounts.merge_account_change(
             self.tenant,
             nested_problems,
-            self._merge_government_ids(),
+            self._merge_planned_government_ids(),
             current_account,
             translated_body.fields,
         )
@@ -296,7 +299,7 @@ class PayoutParser:
         body = {"type": self._account_type_of(word), **translated_body.fields}
         if word == "bank":
             body.setdefault("accountHolderName", self._select_holder_name())
-            self._parse_government_id(word, government_id, body.get("country"))
+            self._plan_government_id(word, government_id, body.get("country"))
         keeps_primary = (
             current_account is not None
             and current_account.is_primary
@@ -304,7 +307,7 @@ class PayoutParser:
         )
         body["primary"] = keeps_primary or self.plan.primary_type == body["type"]
         new_account = accounts.build_draft_account(
-            self.tenant, nested_problems, self._merge_government_ids(), body
+            self.tenant, nested_problems, self._merge_planned_government_ids(), body
         )
         self._add_account_problems(word, translated_body, nested_problems)
         self.plan.new_accounts.append((new_account, current_account))
@@ -314,7 +317,7 @@ class PayoutParser:
         name = self.recipient_fields.get("name")
         return name if isinstance(name, str) and name else "-"
 
-    def _merge_government_ids(self) -> JsonObject:
+    def _merge_planned_government_ids(self) -> JsonObject:
         ids = self.plan.government_ids
         return (
             self.recipient_fields
@@ -322,12 +325,12 @@ class PayoutParser:
             else {**self.recipient_fields, "governmentIds": ids}
         )
 
-    def _parse_government_id(self, word: str, value: object, country: object) -> None:
+    def _plan_government_id(self, word: str, value: object, country: object) -> None:
         if word == "bank" and is_country(country):
             country = str(country)
             # The ids already include the request's `ssn`, if any: this id is added to them.
             is_combined = self.recipient is None or self.ssn is not None
-            if self.recipient and value == government_ids.find_masked_id(
+            if self.recipient and value == government_ids.mask_recipient_government_id(
                 self.recipient.fields, country
             ):
                 return  # Sent back as shown.
@@ -336,7 +339,7 @@ class PayoutParser:
                 if is_combined
                 else government_ids.replace_government_ids
             )
-            bank_problems = self.account_problems.nest("bank.")
+            bank_problems = self.nested_account_problems.nest("bank.")
             if self._is_conflicting_ssn(value, country):
                 bank_problems.add_invalid_field("governmentId", "Is not the ssn sent with it")
                 return
@@ -346,7 +349,7 @@ class PayoutParser:
     def _is_conflicting_ssn(self, value: object, country: str) -> bool:
         """Whether the id contradicts the request's `ssn`: a recipient has one US id."""
         current_id = (
-            government_ids.find_masked_id(self.recipient.fields, country)
+            government_ids.mask_recipient_government_id(self.recipient.fields, country)
             if self.recipient
             else None
         )
@@ -363,7 +366,7 @@ class PayoutParser:
             for name, client_name in translated_body.client_names.items()
         }
         names["governmentIds"] = f"{path}.governmentId"
-        if word == "bank" and _lacks_account_number(translated_body.fields):
+        if word == "bank" and _lacks_iban_and_account_number(translated_body.fields):
             # Section 4.2: in an IBAN country the client must send the IBAN, not the number.
             names["accountNum"] = f"{path}.iban"
         if "currency" not in translated_body.client_names:
@@ -375,7 +378,7 @@ class PayoutParser:
         translate_problems(self.problems, nested_problems, names, f"{path}.")
 
 
-def _lacks_account_number(body: JsonObject) -> bool:
+def _lacks_iban_and_account_number(body: JsonObject) -> bool:
     """Whether IBAN and account number are both missing in a country with IBANs."""
     is_missing = is_blank(body.get("iban")) and is_blank(body.get("accountNum"))
     return is_missing and body.get("country") in IBAN_LENGTHS

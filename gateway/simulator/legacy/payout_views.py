@@ -20,7 +20,7 @@ def find_visible_account(recipient: Recipient, account_type: str) -> Account | N
     )
 
 
-def translate_method(tenant: Tenant, account: Account | None) -> str | None:
+def translate_account_to_legacy_word(tenant: Tenant, account: Account | None) -> str | None:
     """Return `bank` or the wallet's word; other account types have no legacy word and stay."""
     if account is None:
         return None
@@ -68,7 +68,7 @@ def build_payout(tenant: Tenant, recipient: Recipient) -> JsonObject | None:
     primary_account = recipient.primary_account
     if primary_account is None:
         return None
-    method = translate_method(tenant, primary_account)
+    method = translate_account_to_legacy_word(tenant, primary_account)
     return {
         "autoswitch": recipient.autoswitch,
         "holdup": recipient.holdup,
@@ -120,5 +120,5 @@ def _build_bank_account(recipient: Recipient, account: Account) -> JsonObject:
         "bankCity": account_view["bankCity"],
         "bankProvince": account_view["bankRegionCode"],
         "bankPostalCode": account_view["bankPostalCode"],
-        "governmentId": government_ids.find_masked_id(recipient.fields, country),
+        "governmentId": government_ids.mask_recipient_government_id(recipient.fields, country),
     }

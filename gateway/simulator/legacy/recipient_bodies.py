@@ -10,7 +10,7 @@ from gateway.simulator.json_codec import JsonObject
 from gateway.simulator.legacy import government_ids, lenient
 from gateway.simulator.legacy.payout_views import find_visible_account
 from gateway.simulator.legacy.problem_names import translate_problems
-from gateway.simulator.recipient_rules import UPDATE_CHECKS, parse_recipient_fields
+from gateway.simulator.recipient_rules import UPDATE_CHECKS, merge_recipient_fields
 from gateway.simulator.state import LegacyStatus, Recipient
 
 COPIED_FIELDS = (
@@ -74,7 +74,9 @@ def _find_country_of_new_id(body: JsonObject, recipient: Recipient) -> str | Non
         or (current_account and current_account.fields.get("country"))
     )
     # A masked id that is sent back changes nothing.
-    is_new = bank["governmentId"] != government_ids.find_masked_id(recipient.fields, country)
+    is_new = bank["governmentId"] != government_ids.mask_recipient_government_id(
+        recipient.fields, country
+    )
     return country if is_new else None
 
 
@@ -94,7 +96,7 @@ def _parse_fields(
     problems: Problems, service_fields: JsonObject, body: JsonObject, previous_fields: JsonObject
 ) -> JsonObject:
     nested_problems = Problems()
-    fields = parse_recipient_fields(nested_problems, service_fields, UPDATE_CHECKS, previous_fields)
+    fields = merge_recipient_fields(nested_problems, service_fields, UPDATE_CHECKS, previous_fields)
     currency_field = "currency" if body.get("currency") is not None else "primaryCurrency"
     translate_problems(problems, nested_problems, {"primaryCurrency": currency_field})
     return fields

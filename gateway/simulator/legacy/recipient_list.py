@@ -49,7 +49,7 @@ def _read_field(name: str) -> ReadValue:
     return lambda _, recipient: _fold_case(recipient.fields.get(name))
 
 
-def _read_address_field(name: str) -> ReadValue:
+def _create_address_field_reader(name: str) -> ReadValue:
     return lambda _, recipient: _fold_case(recipient.address.get(name))
 
 
@@ -59,8 +59,8 @@ def _find_payout_currency(_: IdMapper, recipient: Recipient) -> object:
 
 SORT_KEYS: dict[str, ReadValue] = {
     "status": lambda _, recipient: recipient_views.translate_status(recipient),
-    "country": _read_address_field("country"),
-    "city": _read_address_field("city"),
+    "country": _create_address_field_reader("country"),
+    "city": _create_address_field_reader("city"),
     "name": _read_field("name"),
     "email": _read_field("email"),
     "id": lambda id_mapper, recipient: id_mapper.build_client_id(recipient.id),

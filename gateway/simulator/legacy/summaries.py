@@ -55,7 +55,7 @@ def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
         "total": _build_totals(payments),
         "merchantBalances": {
             "GatewayTotal": _read_wallet_balance(tenant, batch.currency),
-            service_total: _format_number(tenant.read_balance(batch.currency)),
+            service_total: _convert_to_json_number(tenant.read_balance(batch.currency)),
         },
         "enoughFunds": balances.covers_cost(tenant, batch),
     }
@@ -84,15 +84,15 @@ def _build_totals(payments: Iterable[Payment]) -> JsonObject:
     fees = money.sum_amounts(payment.terms.fee for payment in payment_list)
     return {
         "count": len(payment_list),
-        "value": _format_number(value),
-        "fees": _format_number(fees),
-        "recipientFees": _format_number(money.ZERO),
-        "merchantFees": _format_number(fees),
-        "net": _format_number(money.sum_amounts((value, fees))),
+        "value": _convert_to_json_number(value),
+        "fees": _convert_to_json_number(fees),
+        "recipientFees": _convert_to_json_number(money.ZERO),
+        "merchantFees": _convert_to_json_number(fees),
+        "net": _convert_to_json_number(money.sum_amounts((value, fees))),
     }
 
 
-def _format_number(amount: Decimal) -> int | Decimal:
+def _convert_to_json_number(amount: Decimal) -> int | Decimal:
     # Normalizing turns 100 into 1E+2, so whole numbers become integers.
     normalized = money.round_to_cents(amount).normalize(money.EXACT_CONTEXT)
     return int(normalized) if normalized == normalized.to_integral_value() else normalized
@@ -101,4 +101,4 @@ def _format_number(amount: Decimal) -> int | Decimal:
 def _read_wallet_balance(tenant: Tenant, currency: str) -> int | Decimal:
     # A wallet in another currency cannot pay for this batch.
     wallet_currency, amount = tenant.wallet_balance or ("", money.ZERO)
-    return _format_number(amount if wallet_currency == currency else money.ZERO)
+    return _convert_to_json_number(amount if wallet_currency == currency else money.ZERO)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.cli.compare import _open_report
+from gateway.cli.compare import _open_report_writer
 from gateway.compare.report_schema import FORMAT, VERSION, Report
 from tests.gateway.compare.fake_services import (
     CANDIDATE_KEY,
@@ -215,7 +215,7 @@ async def test_failed_run_keeps_earlier_report(tmp_path: Path) -> None:
 
 def test_leftovers_of_killed_run_are_ignored(tmp_path: Path) -> None:
     (tmp_path / f".out.json.{os.getpid()}").write_text("")
-    with _open_report(tmp_path / "out.json", private=False) as write:
+    with _open_report_writer(tmp_path / "out.json", private=False) as write:
         write("the report")
     assert (tmp_path / "out.json").read_text() == "the report"
 

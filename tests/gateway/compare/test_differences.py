@@ -28,7 +28,7 @@ BODY_PAIRS = tomllib.loads((Path(__file__).parent / "pairs.toml").read_text(enco
 
 
 def find_differences(control: str, candidate: str, **pair: Any) -> list[Difference]:
-    rules = Rules().read_rules.combine(build_rules(pair.get("rules", {}), "table"))
+    rules = Rules().rules_without_writes.combine(build_rules(pair.get("rules", {}), "table"))
     differ = Differ(
         rules,
         IdMap(has_separate_ids=pair.get("ids", "paired") == "paired"),
@@ -104,7 +104,7 @@ def build_answer(status: int = 200, body: str = '{"ok":true}', **headers: str) -
 
 
 def list_answer_differences(control: Answer, candidate: Answer) -> list[list[Any]]:
-    differ = Differ(Rules().read_rules, IdMap())
+    differ = Differ(Rules().rules_without_writes, IdMap())
     return [
         [difference.kind, difference.normal_path]
         for difference in differ.compare_answers(control, candidate)

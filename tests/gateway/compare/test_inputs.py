@@ -11,7 +11,7 @@ import pytest
 from gateway.compare.errors import InputError
 from gateway.compare.inputs import load_input, parse_input
 from gateway.compare.rules import Rules, parse_rules
-from gateway.compare.steps import Input, list_prerequisites
+from gateway.compare.steps import Input, iter_prerequisite_counts
 from tests.gateway.compare.fake_services import EXAMPLES, build_har
 
 
@@ -226,7 +226,7 @@ def test_steps_wait_only_for_their_dependencies() -> None:
         GET /v1/batches/B-1
         """
     ).steps
-    assert [*list_prerequisites([*steps])] == [0, 0, 2, 2, 0, 5]
+    assert [*iter_prerequisite_counts([*steps])] == [0, 0, 2, 2, 0, 5]
 
 
 def test_write_waits_for_all_steps_and_all_steps_wait_for_it() -> None:
@@ -234,7 +234,7 @@ def test_write_waits_for_all_steps_and_all_steps_wait_for_it() -> None:
         f'[[steps]]\nrequest = "{line}"'
         for line in ("GET /v1/batches", "POST /v1/batches", "GET /v1/batches", "GET /v1/batches")
     )
-    assert [*list_prerequisites([*parse_text(scenario).steps])] == [0, 1, 2, 2]
+    assert [*iter_prerequisite_counts([*parse_text(scenario).steps])] == [0, 1, 2, 2]
 
 
 # Rules

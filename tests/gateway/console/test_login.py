@@ -20,7 +20,7 @@ from gateway.admin.authentication import CLIENT_ADDRESS_HEADER
 from gateway.admin.authentication import create_auth_middleware as admin_door
 from gateway.admin.session import COOKIE, SESSION_SECONDS, Sessions
 from gateway.server.app import run_gateway
-from gateway.server.listener import InheritedSockets, bind_sockets
+from gateway.server.listener import InheritedSockets, bind_accept_queues
 from gateway.server.workers.admin_port import (
     create_metrics_aggregator,
     create_workers_admin_application,
@@ -304,7 +304,7 @@ async def test_worker_behind_parent_accepts_login_and_sees_client_address(tmp_pa
         tmp_path, "http://127.0.0.1:9", server={"port": 0, "admin_port": 0, "admin_token": TOKEN}
     )
     await import_api_keys(settings, [KEY])
-    door = bind_sockets("127.0.0.1", 0, "SERVER__PORT")
+    door = bind_accept_queues("127.0.0.1", 0, "SERVER__PORT")
     inherited = InheritedSockets(door, [0], tmp_path / "admin")
     async with run_gateway(settings, inherited):
         workers = [tmp_path / "admin"]

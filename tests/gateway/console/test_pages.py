@@ -26,7 +26,7 @@ from gateway.storage.traffic_rows import (
     add_traffic,
     delete_old_traffic,
     find_span_start,
-    load_traffic,
+    load_traffic_sums,
 )
 from tests.console import (
     OTHERS,
@@ -312,9 +312,11 @@ async def test_traffic_expires_and_time_spans_add_up(
             }
             await store.write(partial(add_traffic, traffic_by_span=carried))
         await delete_old_traffic(store)
-        traffic = await load_traffic(store, old, "began_at", "operation")
+        traffic = await load_traffic_sums(store, old, "began_at", "operation")
         assert traffic == {(new, "x"): Traffic(6, 2, 2, 60, 40, 12)}
-        assert (await load_traffic(store, old, required_values={"merchant": "b"}))[()].requests == 0
+        assert (await load_traffic_sums(store, old, required_values={"merchant": "b"}))[
+            ()
+        ].requests == 0
 
 
 async def test_durations_of_several_flushes_add_up(
@@ -328,7 +330,7 @@ async def test_durations_of_several_flushes_add_up(
             traffic_counts.gateway.count(ms)
             carried = {Span(began_at, merchant, "live", "x"): traffic_counts}
             await store.write(partial(add_traffic, traffic_by_span=carried))
-        traffic = await load_traffic(store, began_at, "operation", has_durations=True)
+        traffic = await load_traffic_sums(store, began_at, "operation", has_durations=True)
     (whole,) = traffic.values()
     whole.slowest_ms = 7_000
     assert whole.percentile("gateway", 99) == 7_000

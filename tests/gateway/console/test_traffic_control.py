@@ -8,7 +8,7 @@ from gateway.storage import Tenant, open_store
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.brownout_rows import Brownout, list_brownouts
 from gateway.storage.freezes import list_freezes
-from gateway.storage.mode_rows import list_switches
+from gateway.storage.mode_rows import list_mode_switches
 from tests.console import ConsoleClient, ConsoleUnderTest
 from tests.operator_commands import wait_until_async
 from tests.payouts import create_recipient
@@ -62,7 +62,7 @@ async def test_mode_is_switched_for_a_key_and_a_group(
     fields = dict(part.split("=") for part in query.split("&"))
     assert (await console_client.post("/switches", fields)).status == 303
     async with open_store(console.gateway.settings.state) as store:
-        (switch,) = await list_switches(store)
+        (switch,) = await list_mode_switches(store)
         assert (switch.tenant, switch.key) == (Tenant("demo", "sandbox"), "demo-sandbox")
         assert (switch.group, switch.mode) == ("balances", "forward")
         assert (await list_audit_events(store))[-1].actor == "console, from 127.0.0.1"
@@ -72,7 +72,9 @@ async def test_mode_is_switched_for_a_key_and_a_group(
     )
     assert (await console_client.post("/switches", everything)).status == 303
     async with open_store(console.gateway.settings.state) as store:
-        assert {(one.key, one.mode) for one in await list_switches(store)} == {("", "translate")}
+        assert {(one.key, one.mode) for one in await list_mode_switches(store)} == {
+            ("", "translate")
+        }
 
 
 async def load_brownouts(console: ConsoleUnderTest) -> list[Brownout]:

@@ -17,7 +17,11 @@ from gateway.storage import ObjectStateStore, StoreUnavailable, Tenant, open_sto
 from gateway.storage.audit_log import list_audit_events
 from gateway.storage.backups import restore_backup, save_backup
 from gateway.storage.key_file import add_key, create_key_file
-from gateway.storage.restore_detection import HighWaterMark, load_restore_state, write_mark
+from gateway.storage.restore_detection import (
+    HighWaterMark,
+    load_restore_state,
+    write_mark_if_greater,
+)
 from tests.gateway.storage.conftest import build_empty_sqlite_state, run_statements
 from tests.state import execute
 
@@ -75,7 +79,7 @@ async def test_restored_state_awaits_reconciliation_and_names_its_restorer(
 ) -> None:
     path = tmp_path / "backup"
     await save_backup(await fill_state(state), path)
-    write_mark(state.mark_path, HighWaterMark(2, 70))
+    write_mark_if_greater(state.mark_path, HighWaterMark(2, 70))
     await restore_backup(state, path, force=True)
     async with open_store(state) as store:
         state_mark = await load_restore_state(store)

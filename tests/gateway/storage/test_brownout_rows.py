@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.config.settings import State
 from gateway.storage import open_store
 from gateway.storage.brownout_rows import (
-    build_brownout,
+    build_brownout_with_new_id,
     end_brownouts,
     insert_brownout,
     list_open_brownouts,
@@ -18,7 +18,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 async def test_active_brownouts_are_read_as_written(state: State) -> None:
     """With its operations: one of which they cannot be read meets no request."""
-    one = build_brownout(
+    one = build_brownout_with_new_id(
         begins_at=NOW,
         ends_at=NOW + timedelta(hours=1),
         merchant="acme",

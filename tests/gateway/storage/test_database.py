@@ -33,7 +33,7 @@ from sqlalchemy.schema import CreateTable
 from gateway.storage.database import Database, Transaction, UniqueViolation
 from gateway.storage.errors import StoreUnavailable
 from gateway.storage.postgresql_database import PostgresqlDatabase
-from gateway.storage.sql import DIALECTS, AnyOf, Statement, upsert
+from gateway.storage.sql import DIALECTS, AnyOf, Statement, build_upsert_statement
 from gateway.storage.sqlite_database import SqliteDatabase
 from gateway.storage.tables import UTCDateTime
 
@@ -48,7 +48,7 @@ thing = Table(
     Column("facts", JSON),
 )
 INSERT = Statement(lambda dialect: dialect.insert(thing), [column.name for column in thing.c])
-UPSERT = upsert(thing, ["id"], ["count"])
+UPSERT = build_upsert_statement(thing, ["id"], ["count"])
 SELECT_ALL = Statement(lambda _dialect: select(thing).order_by(thing.c.id))
 SELECT_SOME = Statement(
     lambda _dialect: select(thing.c.id).where(AnyOf(thing.c.id, "ids")).order_by("id")

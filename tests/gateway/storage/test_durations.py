@@ -20,7 +20,7 @@ from gateway.storage.traffic_rows import (
     Traffic,
     add_traffic,
     find_span_start,
-    load_traffic,
+    load_traffic_sums,
 )
 from tests.gateway.storage.conftest import open_store_at_revision
 from tests.state import execute
@@ -99,7 +99,7 @@ async def test_migrated_counts_remain_without_durations(state: State) -> None:
     async with open_store(state) as store:
         carried = {Span(began_at, "acme", "live", "x"): traffic_counts}
         await store.write(partial(add_traffic, traffic_by_span=carried))
-        found = await load_traffic(store, began_at, "operation", has_durations=True)
+        found = await load_traffic_sums(store, began_at, "operation", has_durations=True)
     whole = found[("x",)]
     assert (whole.requests, whole.service_ms, whole.slowest_ms) == (8, 95, 30)
     assert (whole.service, whole.gateway.total) == (traffic_counts.service, 0)

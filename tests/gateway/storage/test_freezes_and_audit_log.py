@@ -45,7 +45,7 @@ from gateway.storage.restore_detection import (
     flag_restored,
     load_restore_state,
     read_mark,
-    write_mark,
+    write_mark_if_greater,
 )
 from gateway.storage.tables import audit_events, operations, upstream_writes
 from tests.gateway.storage.conftest import open_store_at_revision
@@ -165,7 +165,7 @@ def test_mark_is_never_replaced_by_a_smaller_one(tmp_path: Path) -> None:
         HighWaterMark(1, 1),
         HighWaterMark(0, 9),
     ):
-        write_mark(path, mark)
+        write_mark_if_greater(path, mark)
     assert read_mark(path) == HighWaterMark(1, 1)
     assert [one.name for one in tmp_path.iterdir()] == ["mark"]
 

@@ -15,7 +15,7 @@ from gateway.config.settings import State
 from gateway.storage import ObjectStateStore, Store, StoreUnavailable, Tenant, engine, open_store
 from gateway.storage.database import Body, Transaction
 from gateway.storage.engine import find_sqlite_file, parse_state_url
-from gateway.storage.sql import Statement, upsert
+from gateway.storage.sql import Statement, build_upsert_statement
 from gateway.storage.tables import capabilities
 from mappings.effects import CompareAndSet
 from tests.state import fetch
@@ -23,7 +23,9 @@ from tests.test_database_faults import fill_disk, lock_database
 
 ACME = Tenant("acme", "live")
 
-PUT_STATEMENT = upsert(capabilities, ("environment", "name"), ("value", "learned_at"))
+PUT_STATEMENT = build_upsert_statement(
+    capabilities, ("environment", "name"), ("value", "learned_at")
+)
 READ_STATEMENT = Statement(
     lambda _kind: select(capabilities.c.value).where(capabilities.c.name == bindparam("name"))
 )

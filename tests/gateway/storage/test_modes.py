@@ -9,7 +9,7 @@ from gateway.migration.modes import Modes, find_mode_group
 from gateway.storage import ObjectStateStore, Tenant, open_store
 from gateway.storage.alias_ids import AliasIds
 from gateway.storage.audit_log import list_audit_events
-from gateway.storage.mode_rows import GROUPS, list_switches, load_switch_count, set_mode
+from gateway.storage.mode_rows import GROUPS, list_mode_switches, load_switch_count, set_mode
 from gateway.writes.batch_routing import BACKEND_KIND, LEGACY_MARK, BatchRouting
 from mappings import OPERATIONS, UNLISTED
 from tests.operator_commands import wait_until_async
@@ -24,7 +24,9 @@ async def test_mode_for_all_keys_replaces_mode_of_one_key(
         assert await load_switch_count(store) == 0
         assert await set_mode(store, ACME, "shop", ["batches", "balances"], "forward") == []
         assert await set_mode(store, ACME, "", ["batches"], "translate") == ["shop"]
-        found = {(switch.key, switch.group): switch.mode for switch in await list_switches(store)}
+        found = {
+            (switch.key, switch.group): switch.mode for switch in await list_mode_switches(store)
+        }
         assert found == {("", "batches"): "translate", ("shop", "balances"): "forward"}
         assert await load_switch_count(store) == 2
         whats = [act.action for act in await list_audit_events(store, ACME)]
@@ -39,7 +41,7 @@ async def test_concurrent_switches_are_all_recorded(state: State) -> None:
         those = [set_mode(store, ACME, f"key {n}", ["batches"], "forward") for n in range(8)]
         await asyncio.gather(*those)
         assert await load_switch_count(store) == 8
-        assert len(await list_switches(store)) == 8
+        assert len(await list_mode_switches(store)) == 8
 
 
 async def test_gateway_sees_switches_of_another_process(state: State) -> None:

@@ -256,7 +256,7 @@ async def test_absence_is_remembered_for_ten_minutes_and_doubled_when_confirmed(
         with pytest.raises(NoSuchOperation):
             await harness.call_edit()
         found, calls = harness.now, len(harness.calls)
-        while harness.inferred.find_missing(EDIT_CALL, "live"):
+        while harness.inferred.find_missing_operation_name(EDIT_CALL, "live"):
             harness.now += 300
         lasted.append(harness.now - found)
         assert len(harness.calls) == calls, "not tried in the meantime"
@@ -268,7 +268,7 @@ async def test_absence_is_remembered_for_ten_minutes_and_doubled_when_confirmed(
     with pytest.raises(NoSuchOperation):
         await harness.call_edit()
     harness.now += MISSING_SECONDS
-    assert not harness.inferred.find_missing(EDIT_CALL, "live"), (
+    assert not harness.inferred.find_missing_operation_name(EDIT_CALL, "live"), (
         "after a success the interval is ten minutes again"
     )
 
@@ -280,7 +280,7 @@ async def test_concurrent_detections_do_not_confirm_each_other() -> None:
     )
     assert [type(outcome) for outcome in outcomes] == [NoSuchOperation, NoSuchOperation]
     harness.now += MISSING_SECONDS
-    assert not harness.inferred.find_missing(EDIT_CALL, "live")
+    assert not harness.inferred.find_missing_operation_name(EDIT_CALL, "live")
 
 
 async def test_capabilities_are_separate_per_environment() -> None:

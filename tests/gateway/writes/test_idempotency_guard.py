@@ -45,7 +45,7 @@ class DelayedOperationRepository(OperationRepository):
 
     async def list_related_open(self, operation: OperationRecord) -> list[OperationRecord]:
         rows = await super().list_related_open(operation)
-        await self._journal.save_deliveries()
+        await self._journal.save_deliveries_and_resets()
         if begins := self.before_answer:
             self.before_answer = None
             await begins()

@@ -35,11 +35,11 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("name", name="pk_counters"),
     )
     op.bulk_insert(counters, [{"name": "keys", "value": 0}])
-    _pairs_and_keys()
+    _create_credentials_and_key_tables()
     _ledger()
 
 
-def _pairs_and_keys() -> None:
+def _create_credentials_and_key_tables() -> None:
     op.create_table(
         "pairs",
         sa.Column("id", sa.Text, nullable=False),

@@ -16,7 +16,7 @@ KEY = ("merchant", "environment", "key", "operation")
 COUNTS = ("compared", "different", "failed", "dropped")
 
 
-def _whose() -> list[sa.Column[str]]:
+def _build_tally_key_columns() -> list[sa.Column[str]]:
     return [sa.Column(name, sa.Text, nullable=False) for name in KEY]
 
 
@@ -38,14 +38,14 @@ def upgrade() -> None:
     )
     op.create_table(
         "comparisons",
-        *_whose(),
+        *_build_tally_key_columns(),
         *(sa.Column(name, sa.BigInteger, nullable=False) for name in COUNTS),
         *_when(),
         sa.PrimaryKeyConstraint(*KEY, name="pk_comparisons"),
     )
     op.create_table(
         "found_differences",
-        *_whose(),
+        *_build_tally_key_columns(),
         sa.Column("kind", sa.Text, nullable=False),
         sa.Column("place", sa.Text, nullable=False),
         sa.Column("answers", sa.BigInteger, nullable=False),
