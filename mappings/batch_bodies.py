@@ -40,7 +40,7 @@ class SentPayment(NamedTuple):
     position: int = -1
 
     @property
-    def prefix(self) -> str:
+    def field_prefix(self) -> str:
         return self.container if self.position < 0 else f"{self.container}[{self.position}]."
 
     @property
@@ -76,21 +76,21 @@ def validate_payment(payment: SentPayment) -> Sequence[Problem]:
     recipient = body.get("recipient") or {}
     id_ = recipient.get("id")
     problems: list[Problem] = []
-    if refused_fields and f"{payment.prefix}recipient.email" in refused_fields:
+    if refused_fields and f"{payment.field_prefix}recipient.email" in refused_fields:
         pass  # reported already: the client did name a recipient
     elif id_:
         if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
             problems.append(
                 build_invalid_field_problem(
-                    f"{payment.prefix}recipient.id", "is not the id of a recipient"
+                    f"{payment.field_prefix}recipient.id", "is not the id of a recipient"
                 )
             )
     elif not recipient.get("email"):
-        problems.append(build_empty_field_problem(f"{payment.prefix}recipient.id"))
+        problems.append(build_empty_field_problem(f"{payment.field_prefix}recipient.id"))
     if not (body.get("sourceAmount") or body.get("targetAmount")) and not (
-        {f"{payment.prefix}{side}Amount" for side in ("source", "target")} & refused_fields
+        {f"{payment.field_prefix}{side}Amount" for side in ("source", "target")} & refused_fields
     ):
-        problems.append(build_empty_field_problem(f"{payment.prefix}sourceAmount"))
+        problems.append(build_empty_field_problem(f"{payment.field_prefix}sourceAmount"))
     if body.get("targetAmount"):
         problems += validate_amount_combination(payment)
     return problems
@@ -134,7 +134,7 @@ def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Prob
     if not faults:
         return payment, []
     problems = [
-        build_invalid_field_problem(f"{payment.prefix}{name}", fault)
+        build_invalid_field_problem(f"{payment.field_prefix}{name}", fault)
         for name, fault in faults.items()
     ]
     body = {name: value for name, value in payment.body.items() if name not in faults}
@@ -154,7 +154,7 @@ def validate_address_count(payments: Iterable[SentPayment]) -> list[Problem]:
             fault = f"is one address more than the {MAX_ADDRESSES:,} that a request may name"
             return [
                 build_invalid_field_problem(
-                    f"{payment.prefix}recipient.email", f"{fault}; give ids of recipients"
+                    f"{payment.field_prefix}recipient.email", f"{fault}; give ids of recipients"
                 )
             ]
     return []
@@ -163,10 +163,10 @@ def validate_address_count(payments: Iterable[SentPayment]) -> list[Problem]:
 def validate_amount_combination(payment: SentPayment) -> Iterator[Problem]:
     if payment.body.get("sourceAmount") and payment.body.get("targetAmount"):
         yield build_invalid_field_problem(
-            f"{payment.prefix}targetAmount", "and sourceAmount cannot both be given"
+            f"{payment.field_prefix}targetAmount", "and sourceAmount cannot both be given"
         )
     if payment.body.get("targetAmount") and not payment.body.get("targetCurrency"):
-        yield build_empty_field_problem(f"{payment.prefix}targetCurrency")
+        yield build_empty_field_problem(f"{payment.field_prefix}targetCurrency")
 
 
 def derive_batch_currency(body: Mapping[str, JSON]) -> str | None:
@@ -202,7 +202,7 @@ def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Pro
     payment_currency = payment.body.get("sourceCurrency")
     if payment_currency and currency and payment_currency != currency:
         yield build_invalid_field_problem(
-            f"{payment.prefix}sourceCurrency", "differs from the batch's currency"
+            f"{payment.field_prefix}sourceCurrency", "differs from the batch's currency"
         )
 
 
@@ -305,7 +305,7 @@ def _select_recipient(
     fault = (
         "is the address of no recipient" if not matches else "is the address of several recipients"
     )
-    return {}, build_invalid_field_problem(f"{payment.prefix}recipient.email", fault)
+    return {}, build_invalid_field_problem(f"{payment.field_prefix}recipient.email", fault)
 
 
 def _validate_payable(
@@ -317,7 +317,7 @@ def _validate_payable(
         derive_legacy_status(recipient, facts) if recipient.get("status") else facts.get("status")
     )
     if facts.get("deleted") or status in ("disabled", "suspended"):
-        field_path = f"{payment.prefix}recipient.{field}"
+        field_path = f"{payment.field_prefix}recipient.{field}"
         return Problem(
             "invalid_status", f"{field_path} names a recipient who cannot be paid.", field_path
         )
@@ -331,7 +331,7 @@ def _validate_payable(
         return None
     if amount < minimum:
         return build_invalid_field_problem(
-            f"{payment.prefix}{side}Amount", f"is less than the least amount, {minimum}"
+            f"{payment.field_prefix}{side}Amount", f"is less than the least amount, {minimum}"
         )
     return None
 
@@ -347,7 +347,7 @@ def is_upstream_batch_as_requested(batch: Batch) -> SubFlow:
     """
     # Counted, because a client may request equal payments, and the service may reorder them.
     requested_counts = Counter(
-        _build_payment_key(entry, batch.facts.get("currency")) for entry in batch.entries
+        _build_requested_payment_key(entry, batch.facts.get("currency")) for entry in batch.entries
     )
     unrequested: list[Payment] = []
     for payment in batch.payments:
@@ -375,7 +375,7 @@ def is_upstream_batch_as_requested(batch: Batch) -> SubFlow:
     return True
 
 
-def _build_payment_key(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
+def _build_requested_payment_key(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
     payee = extract_recipient_id(entry)
     if entry.get("sourceAmount"):
         return payee, money.parse_amount(entry["sourceAmount"]), currency
@@ -385,7 +385,7 @@ def _build_payment_key(entry: Entry, currency: JSON) -> tuple[JSON, ...]:
 RECIPIENT_FIELDS = ("id", "referenceId", "email", "name", "status", "country", "payoutMethod")
 
 
-def build_entry(
+def build_entry_from_sent_payment(
     payment: SentPayment, recipient: Mapping[str, JSON], *, id_: str | None = None
 ) -> Entry:
     """Build the stored form of a payment to add."""

@@ -160,7 +160,7 @@ def _build_added_entry(
 ) -> Entry:
     # Derived, so that a resumed flow gives the payment the same id again.
     id_ = derive_id("P", request.seed, batch.id, str(position))
-    return batch_bodies.build_entry(payment, recipient, id_=id_)
+    return batch_bodies.build_entry_from_sent_payment(payment, recipient, id_=id_)
 
 
 def _validate_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Problem]:
@@ -173,16 +173,18 @@ def _validate_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Problem]
     is_seen = bytearray(len(batch.payments))
     for payment in chain(changes.changed_payments, changes.removed_payments):
         if not payment.body.get("id"):
-            yield build_empty_field_problem(f"{payment.prefix}id")
+            yield build_empty_field_problem(f"{payment.field_prefix}id")
             continue
         ref = changes.payment_refs.get(str(payment.body["id"]))
         if ref is None:
             yield build_invalid_field_problem(
-                f"{payment.prefix}id", "is not a payment of this batch"
+                f"{payment.field_prefix}id", "is not a payment of this batch"
             )
             continue
         if is_seen[ref.position]:
-            yield build_invalid_field_problem(f"{payment.prefix}id", "is named more than once")
+            yield build_invalid_field_problem(
+                f"{payment.field_prefix}id", "is named more than once"
+            )
         is_seen[ref.position] = True
     for payment in changes.changed_payments:
         checked_payment, faults = batch_bodies.drop_malformed_amounts(payment)

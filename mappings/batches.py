@@ -92,7 +92,7 @@ def create_batch(request: Request) -> Flow:
     )
     currency = str(batch_bodies.derive_batch_currency(body))
     recipients = yield from batch_bodies.resolve_recipients(sent_payments, currency)
-    entries = map_rows(batch_bodies.build_entry, sent_payments, recipients)
+    entries = map_rows(batch_bodies.build_entry_from_sent_payment, sent_payments, recipients)
     memo, description = request.options.send_memo, body.get("description")
     payload = payment_bodies.build_batch_body(currency, description, entries, memo=memo)
     field_names = payment_bodies.FieldNames(

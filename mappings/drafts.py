@@ -141,7 +141,7 @@ def edit_batch(batch: Batch, request: Request, call: Call, edit: Edit) -> SubFlo
         facts = {**build_finished_change_facts(batch, "sent"), **edit.facts}
         facts |= {"description_was": None} if edit.facts else {}
         yield build_batch_record(
-            batch.id, facts, edit.build_entries_after_call(build_entries(batch))
+            batch.id, facts, edit.build_entries_after_call(build_entries_from_batch(batch))
         )
         return
     if not edit.has_payment_changes:
@@ -250,7 +250,7 @@ def _record_draft(
     yield replace(batch_record, linked=(*batch_record.linked, *batch_redirects))
 
 
-def build_entries(batch: Batch) -> Sequence[Entry]:
+def build_entries_from_batch(batch: Batch) -> Sequence[Entry]:
     """Build an entry for every payment of a batch, including those created elsewhere."""
     return map_rows(_build_payment_entry, batch.payments)
 
@@ -271,7 +271,7 @@ def _build_draft_entries(batch: Batch, request: Request) -> Sequence[Entry]:
             "id": entry.get("id") or derive_id("P", request.seed, batch.id, f"kept {position}"),
         }
 
-    entries = build_entries(batch)
+    entries = build_entries_from_batch(batch)
     return map_rows(add_id_and_shown_amounts, entries, batch.payments, range(len(entries)))
 
 

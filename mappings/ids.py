@@ -120,13 +120,13 @@ def load_legacy_ids(rows: Iterable[Mapping[str, JSON]]) -> LoadFacts:
 def replace_ids(shape: Any, value: JSON, names: Mapping[str, str]) -> JSON:
     """Replaces the ids in a body of this shape."""
 
-    def translate_text(mark: Mark, text: str) -> str:
+    def replace_ids_in_marked_text(mark: Mark, text: str) -> str:
         if isinstance(mark, Id):
             return names.get(text, text)
         return replace_ids_in_text(text, names.get) if isinstance(mark, TextWithIds) else text
 
     return (
-        rewrite_marked_texts(index_shape(shape, ID_MARKS), value, translate_text)
+        rewrite_marked_texts(index_shape(shape, ID_MARKS), value, replace_ids_in_marked_text)
         if names
         else value
     )

@@ -335,7 +335,7 @@ def build_legacy_currency(code: str | None, options: LegacyOptions) -> dict[str,
 # Payment answers
 
 
-def is_superseded(payment: Mapping[str, JSON], redirects: Mapping[str, Facts]) -> bool:
+def is_in_superseded_batch(payment: Mapping[str, JSON], redirects: Mapping[str, Facts]) -> bool:
     """Whether the payment belongs to a superseded batch, which clients must not see."""
     batch = payment.get("batch") or {}
     return bool(redirects.get(str(batch.get("id")), {}).get("abandoned"))

@@ -20,7 +20,7 @@ from mappings.batch_locks import (
 )
 from mappings.batch_reads import WRONG_STATUS
 from mappings.batch_views import Batch, build_batch_record
-from mappings.drafts import build_entries
+from mappings.drafts import build_entries_from_batch
 from mappings.effects import JSON, AwaitFacts, CompareAndSet, LoadFacts, Request, Step
 from mappings.errors import OTHER_IN_DOUBT
 from mappings.failures import Conflict, Halted, Invalid, Unknown
@@ -133,7 +133,7 @@ def _relock_and_load_facts(add: Add) -> SubFlow:
     """
     facts = yield LoadFacts("batch", add.batch.id)
     if facts.get("since") == add.since:
-        return facts, build_entries(add.batch)
+        return facts, build_entries_from_batch(add.batch)
     for _ in range(MAX_LOCK_WAITS):
         facts = yield AwaitFacts("batch", add.batch.id, condition=is_open_to_adds)
         new_lock = {"phase": "editing", "since": f"{add.since} again"}

@@ -52,7 +52,7 @@ def map_payments_fields(
 def map_change_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
     """Like ``map_payment_fields``, for a call whose payments have the legacy document's fields."""
     change_fields = {
-        f"{call_prefix}{name}": f"{payment.prefix}{name}"
+        f"{call_prefix}{name}": f"{payment.field_prefix}{name}"
         for name in ("id", "sourceCurrency", *AMOUNT_FIELDS)
     }
     return change_fields | map_payment_fields(payment, call_prefix)
@@ -63,15 +63,19 @@ def map_payment_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]
     side = payment.amount_side
     # The client may have named the recipient by address, and an error must name that field.
     field = "id" if payment.recipient.get("id") else "email"
-    item = {call_prefix.removesuffix("."): payment.prefix.removesuffix(".")} if call_prefix else {}
+    item = (
+        {call_prefix.removesuffix("."): payment.field_prefix.removesuffix(".")}
+        if call_prefix
+        else {}
+    )
     return item | {
-        f"{call_prefix}recipient": f"{payment.prefix}recipient.{field}",
-        f"{call_prefix}recipient.id": f"{payment.prefix}recipient.{field}",
-        f"{call_prefix}amount": f"{payment.prefix}{side}Amount",
-        f"{call_prefix}currency": f"{payment.prefix}targetCurrency"
+        f"{call_prefix}recipient": f"{payment.field_prefix}recipient.{field}",
+        f"{call_prefix}recipient.id": f"{payment.field_prefix}recipient.{field}",
+        f"{call_prefix}amount": f"{payment.field_prefix}{side}Amount",
+        f"{call_prefix}currency": f"{payment.field_prefix}targetCurrency"
         if side == "target"
         else "sourceCurrency",
-        f"{call_prefix}memo": f"{payment.prefix}memo",
+        f"{call_prefix}memo": f"{payment.field_prefix}memo",
     }
 
 

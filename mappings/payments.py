@@ -66,7 +66,7 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
     payment = SentPayment(request.body, "", refused_fields)
     request.raise_if_invalid(batch_bodies.validate_added_payment(payment, batch.currency))
     (recipient,) = yield from batch_bodies.resolve_recipients([payment], batch.currency)
-    entry = batch_bodies.build_entry(payment, recipient)
+    entry = batch_bodies.build_entry_from_sent_payment(payment, recipient)
     if not batch.is_draft:
         return batch, (yield from _create_upstream_payment(batch, request, payment, entry)), entry
     entry = yield from _add_recipient_details(entry)

@@ -68,7 +68,7 @@ class PayoutChanges:
     def find_account(self, method: str) -> Mapping[str, JSON] | None:
         return select_shown_accounts(self.recipient).get(ACCOUNT_TYPE_BY_METHOD.get(method, ""))
 
-    def is_new(self, method: str) -> bool:
+    def is_new_account_needed(self, method: str) -> bool:
         """Whether the account must be created: there is none, or its country changes.
 
         An invalid country counts as a change: without it the account cannot be validated as an
@@ -101,12 +101,12 @@ class PayoutChanges:
         return [
             method
             for method in dict.fromkeys(methods)
-            if self.find_account(method) and not self.is_new(method)
+            if self.find_account(method) and not self.is_new_account_needed(method)
         ]
 
     @property
     def methods_to_create(self) -> list[str]:
-        return [method for method in self.payout.methods if self.is_new(method)]
+        return [method for method in self.payout.methods if self.is_new_account_needed(method)]
 
     # Validation
 
@@ -219,7 +219,7 @@ class PayoutChanges:
     def government_ids(self) -> list[ClientGovernmentId]:
         if self.payout.bank is None:
             return []
-        if self.is_new(legacy.BANK):
+        if self.is_new_account_needed(legacy.BANK):
             return extract_government_ids(self.payout)
         value = self.bank_changes.get("governmentId")
         bank = {"country": self.bank_answer["country"], "governmentId": value}
@@ -239,7 +239,7 @@ def detect_payout_changes(
         payout.bank and account and payout.currency and changes.new_primary_method == legacy.BANK
     ):
         return changes
-    if is_replacement and changes.is_new(legacy.BANK):
+    if is_replacement and changes.is_new_account_needed(legacy.BANK):
         return changes
     if payout.bank.get("currency") != account.get("currency"):
         return changes

@@ -47,7 +47,7 @@ def build_created_recipient_rule(body: JSONObject) -> OutcomeRule:
             candidates, write, is_full_match=lambda row: _has_values(body, row)
         )
         if isinstance(match, dict):
-            return (yield from _fetch_recipient(match["id"]))
+            return (yield from _confirm_fetched_recipient(match["id"]))
         return match
 
     return read_outcome
@@ -65,7 +65,7 @@ def _has_values(values: JSONObject, row: JSONObject) -> bool:
     return all(is_compatible(value, row.get(name)) for name, value in values.items())
 
 
-def _fetch_recipient(recipient_id: str) -> Generator[Step, Any, Confirmed]:
+def _confirm_fetched_recipient(recipient_id: str) -> Generator[Step, Any, Confirmed]:
     answer = yield Call("GET", f"/recipients/{recipient_id}")
     return Confirmed({"recipient": answer["recipient"]}, object_id=recipient_id)
 
@@ -74,7 +74,7 @@ def _check_operator_named_recipient(recipient_id: str, body: JSONObject) -> Outc
     """Check the recipient that an operator named as the one created."""
     # A mistyped id would pay another person, so the address has to agree.
     try:
-        outcome = yield from _fetch_recipient(recipient_id)
+        outcome = yield from _confirm_fetched_recipient(recipient_id)
     except Refused as refusal:
         if refusal.status != 404:
             raise

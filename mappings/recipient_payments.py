@@ -11,7 +11,7 @@ from mappings.effects import JSON, ListQuery, LoadFacts
 from mappings.lazy_sequences import filter_rows
 from mappings.list_filters import Filters, filter_payments
 from mappings.matching import Entry, Payment, extract_recipient_id
-from mappings.objects import Facts, apply_redirects, is_superseded, load_redirects
+from mappings.objects import Facts, apply_redirects, is_in_superseded_batch, load_redirects
 from mappings.payouts import SubFlow
 
 ALL_ROWS = 10**9
@@ -113,7 +113,7 @@ def build_visible_payments_query(path: str, redirects: Mapping[str, Facts]) -> L
         "payments",
         1,
         ALL_ROWS,
-        is_hidden=lambda row: is_superseded(row, redirects),
+        is_hidden=lambda row: is_in_superseded_batch(row, redirects),
         is_match=lambda _row: True,
         sort_key=None,
         is_descending=False,

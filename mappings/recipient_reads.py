@@ -18,7 +18,7 @@ def load_recipient(recipient_id: str) -> Generator[Step, Any, RecipientWithFacts
 
     Raises Invalid ("not found") if it is archived or was deleted through the gateway.
     """
-    facts = yield from load_recipient_facts(recipient_id)
+    facts = yield from load_facts_unless_deleted(recipient_id)
     recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
     return recipient, (yield from delete_stale_status_fact(recipient_id, recipient, facts))
 
@@ -27,7 +27,7 @@ def load_recipient_and_call_result(
     recipient_id: str, call: Call
 ) -> Generator[Step, Any, tuple[RecipientWithFacts, Any]]:
     """Reads a recipient and makes one more read concurrently."""
-    facts = yield from load_recipient_facts(recipient_id)
+    facts = yield from load_facts_unless_deleted(recipient_id)
     recipient_result, call_result = yield Parallel(
         [Call("GET", f"/recipients/{recipient_id}"), call]
     )
@@ -39,7 +39,7 @@ def load_recipient_and_call_result(
     return (result, (yield from delete_stale_status_fact(recipient_id, result, facts))), call_result
 
 
-def load_recipient_facts(recipient_id: str) -> Generator[Step, Any, Facts]:
+def load_facts_unless_deleted(recipient_id: str) -> Generator[Step, Any, Facts]:
     facts: Facts = yield LoadFacts("recipient", recipient_id)
     # Known without a call, and true even if the service could not delete the recipient.
     if facts.get("deleted"):

@@ -75,8 +75,8 @@ class InProcessUpstream:
         write: bool,
         fence: Fence | None = None,
     ) -> Reply:
-        if fence and not fence.is_fenced:
-            await fence.fence()
+        if fence and not fence.is_fence_recent:
+            await fence.verify_fence()
         status, text, headers = self._exchange(method, target, body)
         return Reply(status, CIMultiDictProxy(CIMultiDict(headers)), text.encode(), 0.0, 1)
 

@@ -147,7 +147,7 @@ class State:
         self, kinds: Iterable[str], tenant: Tenant = TENANT
     ) -> dict[str, dict[str, dict[str, Any]]]:
         ledger = ObjectStateStore(self.store)
-        return {kind: await ledger.load_all(tenant, kind) for kind in kinds}
+        return {kind: await ledger.load_facts_by_id(tenant, kind) for kind in kinds}
 
     async def list_writes(self) -> list[StoredWrite]:
         rows = await fetch(self.store, select_writes())
@@ -278,7 +278,9 @@ def recorded_statements(word: str = "") -> Iterator[list[tuple[str, list[Any]]]]
 
     def record(compiled: Any, parameter_sets: Sequence[Any]) -> None:
         if word in compiled.text:
-            recorded.extend((compiled.text, compiled.arguments(each)) for each in parameter_sets)
+            recorded.extend(
+                (compiled.text, compiled.build_arguments(each)) for each in parameter_sets
+            )
 
     async def record_fetch(tx: SqliteTransaction, compiled: Any, parameter_sets: Any) -> Any:
         record(compiled, parameter_sets)

@@ -130,7 +130,7 @@ async def wait_until_draft_is_being_created(gateway: GatewayUnderTest) -> None:
         phase = None
         while phase != "making":
             await asyncio.sleep(0.01)
-            (facts,) = (await ObjectStateStore(store).load_all(TENANT, "batch")).values()
+            (facts,) = (await ObjectStateStore(store).load_facts_by_id(TENANT, "batch")).values()
             phase = facts.get("phase")
 
 

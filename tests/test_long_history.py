@@ -283,7 +283,7 @@ async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
             assert [batch.upstream_id for batch in await list_superseded_batches(store)] == ["B-1"]
         queries = [
             *(statement for statement, _values in recorded if "abandoned" in statement),
-            object_state._ABANDONED.compiled("sqlite").text,
+            object_state._ABANDONED.compile_for_dialect("sqlite").text,
         ]
         assert len(queries) == 3
         with closing(sqlite3.connect(tmp_path / "gateway.db")) as connection:

@@ -356,5 +356,5 @@ async def test_signed_changes_are_deleted_after_a_day(state: State) -> None:  # 
         await execute(store, old.values(updated_at=store.clock() - timedelta(days=2)))
         await ledger.compare_and_set(TENANT, "batch", "B-1", {"phase": "sent"})
         await delete_expired_signed_changes(store)
-        assert list(await ledger.load_all(TENANT, "signed")) == ["B-0"]
+        assert list(await ledger.load_facts_by_id(TENANT, "signed")) == ["B-0"]
         assert await ledger.load(TENANT, "batch", "B-1")

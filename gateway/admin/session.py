@@ -79,13 +79,13 @@ class Sessions:
         if not self._token or not is_equal_constant_time(token, self._token):
             return None
         payload = f"{secrets.token_hex(16)}.{int(self._clock()) + SESSION_SECONDS}"
-        return f"{payload}.{self._digest(payload)}"
+        return f"{payload}.{self._compute_hmac(payload)}"
 
     def is_valid(self, cookie: str) -> bool:
         match = _COOKIE_FORMAT.fullmatch(cookie)
         if not self._token or match is None:
             return False
-        is_authentic = is_equal_constant_time(match["digest"], self._digest(match["begin"]))
+        is_authentic = is_equal_constant_time(match["digest"], self._compute_hmac(match["begin"]))
         return is_authentic and self._clock() < int(match["until"]) and cookie not in _revoked
 
     def revoke(self, cookie: str) -> None:
@@ -100,5 +100,5 @@ class Sessions:
             del _revoked[expired]
         _revoked[cookie] = int(cookie.split(".")[1])
 
-    def _digest(self, payload: str) -> str:
+    def _compute_hmac(self, payload: str) -> str:
         return hmac.digest(self._key, payload.encode(), hashlib.sha256).hex()

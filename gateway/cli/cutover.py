@@ -128,7 +128,7 @@ async def _run_import(
         )
 
     async with open_store(settings.state, create=False) as store:
-        key = await _find_key(store, name, api_key)
+        key = await _find_and_verify_key(store, name, api_key)
         environment = settings.environments.select_configured().get(key.environment)
         # Checked here: it depends on the environment of the key.
         if environment is None or not environment.legacy_base_url:
@@ -151,7 +151,7 @@ async def _run_import(
                 raise CommandError(f"the legacy service: {error}") from None
 
 
-async def _find_key(store: Store, name: str, api_key: str) -> ApiKey:
+async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
     """The named key. Checks that the API key belongs to it: otherwise another merchant's data would
     be imported under this one.
     """

@@ -65,7 +65,7 @@ class ReconcileResult:
         return 1 if self.report.findings or self.in_doubt or self.data_loss_findings else 0
 
     @property
-    def is_frozen(self) -> bool:
+    def has_frozen_writes(self) -> bool:
         """Whether writes were frozen so that an operator checks the findings before anything is
         paid.
         """
@@ -154,7 +154,7 @@ async def _reconcile_and_clear_restored_flag(
         result = ReconcileResult(
             report, in_doubt, skipped_tenants, was_restored, was_restored and is_complete
         )
-        if result.is_frozen:
+        if result.has_frozen_writes:
             # Freeze before clearing: clients retry refused starts all the time, and one could get
             # through.
             await freeze_writes(store, Tenant("", ""))
@@ -235,7 +235,7 @@ def _build_result_json(result: ReconcileResult) -> dict[str, Any]:
         "complete": not report.unreadable_objects,
         "restored": result.was_restored,
         "cleared": result.is_cleared,
-        "frozen": result.is_frozen,
+        "frozen": result.has_frozen_writes,
         "compared": report.counts,
         "findings": [
             _build_finding_json(finding)
@@ -304,7 +304,7 @@ def _print_result(result: ReconcileResult) -> None:
 def _describe_batch_starts(result: ReconcileResult) -> str:
     """Whether batches are started on a restored state, and what to do if not."""
     if result.is_cleared:
-        return FROZEN_NOTICE if result.is_frozen else "batches are started again"
+        return FROZEN_NOTICE if result.has_frozen_writes else "batches are started again"
     if result.report.unreadable_objects:
         return "no batch is started yet, because something could not be read"
     return "no batch is started yet; run `reconcile` without --merchant and --environment"

@@ -191,7 +191,7 @@ def load_simulator_keys(lines: IO[str]) -> list[ServiceCredentials]:
         ]
     except UnicodeDecodeError:
         raise click.UsageError("--keys: the file is not UTF-8") from None
-    keys = [_parse_key(number, line) for number, line in numbered_lines]
+    keys = [_parse_credentials_line(number, line) for number, line in numbered_lines]
     if not keys:
         raise click.UsageError("--keys: the file contains no keys")
     # Signatures identify the merchant by the access key, so it must be unique.
@@ -206,7 +206,7 @@ def load_simulator_keys(lines: IO[str]) -> list[ServiceCredentials]:
     return keys
 
 
-def _parse_key(number: int, line: str) -> ServiceCredentials:
+def _parse_credentials_line(number: int, line: str) -> ServiceCredentials:
     try:
         fields = json.loads(line)
     except ValueError:

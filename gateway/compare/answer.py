@@ -20,7 +20,7 @@ class Answer:
     seconds: float = 0.0
 
     @property
-    def is_good(self) -> bool:
+    def is_success(self) -> bool:
         return 200 <= self.status < 300
 
 
@@ -67,6 +67,6 @@ def describe_error_codes(answer: Answer) -> str:
     ]
     return (
         f"candidate says {', '.join(readable_codes[:3])}"
-        if readable_codes and not answer.is_good
+        if readable_codes and not answer.is_success
         else ""
     )

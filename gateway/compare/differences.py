@@ -100,7 +100,8 @@ class Differ:
                 candidate.status,
                 note=describe_error_codes(candidate),
             )
-            if control.is_good != candidate.is_good:  # the body of an error has no common fields
+            # The body of an error has no common fields.
+            if control.is_success != candidate.is_success:
                 return self._differences
         else:
             self._compare_headers(control, candidate)

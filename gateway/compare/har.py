@@ -118,13 +118,13 @@ def _parse_entry(number: int, entry: Mapping[str, Any]) -> _RecordedRequest:
         number,
         request["method"],
         _parse_target(request["url"]),
-        _decode_body(post_data),
+        _decode_request_body(post_data),
         {"Content-Type": media_type} if post_data and media_type.isprintable() else {},
         _parse_recorded_response_json(entry.get("response") or {}),
     )
 
 
-def _decode_body(post_data: Mapping[str, Any]) -> str | None:
+def _decode_request_body(post_data: Mapping[str, Any]) -> str | None:
     """Decodes a request body. ``encoding`` is not HAR 1.2 for requests, but some tools write it."""
     text = post_data.get("text") or None
     return _decode_base64(text) if text and post_data.get("encoding") == "base64" else text

@@ -385,7 +385,7 @@ def _select_value(answer: Answer, path: tuple[str | int, ...]) -> Any:
 def _find_captured_value(step: Step, capture: Capture, answer: Answer) -> Any:
     """The value to capture; None if the answer does not contain it."""
     if not capture.recorded_value:
-        value = _select_value(answer, capture.path) if answer.is_good else None
+        value = _select_value(answer, capture.path) if answer.is_success else None
         return None if isinstance(value, dict | list) else value
     # The side has the recorded object itself, perhaps at another place of its answer.
     if capture.recorded_value in ID_IN_TEXT.findall(answer.body.decode(errors="replace")):

@@ -83,11 +83,11 @@ class Scrubber:
         started = str(entry.get("startedDateTime", ""))
         return {
             "startedDateTime": started if re.fullmatch(r"[0-9T:.Z+-]{10,40}", started) else "",
-            "time": _parse_number(entry.get("time")),
+            "time": _sanitize_har_number(entry.get("time")),
             "request": self._scrub_request(entry["request"]),
             "response": self._scrub_response(entry.get("response") or {}),
             "cache": {},
-            "timings": {"send": 0, "wait": _parse_number(entry.get("time")), "receive": 0},
+            "timings": {"send": 0, "wait": _sanitize_har_number(entry.get("time")), "receive": 0},
         }
 
     def scrub_body(self, text: str) -> str:
@@ -137,7 +137,7 @@ class Scrubber:
         return scrubbed
 
     def _scrub_response(self, response: Mapping[str, Any]) -> dict[str, Any]:
-        status = int(_parse_number(response.get("status")))
+        status = int(_sanitize_har_number(response.get("status")))
         content = response.get("content") or {}
         media_type = str(content.get("mimeType", ""))
         text = self.scrub_body(_decode_content(content))
@@ -255,6 +255,6 @@ def _decode_content(content: Mapping[str, Any]) -> str:
         return OMITTED_BODY
 
 
-def _parse_number(value: Any) -> float:
+def _sanitize_har_number(value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and abs(value) < 1e9 else 0

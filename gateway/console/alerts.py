@@ -54,29 +54,31 @@ async def load_alerts(
     return [
         *(Alert("error", f"{name}: {fault}", "/service") for name, fault in faults.items() if fault),
         *(_RESTORED_ALERTS if figures.is_restored else ()),
-        *_build_errors(figures.in_doubt_writes, "write is", "writes are", "in doubt", "/writes"),
-        *_build_errors(failed, failed_text, failed_text, "", "/traffic?hours=1"),
-        *_build_warnings(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
-        *_build_warnings(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
-        *_build_warnings(
+        *_build_error_unless_zero(figures.in_doubt_writes, "write is", "writes are", "in doubt", "/writes"),
+        *_build_error_unless_zero(failed, failed_text, failed_text, "", "/traffic?hours=1"),
+        *_build_warning_unless_zero(figures.superseded_batches, "batch is", "batches are", "superseded at the service", "/writes"),
+        *_build_warning_unless_zero(figures.freezes, "write freeze is", "write freezes are", "active", "/switches"),
+        *_build_warning_unless_zero(
             len(windows), "brownout is", "brownouts are", "active or scheduled", "/switches"
         ),
-        *_build_warnings(near_their_limit, "key is near its", "keys are near their", "limit", "/limits"),
-        *_build_warnings(
+        *_build_warning_unless_zero(near_their_limit, "key is near its", "keys are near their", "limit", "/limits"),
+        *_build_warning_unless_zero(
             len(differing_keys), "compared key has", "compared keys have", "answers that differ", "/compare"
         ),
     ]  # fmt: skip
 
 
-def _build_errors(number: int, singular: str, plural: str, rest: str, href: str) -> Iterator[Alert]:
+def _build_error_unless_zero(
+    number: int, singular: str, plural: str, rest: str, href: str
+) -> Iterator[Alert]:
     if number:
         yield Alert(
             "error", f"{number:,} {singular if number == 1 else plural} {rest}".rstrip(), href
         )
 
 
-def _build_warnings(
+def _build_warning_unless_zero(
     number: int, singular: str, plural: str, rest: str, href: str
 ) -> Iterator[Alert]:
-    for alert in _build_errors(number, singular, plural, rest, href):
+    for alert in _build_error_unless_zero(number, singular, plural, rest, href):
         yield Alert("warning", alert.text, alert.href)

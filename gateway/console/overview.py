@@ -51,7 +51,7 @@ class OverviewPage:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         store = self._dependencies.store
-        faults = await self._run_checks()
+        faults = await self._refresh_readiness_faults()
         gauges = await load_gauges(store)
         plots, day = await load_traffic_plots(store, PLOT_HOURS)
         recent = sum_traffic((await load_recent_traffic(store)).values())
@@ -73,7 +73,7 @@ class OverviewPage:
             steps=STEP_LABELS,
         )
 
-    async def _run_checks(self) -> dict[str, str | None]:
+    async def _refresh_readiness_faults(self) -> dict[str, str | None]:
         # One at a time: several browsers that refresh must not multiply the calls of the service.
         async with self._check_lock:
             if (now := asyncio.get_running_loop().time()) - self._checked_at >= CHECK_CACHE_SECONDS:

@@ -80,7 +80,9 @@ class RequestsInProgress:
         self._clock = clock
         self._progress_by_request: dict[_Request, RequestProgress] = {}
 
-    def track(self, build_labels: Callable[[], RequestLabels], start_time: float) -> None:
+    def track_current_task(
+        self, build_labels: Callable[[], RequestLabels], start_time: float
+    ) -> None:
         """Attributes the work of the current task to a request, until the task ends.
 
         ``start_time`` is in seconds of the event loop's clock. ``build_labels`` is called only if
@@ -97,7 +99,7 @@ class RequestsInProgress:
         ]
         return sorted(running, key=lambda progress: progress.began_at)
 
-    def record(self, request: _Request, step: Step, done: int, total: int) -> None:
+    def record_request_progress(self, request: _Request, step: Step, done: int, total: int) -> None:
         progress = self._progress_by_request.get(request)
         if progress is None:
             if (
@@ -130,4 +132,4 @@ _current_request: ContextVar[_Request | None] = ContextVar("large", default=None
 def record_progress(step: Step, done: int, total: int) -> None:
     """Records how far the request of the current task is; without a request, does nothing."""
     if request := _current_request.get():
-        request.registry.record(request, step, done, total)
+        request.registry.record_request_progress(request, step, done, total)

@@ -50,7 +50,7 @@ class CallerAuthenticator:
             )
             name = f"address {format_limit_name(address)}"
             return await self._unauthenticated_limits.admit(name, self._requests_per_hour)
-        key = await self._find_key(request, context)
+        key = await self._require_api_key(request, context)
         # The client may have disconnected during the lookup, before there was a caller to mark.
         context.caller = Caller(
             key,
@@ -86,7 +86,7 @@ class CallerAuthenticator:
         is_translated = self._forwarding.is_translated(key, operation)
         return None if is_translated else Caller(key, context.request_id)
 
-    async def _find_key(self, request: web.BaseRequest, context: RequestContext) -> ApiKey:
+    async def _require_api_key(self, request: web.BaseRequest, context: RequestContext) -> ApiKey:
         header_values = request.headers.getall("X-API-Key", [])
         # Of several keys a proxy in front may check one and the gateway use another.
         if len(header_values) == 1:

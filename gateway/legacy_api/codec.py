@@ -164,7 +164,7 @@ class LegacyCodec:
             path_ids, collect_ids(body_shape, body), collect_ids(operation.query_shape, query)
         )
         current_ids = (
-            await self._ids.resolve_current_ids(context.caller.key.tenant, sent_ids)
+            await self._ids.map_legacy_to_current_ids(context.caller.key.tenant, sent_ids)
             if sent_ids
             else {}
         )
@@ -176,7 +176,9 @@ class LegacyCodec:
     ) -> Mapping[str, str]:
         slices, current_ids = _iter_sent_id_slices(path_ids, body_shape, body), CompressedMapping()
         while sent_ids := await run_in_thread(next, slices, None):
-            resolved_ids = await self._ids.resolve_current_ids(tenant, sent_ids, is_cached=False)
+            resolved_ids = await self._ids.map_legacy_to_current_ids(
+                tenant, sent_ids, is_cached=False
+            )
             # CompressedMapping finds entries fastest in the order in which they were added.
             await run_in_thread(
                 current_ids.update,

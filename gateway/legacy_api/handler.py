@@ -119,7 +119,9 @@ class LegacyHandler:
         on_disconnect: Callable[[bool], None] = partial(self._handle_disconnect, context)
         # Set before anything is awaited: the client may disconnect at any time from here on.
         request[request_reader.ON_DISCONNECT] = on_disconnect
-        self._requests_in_progress.track(partial(_build_labels, ref(context)), context.start_time)
+        self._requests_in_progress.track_current_task(
+            partial(_build_labels, ref(context)), context.start_time
+        )
         try:
             legacy_response = await self._respond(request, context)
         finally:
@@ -251,7 +253,7 @@ class LegacyHandler:
         self, request: web.BaseRequest, context: RequestContext
     ) -> LegacyResponse | PassedResponse:
         try:
-            return await self._handle_request(request, context)
+            return await self._admit_and_answer_request(request, context)
         except Overloaded as overloaded:
             context.log_fields["reason"] = overloaded.reason
             legacy_response = await self._codec.build_failure_response(context, overloaded)
@@ -276,7 +278,7 @@ class LegacyHandler:
                 )
         return responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))
 
-    async def _handle_request(
+    async def _admit_and_answer_request(
         self, request: web.BaseRequest, context: RequestContext
     ) -> LegacyResponse | PassedResponse:
         path, _ = request_reader.split_request_target(request)
@@ -315,7 +317,7 @@ class LegacyHandler:
             )
         # After the rate limit (contract, section 1), so that refused uploads count as requests too.
         request_reader.check_content_length(request, self._max_body_bytes)
-        slot = self._acquire_slot(request, context)
+        slot = self._create_admission_slot(request, context)
         # The selected service may depend on the body, so it is selected after the body is read.
         if context.caller and self._forwarding.has_switched_tenant(context.caller):
             return await self._answer_from_either_service(request, context, route_match.ids, slot)
@@ -472,8 +474,10 @@ class LegacyHandler:
             batches=batches,
         )
 
-    def _acquire_slot(self, request: web.BaseRequest, context: RequestContext) -> AdmissionSlot:
-        """Acquires an admission slot; raises Overloaded before the body is read."""
+    def _create_admission_slot(
+        self, request: web.BaseRequest, context: RequestContext
+    ) -> AdmissionSlot:
+        """Creates an admission slot; raises Overloaded before the body is read."""
         if context.caller is None:
             # All keyless requests share one name, so that they cannot displace those with keys.
             context.slot = self._load.create_slot("without a key")

@@ -24,7 +24,7 @@ def log_request(
     if context.pending_delivery and context.pending_delivery.request_id != context.request_id:
         # `trace` finds an operation by the request id of its first try.
         log_fields = {**log_fields, "retry_of": context.pending_delivery.request_id}
-    access_log.log_request(
+    access_log.log_and_measure_request(
         status=status,
         method=request.method,
         duration_seconds=seconds,

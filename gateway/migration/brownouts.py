@@ -47,10 +47,10 @@ class Brownouts:
         self._clock = clock
         self._open_brownouts: list[Brownout] = []
         self._hits: Counter[BrownoutHit] = Counter()
-        self._poll_task = PeriodicTask("brownouts_reload", POLL_SECONDS, self._refresh)
+        self._poll_task = PeriodicTask("brownouts_reload", POLL_SECONDS, self._reload_and_save_hits)
 
     async def __aenter__(self) -> Self:
-        await self._refresh()
+        await self._reload_and_save_hits()
         await self._poll_task.__aenter__()
         return self
 
@@ -73,7 +73,7 @@ class Brownouts:
         ends = [brownout.ends_at for brownout in matching if brownout.refuses]
         return _build_interruption(max(ends), now) if ends else None
 
-    async def _refresh(self) -> None:
+    async def _reload_and_save_hits(self) -> None:
         self._open_brownouts = await list_open_brownouts(self._store, self._clock())
         # Exchanged before the write: requests are counted while it waits for the database.
         hits, self._hits = self._hits, Counter()

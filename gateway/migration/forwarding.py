@@ -111,7 +111,7 @@ class LegacySender:
                 passthrough_request, _select_fence(inbound)
             ) as passthrough_response:
                 headers = header_filter.filter_response_headers(passthrough_response.headers)
-                body = await _decode_body(
+                body = await _decompress_body(
                     await _read_whole_body(passthrough_response.iter_chunks()), headers
                 )
                 status = passthrough_response.status
@@ -457,7 +457,7 @@ async def _read_whole_body(chunks: AsyncGenerator[bytes]) -> bytes:
     return bytes(body)
 
 
-async def _decode_body(body: bytes, headers: CIMultiDict[str]) -> bytes:
+async def _decompress_body(body: bytes, headers: CIMultiDict[str]) -> bytes:
     """Decompresses a body that is compressed without having been requested, to parse its ids."""
     try:
         decoded_body = await decompress_body(

@@ -12,7 +12,7 @@ from gateway.observability import metrics, traces
 log = structlog.get_logger()
 
 
-def log_request(
+def log_and_measure_request(
     *,
     status: int,
     method: str,

@@ -115,14 +115,14 @@ class CutoverImport:
         await self._import_rows(rows, self._import_recipient, "recipient", progress)
         listed_batches = (await self._run_flow(cutover.load_listed_batches()))["batches"]
 
-        async def import_row(row: JSON) -> None:
+        async def import_batch_row(row: JSON) -> None:
             await self._import_batch(row, listed_batches)
 
         await self._import_rows(
-            self._reads.iter_rows("/batches", "batches"), import_row, "batch", progress
+            self._reads.iter_rows("/batches", "batches"), import_batch_row, "batch", progress
         )
         missing_batches = await self._unmark_missing_batches()
-        routing_marks = await self._ledger.load_all(self._owner, BACKEND_KIND)
+        routing_marks = await self._ledger.load_facts_by_id(self._owner, BACKEND_KIND)
         unmarked = self._report.moved_batches + missing_batches if self._options.dry_run else 0
         # A dry run has removed no mark, so those it would remove are subtracted.
         self._report.remaining = len(routing_marks) - unmarked
@@ -308,7 +308,7 @@ class CutoverImport:
     async def _unmark_missing_batches(self) -> int:
         """Unmarks batches that the legacy service no longer has, and returns their number."""
         missing_count = 0
-        for legacy_id in await self._ledger.load_all(self._owner, BACKEND_KIND):
+        for legacy_id in await self._ledger.load_facts_by_id(self._owner, BACKEND_KIND):
             try:
                 if legacy_id in self._listed_batch_ids or await self._is_found_at_legacy_service(
                     legacy_id

@@ -207,8 +207,8 @@ class Reconciler:
         return report.findings
 
     async def _list_checks(self, owner: Tenant) -> list[ObjectCheck]:
-        batches = await self._ledger.load_all(owner, "batch")
-        recipients = await self._ledger.load_all(owner, "recipient")
+        batches = await self._ledger.load_facts_by_id(owner, "batch")
+        recipients = await self._ledger.load_facts_by_id(owner, "recipient")
         checks = [
             ObjectCheck(
                 owner,
@@ -238,7 +238,7 @@ class Reconciler:
     async def _list_superseded_checks(self, owner: Tenant) -> list[ObjectCheck]:
         return [
             ObjectCheck(owner, id_, partial(self._build_superseded_batch_flow, id_), "abandoned")
-            for id_ in await self._ledger.load_superseded(owner)
+            for id_ in await self._ledger.load_superseded_batch_aliases(owner)
         ]
 
     def _format_now(self) -> str:

@@ -134,7 +134,7 @@ class LegacyReader:
                 reason = str(lost)
                 await asyncio.sleep(pause)
                 continue
-            if status == 200 and (body := _parse_object(data)) is not None:
+            if status == 200 and (body := _parse_successful_object(data)) is not None:
                 return body
             # Not an error: the object may have been deleted since it was listed.
             if status == 404:
@@ -220,7 +220,7 @@ def _require_rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mappin
     return rows
 
 
-def _parse_object(data: bytes) -> JSON:
+def _parse_successful_object(data: bytes) -> JSON:
     try:
         body = json_codec.loads(data)
     except json_codec.JsonError:

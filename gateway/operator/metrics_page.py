@@ -200,7 +200,7 @@ class MetricsPage:
             self._clear_gauges()
 
     def _set_gauges(self, gauges: StateGauges) -> None:
-        metrics.database_up.set(self._store.unwritten is None)
+        metrics.database_up.set(self._store.write_error is None)
         metrics.in_doubt_writes.set(gauges.in_doubt_writes)
         metrics.in_doubt_age_seconds.set(gauges.in_doubt_seconds)
         metrics.open_writes.set(gauges.open_operations)

@@ -77,7 +77,7 @@ async def find_switch_scopes(
 async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> int:
     """The number of batches of these tenants that stay at the legacy service."""
     ledger = ObjectStateStore(store)
-    return sum([len(await ledger.load_all(scope.owner, BACKEND_KIND)) for scope in scopes])
+    return sum([len(await ledger.load_facts_by_id(scope.owner, BACKEND_KIND)) for scope in scopes])
 
 
 def _find_key_scope(keys: list[ListedKey], name_or_prefix: str) -> SwitchScope:
@@ -132,7 +132,9 @@ class SwitchStatus:
 async def load_switch_status(store: Store) -> SwitchStatus:
     switches, ledger = await list_mode_switches(store), ObjectStateStore(store)
     tenants = dict.fromkeys(switch.tenant for switch in switches)
-    counts = {tenant: len(await ledger.load_all(tenant, BACKEND_KIND)) for tenant in tenants}
+    counts = {
+        tenant: len(await ledger.load_facts_by_id(tenant, BACKEND_KIND)) for tenant in tenants
+    }
     events = [
         event
         for event in await list_audit_events(store)

@@ -219,7 +219,7 @@ async def _find_superseding_batches(
     ledger: ObjectStateStore, owner: Tenant, upstream: str
 ) -> list[str]:
     """Batches that superseded this batch of the service."""
-    batches = await ledger.load_all(owner, "batch")
+    batches = await ledger.load_facts_by_id(owner, "batch")
     return [id_ for id_, facts in batches.items() if upstream in facts.get("abandoned", [])]
 
 

@@ -55,19 +55,21 @@ class RestoreDetector:
         self._written_mark = NO_MARK
         self._is_restored = False
         self._was_write_ok = True
-        self._task = PeriodicTask("restore_check", CHECK_INTERVAL_SECONDS, self.check)
+        self._task = PeriodicTask(
+            "restore_check", CHECK_INTERVAL_SECONDS, self.advance_mark_or_flag_restore
+        )
 
     async def __aenter__(self) -> Self:
         self._known_mark = self._written_mark = await asyncio.to_thread(read_mark, self._path)
         # Before anything is served: the first request may be the start of a batch.
-        await self.check()
+        await self.advance_mark_or_flag_restore()
         await self._task.__aenter__()
         return self
 
     async def __aexit__(self, *end: object) -> None:
         await self._task.__aexit__(*end)
 
-    async def check(self) -> None:
+    async def advance_mark_or_flag_restore(self) -> None:
         """Advances the high-water mark, or flags the state as restored if it is behind the mark."""
         position = await load_restore_state(self._store)
         # Stored in the state, so that every other process on it stops starting batches too.

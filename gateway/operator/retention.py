@@ -259,7 +259,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
     recipient_ids = await _load_recipient_ids(store, owner, recipient)
     await _wait_for_operations(store, owner)
     answers = await _count_stored_answers(store, owner, recipient_ids)
-    payments_by_batch = await ledger.load_all(owner, "payments")
+    payments_by_batch = await ledger.load_facts_by_id(owner, "payments")
     recipient_payments = {
         batch: [
             entry

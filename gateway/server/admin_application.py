@@ -67,7 +67,7 @@ def create_readiness_checks(
             return str(error)
         # A database on a full disk can still be read. No write is needed to find out, because every
         # process writes a heartbeat every few seconds.
-        return str(store.unwritten) if store.unwritten else None
+        return str(store.write_error) if store.write_error else None
 
     egress = EgressConfig(settings)
 

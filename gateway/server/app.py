@@ -76,7 +76,7 @@ class RunningGateway:
     async def retire(self, seconds: float = RETIRE_IDLE_SECONDS) -> None:
         """Stop accepting connections, and close each open one after its next response."""
         await self.listener.close()
-        await self.server.retire(seconds)
+        await self.server.drain_connections(seconds)
 
     @property
     def pending_requests(self) -> int:

@@ -127,13 +127,13 @@ class Connection(RequestHandler):
     def track_tls_handshake(self, tcp_transport: asyncio.Transport) -> None:
         """Track a new connection that starts with a TLS handshake."""
         self._tcp_transport = tcp_transport
-        self._tracker.open(self, _get_peer_address(tcp_transport), shakes_hands=True)
+        self._tracker.register_connection(self, _get_peer_address(tcp_transport), shakes_hands=True)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._tcp_transport is None:
             self._tcp_transport = transport
-            self._tracker.open(self, _get_peer_address(transport))
+            self._tracker.register_connection(self, _get_peer_address(transport))
         else:
             self._tracker.end_handshake(self)
 
@@ -412,7 +412,7 @@ class HttpServer(web.Server):
         return self._is_retiring or requires_connection_close(request)
 
     async def __aenter__(self) -> Self:
-        self._background_tasks.append(asyncio.ensure_future(self.tracker.sweep()))
+        self._background_tasks.append(asyncio.ensure_future(self.tracker.close_slow_connections()))
         if self.certificate:
             self._background_tasks.append(asyncio.ensure_future(self.certificate.watch_files()))
         return self
@@ -424,7 +424,7 @@ class HttpServer(web.Server):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def retire(self, seconds: float) -> None:
+    async def drain_connections(self, seconds: float) -> None:
         """Make each response its connection's last; return when no connection is left.
 
         Returns after ``seconds`` in any case: connections without a request until then can be closed.
@@ -490,7 +490,7 @@ class AdminRunner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         server = _AdminServer(await super()._make_server())
-        self._sweep_task = asyncio.ensure_future(server.tracker.sweep())
+        self._sweep_task = asyncio.ensure_future(server.tracker.close_slow_connections())
         return server
 
     async def cleanup(self) -> None:

@@ -163,7 +163,7 @@ class SignedHandler:
         self, request: web.BaseRequest, context: SignedRequestContext
     ) -> web.StreamResponse:
         try:
-            return await self._handle_request(request, context)
+            return await self._verify_and_forward_request(request, context)
         except Refusal as refusal:
             context.log_fields["reason"] = refusal.reason
             error_response = responses.build_error_response(refusal.answer)
@@ -196,7 +196,7 @@ class SignedHandler:
             )
         return responses.build_web_response(error_response, context.request_id, context.admission)
 
-    async def _handle_request(
+    async def _verify_and_forward_request(
         self, request: web.BaseRequest, context: SignedRequestContext
     ) -> web.StreamResponse:
         # Before authentication, because parsers may disagree about what such a path means.
@@ -217,7 +217,7 @@ class SignedHandler:
         request_reader.check_content_length(request, self._max_body_bytes)
         secrets = [signer.credentials.secret_key for signer in signers]
         verifier = SignatureVerifier(secrets, signature_header, request.method, request.raw_path)
-        slot = self._acquire_slot(request, context, signers, address)
+        slot = self._create_admission_slot(request, context, signers, address)
         async with self._spool_body(request, verifier, slot) as body:
             # Only now: the signature covers the body, so it is known after the last byte.
             sender = self._sender_authenticator.require_sender(signers, verifier.match_secrets())
@@ -242,14 +242,14 @@ class SignedHandler:
         forwarded_for = request.headers.getall("X-Forwarded-For", [])
         return resolve_client_address(request.remote, forwarded_for, self._trusted_proxies)
 
-    def _acquire_slot(
+    def _create_admission_slot(
         self,
         request: web.BaseRequest,
         context: SignedRequestContext,
         signers: Sequence[Signer],
         address: Address | None,
     ) -> AdmissionSlot:
-        """Acquires an admission slot in the name of the client's address.
+        """Creates an admission slot in the name of the client's address.
 
         The signature is not verified yet, so the body must not use up the tenant's share.
         """
@@ -317,7 +317,9 @@ class SignedHandler:
         # A read is cancelled if its client disconnects. A write that has been sent is not.
         client = WaitingClient(request, None if is_write else asyncio.current_task())
         async with AsyncExitStack() as stack:
-            send = partial(self._send, stack, passthrough_request, client, context)
+            send = partial(
+                self._send_and_await_headers, stack, passthrough_request, client, context
+            )
             try:
                 upstream_response = await (
                     self._send_write(send, passthrough_request, sender, context, stamp)
@@ -367,7 +369,7 @@ class SignedHandler:
             reason = "the recorded state of the batch does not allow this write"
             raise Refusal(refusals.WRONG_STATUS, reason) from None
 
-    async def _send(
+    async def _send_and_await_headers(
         self,
         stack: AsyncExitStack,
         passthrough_request: PassthroughRequest,
@@ -431,10 +433,10 @@ class _ClientFence:
     client: WaitingClient
 
     @property
-    def is_fenced(self) -> bool:
+    def is_fence_recent(self) -> bool:
         return not self.client.is_disconnected
 
-    async def fence(self) -> None:
+    async def verify_fence(self) -> None:
         raise Unreachable(CLIENT_DISCONNECTED)
 
 
@@ -448,7 +450,7 @@ def _build_failure_response(failure: Failure, context: SignedRequestContext) -> 
 
 
 def _log_request(request: web.BaseRequest, context: SignedRequestContext) -> None:
-    access_log.log_request(
+    access_log.log_and_measure_request(
         status=context.status,
         method=request.method,
         duration_seconds=asyncio.get_running_loop().time() - context.start_time,

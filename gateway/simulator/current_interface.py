@@ -51,7 +51,7 @@ class CurrentInterface:
             request.body = {**_parse_query_arguments(request.query), **_parse_json_body(exchange)}
         return run_operation(request)
 
-    def status_for(self, refusal: ApiError) -> int:
+    def select_error_status(self, refusal: ApiError) -> int:
         return refusal.status_code(self.service.options.validation_status)
 
 

@@ -33,7 +33,7 @@ class Interface(Protocol):
     def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
         """Run the operation and return the fields that follow `ok` in the response."""
 
-    def status_for(self, error: ApiError) -> int: ...
+    def select_error_status(self, error: ApiError) -> int: ...
 
 
 class RequestHandler:
@@ -105,7 +105,7 @@ class RequestHandler:
             )
 
     def _set_error_response(self, exchange: Exchange, error: ApiError) -> None:
-        exchange.status = self.interface.status_for(error)
+        exchange.status = self.interface.select_error_status(error)
         exchange.response_body = encode_json(error.build_body())
 
     def _build_response(self, exchange: Exchange) -> web.Response:

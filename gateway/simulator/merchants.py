@@ -46,11 +46,11 @@ class Merchants:
         tenant_key = (merchant_id, environment)
         if tenant_key not in self.by_tenant:
             self.add_merchant(
-                Merchant(self.generate_id(), merchant_id, environment, name=merchant_id)
+                Merchant(self.allocate_sequential_id(), merchant_id, environment, name=merchant_id)
             )
         return self.by_tenant[tenant_key]
 
-    def generate_id(self) -> int:
+    def allocate_sequential_id(self) -> int:
         return next(self._ids)
 
     def add_merchant(self, merchant: Merchant) -> None:

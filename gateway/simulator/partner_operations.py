@@ -35,7 +35,7 @@ def create_submerchant(request: AcceptedRequest) -> JsonObject:
     )
     problems.raise_if_any()
     merchant = Merchant(
-        request.tenant.merchants.generate_id(),
+        request.tenant.merchants.allocate_sequential_id(),
         request.tenant.generate_id("M-", MERCHANT_ID_LENGTH),
         parent.environment,
         merchant_fields["name"],
@@ -63,7 +63,7 @@ def create_sandbox(request: AcceptedRequest) -> JsonObject:
     )
     problems.raise_if_any()
     merchant = Merchant(
-        request.tenant.merchants.generate_id(),
+        request.tenant.merchants.allocate_sequential_id(),
         request.tenant.generate_id("M-", MERCHANT_ID_LENGTH),
         SANDBOX_ENVIRONMENT,
         merchant_fields.get("name", parent.name),

@@ -76,7 +76,7 @@ def merge_recipient_fields(
     for name, value in sent_fields.items():
         if name not in missing and (error := checks[name](value)):
             problems.add_invalid_field(name, error)
-    _parse_address(problems, body, merged_fields)
+    _merge_sent_address(problems, body, merged_fields)
     if "governmentIds" in body:
         merged_fields["governmentIds"] = _parse_government_ids(
             problems, body["governmentIds"], merged_fields
@@ -97,7 +97,9 @@ def _fill_individual_name(fields: JsonObject) -> JsonObject:
     return fields
 
 
-def _parse_address(problems: Problems, body: Mapping[str, Any], merged_fields: JsonObject) -> None:
+def _merge_sent_address(
+    problems: Problems, body: Mapping[str, Any], merged_fields: JsonObject
+) -> None:
     address = dict(merged_fields.get("address") or {})
     sent_fields = body.get("address", {})
     # Null removes the address; a missing field leaves it as it is.

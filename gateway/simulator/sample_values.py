@@ -57,24 +57,24 @@ class Place:
 def _create_iban_generator(
     country: str, length: int, letters: str = ""
 ) -> Callable[[random.Random], JsonObject]:
-    def generate(rng: random.Random) -> JsonObject:
+    def generate_iban(rng: random.Random) -> JsonObject:
         return {
             "iban": build_iban(country, letters + generate_digits(rng, length - 4 - len(letters)))
         }
 
-    return generate
+    return generate_iban
 
 
 def _create_account_number_generator(
     length: int, **id_lengths: int
 ) -> Callable[[random.Random], JsonObject]:
-    def generate(rng: random.Random) -> JsonObject:
+    def generate_account_number(rng: random.Random) -> JsonObject:
         bank_ids = {
             name: generate_digits(rng, digit_count) for name, digit_count in id_lengths.items()
         }
         return {"accountNum": generate_digits(rng, length), **bank_ids}
 
-    return generate
+    return generate_account_number
 
 
 def _generate_indian_bank_ids(rng: random.Random) -> JsonObject:

@@ -48,7 +48,7 @@ class AliasIds:
     def has_aliases_for_kind(self, kind: str) -> bool:
         return is_kind_with_alias_ids(kind, self._mode)
 
-    async def resolve_current_ids(
+    async def map_legacy_to_current_ids(
         self, tenant: Tenant, legacy_ids: Iterable[str], *, is_cached: bool = True
     ) -> dict[str, str]:
         """Resolves legacy ids to current ids; unknown ids are missing from the result.
@@ -75,7 +75,7 @@ class AliasIds:
     def select_imported_legacy_ids(
         self, tenant: Tenant, current_ids: Mapping[str, str]
     ) -> dict[str, str]:
-        """Selects the imported ids from a result of ``resolve_current_ids``: current id to legacy id.
+        """Selects the imported ids from a result of ``map_legacy_to_current_ids``: current id to legacy id.
 
         An id that is not the derived alias can only come from an import.
         """
@@ -175,7 +175,7 @@ class AliasIds:
             return {}
         names = await load_legacy_ids(self._store, tenant, current_ids)
         if unnamed := current_ids - names.keys():
-            aliases = await self._object_state.load_all(tenant, "alias", tuple(unnamed))
+            aliases = await self._object_state.load_facts_by_id(tenant, "alias", tuple(unnamed))
             first_ids = {id_: str(facts["id"]) for id_, facts in aliases.items() if facts.get("id")}
             legacy_ids_of_first = (
                 await load_legacy_ids(self._store, tenant, first_ids.values()) if first_ids else {}

@@ -12,7 +12,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from gateway.storage.errors import StoreUnavailable, build_unwritable_error
-from gateway.storage.sql import Compiled, DialectName, Parameters, Statement, compile_statement
+from gateway.storage.sql import (
+    CompiledStatement,
+    DialectName,
+    Parameters,
+    Statement,
+    compile_statement,
+)
 
 Result = TypeVar("Result")
 Body = Callable[["Transaction"], Coroutine[Any, Any, Result]]
@@ -42,7 +48,7 @@ class Transaction(ABC):
         """
         compiled = self._compile(statement, parameter_sets)
         rows = await self._fetch(compiled, parameter_sets or ({},))
-        return [compiled.row(row) for row in rows]
+        return [compiled.build_row(row) for row in rows]
 
     async def fetch_value(self, statement: Any, *parameter_sets: Parameters) -> Any:
         """Returns the first column of the first row, or None."""
@@ -64,19 +70,21 @@ class Transaction(ABC):
     ) -> Result:
         """Calls a function, outside the event loop's thread if it takes long."""
 
-    def _compile(self, statement: Any, parameter_sets: Sequence[Parameters]) -> Compiled:
+    def _compile(self, statement: Any, parameter_sets: Sequence[Parameters]) -> CompiledStatement:
         if isinstance(statement, Statement):
-            return statement.compiled(self.dialect)
+            return statement.compile_for_dialect(self.dialect)
         names = list(parameter_sets[0]) if parameter_sets else ()
         return compile_statement(statement, self.dialect, names)
 
     @abstractmethod
     async def _fetch(
-        self, compiled: Compiled, parameter_sets: Sequence[Parameters]
+        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
     ) -> Sequence[Any]: ...
 
     @abstractmethod
-    async def _execute(self, compiled: Compiled, parameter_sets: Sequence[Parameters]) -> int: ...
+    async def _execute(
+        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
+    ) -> int: ...
 
 
 class Database(ABC):
@@ -89,8 +97,8 @@ class Database(ABC):
 
     def __init__(self, location: str) -> None:
         self.location = location
-        self.unwritten: StoreUnavailable | None = None
-        """Why the last change could not be written; None again after ``clear_unwritten``."""
+        self.write_error: StoreUnavailable | None = None
+        """Why the last change could not be written; None again after ``clear_write_error``."""
 
     @abstractmethod
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
@@ -111,9 +119,9 @@ class Database(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
-    def clear_unwritten(self) -> None:
+    def clear_write_error(self) -> None:
         """To be called after a transaction that certainly changed a row: an empty commit proves nothing."""
-        self.unwritten = None
+        self.write_error = None
 
     def _record_write_error(self, reason: str) -> None:
-        self.unwritten = build_unwritable_error(self.location, reason)
+        self.write_error = build_unwritable_error(self.location, reason)

@@ -56,13 +56,13 @@ class EncryptionKeys:
         """The id of the key that was used first, at any position in the file."""
         self._ciphers = {key_id: AESGCM(key) for key_id, key in self.derive_keys("secrets").items()}
         self._hashing = self.derive_keys("api keys")
-        self._newest_hashing = KeyedHmac(self._hashing[self.newest])
+        self._newest_hashing = KeyedHmac(self._hashing[self.newest_key_id])
 
     def __repr__(self) -> str:
         return f"EncryptionKeys({', '.join(self.ids)})"
 
     @property
-    def newest(self) -> str:
+    def newest_key_id(self) -> str:
         """The id of the key that encrypts."""
         return self.ids[-1]
 
@@ -84,7 +84,7 @@ class EncryptionKeys:
 
     def encrypt(self, text: str, context: EncryptionContext, *, key_id: str | None = None) -> str:
         """Encrypts a text as ``<key id>:<base64 of nonce and ciphertext>``, by default with the newest key."""
-        key_id = key_id or self.newest
+        key_id = key_id or self.newest_key_id
         return (
             f"{key_id}:{base64.b64encode(self._encrypt(text.encode(), context, key_id)).decode()}"
         )
@@ -100,7 +100,7 @@ class EncryptionKeys:
 
     def encrypt_bytes(self, data: bytes, context: EncryptionContext) -> bytes:
         """Encrypts bytes as ``<key id>:``, nonce and ciphertext, with the newest key."""
-        key_id = self.newest
+        key_id = self.newest_key_id
         return b"%b:%b" % (key_id.encode(), self._encrypt(data, context, key_id))
 
     def decrypt_bytes(self, sealed: bytes, context: EncryptionContext) -> bytes:

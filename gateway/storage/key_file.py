@@ -45,7 +45,7 @@ def build_missing_error(path: Path) -> StoreUnavailable:
 
 def create_key_file(path: Path) -> None:
     """Creates a file with one new key, readable by its owner only; raises StoreUnavailable."""
-    _write_text(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, build_key_line())
+    _write_key_file_text(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, build_key_line())
 
 
 def add_key(path: Path) -> None:
@@ -53,12 +53,12 @@ def add_key(path: Path) -> None:
     if read_key_file(path) is None:
         raise build_missing_error(path)
     has_final_newline = path.read_bytes().endswith(b"\n")
-    _write_text(
+    _write_key_file_text(
         path, os.O_APPEND | os.O_WRONLY, ("" if has_final_newline else "\n") + build_key_line()
     )
 
 
-def _write_text(path: Path, flags: int, text: str) -> None:
+def _write_key_file_text(path: Path, flags: int, text: str) -> None:
     try:
         descriptor = os.open(path, flags, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -93,10 +93,10 @@ def _parse_keys(path: Path, text: str) -> dict[str, bytes]:
             continue
         key_id, key = _parse_line(path, number, line)
         if key_id in keys:
-            raise _build_unreadable_error(path, number, "has the id of an earlier line")
+            raise _build_invalid_line_error(path, number, "has the id of an earlier line")
         keys[key_id] = key
     if not keys:
-        raise _build_unreadable_error(path, 1, "is empty")
+        raise _build_invalid_line_error(path, 1, "is empty")
     return keys
 
 
@@ -107,11 +107,11 @@ def _parse_line(path: Path, number: int, line: str) -> tuple[str, bytes]:
     except ValueError:
         key = b""
     if not _KEY_ID.fullmatch(key_id) or len(key) != KEY_BYTES:
-        raise _build_unreadable_error(path, number, "is not `<key id> <base64 of 32 bytes>`")
+        raise _build_invalid_line_error(path, number, "is not `<key id> <base64 of 32 bytes>`")
     return key_id, key
 
 
-def _build_unreadable_error(path: Path, number: int, problem: str) -> StoreUnavailable:
+def _build_invalid_line_error(path: Path, number: int, problem: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"key file {path}, line {number} {problem}",
         means="the file was not created by the gateway, or is damaged",

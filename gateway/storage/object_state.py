@@ -99,7 +99,7 @@ class ObjectStateStore:
         rows = await self._store.read(lambda tx: tx.fetch(query))
         return any(json_codec.loads_trusted(row.facts).get(fact) for row in rows)
 
-    async def load_all(
+    async def load_facts_by_id(
         self, owner: Tenant, kind: str, among: Sequence[str] | None = None
     ) -> dict[str, dict[str, Any]]:
         """The facts of every object of a kind that has any, by id; or of those among some."""
@@ -115,7 +115,7 @@ class ObjectStateStore:
             return {}
         return await self._decode_all(owner, kind, rows)
 
-    async def load_superseded(self, owner: Tenant) -> dict[str, dict[str, Any]]:
+    async def load_superseded_batch_aliases(self, owner: Tenant) -> dict[str, dict[str, Any]]:
         """The aliases of batches that were abandoned: few among those of payments."""
         rows = await self._store.read(lambda tx: tx.fetch(_ABANDONED, owner._asdict()))
         return await self._decode_all(owner, "alias", rows)

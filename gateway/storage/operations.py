@@ -361,7 +361,9 @@ class OperationRepository:
             outcomes[row.operation_id] = (*earlier, (row.number, row.operator_outcome))
         return outcomes
 
-    async def expire(self, before: datetime, unread_before: datetime) -> None:
+    async def close_and_clear_expired_operations(
+        self, before: datetime, unread_before: datetime
+    ) -> None:
         """Closes operations that began ``before`` and are done, and deletes their responses and
         Idempotency-Keys, because no client will retry them.
 

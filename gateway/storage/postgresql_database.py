@@ -20,7 +20,7 @@ from gateway.storage.database import (
     UniqueViolation,
 )
 from gateway.storage.errors import describe_database_error, translate_database_errors
-from gateway.storage.sql import Compiled, Parameters
+from gateway.storage.sql import CompiledStatement, Parameters
 
 ADVISORY_LOCKS = 0x7061796F
 """The gateway's class of PostgreSQL's advisory locks: "payo"."""
@@ -74,24 +74,28 @@ class PostgresqlTransaction(Transaction):
         return await run_in_thread_if(is_long, function, *arguments)
 
     async def _fetch(
-        self, compiled: Compiled, parameter_sets: Sequence[Parameters]
+        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
     ) -> Sequence[Any]:
         rows: Sequence[Any]
         if len(parameter_sets) == 1:
-            arguments = compiled.arguments(parameter_sets[0])
+            arguments = compiled.build_arguments(parameter_sets[0])
             rows = await self._connection.fetch(compiled.text, *arguments)
         else:
-            argument_lists = list(map(compiled.arguments, parameter_sets))
+            argument_lists = list(map(compiled.build_arguments, parameter_sets))
             rows = await self._connection.fetchmany(compiled.text, argument_lists)
         return rows
 
-    async def _execute(self, compiled: Compiled, parameter_sets: Sequence[Parameters]) -> int:
+    async def _execute(
+        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
+    ) -> int:
         if len(parameter_sets) == 1:
-            arguments = compiled.arguments(parameter_sets[0])
+            arguments = compiled.build_arguments(parameter_sets[0])
             status = await self._connection.execute(compiled.text, *arguments)
             count = status.rpartition(" ")[2]
             return int(count) if count.isdecimal() else -1  # LOCK TABLE has no count
-        await self._connection.executemany(compiled.text, map(compiled.arguments, parameter_sets))
+        await self._connection.executemany(
+            compiled.text, map(compiled.build_arguments, parameter_sets)
+        )
         return -1
 
 
@@ -117,10 +121,10 @@ class PostgresqlDatabase(Database):
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:  # noqa: ARG002 - SQLite's
         with translate_database_errors(self.location):
-            return await self._run(body, writes=False)
+            return await self._run_with_retries(body, writes=False)
 
     async def write(self, body: Body[Result]) -> Result:
-        task = asyncio.ensure_future(self._write(body))
+        task = asyncio.ensure_future(self._run_write_transaction(body))
         self._writing.add(task)
         task.add_done_callback(self._forget_task)
         return await asyncio.shield(task)
@@ -130,11 +134,11 @@ class PostgresqlDatabase(Database):
         if not task.cancelled():
             task.exception()  # retrieved, also if the caller was cancelled
 
-    async def _write(self, body: Body[Result]) -> Result:
+    async def _run_write_transaction(self, body: Body[Result]) -> Result:
         with translate_database_errors(self.location, self._record_write_error):
-            return await self._run(body, writes=True)
+            return await self._run_with_retries(body, writes=True)
 
-    async def _run(self, body: Body[Result], *, writes: bool) -> Result:
+    async def _run_with_retries(self, body: Body[Result], *, writes: bool) -> Result:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 async with self._acquire_connection(writes=writes) as connection:
@@ -171,7 +175,7 @@ class PostgresqlDatabase(Database):
                 raise _SlowFailure(self._failure[1])
             started_at = time.monotonic()
             try:
-                connection = await self._begin(writes=writes)
+                connection = await self._take_responding_connection(writes=writes)
                 try:
                     yield connection
                 finally:
@@ -186,7 +190,7 @@ class PostgresqlDatabase(Database):
                     self._failure = now, describe_database_error(error)
                 raise
 
-    async def _begin(self, *, writes: bool) -> Any:
+    async def _take_responding_connection(self, *, writes: bool) -> Any:
         """Takes a connection that responds: a restart of the database must not cost a write."""
         pool = await self._open()
         for _ in range(POOL_SIZE + 1):

@@ -27,7 +27,7 @@ DIALECTS: Mapping[DialectName, tuple[ModuleType, Dialect]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compiled:
+class CompiledStatement:
     """A statement as a driver takes it, with its parameters by position."""
 
     text: str
@@ -37,14 +37,14 @@ class Compiled:
     _column_converters: Mapping[int, Convert]
     _make_row: Callable[[Iterable[Any]], Any]
 
-    def arguments(self, parameters: Parameters) -> list[Any]:
+    def build_arguments(self, parameters: Parameters) -> list[Any]:
         values = {**self._defaults, **parameters}
         arguments = [values[name] for name in self._names]
         for position, convert in self._argument_converters.items():
             arguments[position] = convert(arguments[position])
         return arguments
 
-    def row(self, driver_row: Sequence[Any]) -> Any:
+    def build_row(self, driver_row: Sequence[Any]) -> Any:
         """Returns a named tuple of the selected columns, with the values of the tables' types."""
         if not self._column_converters:
             return self._make_row(driver_row)
@@ -65,16 +65,18 @@ class Statement:
     def __init__(self, build: Callable[[ModuleType], Any], columns: Sequence[str] = ()) -> None:
         self._build = build
         self._columns = list(columns)
-        self._compiled: dict[DialectName, Compiled] = {}
+        self._compiled: dict[DialectName, CompiledStatement] = {}
 
-    def compiled(self, name: DialectName) -> Compiled:
+    def compile_for_dialect(self, name: DialectName) -> CompiledStatement:
         if (compiled := self._compiled.get(name)) is None:
             statement = self._build(DIALECTS[name][0])
             compiled = self._compiled[name] = compile_statement(statement, name, self._columns)
         return compiled
 
 
-def compile_statement(statement: Any, name: DialectName, columns: Sequence[str] = ()) -> Compiled:
+def compile_statement(
+    statement: Any, name: DialectName, columns: Sequence[str] = ()
+) -> CompiledStatement:
     dialect = DIALECTS[name][1]
     compiled = statement.compile(
         dialect=dialect,
@@ -105,7 +107,7 @@ def compile_statement(statement: Any, name: DialectName, columns: Sequence[str] 
     ]
     # Nothing is known of the columns of literal SQL.
     make_row = _build_row_type(tuple(labels)) if labels else tuple
-    return Compiled(
+    return CompiledStatement(
         str(compiled), names, defaults, argument_converters, column_converters, make_row
     )
 

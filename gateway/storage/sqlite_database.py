@@ -14,7 +14,7 @@ from typing import Any
 
 from gateway.storage.database import Body, Database, Result, Transaction, UniqueViolation
 from gateway.storage.errors import translate_database_errors
-from gateway.storage.sql import Compiled, Parameters
+from gateway.storage.sql import CompiledStatement, Parameters
 
 BUSY_SECONDS = 5
 """How long a transaction on SQLite waits for another process."""
@@ -41,19 +41,21 @@ class SqliteTransaction(Transaction):
         return function(*arguments)  # a transaction that writes is in a thread already
 
     async def _fetch(
-        self, compiled: Compiled, parameter_sets: Sequence[Parameters]
+        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
     ) -> Sequence[Any]:
         rows: list[Any] = []
         for parameters in parameter_sets:
-            cursor = self._connection.execute(compiled.text, compiled.arguments(parameters))
+            cursor = self._connection.execute(compiled.text, compiled.build_arguments(parameters))
             rows += cursor.fetchall()
         return rows
 
-    async def _execute(self, compiled: Compiled, parameter_sets: Sequence[Parameters]) -> int:
+    async def _execute(
+        self, compiled: CompiledStatement, parameter_sets: Sequence[Parameters]
+    ) -> int:
         if len(parameter_sets) == 1:
-            arguments = compiled.arguments(parameter_sets[0])
+            arguments = compiled.build_arguments(parameter_sets[0])
             return self._connection.execute(compiled.text, arguments).rowcount
-        self._connection.executemany(compiled.text, map(compiled.arguments, parameter_sets))
+        self._connection.executemany(compiled.text, map(compiled.build_arguments, parameter_sets))
         return -1
 
 
@@ -102,7 +104,7 @@ class SqliteDatabase(Database):
                 # A handover to the thread takes longer than the read.
                 with suppress(_FileLocked):
                     return self._read_inline(body)
-            return await self._run(body, writes=False)
+            return await self._run_in_database_thread(body, writes=False)
 
     def _read_inline(self, body: Body[Result]) -> Result:
         """Raises _FileLocked if the file is locked, because the event loop must not wait."""
@@ -117,9 +119,9 @@ class SqliteDatabase(Database):
 
     async def write(self, body: Body[Result]) -> Result:
         with translate_database_errors(self.location, self._record_write_error):
-            return await self._run(body, writes=True)
+            return await self._run_in_database_thread(body, writes=True)
 
-    async def _run(self, body: Body[Result], *, writes: bool) -> Result:
+    async def _run_in_database_thread(self, body: Body[Result], *, writes: bool) -> Result:
         if self._is_closing:
             raise sqlite3.OperationalError("the database is being closed")
         if self._thread is None:

@@ -42,13 +42,13 @@ class Store:
         return self.database.location
 
     @property
-    def unwritten(self) -> StoreUnavailable | None:
-        """Why the last change could not be written; None again after ``clear_unwritten``."""
-        return self.database.unwritten
+    def write_error(self) -> StoreUnavailable | None:
+        """Why the last change could not be written; None again after ``clear_write_error``."""
+        return self.database.write_error
 
-    def clear_unwritten(self) -> None:
-        """See ``Database.clear_unwritten``."""
-        self.database.clear_unwritten()
+    def clear_write_error(self) -> None:
+        """See ``Database.clear_write_error``."""
+        self.database.clear_write_error()
 
     @property
     def is_of_one_process(self) -> bool:
@@ -102,7 +102,7 @@ async def open_store(
 async def _migrate_and_load_keys(store: Store, address: URL, key_file: Path) -> EncryptionKeys:
     """Migrates and checks the keys in one transaction: if a key does not fit, no table is changed."""
 
-    def make_ready(connection: Connection) -> EncryptionKeys:
+    def migrate_under_lock(connection: Connection) -> EncryptionKeys:
         if not store.is_of_one_process:
             # Of processes that start at the same time, one migrates, and the others wait.
             lock = select(text("pg_advisory_xact_lock(:class, hashtext(''))"))
@@ -112,7 +112,7 @@ async def _migrate_and_load_keys(store: Store, address: URL, key_file: Path) -> 
 
     # alembic's ``context`` and ``op`` are one for the whole process.
     async with _migrations.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-        return await engines.run_with_sqlalchemy(address, make_ready)
+        return await engines.run_with_sqlalchemy(address, migrate_under_lock)
 
 
 _migrations: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()

@@ -66,7 +66,7 @@ async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
     superseded: list[SupersededBatch] = []
     marks = await _load_marks(store)
     for tenant in sorted({tenant for tenant, _upstream in marks}):
-        batches = await object_state.load_all(tenant, "batch")
+        batches = await object_state.load_facts_by_id(tenant, "batch")
         legacy_ids = await object_state.load_legacy_ids(tenant, batches)
         batch_ids_by_upstream_id = {
             upstream_id: id_

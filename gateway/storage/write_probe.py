@@ -23,7 +23,7 @@ async def check_writable(store: Store) -> None:
             await store.write(_write_and_roll_back)
     except StoreUnavailable as error:
         raise StoreUnavailable(
-            (store.unwritten or error).happened,
+            (store.write_error or error).happened,
             means="every write of a client is refused",
             do="grant the gateway's database user write access to its tables (GRANT ALL ON ALL TABLES IN "
             "SCHEMA public), or make its operating system user the owner of the file and its directory",

@@ -109,7 +109,7 @@ class Deadline:
         self._bytes_per_second = bytes_per_second
         self._timeout: Timeout | None = None
 
-    def start(self, size: int) -> Timeout:
+    def start_timeout(self, size: int) -> Timeout:
         """Starts the timeout of a call with a body of ``size`` bytes; to be entered by its task."""
         self._seconds += self._compute_transfer_seconds(size)
         self._timeout = Timeout(self._seconds)
@@ -223,7 +223,7 @@ class UpstreamClient:
         self, call: _UpstreamCall, breaker_call: BreakerCall
     ) -> tuple[_SigningOptions, UpstreamAnswer]:
         try:
-            with call.deadline.start(len(call.body)):
+            with call.deadline.start_timeout(len(call.body)):
                 result = await self._send_with_accepted_signature(call)
         except TimeoutError:
             failure = call.build_failure(str(call.deadline))
@@ -259,7 +259,7 @@ class UpstreamClient:
             if call.fence and signing_options.has_other_correction:
                 # After a suspend that stopped all clocks, the skew is the first sign that another
                 # process may own the write by now.
-                await call.fence.fence()
+                await call.fence.verify_fence()
             answer = await self._send_with_retry(call, signing_options)
         return signing_options, answer
 

@@ -50,7 +50,7 @@ class OptionalEndpoints:
         self._capabilities = capabilities
         self._clock = clock
 
-    async def send_call(self, call: Call, environment: str, send: SendCall) -> JSON:
+    async def send_call_unless_missing(self, call: Call, environment: str, send: SendCall) -> JSON:
         """Sends a call; raises NoSuchOperation if the service does not have the operation.
 
         A list that the service has answered before is not replaced by the recorded one, which

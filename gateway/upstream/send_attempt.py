@@ -50,10 +50,10 @@ class Fence(Protocol):
     """Guards a write that only one process may send: its fencing token must still be current."""
 
     @property
-    def is_fenced(self) -> bool:
+    def is_fence_recent(self) -> bool:
         """Whether ownership was confirmed so recently that no other process can have taken it."""
 
-    async def fence(self) -> None:
+    async def verify_fence(self) -> None:
         """Confirms ownership; raises if another process owns the write."""
 
 
@@ -88,7 +88,7 @@ class SingleSend:
         # GET, PUT and DELETE again.
         raise lost
 
-    async def sign(self, headers: MutableMapping[str, str]) -> None:
+    async def sign_and_verify_fence(self, headers: MutableMapping[str, str]) -> None:
         """Adds the credentials, once there is a connection; raises what the fence raises."""
         if self.has_left:
             # A bug in aiohttp or here: failing is better than paying twice.
@@ -96,8 +96,8 @@ class SingleSend:
         await self._add_credentials(headers)
         # The process may be suspended at any point. A pause before the timestamp is made is
         # detected here; after a long pause later, the service refuses the timestamp.
-        while self.fence and not self.fence.is_fenced:
-            await self.fence.fence()
+        while self.fence and not self.fence.is_fence_recent:
+            await self.fence.verify_fence()
             await self._add_credentials(headers)
         self.has_left = True
 
@@ -169,7 +169,7 @@ class SignedRequest(aiohttp.ClientRequest):
         # yarl may have normalized the target, and then the signature would not match.
         if self.url.raw_path_qs != self.attempt.path:
             raise ValueError("the target would not be sent as it was given")
-        await self.attempt.sign(self.headers)
+        await self.attempt.sign_and_verify_fence(self.headers)
         return await super().send(conn)
 
 

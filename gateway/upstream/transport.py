@@ -100,7 +100,7 @@ class Origin:
         # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
         if protocol.should_close or not protocol.is_connected():
             raise UnusableConnection("no connection that can be used", is_connection_failure=True)
-        await attempt.sign(headers)
+        await attempt.sign_and_verify_fence(headers)
         transport = protocol.transport
         if transport is None or transport.is_closing():
             raise aiohttp.ClientConnectionResetError("closed before anything was written")

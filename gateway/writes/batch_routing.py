@@ -140,7 +140,7 @@ class BatchRouting:
         return "current" if facts and not is_unchanged_import(facts) else None
 
     async def _resolve_current_id(self, tenant: Tenant, batch_id: str) -> str:
-        return (await self._alias_ids.resolve_current_ids(tenant, [batch_id])).get(
+        return (await self._alias_ids.map_legacy_to_current_ids(tenant, [batch_id])).get(
             batch_id, batch_id
         )
 

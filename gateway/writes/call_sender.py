@@ -64,13 +64,13 @@ class StartFence:
         return self.execution.is_start_in_time and not is_disconnected
 
     @property
-    def is_fenced(self) -> bool:
-        return self.execution.is_fenced and self._can_be_sent
+    def is_fence_recent(self) -> bool:
+        return self.execution.is_fence_recent and self._can_be_sent
 
-    async def fence(self) -> None:
+    async def verify_fence(self) -> None:
         if not self._can_be_sent:
             raise Unreachable("not sent: its client does not wait any more")
-        await self.execution.fence()
+        await self.execution.verify_fence()
 
 
 def _build_fence(call: Call, caller: Caller) -> Fence | None:
@@ -145,7 +145,7 @@ class CallSender:
             return None
         # Decoding in slices needs a fraction of the memory, so it is tried before memory is reserved.
         with suppress(json_codec.NotSliceableError):
-            return _parse_object(
+            return _discard_non_object(
                 await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
             )
         admission_slot = self._load.create_slot(caller.key.tenant_name)
@@ -246,12 +246,12 @@ def _log_progress(
 
 def _decode_object(data: bytes | CompressedBuffer) -> dict[str, JSON] | None:
     try:
-        return _parse_object(json_codec.loads(data))
+        return _discard_non_object(json_codec.loads(data))
     except json_codec.JsonError:
         return None
 
 
-def _parse_object(body: JSON) -> dict[str, JSON] | None:
+def _discard_non_object(body: JSON) -> dict[str, JSON] | None:
     return body if isinstance(body, dict) else None
 
 

@@ -110,7 +110,7 @@ class FlowExecutor:
         reconciled and never compensated. The flow is replayed up to that write later.
         """
         answer: Answer | None
-        if caller and execution and execution.is_long:
+        if caller and execution and execution.has_long_checkpoint:
             caller.is_long = True
         is_long = caller is not None and caller.is_long
         step, answer = await run_in_thread(_advance_flow, flow) if is_long else _advance_flow(flow)
@@ -171,18 +171,20 @@ class FlowExecutor:
         try:
             result = await self._perform_step(step, caller)
         except Failure as failure:
-            if execution.is_resumed and _is_transient(failure):
+            if execution.is_resumed and _is_retryable_read_failure(failure):
                 # A failed read is no reason to undo earlier writes: the replay is retried later.
                 raise Unknown("the service cannot be read") from None
             if execution.is_resumed and execution.writes and isinstance(step, AwaitFacts):
                 raise Unknown("other changes are under way") from None
             execution.record_step(step, failure)
-            execution.failed_reads += [failure] if _is_transient(failure) else []
+            execution.failed_reads += [failure] if _is_retryable_read_failure(failure) else []
             raise
         execution.record_step(step, result)
         if isinstance(step, Parallel):
             execution.failed_reads += [
-                item for item in result if isinstance(item, Failure) and _is_transient(item)
+                item
+                for item in result
+                if isinstance(item, Failure) and _is_retryable_read_failure(item)
             ]
         return result
 
@@ -344,9 +346,9 @@ class FlowExecutor:
             case LoadFacts(kind, str() as id_):
                 return await self._object_state.load(tenant, kind, id_)
             case LoadFacts("abandoned"):
-                return await self._object_state.load_superseded(tenant)
+                return await self._object_state.load_superseded_batch_aliases(tenant)
             case LoadFacts(kind, None, ids):
-                return await self._object_state.load_all(tenant, kind, ids)
+                return await self._object_state.load_facts_by_id(tenant, kind, ids)
             case CompareAndSet():
                 return await self._object_state.compare_and_set_all(tenant, [step])
             case AwaitFacts():
@@ -388,7 +390,9 @@ class FlowExecutor:
     async def _perform_cached_call(self, call: Call, caller: Caller) -> JSON:
         if call.probe_ids is not None:
             send_call = partial(self._call_sender.send, caller=caller)
-            return await self._optional_endpoints.send_call(call, caller.key.environment, send_call)
+            return await self._optional_endpoints.send_call_unless_missing(
+                call, caller.key.environment, send_call
+            )
         tenant = caller.key.tenant
         if call.cache_seconds and (cached := self._recent_reads.get(tenant, call)) is not None:
             return cached
@@ -435,7 +439,7 @@ def _can_send_write(call: Call, execution: OperationExecution) -> bool:
     return execution.is_client_waiting or not (call.only_while_client_waits or not execution.writes)
 
 
-def _is_transient(failure: Failure) -> bool:
+def _is_retryable_read_failure(failure: Failure) -> bool:
     """Whether a read that failed this way may succeed later."""
     if isinstance(failure, Refused):
         return failure.status >= 500 or failure.status == 429

@@ -143,7 +143,9 @@ class IdempotencyGuard:
                 if not isinstance(execution, OperationExecution):
                     return execution
                 try:
-                    await self._recipient_locks.acquire(execution, wait_state.deadline)
+                    await self._recipient_locks.acquire_recipient_lock(
+                        execution, wait_state.deadline
+                    )
                     response = await self._execute(
                         execution, write_request, render_answer, render_failure
                     )
@@ -199,7 +201,9 @@ class IdempotencyGuard:
                 return None
             response = await render_failure(failure)
             # A refusal that may pass is never stored for a key, which would repeat it for a day.
-            is_final = has_key and response.status in (404, 406) and not _is_transient(failure)
+            is_final = (
+                has_key and response.status in (404, 406) and not _is_temporary_refusal(failure)
+            )
             stored = (
                 await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
                 if is_final
@@ -469,7 +473,7 @@ class IdempotencyGuard:
         return False
 
 
-def _is_transient(failure: Failure) -> bool:
+def _is_temporary_refusal(failure: Failure) -> bool:
     """Whether a refusal may be another one later, so that it is not stored for the key.
 
     The status of an object changes, and a failure or limit of the gateway passes.

@@ -102,7 +102,7 @@ class Heartbeats:
                 await tx.execute(insert(instances).values(**row))
 
         await self._store.write(write_heartbeat)
-        self._store.clear_unwritten()
+        self._store.clear_write_error()
         self._last_beat_at = self._clock()
         await self.refresh()
 

@@ -197,7 +197,9 @@ class Journal:
         if (
             unsaved := self.unsaved_executions.pop(execution.operation_record.id, None)
         ) and unsaved.operation_record.fence == fence:
-            await run_in_thread_if(unsaved.is_long, execution.take_over_unsaved_steps, unsaved)
+            await run_in_thread_if(
+                unsaved.has_long_checkpoint, execution.take_over_unsaved_steps, unsaved
+            )
 
     def _may_be_sending(self, operation_id: str, instance: str) -> bool:
         """Whether a write may be in flight; true for every running operation of another instance."""
@@ -230,7 +232,7 @@ class Journal:
         """The monotonic clock and the wall clock of this machine, in seconds."""
         return self.monotonic(), self._service_clock.wall()
 
-    def forget(self, open_ids: set[str]) -> None:
+    def forget_closed_operations(self, open_ids: set[str]) -> None:
         """Drops the entries of operations that are no longer open."""
         for id_ in self.unsaved_executions.keys() - open_ids:
             del self.unsaved_executions[id_]

@@ -147,10 +147,10 @@ class OperationExecution:
         self._position += 1
 
     @property
-    def is_long(self) -> bool:
+    def has_long_checkpoint(self) -> bool:
         """Whether a checkpoint takes so long that it is encoded in a worker thread."""
         return json_codec.has_rows(self.request.body) or any(
-            json_codec.has_rows(outcome) or step_records.is_long(step)
+            json_codec.has_rows(outcome) or step_records.is_slow_to_fingerprint(step)
             for step, outcome in self._unsaved_steps
         )
 
@@ -165,7 +165,7 @@ class OperationExecution:
         return next((write for write in self.writes.values() if write.state == SENT), None)
 
     @property
-    def is_unchanged(self) -> bool:
+    def has_changed_nothing(self) -> bool:
         """Whether the operation has changed nothing yet; only then can it still be refused."""
         return not (self.writes or self.is_resumed or self._saved_step_count)
 
@@ -206,7 +206,9 @@ class OperationExecution:
         """Saves a write before it leaves. The timestamp of a signed request may be ahead of our clock."""
         journal = self.journal
         call_digest = await run_in_thread_if(
-            self.is_long or step_records.is_long(call), journal.digest_call, call
+            self.has_long_checkpoint or step_records.is_slow_to_fingerprint(call),
+            journal.digest_call,
+            call,
         )
         now = self.journal.service_time(self.operation_record.tenant.environment)
         now = max(now, stamped_at or now)
@@ -224,7 +226,7 @@ class OperationExecution:
         self.writes[write.number] = write
 
     @property
-    def is_fenced(self) -> bool:
+    def is_fence_recent(self) -> bool:
         """Whether no other process can have taken over the operation since the last check.
 
         By both clocks: while a machine is suspended, one of them usually stops.
@@ -240,7 +242,7 @@ class OperationExecution:
         readings = zip(self.journal.read_clocks(), self.received_at, strict=True)
         return all(abs(now - earlier) < START_DEADLINE_SECONDS for now, earlier in readings)
 
-    async def fence(self) -> None:
+    async def verify_fence(self) -> None:
         """Checks before a write leaves that this process still owns it; raises OwnershipLostError.
 
         If the process was paused after it had recorded the write, another may have taken the
@@ -255,12 +257,12 @@ class OperationExecution:
         the next checkpoint, before any further step and before the response.
         """
         # Saves a commit per request: nobody can see the difference before the next checkpoint.
-        if self.is_saved and not (self.is_unchanged or has_expected_facts(step)):
+        if self.is_saved and not (self.has_changed_nothing or has_expected_facts(step)):
             self._pending_changes.append(step)
             self._record_changing_step(step, None)
             return
         self._unsaved_steps.append((step, None))
-        has_checks = self.operation.method != "GET" and self.is_unchanged
+        has_checks = self.operation.method != "GET" and self.has_changed_nothing
         try:
             await self._save_checkpoint(
                 object_changes=[*self._routing_changes_if_first, step],
@@ -283,7 +285,7 @@ class OperationExecution:
 
     @property
     def _routing_changes_if_first(self) -> Sequence[CompareAndSet]:
-        return self.routing_changes if self.is_unchanged else ()
+        return self.routing_changes if self.has_changed_nothing else ()
 
     def _build_freeze_and_restore_checks(self, is_first_change: bool) -> dict[str, Any]:
         """The checks that can refuse a first change; later changes are never refused, so that an
@@ -409,7 +411,7 @@ class OperationExecution:
         started_at = self.journal.read_clocks()
         saved_steps, outcomes = self._unsaved_steps[:], self._unsaved_outcomes[:]
         pending_changes = self._pending_changes[:]
-        is_long, is_first = self.is_long, not self.is_saved
+        is_long, is_first = self.has_long_checkpoint, not self.is_saved
         step_results = None
         if saved_steps and not drops_payload:
             encoded_steps = await self._encode(
@@ -501,6 +503,3 @@ def _find_created_id(call: Call, outcome: step_records.Outcome) -> str | None:
         created = (outcome[name] for name in _CREATED_FIELDS if isinstance(outcome.get(name), dict))
         object_id = next(created, outcome).get("id")
     return object_id if isinstance(object_id, str) else None
-
-
-# A request as text

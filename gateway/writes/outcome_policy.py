@@ -106,7 +106,7 @@ class OutcomePolicy:
         ):
             self.record_unanswered(execution, 0)
 
-    def forget(self, open_ids: set[str]) -> None:
+    def forget_closed_operations(self, open_ids: set[str]) -> None:
         """Drops the writes of operations that are no longer open."""
         for id_ in self._unanswered.keys() - open_ids:
             del self._unanswered[id_]

@@ -45,7 +45,7 @@ class RecipientLocks:
         self._journal = journal
         self._reconciler = reconciler
 
-    async def acquire(self, execution: OperationExecution, deadline: float) -> None:
+    async def acquire_recipient_lock(self, execution: OperationExecution, deadline: float) -> None:
         """Waits until no process executes another write on the recipient's payout methods."""
         recipient = execution.request.ids.get("id")
         if (
@@ -58,11 +58,11 @@ class RecipientLocks:
         try:
             # First in this process, in memory: of many waiting requests only one polls the database.
             while earlier := self._find_earlier_execution(execution):
-                await self._wait(deadline, earlier.ended)
+                await self._wait_for_release_or_poll(deadline, earlier.ended)
             while self._reconciler.has_other_instances and not await self._try_acquire(
                 execution, recipient
             ):
-                await self._wait(deadline)
+                await self._wait_for_release_or_poll(deadline)
         except Failure:
             await execution.close(UNDONE)
             raise
@@ -83,7 +83,9 @@ class RecipientLocks:
                 return earlier
         return None
 
-    async def _wait(self, deadline: float, ended: asyncio.Event | None = None) -> None:
+    async def _wait_for_release_or_poll(
+        self, deadline: float, ended: asyncio.Event | None = None
+    ) -> None:
         if self._journal.monotonic() > deadline:
             raise Halted(RECIPIENT_BUSY, retry_after=MIN_RETRY_AFTER_SECONDS)
         with suppress(TimeoutError):

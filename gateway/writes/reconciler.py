@@ -329,22 +329,22 @@ class WriteReconciler:
         while not self._stopping.is_set():
             try:
                 await self._journal.save_disconnects()
-                await self.sweep()
-                await self._expire()
+                await self.start_due_reconciliations()
+                await self._clear_expired_operations_if_due()
             except StoreUnavailable as unavailable:
                 log.error("in_doubt_check_failed", reason=str(unavailable))
             except Exception as error:  # noqa: BLE001 - the sweep must not end: nothing else reconciles
                 log.error("in_doubt_check_failed", **logs.describe_exception(error))
             await self._wait_for_stop(SWEEP_SECONDS)
 
-    async def sweep(self) -> None:
+    async def start_due_reconciliations(self) -> None:
         """Lists every unfinished operation once, and starts to reconcile those that are due."""
         unsaved_ids = set(self._journal.unsaved_executions)
         rows = await self._journal.operations.list_unfinished_without_requests()
         await self.load_instances(rows)
         orphans = [record for record in rows if not self.is_executing(record)]
         # Executions that started after the rows were read are open too, but not among them.
-        self._forget(
+        self._forget_closed_operations(
             {record.id for record in rows} | (self._journal.unsaved_executions.keys() - unsaved_ids)
         )
         now = self._journal.monotonic()
@@ -418,16 +418,18 @@ class WriteReconciler:
         """Whether another live process has the operation, or had it last."""
         return not self.is_own(record) and self._heartbeats.is_alive(record.instance)
 
-    def _forget(self, open_ids: set[str]) -> None:
+    def _forget_closed_operations(self, open_ids: set[str]) -> None:
         for id_ in self._retry_states.keys() - open_ids:
             del self._retry_states[id_]
-        self._policy.forget(open_ids)
-        self._journal.forget(open_ids)
+        self._policy.forget_closed_operations(open_ids)
+        self._journal.forget_closed_operations(open_ids)
 
-    async def _expire(self) -> None:
+    async def _clear_expired_operations_if_due(self) -> None:
         if self._journal.monotonic() - self._expired_at > _EXPIRY_INTERVAL_SECONDS:
             now = self._journal.clock()
-            await self._journal.operations.expire(now - _RETENTION, now - _UNREAD_RETENTION)
+            await self._journal.operations.close_and_clear_expired_operations(
+                now - _RETENTION, now - _UNREAD_RETENTION
+            )
             self._expired_at = self._journal.monotonic()
 
     async def _run_delivery_saving(self) -> None:

@@ -78,7 +78,7 @@ def fingerprint_steps(results: list[tuple[Step | str, Outcome]]) -> list[tuple[s
     return [(fingerprint_step(step), outcome) for step, outcome in results]
 
 
-def is_long(step: Step | str) -> bool:
+def is_slow_to_fingerprint(step: Step | str) -> bool:
     """Whether the fingerprint takes long enough to be computed in a worker thread."""
     match step:
         case Call():

@@ -41,7 +41,7 @@ def check(data: bytes) -> None:
         return  # never sent: ``Upstream.send`` refuses it
     sent = URL(f"{ORIGIN}{target.removesuffix('?')}", encoded=True).raw_path_qs
     if sent != "/prefix" + target.removesuffix("?"):
-        return  # never sent: ``Attempt.sign`` refuses what would be sent otherwise than it is signed
+        return  # never sent: ``SingleSend.sign_and_verify_fence`` refuses what would be sent otherwise than it is signed
     signed = format_signed_target(form, target.removesuffix("?"))
     headers = build_signature_headers(
         CREDENTIALS, CurrentWords(), stamp=STAMP, method=method, target=signed, body=body

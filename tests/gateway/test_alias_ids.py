@@ -79,11 +79,11 @@ async def test_alias_id_is_recorded_before_it_is_sent_and_resolves_for_its_tenan
         assert names.keys() == {FIRST_CURRENT_ID}
         assert await load_recorded_ids(store) == {names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
         fresh = AliasIds(store, "all")
-        assert await fresh.resolve_current_ids(OWNER, [names[FIRST_CURRENT_ID], "B-other"]) == {
-            names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID
-        }
+        assert await fresh.map_legacy_to_current_ids(
+            OWNER, [names[FIRST_CURRENT_ID], "B-other"]
+        ) == {names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
         for owner in (Tenant("bolt", "live"), Tenant("acme", "sandbox")):
-            assert await fresh.resolve_current_ids(owner, [names[FIRST_CURRENT_ID]]) == {}
+            assert await fresh.map_legacy_to_current_ids(owner, [names[FIRST_CURRENT_ID]]) == {}
 
 
 async def test_ids_of_large_request_are_not_cached(
@@ -96,9 +96,9 @@ async def test_ids_of_large_request_are_not_cached(
         fresh = AliasIds(store, "all")
         for keeps in (False, True):
             assert not fresh._current_ids
-            assert await fresh.resolve_current_ids(OWNER, names.values(), is_cached=keeps) == {
-                names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID
-            }
+            assert await fresh.map_legacy_to_current_ids(
+                OWNER, names.values(), is_cached=keeps
+            ) == {names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
         assert len(fresh._current_ids) == 1
 
 
@@ -143,7 +143,7 @@ async def test_imported_id_precedes_alias_id_and_both_resolve(
             FIRST_CURRENT_ID: "B-OLD"
         }
         names_of_batch = {"B-OLD": FIRST_CURRENT_ID, names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
-        assert await fresh.resolve_current_ids(OWNER, names_of_batch) == names_of_batch
+        assert await fresh.map_legacy_to_current_ids(OWNER, names_of_batch) == names_of_batch
 
 
 async def test_id_pairs_are_saved_all_or_none(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ async def test_read_does_not_create_frozen_draft(tmp_path: Path) -> None:
         assert shown["batchSummary"]["total"]["value"] == 6
         (current,) = list(operated.service.find_or_create_tenant().batches)[1:]
         async with operated.open_store() as store:
-            facts = await ObjectStateStore(store).load_all(TENANT, "batch")
+            facts = await ObjectStateStore(store).load_facts_by_id(TENANT, "batch")
         assert [one["upstream"] for one in facts.values()] == [current]
 
 

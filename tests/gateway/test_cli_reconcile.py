@@ -36,7 +36,7 @@ def list_finding_kinds(report: Any) -> list[str]:
 
 async def load_object_states(operated: OperatedGateway, kind: str) -> dict[str, Any]:
     async with operated.open_store() as store:
-        return await ObjectStateStore(store).load_all(TENANT, kind)
+        return await ObjectStateStore(store).load_facts_by_id(TENANT, kind)
 
 
 async def test_consistent_objects_are_no_finding(tmp_path: Path) -> None:

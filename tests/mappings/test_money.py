@@ -13,7 +13,7 @@ from mappings import money
 from mappings.balances import read_balances
 from mappings.batch_answers import build_legacy_batch
 from mappings.batch_views import build_batch
-from mappings.drafts import build_entries
+from mappings.drafts import build_entries_from_batch
 from mappings.effects import JSON, Answer, Request
 from mappings.objects import build_legacy_payment
 
@@ -36,7 +36,7 @@ def test_number_has_one_format_everywhere(number: JSON, text: str) -> None:
 
     assert (shown["sourceAmount"], shown["fees"]) == (text, text)
     assert (build_legacy_batch(batch)["amount"], build_legacy_batch(bare)["amount"]) == (text, text)
-    assert build_entries(batch)[0]["sourceAmount"] == text
+    assert build_entries_from_batch(batch)[0]["sourceAmount"] == text
     assert read_one_balance(number) == text
 
 

@@ -52,7 +52,7 @@ PASSED_ON = "read_recipient_logs activities[]."
 
 def list_shown_fields(operation: str, method: str, answer: Answer) -> Iterator[str]:
     """The fields of a good answer, each with the operation's name before it; and the method."""
-    if operation and answer.is_good:
+    if operation and answer.is_success:
         yield f"{operation} by {method}"
         yield from (f"{operation} {field}" for field in _list_fields(json.loads(answer.body)))
 

@@ -232,7 +232,7 @@ class _SequenceRun:
         return known[-1 - pick % len(known)] if known else UNKNOWN_IDS[kind]
 
     def _learn_ids(self, answer: Answer) -> None:
-        if not answer.is_good:
+        if not answer.is_success:
             return
         body = json.loads(answer.body)
         for kind in ("recipient", "batch"):

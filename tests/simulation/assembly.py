@@ -171,7 +171,7 @@ class SimulatedUpstream:
                 if new is not None:
                     correction, other = new, True
                     if call.fence:
-                        await call.fence.fence()
+                        await call.fence.verify_fence()
                     continue
             if other and status < 500 and status not in (401, 429):
                 self.clock.record_proven(environment, correction)
@@ -187,8 +187,8 @@ class SimulatedUpstream:
             call.has_left = False
             await self._process.step()
             headers = self._sign(call, correction)
-            while call.fence and not call.fence.is_fenced:
-                await call.fence.fence()
+            while call.fence and not call.fence.is_fence_recent:
+                await call.fence.verify_fence()
                 headers = self._sign(call, correction)
             call.has_left, call.sent_at = True, asyncio.get_running_loop().time()
             request = SentRequest(call.method, call.target, headers, call.body)

@@ -129,4 +129,7 @@ def list_open_operations(connection: sqlite3.Connection) -> list[OpenOperation]:
 
 def _fetch_rows(connection: sqlite3.Connection, query: Select[Any]) -> Sequence[Any]:
     compiled = compile_statement(query, "sqlite")
-    return [compiled.row(row) for row in connection.execute(compiled.text, compiled.arguments({}))]
+    return [
+        compiled.build_row(row)
+        for row in connection.execute(compiled.text, compiled.build_arguments({}))
+    ]

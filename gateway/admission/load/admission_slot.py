@@ -67,7 +67,7 @@ class LoadShedder:
         # After this time every request that waits now has started or was rejected.
         return Overloaded(reason, max(1, ceil(self.settings.queue_seconds)))
 
-    def enter(self, merchant: str) -> Waiter:
+    def enter_limiter(self, merchant: str) -> Waiter:
         waiter, displaced = self.limiter.enter(merchant)
         for displaced_waiter in displaced:
             self.wake_waiter(displaced_waiter, "displaced by merchants with shorter queues")
@@ -132,7 +132,7 @@ class AdmissionSlot:
 
     async def acquire(self, merchant: str) -> None:
         """Wait for a place among the running requests; raises Overloaded."""
-        waiter = self._waiter = self._load.enter(merchant)
+        waiter = self._waiter = self._load.enter_limiter(merchant)
         # Shed immediately: neither a place to run nor one to wait is free.
         if waiter.state is WaiterState.SHED:
             raise self._load.record_shed(TOO_MANY_REASON)

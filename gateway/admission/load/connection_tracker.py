@@ -50,11 +50,13 @@ class ConnectionTracker(Generic[ConnectionT]):
             MAX_SWEEP_INTERVAL_SECONDS, min(bounds.head_seconds, bounds.pressed_seconds) / 4
         )
 
-    def open(
+    def register_connection(
         self, connection: ConnectionT, address: Hashable, *, shakes_hands: bool = False
     ) -> None:
         now = self._clock()
-        if replaced := self.connections.open(connection, now, address, shakes_hands=shakes_hands):
+        if replaced := self.connections.add_or_refuse_connection(
+            connection, now, address, shakes_hands=shakes_hands
+        ):
             self.closed_counts["for_others"] += 1
             replaced.abort()
 
@@ -95,7 +97,7 @@ class ConnectionTracker(Generic[ConnectionT]):
         )
         return next(times_before_pause, now)
 
-    async def sweep(self) -> None:
+    async def close_slow_connections(self) -> None:
         """Close slow connections periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._sweep_interval_seconds)

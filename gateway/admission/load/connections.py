@@ -64,7 +64,7 @@ class ConnectionTable(Generic[ConnectionT]):
     def __len__(self) -> int:
         return len(self._states)
 
-    def open(
+    def add_or_refuse_connection(
         self,
         connection: ConnectionT,
         now: float,

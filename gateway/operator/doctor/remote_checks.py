@@ -52,7 +52,7 @@ class ServiceProbe:
     def signature_form(self) -> str | None:
         return self._upstream.signed_target.find_form(self.name)
 
-    async def probe(self) -> list[Finding]:
+    async def check_reachability_and_credentials(self) -> list[Finding]:
         if self._credentials is None:
             self.failure_reason = NO_KEY_IMPORTED
             return [
@@ -154,7 +154,7 @@ class ServiceProbe:
         """Finds out why credentials are refused: the signature scope, or the wrong environment."""
         # With "auto", the client has already tried both forms.
         form = self._settings.upstream.signed_target
-        if form != "auto" and await self._is_accepted(self.name, TARGET_WITHOUT_QUERY):
+        if form != "auto" and await self._is_signed_read_accepted(self.name, TARGET_WITHOUT_QUERY):
             self.is_form_refused = True
             self.failure_reason = f"the service does not accept signatures over the {form}"
             description = (
@@ -167,7 +167,7 @@ class ServiceProbe:
             ]
         # A common mistake: the credentials of one environment imported for the other.
         for other_environment in self._settings.environments.select_configured():
-            if other_environment != self.name and await self._is_accepted(
+            if other_environment != self.name and await self._is_signed_read_accepted(
                 other_environment, TARGET_WITHOUT_QUERY
             ):
                 description = f"access key {self._short_access_key} is refused here but accepted by {other_environment}"
@@ -214,7 +214,7 @@ class ServiceProbe:
             return f"; perhaps remove the path {path} from base_url"
         return ""
 
-    async def _is_accepted(self, environment: str, target: str) -> bool:
+    async def _is_signed_read_accepted(self, environment: str, target: str) -> bool:
         """Whether an environment accepts the credentials.
 
         Safe to try elsewhere: a signature is valid only for this path and a few seconds.

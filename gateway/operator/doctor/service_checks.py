@@ -43,7 +43,7 @@ async def check_service(
         key = next((key for key in keys if key.environment == name), None)
         credentials = await load_credentials(store, key.tenant) if key else None
         probe = ServiceProbe(settings, upstream, name, credentials, key.name if key else "")
-        findings += await probe.probe()
+        findings += await probe.check_reachability_and_credentials()
         findings += _report_signature_scope(probe, settings, capabilities)
         findings += _check_clock(probe, upstream)
         findings += [

@@ -99,12 +99,12 @@ class _SliceReader:
             name = self._read_value()
             if name in fields:
                 raise NeedsStrictDecode
-            self._skip(":")
+            self._consume_character(":")
             fields[name] = self._read_field(name, depth)
             if self._peek() == "}":
                 self._position += 1
                 return fields
-            self._skip(",")
+            self._consume_character(",")
 
     def _read_field(self, name: str, depth: int) -> Any:
         first_character = self._peek()
@@ -146,7 +146,7 @@ class _SliceReader:
             if self._peek() == "]":
                 self._position += 1
                 return
-            self._skip(",")
+            self._consume_character(",")
 
     def _read_many_items(self) -> list[Any]:
         """Decode the items up to the last complete one in the decoded text, at once.
@@ -203,7 +203,7 @@ class _SliceReader:
                 return ""
             self._decode_more()
 
-    def _skip(self, character: str) -> None:
+    def _consume_character(self, character: str) -> None:
         if self._peek() != character:
             raise NeedsStrictDecode
         self._position += 1

@@ -101,7 +101,7 @@ class RecipientCache:
         self._last_finished_sync = self._last_requested_sync = 0
 
     @property
-    def age_seconds(self) -> float:
+    def refresh_age_seconds(self) -> float:
         """Seconds since the start of the last full refresh."""
         return (
             math.inf
@@ -110,8 +110,8 @@ class RecipientCache:
         )
 
     @property
-    def is_whole(self) -> bool:
-        return self.age_seconds < self._max_age_seconds
+    def is_refresh_recent(self) -> bool:
+        return self.refresh_age_seconds < self._max_age_seconds
 
     async def sync(self, reader: ServiceListReader, deleted_ids: frozenset[str]) -> None:
         """Bring the cache to the state of the service at the time of this call, or later.
@@ -134,9 +134,9 @@ class RecipientCache:
             self._last_finished_sync = newest_request
 
     async def _sync(self, reader: ServiceListReader, deleted_ids: frozenset[str]) -> None:
-        if not self.is_whole:
+        if not self.is_refresh_recent:
             await self._wait_for_refresh(self.start_refresh(reader, deleted_ids))
-        if not self.is_whole:
+        if not self.is_refresh_recent:
             raise CacheUnavailable("a refresh takes longer than lists.index_seconds")
         for attempt in range(MAX_SYNC_ATTEMPTS):
             self._remove_gateway_deleted(deleted_ids)
@@ -234,7 +234,7 @@ class RecipientCache:
 
         Queries may run meanwhile, because an older entry never replaces a newer one.
         """
-        started_at, is_background = self._monotonic(), self.is_whole
+        started_at, is_background = self._monotonic(), self.is_refresh_recent
         self._removed_at.clear()
         if not is_background:
             await self._list_remote_changes()  # the refresh reads all changes made before now

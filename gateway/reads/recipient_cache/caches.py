@@ -83,7 +83,7 @@ class RecipientCaches:
 
     def has_complete_cache(self, tenant: Tenant) -> bool:
         cache = self._caches.get(tenant)
-        return cache is not None and cache.is_whole
+        return cache is not None and cache.is_refresh_recent
 
     @property
     def recipient_count(self) -> int:
@@ -94,7 +94,9 @@ class RecipientCaches:
         caches = [
             cache for tenant, cache in self._caches.items() if tenant.environment == environment
         ]
-        ages_seconds = (cache.age_seconds for cache in caches if cache.age_seconds < math.inf)
+        ages_seconds = (
+            cache.refresh_age_seconds for cache in caches if cache.refresh_age_seconds < math.inf
+        )
         return CacheFigures(
             len(caches), sum(len(cache.rows) for cache in caches), max(ages_seconds, default=0.0)
         )
@@ -131,7 +133,7 @@ class RecipientCaches:
             raise
         cache.page_size = reader.page_size
         metrics.cache_calls.labels(tenant.environment).observe(reader.call_count)
-        if cache.age_seconds > REFRESH_AGE_FRACTION * self._settings.index_seconds:
+        if cache.refresh_age_seconds > REFRESH_AGE_FRACTION * self._settings.index_seconds:
             # In the background, so that no query has to wait for the refresh.
             cache.start_refresh(
                 ServiceListReader(question, call_service, self._monotonic, cache.page_size),
@@ -155,7 +157,7 @@ class RecipientCaches:
         if cache := self._caches.get(tenant):
             cache.changed_ids.add(recipient_id)
 
-    def drop(self, scope: Tenant) -> None:
+    def drop_caches_in_scope(self, scope: Tenant) -> None:
         """Drop the caches of a scope; an empty merchant or environment means all."""
         for tenant, cache in [*self._caches.items()]:
             if is_tenant_in_scope(scope, tenant):
@@ -164,7 +166,7 @@ class RecipientCaches:
     def drop_expired(self) -> None:
         """Drop idle caches that are too old to be used without a refresh."""
         for tenant, cache in [*self._caches.items()]:
-            if not cache.is_whole and self._is_idle(cache):
+            if not cache.is_refresh_recent and self._is_idle(cache):
                 self._drop_cache(tenant, cache)
 
     def _drop_cache(self, tenant: Tenant, cache: RecipientCache) -> None:

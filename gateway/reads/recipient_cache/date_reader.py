@@ -142,14 +142,14 @@ class ServiceListReader:
                 [
                     id_
                     for id_ in remaining_ids
-                    if not await self._fetch_recipient(id_, store_entries)
+                    if not await self._fetch_and_store_recipient(id_, store_entries)
                 ]
             )
 
         await gather_all([fetch_remaining() for _ in range(MAX_PARALLEL_PAGES)])
         return missing_ids
 
-    async def _fetch_recipient(self, id_: str, store_entries: StoreEntries) -> bool:
+    async def _fetch_and_store_recipient(self, id_: str, store_entries: StoreEntries) -> bool:
         self.call_count += 1
         requested_at = self.monotonic()
         try:

@@ -76,7 +76,9 @@ class RecipientEntry:
         self._set_fields(query_fields["address"], _INTERNED_ADDRESS_FIELDS, ("postalCode",))
         accounts = query_fields["accounts"]
         self.accounts = (
-            _build_accounts(accounts[0]["type"], accounts[0]["currency"]) if accounts else accounts
+            _build_primary_account(accounts[0]["type"], accounts[0]["currency"])
+            if accounts
+            else accounts
         )
         self.stamp = parse_row_stamp(row)
         self.asked_at = asked_at
@@ -125,7 +127,7 @@ def format_stamp(stamp: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _build_accounts(type_: JSON, currency: JSON) -> tuple[Row, ...]:
+def _build_primary_account(type_: JSON, currency: JSON) -> tuple[Row, ...]:
     return ({"type": type_, "currency": currency, "primary": True},)
 
 

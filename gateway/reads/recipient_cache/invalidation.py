@@ -47,7 +47,7 @@ class CacheInvalidation(PeriodicTask):
         # At the first poll there are no caches yet, so its entries are only remembered.
         seen_ids, self._seen_ids = self._seen_ids, set(scopes_by_id)
         for id_ in self._seen_ids - (self._seen_ids if seen_ids is None else seen_ids):
-            self._caches.drop(scopes_by_id[id_])
+            self._caches.drop_caches_in_scope(scopes_by_id[id_])
 
 
 async def invalidate_recipient_caches(store: Store, scope: Tenant) -> None:

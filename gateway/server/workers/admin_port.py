@@ -82,7 +82,7 @@ def create_workers_admin_application(
         headers[CLIENT_ADDRESS_HEADER] = request.remote or ""
         for worker in list_workers():
             try:
-                worker_page = await _fetch_page(
+                worker_page = await _send_request_to_worker(
                     worker, request.method, request.raw_path, headers, body
                 )
             except aiohttp.ClientConnectorError:
@@ -115,14 +115,14 @@ async def fetch_from_each_worker(
     async def fetch_or_none(worker: Path) -> WorkerPage | None:
         try:
             async with asyncio.timeout(seconds):
-                return await _fetch_page(worker, "GET", path, headers)
+                return await _send_request_to_worker(worker, "GET", path, headers)
         except (aiohttp.ClientError, TimeoutError):
             return None
 
     return list(await asyncio.gather(*map(fetch_or_none, workers)))
 
 
-async def _fetch_page(
+async def _send_request_to_worker(
     worker: Path,
     method: str,
     path: str,

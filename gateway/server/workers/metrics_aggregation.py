@@ -83,9 +83,9 @@ class MetricsAggregator:
 
     async def render_page(self, accept_header: str) -> tuple[bytes, str]:
         async with self._scrape_lock:
-            return await self._render_page(accept_header)
+            return await self._scrape_and_render(accept_header)
 
-    async def _render_page(self, accept_header: str) -> tuple[bytes, str]:
+    async def _scrape_and_render(self, accept_header: str) -> tuple[bytes, str]:
         await self.scrape(self._list_workers())
         # Listed again: a worker that exited during the scrape must count as exited.
         workers = set(self._list_workers())

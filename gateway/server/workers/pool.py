@@ -130,7 +130,7 @@ class WorkerPool:
             for task in start_tasks:
                 task.cancel()
             await asyncio.gather(*start_tasks, return_exceptions=True)
-            self.send_signal()
+            self.stop_with_signal()
             await self.wait_for_exit()
             raise
         self._supervisor_tasks = [asyncio.ensure_future(slot.supervise()) for slot in self._slots]
@@ -157,7 +157,7 @@ class WorkerPool:
         for worker in self._stop_restarting_and_iter_workers():
             worker.retire()
 
-    def send_signal(self, signal_number: signal.Signals = signal.SIGTERM) -> None:
+    def stop_with_signal(self, signal_number: signal.Signals = signal.SIGTERM) -> None:
         for worker in self._stop_restarting_and_iter_workers():
             worker.send_signal(signal_number)
 

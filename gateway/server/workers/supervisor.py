@@ -113,7 +113,7 @@ class Supervisor:
         """Stop all workers gracefully; return the exit code, 1 if one had to be killed."""
         pools = [*self._retiring_pools, *filter(None, [self._pool])]
         for pool in pools:
-            pool.send_signal()
+            pool.stop_with_signal()
         # New connections are refused once the workers have closed their copies of the sockets too.
         for listening_socket in chain(*self._listening_queues):
             listening_socket.close()
@@ -125,7 +125,7 @@ class Supervisor:
             "workers_killed", reason="they did not stop in time; requests in flight were lost"
         )
         for pool in pools:
-            pool.send_signal(signal.SIGKILL)
+            pool.stop_with_signal(signal.SIGKILL)
         await _wait_for_pools(pools, KILL_MARGIN_SECONDS)
         return 1
 

@@ -17,7 +17,7 @@ def parse_new_batch(id_mapper: IdMapper, body: JsonObject) -> tuple[Batch, list[
     """Parse a new batch, which has no id yet, and its payments. Raises ApiError."""
     problems = Problems()
     now = id_mapper.tenant.now()
-    currency = _parse_currency(problems, body)
+    currency = _parse_or_infer_batch_currency(problems, body)
     description = parse_text(problems, body, "description")
     batch = Batch("", currency, description, created_at=now, updated_at=now)
     payment_orders = [
@@ -28,7 +28,7 @@ def parse_new_batch(id_mapper: IdMapper, body: JsonObject) -> tuple[Batch, list[
     return batch, [order for order in payment_orders if order is not None]
 
 
-def _parse_currency(problems: Problems, body: JsonObject) -> str:
+def _parse_or_infer_batch_currency(problems: Problems, body: JsonObject) -> str:
     """Parse the batch's currency, or take it from the first payment that has one."""
     currency = lenient.normalize_currency(body.get("sourceCurrency"))
     if not is_blank(currency):

@@ -16,7 +16,7 @@ def mask_recipient_government_id(recipient: JsonObject, country: str | None) -> 
     return None
 
 
-def find_masked_ssn(recipient: JsonObject) -> str | None:
+def mask_recipient_ssn(recipient: JsonObject) -> str | None:
     """Return the masked SSN, from its own field or from the government ids."""
     return mask_value(recipient.get("ssn")) or mask_recipient_government_id(recipient, SSN_COUNTRY)
 

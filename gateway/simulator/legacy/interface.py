@@ -62,7 +62,7 @@ class LegacyInterface:
         )
         return route.operation(legacy_request)
 
-    def status_for(self, error: ApiError) -> int:
+    def select_error_status(self, error: ApiError) -> int:
         return STATUS_BY_CODE.get(error.problems[0].code, 500)
 
     def _require_route(self, exchange: Exchange) -> MatchedRoute:

@@ -41,7 +41,9 @@ def parse_new_recipient(problems: Problems, body: JsonObject) -> JsonObject:
     # Null means that a new recipient does not have the field.
     given_fields = {name: value for name, value in body.items() if value is not None}
     fields = _parse_fields(problems, _translate_fields(problems, given_fields), body, {})
-    if ids := _parse_ssn(problems, body, fields, government_ids.add_government_id):
+    if ids := _parse_ssn_into_government_ids(
+        problems, body, fields, government_ids.add_government_id
+    ):
         fields["governmentIds"] = ids
     return fields
 
@@ -56,7 +58,7 @@ def parse_recipient_change(
         government_ids.replace_government_ids,
         other_country=_find_country_of_new_id(body, recipient),
     )
-    if ids := _parse_ssn(problems, body, recipient.fields, replace_ids):
+    if ids := _parse_ssn_into_government_ids(problems, body, recipient.fields, replace_ids):
         service_fields["governmentIds"] = fields["governmentIds"] = ids
     return fields, set(service_fields)
 
@@ -126,12 +128,12 @@ def _parse_address(problems: Problems, body: JsonObject) -> JsonObject | None:
     return address_fields
 
 
-def _parse_ssn(
+def _parse_ssn_into_government_ids(
     problems: Problems, body: JsonObject, fields: JsonObject, update_ids: UpdateGovernmentIds
 ) -> list[JsonObject] | None:
     """Parse a US SSN without spaces and hyphens; the current value counts as no change."""
     value = body.get("ssn")
-    if value is None or value == government_ids.find_masked_ssn(fields):
+    if value is None or value == government_ids.mask_recipient_ssn(fields):
         return None
     if isinstance(value, str) and {" ", "-"}.intersection(value):
         problems.add_invalid_field("ssn", "Must be without spaces and hyphens")

@@ -45,7 +45,7 @@ def _fold_case(value: object) -> str:
     return str(value or "").casefold()
 
 
-def _read_field(name: str) -> ReadValue:
+def _create_field_reader(name: str) -> ReadValue:
     return lambda _, recipient: _fold_case(recipient.fields.get(name))
 
 
@@ -61,21 +61,21 @@ SORT_KEYS: dict[str, ReadValue] = {
     "status": lambda _, recipient: recipient_views.translate_status(recipient),
     "country": _create_address_field_reader("country"),
     "city": _create_address_field_reader("city"),
-    "name": _read_field("name"),
-    "email": _read_field("email"),
+    "name": _create_field_reader("name"),
+    "email": _create_field_reader("email"),
     "id": lambda id_mapper, recipient: id_mapper.build_client_id(recipient.id),
     "complianceStatus": lambda _, recipient: recipient_views.translate_compliance_status(recipient),
     "createdAt": lambda _, recipient: format_timestamp(recipient.created_at),
     "updatedAt": lambda _, recipient: format_timestamp(recipient.updated_at),
-    "referenceId": _read_field("referenceId"),
-    "type": _read_field("type"),
-    "firstName": _read_field("firstName"),
-    "lastName": _read_field("lastName"),
+    "referenceId": _create_field_reader("referenceId"),
+    "type": _create_field_reader("type"),
+    "firstName": _create_field_reader("firstName"),
+    "lastName": _create_field_reader("lastName"),
     "language": lambda _, recipient: recipient.fields.get("language", "en"),
-    "dob": _read_field("dob"),
+    "dob": _create_field_reader("dob"),
     "payoutMethod": recipient_views.find_payout_method,
     "payoutCurrency": _find_payout_currency,
-    "primaryCurrency": _read_field("primaryCurrency"),
+    "primaryCurrency": _create_field_reader("primaryCurrency"),
 }
 
 

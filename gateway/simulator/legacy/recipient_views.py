@@ -62,7 +62,7 @@ def build_recipient(id_mapper: IdMapper, recipient: Recipient) -> JsonObject:
         "language": fields.get("language", "en"),
         "dob": fields.get("dob"),
         "passport": fields.get("passport"),
-        "ssn": government_ids.find_masked_ssn(fields),
+        "ssn": government_ids.mask_recipient_ssn(fields),
         "address": {name: recipient.address.get(name) for name in ADDRESS_CHECKS},
         "payout": payout_views.build_recipient_payout(id_mapper.tenant, recipient),
         # Not in the document, but clients read it; the words are those of the list filter.

@@ -92,7 +92,9 @@ def _parse_payout(
     payout_body = parse_object(problems, request.body, "payout")
     payout_problems = problems.nest("payout.")
     ssn = request.body.get("ssn")
-    is_unchanged = recipient is not None and ssn == government_ids.find_masked_ssn(recipient.fields)
+    is_unchanged = recipient is not None and ssn == government_ids.mask_recipient_ssn(
+        recipient.fields
+    )
     if is_unchanged or not (isinstance(ssn, str) and re.fullmatch(r"[0-9]{9}|.*\*.*", ssn)):
         ssn = None
     return payout_bodies.PayoutParser(

@@ -24,7 +24,7 @@ async def run_as_request(under_way: RequestsInProgress, work: Any, *, ago: float
     """Run work as the task of one request."""
 
     async def request() -> Any:
-        under_way.track(lambda: REQUEST_OWNER, asyncio.get_running_loop().time() - ago)
+        under_way.track_current_task(lambda: REQUEST_OWNER, asyncio.get_running_loop().time() - ago)
         return await work()
 
     return await asyncio.ensure_future(request())

@@ -683,7 +683,7 @@ async def test_waiter_of_dropped_scan_starts_another() -> None:
 
     waits = asyncio.create_task(indexed.listing.query(indexed.build_query(CITY_ORDER), slow, OWNER))
     await reached.wait()
-    indexed.indexes.drop(OWNER)
+    indexed.indexes.drop_caches_in_scope(OWNER)
     goes_on.set()
     result = await waits
     assert result.records == (await indexed.scan_list(**CITY_ORDER)).records

@@ -96,7 +96,7 @@ async def test_replacing_many_entries_deletes_their_old_chunks(
         await ledger.compare_and_set(OWNER, "payments", "B-1", {"entries": ENTRIES[:1]})
         await ledger.compare_and_set(OWNER, "payments", "B-2", {"entries": None})
         assert await count_chunks_by_holder(store) == {}
-        assert await ledger.load_all(OWNER, "payments") == {"B-1": {"entries": ENTRIES[:1]}}
+        assert await ledger.load_facts_by_id(OWNER, "payments") == {"B-1": {"entries": ENTRIES[:1]}}
 
 
 async def test_chunks_are_bounded_and_encrypted(

@@ -159,7 +159,7 @@ async def test_duplicate_key_is_told_apart_from_a_failure(opened: Database) -> N
     await opened.write(lambda tx: insert_rows(tx, build_row("a")))
     with pytest.raises(UniqueViolation):
         await opened.write(lambda tx: insert_rows(tx, build_row("a")))
-    assert opened.unwritten is None
+    assert opened.write_error is None
 
 
 async def test_changes_at_the_same_time_are_all_made_and_failures_stay_alone(
@@ -272,10 +272,10 @@ async def test_unusable_database_is_one_error_and_is_remembered(tmp_path: Path) 
     opened = SqliteDatabase("test.db", build_connect(tmp_path / "none" / "test.db"))
     with pytest.raises(StoreUnavailable, match=r"test\.db cannot be used"):
         await opened.read(lambda tx: tx.fetch(SELECT_ALL))
-    assert opened.unwritten is None
+    assert opened.write_error is None
     with pytest.raises(StoreUnavailable):
         await opened.write(increment)
-    assert opened.unwritten is not None
+    assert opened.write_error is not None
     await opened.close()
     unreachable = PostgresqlDatabase("nowhere", "postgresql://127.0.0.1:1/none", timeout=2)
     with pytest.raises(StoreUnavailable, match="nowhere cannot be used"):

@@ -234,7 +234,7 @@ async def test_audit_log_outlives_retention_of_operations(state: State) -> None:
         )
         await freeze_writes(store, ACME)
         await unfreeze_writes(store, ACME)
-        await rows.expire(NOW + timedelta(days=8), NOW)
+        await rows.close_and_clear_expired_operations(NOW + timedelta(days=8), NOW)
         counts = [
             len(await fetch(store, select(table)))
             for table in (operations, upstream_writes, audit_events)
@@ -267,7 +267,7 @@ async def test_encrypted_request_is_deleted_after_delivery(state: State) -> None
                 (RUNNING, "{}", None),
             ]
             assert [await rows.load_step_results(row) for row in found] == [[], [], ["[]"]]
-            await rows.expire(NOW, store.clock() + timedelta(seconds=1))
+            await rows.close_and_clear_expired_operations(NOW, store.clock() + timedelta(seconds=1))
 
 
 def test_only_retention_deletes_from_audit_log() -> None:
@@ -349,11 +349,11 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
         with recorded_statements() as recorded:
             assert len(await rows.list_rivals(build_operation("a"), build_write())) == 1
             await rows.find_operation("b")
-            await rows.expire(NOW, NOW)
+            await rows.close_and_clear_expired_operations(NOW, NOW)
             await delete_expired(store, Retention(texts_days=0, usage_days=0, audit_days=0))
         asked = [statement for statement, _values in recorded]
         assert len(asked) > 10
-    rivals = operation_statements.SELECT_RIVALS.compiled("sqlite").text
+    rivals = operation_statements.SELECT_RIVALS.compile_for_dialect("sqlite").text
     for statement in [*asked, rivals]:
         plan = _explain(sqlite, statement, ("",) * statement.count("?"))
         tables = ("SCAN journal", "SCAN journal_subjects", "SCAN writes")

@@ -57,7 +57,7 @@ def test_added_key_is_last_and_earlier_keys_remain(key_path: Path, ended: bool) 
     keys = read_key_file(key_path)
     assert keys
     assert len(keys.ids) == 2
-    assert keys.newest == key_path.read_text().splitlines()[-1].split()[0]
+    assert keys.newest_key_id == key_path.read_text().splitlines()[-1].split()[0]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o660])

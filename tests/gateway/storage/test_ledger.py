@@ -30,7 +30,7 @@ def ledger(store: Store) -> ObjectStateStore:
 
 async def test_unknown_object_has_no_facts(ledger: ObjectStateStore) -> None:
     assert await ledger.load(ACME, "recipient", "R-1") == {}
-    assert await ledger.load_all(ACME, "recipient") == {}
+    assert await ledger.load_facts_by_id(ACME, "recipient") == {}
     assert await ledger.load_capabilities("live") == {}
 
 
@@ -78,14 +78,14 @@ async def test_facts_are_isolated_between_tenants(ledger: ObjectStateStore, othe
     await ledger.compare_and_set(ACME, "recipient", "R-1", {"mine": 1})
     await ledger.compare_and_set(other, "recipient", "R-1", {"theirs": 1})
     assert await ledger.load(ACME, "recipient", "R-1") == {"mine": 1}
-    assert await ledger.load_all(other, "recipient") == {"R-1": {"theirs": 1}}
+    assert await ledger.load_facts_by_id(other, "recipient") == {"R-1": {"theirs": 1}}
 
 
 async def test_objects_of_a_kind_are_loaded_by_id(ledger: ObjectStateStore) -> None:
     for number in (1, 2):
         await ledger.compare_and_set(ACME, "recipient", f"R-{number}", {"n": number})
     await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 3})
-    assert await ledger.load_all(ACME, "recipient") == {"R-1": {"n": 1}, "R-2": {"n": 2}}
+    assert await ledger.load_facts_by_id(ACME, "recipient") == {"R-1": {"n": 1}, "R-2": {"n": 2}}
 
 
 async def test_aliases_of_superseded_batches_are_loaded_separately(
@@ -97,12 +97,12 @@ async def test_aliases_of_superseded_batches_are_loaded_separately(
     await ledger.compare_and_set(ACME, "alias", "P-1", {"id": '"abandoned":true', "batch": "B-2"})
     await ledger.compare_and_set(ACME, "batch", "B-3", {"abandoned": ["B-2"]})
     await ledger.compare_and_set(other, "alias", "B-4", {"abandoned": True})
-    assert await ledger.load_superseded(ACME) == {
+    assert await ledger.load_superseded_batch_aliases(ACME) == {
         "B-1": {"abandoned": True},
         "B-2": {"id": "B-1", "abandoned": True},
     }
     await ledger.compare_and_set(ACME, "alias", "B-1", {"abandoned": None})
-    assert [*await ledger.load_superseded(ACME)] == ["B-2"]
+    assert [*await ledger.load_superseded_batch_aliases(ACME)] == ["B-2"]
 
 
 async def test_concurrent_records_lose_nothing(ledger: ObjectStateStore, state: State) -> None:

@@ -66,7 +66,7 @@ async def test_lost_response_of_commit_is_reported_and_never_repeated(database: 
         await proxy.cut()
         with pytest.raises(StoreUnavailable):
             await writing
-        assert opened.unwritten is not None
+        assert opened.write_error is not None
         await asyncio.sleep(0.5)
         await proxy.restore()
         assert await count_events(opened) == 1

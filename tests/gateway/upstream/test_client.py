@@ -438,9 +438,9 @@ async def test_attempt_cannot_be_signed_twice():
         0.0,
         on_bytes_received=lambda _: None,
     )
-    await attempt.sign(headers)
+    await attempt.sign_and_verify_fence(headers)
     with pytest.raises(RuntimeError, match="once"):
-        await attempt.sign(headers)
+        await attempt.sign_and_verify_fence(headers)
 
 
 # Unreachable or unknown.
@@ -503,7 +503,7 @@ async def bypass_signing(request, handler):
     class Unsigned:
         path = request.url.raw_path_qs
 
-        async def sign(self, headers):
+        async def sign_and_verify_fence(self, headers):
             pass
 
     request.attempt = Unsigned()
@@ -674,9 +674,9 @@ class TakenOver(Exception):
 class SuspendedMachineFence:
     """The fence of a suspended machine whose clocks stopped: no time seems to have passed."""
 
-    is_fenced = True
+    is_fence_recent = True
 
-    async def fence(self) -> None:
+    async def verify_fence(self) -> None:
         raise TakenOver
 
 
@@ -897,7 +897,7 @@ async def test_answer_is_returned_if_learned_scope_cannot_be_saved():
 
 async def test_deadline_grows_with_bytes_sent_and_received() -> None:
     deadline = Deadline(1, bytes_per_second=100)
-    with deadline.start(50) as within:
+    with deadline.start_timeout(50) as within:
         when = within.deadline
         assert str(deadline) == "no answer within 1.5 s"
         deadline.extend(150)
@@ -908,7 +908,7 @@ async def test_deadline_grows_with_bytes_sent_and_received() -> None:
 
 async def test_deadline_is_fixed_without_a_byte_rate() -> None:
     deadline = Deadline(1, bytes_per_second=0)
-    with deadline.start(10**9) as within:
+    with deadline.start_timeout(10**9) as within:
         when = within.deadline
         deadline.extend(10**9)
         assert within.deadline == when

@@ -136,15 +136,15 @@ async def test_paused_instance_must_renew_its_fence(
     clock = ServiceClock(lambda: hands.wall, lambda: hands.monotonic)
     journal = Journal(store, ledger, clock)
     course = await send_create(journal)
-    assert course.is_fenced
+    assert course.is_fence_recent
     hands.wall, hands.monotonic = hands.wall + wall, hands.monotonic + monotonic
-    assert not course.is_fenced
-    await course.fence()
-    assert course.is_fenced
+    assert not course.is_fence_recent
+    await course.verify_fence()
+    assert course.is_fence_recent
     await journal.operations.take_over(course.operation_record, "another")
     hands.wall, hands.monotonic = hands.wall + wall, hands.monotonic + monotonic
     with pytest.raises(OwnershipLostError):
-        await course.fence()
+        await course.verify_fence()
 
 
 async def test_guarding_record_is_committed_before_the_write(

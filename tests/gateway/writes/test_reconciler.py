@@ -80,14 +80,14 @@ async def test_write_that_failed_to_record_during_sweep_is_kept(
         rows = parts.journal.operations
         assert isinstance(rows, DelayedOperationRepository)
         monkeypatch.setattr(parts.settling, "reconcile", wait_forever)
-        sweeping = asyncio.ensure_future(parts.settling.sweep())
+        sweeping = asyncio.ensure_future(parts.settling.start_due_reconciliations())
         async with asyncio.timeout(30):
             await rows.was_requested.wait()
         parts.journal.unsaved_executions["begun since"] = course
         rows.may_continue.set()
         await sweeping
         assert "begun since" in parts.journal.unsaved_executions
-        await parts.settling.sweep()
+        await parts.settling.start_due_reconciliations()
         assert not parts.journal.unsaved_executions, "it is no longer open"
 
 

@@ -18,7 +18,7 @@ def open_connections(*names: str) -> ConnectionTable[str]:
     connections: ConnectionTable[str] = ConnectionTable(BOUNDS)
     for now, name in enumerate(names):
         phase, holder = name.split()[:2]
-        connections.open(name, now, holder, shakes_hands=phase == "handshake")
+        connections.add_or_refuse_connection(name, now, holder, shakes_hands=phase == "handshake")
         if phase == "head":
             connections.start_head(name, now)
         if phase in ("stranger", "body", "work", "response", "idle"):
@@ -54,17 +54,17 @@ def test_largest_holder_loses_connection_with_longest_stall(
     names: tuple[str, ...], replaced: str
 ) -> None:
     connections = open_connections(*names)
-    assert connections.open("new", 10, "z") == replaced
+    assert connections.add_or_refuse_connection("new", 10, "z") == replaced
     assert len(connections) == BOUNDS.max_connections
 
 
 def test_body_bytes_count_as_progress_and_header_bytes_do_not() -> None:
     connections = open_connections("body acme 1", "body acme 2", "body acme 3", "body acme 4")
     connections.start_request("body acme 1", 5)
-    assert connections.open("new", 10, "x") == "body acme 2"
+    assert connections.add_or_refuse_connection("new", 10, "x") == "body acme 2"
     connections = open_connections("head x 1", "head x 2", "head x 3", "head x 4")
     connections.start_head("head x 1", 5)
-    assert connections.open("new", 10, "x") == "head x 1"
+    assert connections.add_or_refuse_connection("new", 10, "x") == "head x 1"
 
 
 def test_connection_belongs_to_tenant_of_its_latest_request() -> None:
@@ -72,7 +72,7 @@ def test_connection_belongs_to_tenant_of_its_latest_request() -> None:
     connections.start_request("body bolt 1", 5)  # more of the body
     connections.start_request("idle acme 1", 5)
     connections.assign_tenant("idle acme 1", "bolt", 5)
-    assert connections.open("new", 10, "x") == "body bolt 2"
+    assert connections.add_or_refuse_connection("new", 10, "x") == "body bolt 2"
 
 
 def test_reconnecting_clients_displace_only_their_own_connections() -> None:
@@ -81,22 +81,27 @@ def test_reconnecting_clients_displace_only_their_own_connections() -> None:
     )
     connections: ConnectionTable[str] = ConnectionTable(bounds)
     for number in range(10):
-        connections.open(f"acme {number}", number, "x")
+        connections.add_or_refuse_connection(f"acme {number}", number, "x")
         connections.start_request(f"acme {number}", number)
         connections.assign_tenant(f"acme {number}", "acme", number)
-    connections.open("bolt", 10, "y")
+    connections.add_or_refuse_connection("bolt", 10, "y")
     for number in range(10, 14):  # these have not authenticated yet, unlike "bolt"
-        assert connections.open(f"acme {number}", number, "x") == f"acme {number - 9}"
+        assert (
+            connections.add_or_refuse_connection(f"acme {number}", number, "x")
+            == f"acme {number - 9}"
+        )
 
 
 def test_nothing_is_closed_below_the_limit() -> None:
     connections: ConnectionTable[int] = ConnectionTable(BOUNDS)
-    assert [connections.open(number, 0) for number in range(5)] == [None] * 4 + [0]
+    assert [connections.add_or_refuse_connection(number, 0) for number in range(5)] == [
+        None
+    ] * 4 + [0]
 
 
 def test_header_deadline_counts_from_first_byte() -> None:
     connections: ConnectionTable[str] = ConnectionTable(ROOMY)
-    connections.open("slow", 0)
+    connections.add_or_refuse_connection("slow", 0)
     for now in range(5, 15):
         connections.start_head("slow", now)
     assert connections.pop_overdue(14.9) == []
@@ -106,8 +111,8 @@ def test_header_deadline_counts_from_first_byte() -> None:
 
 def test_handshake_deadline_equals_header_deadline() -> None:
     connections: ConnectionTable[str] = ConnectionTable(ROOMY)
-    connections.open("shakes", 0, shakes_hands=True)
-    connections.open("shook", 0, shakes_hands=True)
+    connections.add_or_refuse_connection("shakes", 0, shakes_hands=True)
+    connections.add_or_refuse_connection("shook", 0, shakes_hands=True)
     connections.end_handshake("shook", 9)
     assert connections.pop_overdue(10) == ["shakes"]
     assert connections.pop_overdue(9 + 75) == ["shook"]
@@ -115,7 +120,7 @@ def test_handshake_deadline_equals_header_deadline() -> None:
 
 def test_idle_time_is_limited_separately_and_work_is_not_counted() -> None:
     connections: ConnectionTable[str] = ConnectionTable(ROOMY)
-    connections.open("one", 0)
+    connections.add_or_refuse_connection("one", 0)
     connections.start_request("one", 1)
     connections.start_work("one", 1)
     assert connections.pop_overdue(1000) == []
@@ -144,7 +149,7 @@ def test_pressure_ends_some_time_after_connections_close() -> None:
 
 def test_closed_connection_is_not_tracked_again() -> None:
     connections = open_connections("head x", "work acme 1", "work acme 2", "work acme 3")
-    assert connections.open("new", 5) == "head x"
+    assert connections.add_or_refuse_connection("new", 5) == "head x"
     connections.start_request("head x", 6)
     connections.assign_tenant("head x", "acme", 6)
     connections.start_work("head x", 6)
