@@ -11,6 +11,7 @@ import json
 import select
 import signal
 import socket
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +22,11 @@ import aiohttp
 import pytest
 
 from gateway.config.settings import Settings, State
-from gateway.simulator import Service, start_simulator
+from gateway.simulator import Fault, Service, start_simulator
 from gateway.simulator.options import ServiceCredentials
 from gateway.storage import Tenant, open_store
 from gateway.storage.mode_rows import set_mode
+from gateway.writes.instance_leases import REPORT_SECONDS
 from tests.gateway.storage.conftest import database, postgres  # noqa: F401 - fixtures
 from tests.gateway_processes import (
     GatewayProcess,
@@ -33,6 +35,7 @@ from tests.gateway_processes import (
 )
 from tests.operator_commands import wait_until_async
 from tests.running_gateway import KEY, GatewayResponse, build_settings, import_api_keys
+from tests.sockets import wait_until
 from tests.state import operations_by_state
 
 PAUSE_SECONDS = 1.5
@@ -202,3 +205,28 @@ async def test_process_that_was_killed_does_not_hold_up_its_clients_next_request
     second = await instances.second.request("POST", "/v1/recipients", body)
     assert (second.status, second.headers.get("Idempotent-Replayed")) == (200, None)
     connection.close()
+
+
+@pytest.mark.parametrize("instances", ["translate"], indirect=True)
+async def test_retry_after_a_kill_is_answered_as_soon_as_the_lease_has_expired(
+    instances: Instances,
+) -> None:
+    """The write had happened: reading it back proves that at once."""
+    instances.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=30))
+    sending = asyncio.create_task(
+        request_gateway(
+            instances.first.session,
+            instances.first.process,
+            "POST",
+            "/v1/recipients",
+            json=recipient_body(1),
+        )
+    )
+    await wait_until(lambda: instances.service.creation_counts["recipient"] == 1)
+    await instances.first.process.stop(signal.SIGKILL)
+    assert await sending is None
+    killed_at = time.monotonic()
+    retried = await instances.second.request("POST", "/v1/recipients", recipient_body(1))
+    assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
+    assert instances.service.creation_counts["recipient"] == 1
+    assert time.monotonic() - killed_at < REPORT_SECONDS

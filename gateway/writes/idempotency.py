@@ -213,7 +213,8 @@ class IdempotencyGuard:
             return response
         response = self._responses[execution] = await render_answer(answer)
         await self._finish(execution, response, key_digest, has_key=has_key)
-        return response
+        # The first attempt's process had ended: this is its response, and nothing was done twice.
+        return stored_responses.mark_replayed(response) if execution.is_resumed else response
 
     async def _finish(
         self,

@@ -19,15 +19,18 @@ from gateway.storage import Store
 from gateway.storage.database import Transaction
 from gateway.storage.tables import instances
 
-LEASE_TTL_SECONDS = 20.0
-"""Seconds without a heartbeat after which an instance is considered dead. If it was only paused, its
-next write fails at the fence."""
+LEASE_TTL_SECONDS = 2.5
+"""Seconds without a heartbeat after which another instance may take over what this one runs. If it
+was only paused, its next write fails at the fence."""
 
-BEATS_PER_LEASE = 4
-"""Heartbeats per lease time, of a process that has its database alone."""
-SHARED_BEATS_PER_LEASE = 20
-"""The same of processes that share a database: a heartbeat also reports that no reset is unsaved, and
-requests wait for that."""
+REPORT_SECONDS = 20.0
+"""Seconds without a heartbeat after which nobody waits for an instance's report of resets. They are
+more than a lease, because a paused instance still has its connections, and no fence replaces what only
+it knows."""
+
+HEARTBEATS_PER_LEASE = 5
+SOLE_HEARTBEAT_SECONDS = 5.0
+"""Interval of a process that has its database alone: nobody waits for its heartbeats."""
 _POLL_SECONDS = 0.1
 
 
@@ -51,8 +54,10 @@ class Heartbeats:
         self._store = store
         self._own_instance = own_instance
         self._ttl_seconds = ttl_seconds
-        self.beat_seconds = ttl_seconds / (
-            BEATS_PER_LEASE if store.is_of_one_process else SHARED_BEATS_PER_LEASE
+        self.beat_seconds = (
+            SOLE_HEARTBEAT_SECONDS
+            if store.is_of_one_process
+            else ttl_seconds / HEARTBEATS_PER_LEASE
         )
         self._clock = clock
         self._format_large_requests = format_large_requests
@@ -65,10 +70,13 @@ class Heartbeats:
 
     def is_alive(self, instance: str) -> bool:
         """Whether a lease is valid; call ``refresh_if_any_unknown`` first for instances that may be new."""
-        if instance == self._own_instance:
-            return True
+        return instance == self._own_instance or self._has_beaten_within(
+            instance, self._ttl_seconds
+        )
+
+    def _has_beaten_within(self, instance: str, seconds: float) -> bool:
         observed = self._observed.get(instance)
-        return observed is not None and observed.quiet_seconds < self._ttl_seconds
+        return observed is not None and observed.quiet_seconds < seconds
 
     async def refresh_if_any_unknown(self, instance_ids: Iterable[str]) -> None:
         """Refreshes the leases if one of these instances is unknown: it may just have started."""
@@ -135,16 +143,21 @@ class Heartbeats:
             del self._observed[id_]
 
     async def wait_for_whole_heartbeats(self, instance_ids: Iterable[str]) -> None:
-        """Waits until each of these instances has made a whole heartbeat since the call, or is dead.
+        """Waits until each of these instances has made a whole heartbeat since the call.
 
-        That is the second one to be saved: the first may have begun before the call.
+        That is the second one to be saved: the first may have begun before the call. An instance
+        without a heartbeat for ``REPORT_SECONDS`` is not waited for.
         """
         await self.refresh()
-        awaited = {id_: self._observed[id_].beats + 2 for id_ in instance_ids if self.is_alive(id_)}
+        awaited = {
+            id_: self._observed[id_].beats + 2
+            for id_ in instance_ids
+            if self._has_beaten_within(id_, REPORT_SECONDS)
+        }
         while awaited := {
             id_: beats
             for id_, beats in awaited.items()
-            if self.is_alive(id_) and self._observed[id_].beats < beats
+            if self._has_beaten_within(id_, REPORT_SECONDS) and self._observed[id_].beats < beats
         }:
             await asyncio.sleep(_POLL_SECONDS)
             await self.refresh()

@@ -31,7 +31,7 @@ from gateway.upstream.send_attempt import Fence
 from gateway.writes.caller import Caller
 from gateway.writes.executor import FlowExecutor
 from gateway.writes.idempotency import IdempotencyGuard, WriteRequest
-from gateway.writes.instance_leases import Heartbeats
+from gateway.writes.instance_leases import LEASE_TTL_SECONDS, Heartbeats
 from gateway.writes.journal import Journal
 from gateway.writes.operation_execution import OperationExecution
 from gateway.writes.outcome_policy import OutcomePolicy
@@ -56,6 +56,7 @@ API_KEY = ApiKey(
     None,
     (),
 )
+LEASE_SECONDS = LEASE_TTL_SECONDS
 PATIENCE_SECONDS = TIMEOUT_SECONDS + 5
 MAX_SHUTDOWN_SECONDS = PATIENCE_SECONDS + 5
 INTERNAL_ERROR = responses.build_error_response(errors.build_legacy_error(errors.INTERNAL_ERROR))

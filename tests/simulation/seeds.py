@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from tests.simulation import checks
-from tests.simulation.assembly import Gateway, start_gateway
+from tests.simulation.assembly import LEASE_SECONDS, Gateway, start_gateway
 from tests.simulation.database import empty_database, is_superseded, open_database
 from tests.simulation.event_loop import SimulatedEventLoop
 from tests.simulation.network import FATES, Fate, Network, build_service
@@ -85,7 +85,7 @@ class Simulation:
     conditions: Conditions
     network: Network
     connection: sqlite3.Connection
-    lease_seconds: float = 8.0
+    lease_seconds: float = LEASE_SECONDS
     is_calm: bool = False
     gateways: list[Gateway] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
