@@ -172,9 +172,9 @@ class CheckpointWriter:
             )
         if values.get("state") not in (None, *OPEN):
             values["ended_at"] = self._store.clock()
-        update = statements.build_fenced_update(tuple(sorted(values)))
-        fence = {"operation_id": record.id, "expected_turn": record.fence}
-        # No row has this id and turn: another instance has taken the operation over.
+        update = statements.build_fenced_update(tuple(sorted(values)), values.get("state"))
+        fence = {"operation_id": record.id, "expected_fence": record.fence}
+        # No row has this id, token and state: another instance has taken the operation over.
         if not await tx.fetch(update, {**values, **fence}):
             raise OwnershipLostError
 

@@ -203,12 +203,17 @@ INSERT_OPERATION = Statement(
 
 
 @cache
-def build_fenced_update(sets: tuple[str, ...]) -> Statement:
-    mine = and_(
+def build_fenced_update(columns: tuple[str, ...], new_state: str | None) -> Statement:
+    """Builds the update of an operation by its owner; None leaves it running."""
+    sources = states.list_sources(states.OPERATION_TRANSITIONS, new_state or "")
+    is_own = and_(
         operations.c.id == bindparam("operation_id"),
-        operations.c.fence == bindparam("expected_turn"),
+        operations.c.fence == bindparam("expected_fence"),
+        or_(*(operations.c.state == source for source in sources or (states.RUNNING,))),
     )
-    return Statement(lambda _kind: update(operations).where(mine).returning(operations.c.id), sets)
+    return Statement(
+        lambda _kind: update(operations).where(is_own).returning(operations.c.id), columns
+    )
 
 
 UPSERT_STEPS = build_upsert_statement(operation_steps, ("operation_id", "number"), ("results",))
@@ -272,6 +277,8 @@ UPDATE_WRITE = Statement(
     lambda _kind: update(upstream_writes).where(
         upstream_writes.c.operation_id == bindparam("operation_id"),
         upstream_writes.c.number == bindparam("write_number"),
+        # Its outcome is recorded once; the same one again changes nothing.
+        IS_SENT_WRITE,
     ),
     OUTCOME_COLUMNS,
 )

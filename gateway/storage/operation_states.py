@@ -1,4 +1,12 @@
-"""The states of operations and of their writes; ``operations`` describes them."""
+"""The states of operations and of their writes, and the only changes between them.
+
+The statements that change a state take its allowed sources from these tables, the simulation refuses
+every other change, and ``operation_states.md`` prints them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
 
 RUNNING, IN_DOUBT, DONE, ANSWERED, UNDONE = "running", "unsettled", "done", "answered", "undone"
 OPEN = (RUNNING, IN_DOUBT, DONE)
@@ -6,6 +14,127 @@ OPEN = (RUNNING, IN_DOUBT, DONE)
 SENT, REFUSED, UNSENT, CONFIRMED, ABSENT = "sent", "refused", "unsent", "happened", "did not"
 NO_ENDPOINT, MAY_EXIST = "no path", "may exist"
 """The states of a write, besides ``answered``."""
+
+OPERATION_STATES = {
+    RUNNING: "a process runs its flow, or did until it ended",
+    IN_DOUBT: "a write was sent and has no proof, or what follows it cannot be read",
+    DONE: "its flow has ended, and its client may not have the response",
+    ANSWERED: "its client has the response",
+    UNDONE: "nothing of it happened, or all of it was undone",
+}
+WRITE_STATES = {
+    SENT: "recorded before it was sent; whether it happened is not known",
+    ANSWERED: "the service confirmed it",
+    REFUSED: "the service refused it with a proof (contract, section 7)",
+    NO_ENDPOINT: "the service has no such endpoint",
+    UNSENT: "nothing of it left this machine",
+    CONFIRMED: "it happened: a later reading or an operator says so",
+    ABSENT: "it did not happen: two readings or an operator say so",
+    MAY_EXIST: "a batch that nobody can look for, and that is never started",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A change of a row; ``source`` is None if the row is inserted."""
+
+    source: str | None
+    event: str
+    guard: str
+    target: str
+
+
+_OWN = "own fence"
+
+OPERATION_TRANSITIONS = (
+    Transition(
+        None,
+        "the first change of a request",
+        "no identical operation is open, and the Idempotency-Key is new; writes are not frozen; "
+        "a start needs a state that is not restored",
+        RUNNING,
+    ),
+    Transition(
+        RUNNING,
+        "a step is recorded, or a write before it is sent",
+        f"{_OWN}; the first write: not frozen; a write: its batch is not superseded",
+        RUNNING,
+    ),
+    Transition(
+        RUNNING,
+        "taken over",
+        "the lease of its process has expired; fence + 1",
+        RUNNING,
+    ),
+    Transition(RUNNING, "a write has no proof, or a later read fails", _OWN, IN_DOUBT),
+    Transition(IN_DOUBT, "taken over by a retry or the reconciler", "fence + 1", RUNNING),
+    Transition(RUNNING, "the flow returned", f"{_OWN}; no write is still sent", DONE),
+    Transition(
+        RUNNING,
+        "it ended without a response that has to be delivered",
+        f"{_OWN}; a read, a response of the legacy service, or a refusal kept for a key",
+        ANSWERED,
+    ),
+    Transition(RUNNING, "the flow failed", f"{_OWN}; no write is still sent", UNDONE),
+    Transition(
+        DONE,
+        "taken over by a retry",
+        "its response is not stored, so its steps are replayed; fence + 1",
+        RUNNING,
+    ),
+    Transition(DONE, "delivered, or a day old", "the client acknowledged every byte", ANSWERED),
+    Transition(
+        ANSWERED,
+        "the connection is reset",
+        "the response is still stored, which it is for 90 seconds",
+        DONE,
+    ),
+    Transition(
+        IN_DOUBT, "an operator closes it", "a write happened; nobody has taken it over", ANSWERED
+    ),
+    Transition(
+        IN_DOUBT, "an operator closes it", "no write happened; nobody has taken it over", UNDONE
+    ),
+)
+
+WRITE_TRANSITIONS = (
+    Transition(None, "about to be sent", f"{_OWN}; see the operation", SENT),
+    Transition(SENT, "a readable 2xx", _OWN, ANSWERED),
+    Transition(SENT, "a 4xx in the service's JSON error shape", _OWN, REFUSED),
+    Transition(SENT, "a 404 of an optional endpoint, while other reads work", _OWN, NO_ENDPOINT),
+    Transition(SENT, "no connection", f"{_OWN}; no byte of it was sent", UNSENT),
+    Transition(
+        SENT,
+        "found by reading, or an operator names it",
+        f"{_OWN}; exactly one match, which no other write claims",
+        CONFIRMED,
+    ),
+    Transition(
+        SENT,
+        "not found, or an operator says so",
+        f"{_OWN}; two readings, 5 s apart, none before stamp + 30 s + clock offset",
+        ABSENT,
+    ),
+    Transition(
+        SENT,
+        "a batch created at a service that lists none, after the same time",
+        _OWN,
+        MAY_EXIST,
+    ),
+    Transition(
+        SENT,
+        "not found, as above, and sent again",
+        f"{_OWN}; an earlier write of the operation happened, and this one is no payment or start",
+        SENT,
+    ),
+)
+
+
+def list_sources(transitions: tuple[Transition, ...], target: str) -> tuple[str, ...]:
+    """The states from which a row may change to ``target``."""
+    sources = (row.source for row in transitions if row.target == target)
+    return tuple(dict.fromkeys(source for source in sources if source is not None))
+
 
 STATE_DESCRIPTIONS = {
     ABSENT: "did not happen",

@@ -38,12 +38,14 @@ from gateway.storage.operation_states import (
     MAY_EXIST,
     NO_ENDPOINT,
     OPEN,
+    OPERATION_TRANSITIONS,
     REFUSED,
     RUNNING,
     SENT,
     UNDONE,
     UNSENT,
     build_operator_outcome_audit_text,
+    list_sources,
 )
 from gateway.storage.operation_texts import OperationTexts
 from gateway.storage.sql import AnyOf
@@ -113,7 +115,7 @@ class OperationRepository:
         is_unchanged = and_(
             operations.c.id == record.id,
             operations.c.fence == record.fence,
-            operations.c.state.in_(OPEN),
+            operations.c.state.in_(list_sources(OPERATION_TRANSITIONS, RUNNING)),
         )
         new_values = {"fence": record.fence + 1, "instance": instance, "state": RUNNING}
         statement = update(operations).where(is_unchanged).values(**new_values)

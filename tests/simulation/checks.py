@@ -8,7 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tests.journal_check import UNVERIFIABLE_SUFFIXES
-from tests.simulation.database import list_open_operations, list_writes
+from tests.simulation.database import (
+    list_open_operations,
+    list_writes,
+    take_forbidden_changes,
+)
 from tests.simulation.network import Network
 from tests.simulation.scenarios import Scenario
 from tests.state import StoredWrite
@@ -23,6 +27,7 @@ async def list_problems(
     problems = await _wait_until_settled(simulation, at_rest)
     for story in stories:
         problems += story.list_problems()
+    problems += [f"forbidden change of {change}" for change in take_forbidden_changes()]
     problems += _check_started_once(simulation.network)
     problems += compare_with_service(list_writes(simulation.connection), simulation.network)
     return problems

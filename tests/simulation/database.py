@@ -23,6 +23,7 @@ from gateway.storage import Store, StoreUnavailable
 from gateway.storage.database import Body, Database, Result
 from gateway.storage.encryption import EncryptionKeys
 from gateway.storage.migrate import migrate
+from gateway.storage.operation_states import OPERATION_TRANSITIONS, WRITE_TRANSITIONS
 from gateway.storage.sql import compile_statement
 from gateway.storage.sqlite_database import run_transaction
 from gateway.storage.tables import metadata
@@ -102,7 +103,38 @@ def open_database() -> sqlite3.Connection:
         migrate(migrating, "memory")
     store = SimulatedStore(Process(random.Random(0)), connection, shared=False)
     asyncio.run(import_keys(store, parse_key_lines(json.dumps(KEY).encode())))
+    watch_transitions(connection, forbidden_changes)
     return connection
+
+
+forbidden_changes: list[str] = []
+"""Changes of rows of the running seed that the tables of transitions do not allow."""
+
+
+def watch_transitions(connection: sqlite3.Connection, found: list[str]) -> None:
+    """Appends every change of a state that the tables of transitions do not allow to ``found``."""
+    connection.create_function("report_forbidden_change", 1, found.append)
+    tables = {"operations": OPERATION_TRANSITIONS, "upstream_writes": WRITE_TRANSITIONS}
+    for table, transitions in tables.items():
+        pairs = ", ".join(f"('{row.source or ''}', '{row.target}')" for row in transitions)
+        for event, old in (("INSERT", "''"), ("UPDATE OF state", "OLD.state")):
+            connection.execute(
+                f"CREATE TRIGGER {table}_{event.split()[0]} AFTER {event} ON {table}"
+                f" WHEN ({old}, NEW.state) NOT IN (VALUES {pairs}) BEGIN"
+                f" SELECT report_forbidden_change('{table}: ' || {old} || ' to ' || NEW.state); END"
+            )
+    connection.execute(
+        "CREATE TRIGGER operations_fence AFTER UPDATE OF fence ON operations"
+        " WHEN NEW.fence NOT IN (OLD.fence, OLD.fence + 1) BEGIN SELECT"
+        " report_forbidden_change('fence ' || OLD.fence || ' to ' || NEW.fence); END"
+    )
+
+
+def take_forbidden_changes() -> list[str]:
+    """Returns the changes that were found since the last call."""
+    changes = forbidden_changes[:]
+    forbidden_changes.clear()
+    return changes
 
 
 def is_superseded(connection: sqlite3.Connection, batch: str) -> bool:

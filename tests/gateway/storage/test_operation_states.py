@@ -1,0 +1,120 @@
+"""Each row of the tables of transitions, against a database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import select, update
+
+from gateway.config.settings import State
+from gateway.storage import ObjectStateStore, Store, Tenant, open_store
+from gateway.storage.operation_states import (
+    OPERATION_STATES,
+    OPERATION_TRANSITIONS,
+    RUNNING,
+    SENT,
+    WRITE_STATES,
+    WRITE_TRANSITIONS,
+)
+from gateway.storage.operations import (
+    Checkpoint,
+    OperationRecord,
+    OperationRepository,
+    OwnershipLostError,
+    Write,
+)
+from gateway.storage.tables import operations, upstream_writes
+from tests.state import execute, fetch
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+RECORD = OperationRecord(
+    "one", Tenant("acme", "live"), "key", "key", "create_recipient", "request", "print", NOW
+)
+WRITE = Write(0, "POST", "/recipients", "digest", NOW)
+
+ALLOWED = {(row.source, row.target) for row in OPERATION_TRANSITIONS}
+CHANGES = [(source, target) for source in OPERATION_STATES for target in OPERATION_STATES]
+
+
+async def save_in_state(store: Store, repository: OperationRepository, state: str) -> None:
+    """Saves an operation with a write and a stored response, and puts it into a state."""
+    await repository.save_checkpoint(RECORD, Checkpoint(is_first=True, new_write=WRITE))
+    await execute(store, update(operations).values(state=state, response="x"))
+
+
+async def load_state(store: Store) -> str:
+    return str((await fetch(store, select(operations.c.state)))[0].state)
+
+
+@pytest.mark.parametrize(("source", "target"), CHANGES)
+async def test_owner_changes_a_state_only_as_the_table_says(
+    sqlite: State, source: str, target: str
+) -> None:
+    async with open_store(sqlite) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+        await save_in_state(store, repository, source)
+        checkpoint = Checkpoint(column_values={"state": target})
+        # To run again an operation has to be taken over.
+        if target == RUNNING or (source, target) not in ALLOWED:
+            with pytest.raises(OwnershipLostError):
+                await repository.save_checkpoint(replace(RECORD, fence=1), checkpoint)
+            assert await load_state(store) == source
+        else:
+            await repository.save_checkpoint(RECORD, checkpoint)
+            assert await load_state(store) == target
+
+
+@pytest.mark.parametrize("source", OPERATION_STATES)
+async def test_steps_are_recorded_only_while_it_runs(sqlite: State, source: str) -> None:
+    async with open_store(sqlite) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+        await save_in_state(store, repository, source)
+        saving = repository.save_checkpoint(RECORD, Checkpoint(step_results=(0, "[]")))
+        if source == RUNNING:
+            await saving
+        else:
+            with pytest.raises(OwnershipLostError):
+                await saving
+
+
+OTHER_CHANGES: list[tuple[Callable[[OperationRepository], Awaitable[object]], set[str], str]] = [
+    (lambda rows: rows.take_over(RECORD, "other"), {"running", "unsettled", "done"}, "running"),
+    (lambda rows: rows.mark_answered(["one"]), {"done"}, "answered"),
+    (lambda rows: rows.reopen("one"), {"answered"}, "done"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "sources", "target"), OTHER_CHANGES, ids=["takeover", "delivery", "reset"]
+)
+@pytest.mark.parametrize("source", OPERATION_STATES)
+async def test_other_changes_keep_to_the_table(
+    sqlite: State,
+    change: Callable[[OperationRepository], Awaitable[object]],
+    sources: set[str],
+    target: str,
+    source: str,
+) -> None:
+    assert {(source, target) for source in sources} <= ALLOWED
+    async with open_store(sqlite) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+        await save_in_state(store, repository, source)
+        await change(repository)
+        assert await load_state(store) == (target if source in sources else source)
+
+
+@pytest.mark.parametrize("source", sorted(WRITE_STATES.keys() - {SENT}))
+@pytest.mark.parametrize("target", WRITE_STATES)
+async def test_outcome_of_a_write_is_recorded_once(sqlite: State, source: str, target: str) -> None:
+    assert {row.source for row in WRITE_TRANSITIONS} == {None, SENT}
+    async with open_store(sqlite) as store:
+        repository = OperationRepository(store, ObjectStateStore(store))
+        await save_in_state(store, repository, RUNNING)
+        await execute(store, update(upstream_writes).values(state=source))
+        outcome = replace(WRITE, state=target)
+        await repository.save_checkpoint(RECORD, Checkpoint(resolved_writes=[outcome]))
+        (row,) = await fetch(store, select(upstream_writes.c.state))
+        assert row.state == source
