@@ -269,7 +269,11 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
                 for entry in plan:
                     is_scan = entry.startswith(("SCAN journal", "SCAN writes"))
                     is_small = entry.endswith(
-                        (" ix_journal_open", " ix_writes_sent", " ix_writes_may_exist")
+                        (
+                            " ix_operations_open",
+                            " ix_upstream_writes_sent",
+                            " ix_upstream_writes_may_exist",
+                        )
                     )
                     assert is_small or not is_scan, (query, plan)
 
@@ -291,4 +295,4 @@ async def test_superseded_batches_are_found_by_an_index(tmp_path: Path) -> None:
                 explain = f"EXPLAIN QUERY PLAN {query}"
                 count = query.count("?")
                 plan = connection.execute(explain, ("",) * count).fetchall()
-                assert "ix_remembered_abandoned" in str(plan), (query, plan)
+                assert "ix_object_states_abandoned" in str(plan), (query, plan)

@@ -357,7 +357,7 @@ async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
     for statement in [*asked, rivals]:
         plan = _explain(sqlite, statement, ("",) * statement.count("?"))
         tables = ("SCAN journal", "SCAN journal_subjects", "SCAN writes")
-        scans = [row for row in plan if row in tables or "ix_writes_merch" in row]
+        scans = [row for row in plan if row in tables or "ix_upstream_writes_merch" in row]
         assert not scans, (statement, plan)
 
 

@@ -9,10 +9,10 @@ import pytest
 
 LIMIT_SCRIPT = """
 import resource, sys
-from gateway.admission.load.file_descriptors import reserve_descriptors
+from gateway.admission.load.file_descriptors import fit_connections_to_file_limit
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-print(reserve_descriptors(500, 100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+print(fit_connections_to_file_limit(500, 100), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
 
 
