@@ -232,6 +232,8 @@ def _build_patch_call(
             {name: name for name in (*lists, *fields)}, lists, payment_bodies.map_change_fields
         ),
         probe_ids=(batch.upstream_id,),
+        # Sent twice, it would add its payments twice.
+        is_idempotent=not added_entries,
         reconcile=outcome_rules.build_edited_batch_rule(
             batch.upstream_id,
             batch.payments,

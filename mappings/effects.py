@@ -142,7 +142,8 @@ class Call:
     ``probe_ids`` marks a call of an *optional endpoint*, which the document does not list. If the
     service lacks it, NoSuchOperation is thrown. A single refusal does not prove that: it takes two,
     each followed by a read that shows the batch and payment that the call names. For a call that
-    names none, such as a list, any successful documented read counts.
+    names none, such as a list, any successful documented read counts. The second call of a write
+    that is not ``is_idempotent`` has an empty body, since the first may have been executed.
 
     ``cache_seconds`` allows a read to be answered from a response of at most that age, provided
     that nothing was written through the gateway since.
@@ -162,6 +163,7 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
     field_map: Mapping[str, str] = field(default_factory=dict)
     probe_ids: tuple[str, ...] | None = None
+    is_idempotent: bool = True
     cache_seconds: float = 0
     # Not compared: a rule is a closure, and a replayed flow builds a new one for the same call.
     reconcile: OutcomeRule | None = field(default=None, compare=False, repr=False)

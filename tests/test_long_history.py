@@ -267,7 +267,7 @@ async def test_metrics_queries_do_not_scan_finished_rows(tmp_path: Path) -> None
                 explain = f"EXPLAIN QUERY PLAN {query}"
                 plan = [row[3] for row in connection.execute(explain, values)]
                 for entry in plan:
-                    is_scan = entry.startswith(("SCAN journal", "SCAN writes"))
+                    is_scan = entry.startswith(("SCAN operations", "SCAN upstream_writes"))
                     is_small = entry.endswith(
                         (
                             " ix_operations_open",

@@ -11,9 +11,15 @@ from typing import Any
 
 import pytest
 
-from gateway.simulator import Fault
+from gateway.simulator import Fault, Service
 from tests.operator_commands import OperatedGateway, open_operated_gateway, read_log
-from tests.payouts import create_batch, create_recipient, load_payment_ids, request_successfully
+from tests.payouts import (
+    create_batch,
+    create_recipient,
+    load_payment_ids,
+    open_gateway_and_service,
+    request_successfully,
+)
 from tests.running_gateway import GatewayUnderTest, open_gateway
 
 HTML = b"<html><title>404 Not Found</title><h1>Not Found</h1></html>"
@@ -147,7 +153,8 @@ async def test_doctor_corrects_a_running_gateway(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_edit_answered_by_an_error_page_is_not_in_doubt(status: int, tmp_path: Path) -> None:
+async def test_edit_answered_by_an_error_page_is_in_doubt(status: int, tmp_path: Path) -> None:
+    """Unless the path is known to be missing, which takes a read right after it."""
     async with open_operated_gateway(tmp_path) as setup:
         gateway = setup.gateway
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00", "6.00")
@@ -159,12 +166,32 @@ async def test_edit_answered_by_an_error_page_is_not_in_doubt(status: int, tmp_p
             build_page_fault("/v1/batch/*/summary", times=1),
         ]
         response = await gateway.request("DELETE", f"/v1/batches/{batch}/payments/{first}")
-        assert (response.status, "Retry-After" in response.headers) == (500, False)
+        assert (response.status, "Retry-After" in response.headers) == (500, True)
         assert await load_payment_ids(gateway, batch) == [first, second]
-        assert not (await setup.run_json_command("writes", "unsettled"))["writes"]
+        (write,) = (await setup.run_json_command("writes", "unsettled"))["writes"]
+        assert write["operation"] == "delete_payment"
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_executed_edit_answered_by_an_error_page_is_answered_as_executed(
+    status: int, tmp_path: Path
+) -> None:
+    """The page may be that of a proxy; a read shows that the service executed it."""
+    service = Service(seed=1)
+    page = {"status": status, "body": b"<html>", "executes": True}
+    async with open_gateway_and_service(tmp_path, service) as (gateway, _):
+        recipient = await create_recipient(gateway)
+        batch = await create_batch(gateway, recipient, "5.00", "6.00")
+        first, second = await load_payment_ids(gateway, batch)
+        service.faults.append(Fault("DELETE", "/v1/batches/*/payments/*", **page))
         await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
-        await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        assert setup.service.creation_counts["batch"] == 1
+        assert await load_payment_ids(gateway, batch) == [second]
+        service.faults.append(Fault("PATCH", "/v1/batches/*", **page))
+        payment = {"recipient": {"id": recipient}, "sourceAmount": "100.00"}
+        await request_successfully(gateway, "PATCH", f"/batches/{batch}", {"payments": [payment]})
+        assert len(await load_payment_ids(gateway, batch)) == 2
+        service.faults.append(Fault("DELETE", "/v1/batches/*", **page))
+        await request_successfully(gateway, "DELETE", f"/batches/{batch}")
 
 
 @pytest.mark.parametrize("sees", [True, False], ids=["says so", "a page"])

@@ -3,13 +3,15 @@
 An outage, an error page of a proxy or a wrong id must not make the gateway take the longer
 documented way, or shorten a list. So a path counts as missing only if it is refused twice, and a
 documented read succeeds right before and right after the second refusal; for an edit, a read that
-shows the object (contract, section 5).
+shows the object (contract, section 5). Any other refusal of a write that is not the service's own
+leaves the write in doubt (section 7).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -20,7 +22,7 @@ from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.upstream.signed_target import CapabilityStore
 from mappings.current import SUMMARY_PATH, find_documented_endpoint
 from mappings.effects import JSON, Call
-from mappings.failures import Failure, NoSuchOperation, Refused, Unreachable
+from mappings.failures import Failure, NoSuchOperation, Refused, Unknown, Unreachable
 from mappings.payloads import extract_batch, extract_payments
 
 MISSING_SECONDS = 600
@@ -120,14 +122,35 @@ class OptionalEndpoints:
         return not any(problem.field for problem in refusal.problems)
 
     async def _resend_to_confirm_missing(self, call: Call, first: Refused, send: SendCall) -> JSON:
-        """Sends the call again; raises NoSuchOperation if it is refused like the first time."""
+        """Sends the call again; raises NoSuchOperation if it is refused like the first time.
+
+        Raises Unknown if a write may have been executed: a refusal that is not the service's own
+        proves nothing unless the path is missing.
+        """
+        refusals = [first]
+        try:
+            return await self._send_second(call, refusals, send)
+        except NoSuchOperation:
+            raise
+        except Failure as failure:
+            if call.is_read or all(map(_is_proof, refusals)):
+                raise
+            raise Unknown(f"status {first.status}") from failure
+
+    async def _send_second(self, call: Call, refusals: list[Refused], send: SendCall) -> JSON:
+        (first,) = refusals
         await _require_object_exists(call, first, send)
         try:
-            return await send(call)
+            if call.is_idempotent:
+                return await send(call)
+            await send(replace(call, body={}))
         except Refused as refused:
             if not self._can_be_missing(refused):
                 raise
             second = refused
+        else:
+            raise first  # the path exists, and the first call was refused for another reason
+        refusals.append(second)
         await _require_object_exists(call, second, send)
         raise NoSuchOperation(_build_operation_name(call)) from second
 
@@ -221,6 +244,11 @@ async def _require_object_exists(call: Call, refusal: Refused, send: SendCall) -
         json_codec.has_rows(body), _has_all_payments, body, payments
     ):
         raise refusal
+
+
+def _is_proof(refusal: Refused) -> bool:
+    """Whether a refusal proves that nothing was executed: a 4xx with the service's own errors."""
+    return 400 <= refusal.status < 500 and bool(refusal.problems)
 
 
 _GENERIC_READ = Call("GET", "/recipients", query={"page": "1", "pageSize": "1"})

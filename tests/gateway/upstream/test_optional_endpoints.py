@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,9 +138,12 @@ SUMMARIES_WITHOUT_PAYMENT = {
 @pytest.mark.parametrize(
     "summary", SUMMARIES_WITHOUT_PAYMENT.values(), ids=SUMMARIES_WITHOUT_PAYMENT
 )
-async def test_404_without_object_concerns_the_object(summary: Any) -> None:
-    harness = OptionalEndpointHarness(Refused(404), reads=summary)
-    with pytest.raises(Refused):
+@pytest.mark.parametrize("is_page", [False, True])
+async def test_404_without_object_concerns_the_object(summary: Any, *, is_page: bool) -> None:
+    """A page may come from a proxy, after the service has executed the edit."""
+    refusal = Refused(404, () if is_page else [NOT_FOUND])
+    harness = OptionalEndpointHarness(refusal, reads=summary)
+    with pytest.raises(Unknown if is_page else Refused):
         await harness.call_edit()
     assert (harness.calls, harness.read_presence()) == (["PATCH", "GET"], None)
 
@@ -147,13 +151,13 @@ async def test_404_without_object_concerns_the_object(summary: Any) -> None:
 @pytest.mark.parametrize(
     "summary", SUMMARIES_WITHOUT_PAYMENT.values(), ids=SUMMARIES_WITHOUT_PAYMENT
 )
-async def test_object_gone_after_second_refusal_proves_nothing(
-    summary: Any,
-) -> None:
+@pytest.mark.parametrize("pages", [0, 1])
+async def test_object_gone_after_second_refusal_proves_nothing(summary: Any, pages: int) -> None:
+    refusals = [Refused(404), Refused(404, [NOT_FOUND])][1 - pages :]
     harness = OptionalEndpointHarness(
-        Refused(404), Refused(404), reads=[SUMMARY_WITH_PAYMENT, summary]
+        *refusals, Refused(404, [NOT_FOUND]), reads=[SUMMARY_WITH_PAYMENT, summary]
     )
-    with pytest.raises(Refused):
+    with pytest.raises(Unknown if pages else Refused):
         await harness.call_edit()
     assert (harness.calls, harness.read_presence()) == (["PATCH", "GET", "PATCH", "GET"], None)
 
@@ -169,16 +173,18 @@ async def test_object_gone_after_second_refusal_proves_nothing(
         (Unreachable("down"), Unreachable),
     ],
 )
+@pytest.mark.parametrize("is_page", [False, True])
 @pytest.mark.parametrize("readings", [0, 1], ids=["after the first", "after the second"])
 async def test_404_with_unreadable_object_proves_nothing(
-    failure: Any, error_type: type[Exception], readings: int
+    failure: Any, error_type: type[Exception], readings: int, *, is_page: bool
 ) -> None:
+    refusal = Refused(404, () if is_page else [NOT_FOUND])
     harness = OptionalEndpointHarness(
-        Refused(404), Refused(404), reads=[SUMMARY_WITH_PAYMENT] * readings + [failure]
+        refusal, refusal, reads=[SUMMARY_WITH_PAYMENT] * readings + [failure]
     )
-    with pytest.raises(error_type) as raised:
+    with pytest.raises(Unknown if is_page else error_type) as raised:
         await harness.call_edit()
-    assert error_type is Unreachable or raised.value is failure
+    assert is_page or error_type is Unreachable or raised.value is failure
     assert harness.calls == ["PATCH", "GET"] * (readings + 1)
     assert harness.read_presence() is None
 
@@ -245,10 +251,28 @@ async def test_successful_second_attempt_is_the_answer() -> None:
 
 
 async def test_other_refusal_of_second_attempt_is_raised() -> None:
-    harness = OptionalEndpointHarness(Refused(404), Refused(500))
+    harness = OptionalEndpointHarness(Refused(404, [NOT_FOUND]), Refused(400, [NOT_FOUND]))
     with pytest.raises(Refused) as refused:
         await harness.call_edit()
-    assert (refused.value.status, harness.read_presence()) == (500, None)
+    assert (refused.value.status, harness.read_presence()) == (400, None)
+
+
+@pytest.mark.parametrize("second", [{}, Refused(404), Refused(400, [NOT_FOUND])])
+async def test_additions_are_sent_once(second: Any) -> None:
+    """Whether the path exists is found out by an edit without a body."""
+    harness = OptionalEndpointHarness(Refused(404), second)
+    bodies: list[Any] = []
+
+    async def answer_call(call: Call) -> Any:
+        if call.probe_ids is not None:
+            bodies.append(call.body)
+        return await harness.answer_call(call)
+
+    adding = replace(EDIT_CALL, body={"payments": [{}]}, is_idempotent=False)
+    is_missing = isinstance(second, Refused) and second.status == 404
+    with pytest.raises(NoSuchOperation if is_missing else Unknown):
+        await harness.inferred.send_call_unless_missing(adding, "live", answer_call)
+    assert bodies == [{"payments": [{}]}, {}]
 
 
 async def test_absence_is_remembered_for_ten_minutes_and_doubled_when_confirmed() -> None:
