@@ -230,3 +230,20 @@ async def test_retry_after_a_kill_is_answered_as_soon_as_the_lease_has_expired(
     assert (retried.status, retried.headers.get("Idempotent-Replayed")) == (200, "true")
     assert instances.service.creation_counts["recipient"] == 1
     assert time.monotonic() - killed_at < REPORT_SECONDS
+
+
+async def test_identical_requests_at_two_processes_at_once_are_one(instances: Instances) -> None:
+    for number in range(1, 6):
+        # Longer than one request can come after the other.
+        instances.service.faults.append(Fault("POST", "/v1/recipients", answer_delay=1))
+        body = recipient_body(number)
+        responses = await asyncio.gather(
+            *(
+                instance.request("POST", "/v1/recipients", body)
+                for instance in (instances.first, instances.second)
+            )
+        )
+        assert [response.status for response in responses] == [200, 200]
+        replays = [response.headers.get("Idempotent-Replayed") for response in responses]
+        assert sorted(replays, key=str) == [None, "true"]
+        assert instances.service.creation_counts["recipient"] == number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 
 import structlog
@@ -129,6 +129,19 @@ class LegacySender:
         return PassedResponse(status, headers, body)
 
 
+async def _build_replay(first_try: OperationRecord) -> ForwardedAnswer | None:
+    """Builds the answer of a first try again; None if it was translated."""
+    if not first_try.operation.startswith(FORWARDED_PREFIX):
+        return None
+    if first_try.response is not None and first_try.state in (DONE, ANSWERED):
+        is_long = stored_json.is_large(first_try.response)
+        response = await run_in_thread_if(is_long, _decode_stored_response, first_try.response)
+        response.headers["Idempotent-Replayed"] = "true"
+        return ForwardedAnswer(response, first_try)
+    # Sending it again could pay twice.
+    raise Unknown("the outcome of its first try at the legacy service is unknown")
+
+
 class ForwardedWrites:
     """Executes writes at the legacy service: recorded, sent once, and answered again for retries."""
 
@@ -170,30 +183,27 @@ class ForwardedWrites:
         received_at = self._journal.monotonic()
         await self._journal.save_resets_received_so_far()
         await self._settling.wait_for_resets(operation, received_at + self._retry_wait_seconds)
-        first_try = await self._find_first_try(operation)
-        while first_try and self._retries.is_being_delivered(
-            first_try, operation, received_at, None
-        ):
-            # Until it is known whether its client has the response, it may be the first of two.
-            await asyncio.sleep(POLL_SECONDS)
-            first_try = await self._find_first_try(operation)
-        if (
-            first_try is not None
-            and first_try.operation.startswith(FORWARDED_PREFIX)
-            and first_try.response is None
-        ):
-            first_try = await self._wait_for_first_try(first_try)
-        if first_try is None:
-            return await self._execute(inbound, operation)
-        if not first_try.operation.startswith(FORWARDED_PREFIX):
-            return None
-        if first_try.response is not None and first_try.state in (DONE, ANSWERED):
-            is_long = stored_json.is_large(first_try.response)
-            response = await run_in_thread_if(is_long, _decode_stored_response, first_try.response)
-            response.headers["Idempotent-Replayed"] = "true"
-            return ForwardedAnswer(response, first_try)
-        # Sending it again could pay twice.
-        raise Unknown("the outcome of its first try at the legacy service is unknown")
+        while True:
+            first_try, related_ids = await self._find_first_try(operation)
+            if first_try and self._retries.is_being_delivered(
+                first_try, operation, received_at, None
+            ):
+                # Until it is known whether its client has the response, it may be the first of two.
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            if (
+                first_try is not None
+                and first_try.operation.startswith(FORWARDED_PREFIX)
+                and first_try.response is None
+            ):
+                first_try = await self._wait_for_first_try(first_try)
+            if first_try is not None:
+                return await _build_replay(first_try)
+            # Another process may have begun the same request since the related operations were read.
+            with suppress(DuplicateOperationError):
+                return await self._execute(inbound, operation, related_ids)
+            if self._journal.monotonic() > received_at + self._retry_wait_seconds:
+                raise Unknown("its first try is still running", retry_after=MIN_RETRY_AFTER_SECONDS)
 
     async def _wait_for_first_try(self, first_try: OperationRecord) -> OperationRecord | None:
         """Waits for an identical request to end; None if it had no effect."""
@@ -208,12 +218,18 @@ class ForwardedWrites:
         return None if row is None or row.state == UNDONE or is_refused else row
 
     async def _execute(
-        self, inbound: InboundRequest, operation: OperationRecord
+        self, inbound: InboundRequest, operation: OperationRecord, related_ids: frozenset[str]
     ) -> ForwardedAnswer:
+        """Sends a write; raises DuplicateOperationError if an identical one is open.
+
+        ``related_ids`` are open operations of which it is no retry.
+        """
         check_client_connected(inbound.caller)
         execution = inbound.caller.execution = self._journal.start_execution(
             _build_forwarded_operation(operation), inbound.operation, inbound.flow_request
         )
+        if self._joins_running and self._settling.has_other_instances:
+            execution.unrelated_ids = related_ids
         try:
             call = _build_call(inbound, operation)
             # Recorded before it is sent: even if its outcome stays in doubt, further requests
@@ -228,10 +244,6 @@ class ForwardedWrites:
             )
         except Conflict:
             raise BatchRoutedElsewhereError from None
-        except DuplicateOperationError:
-            raise Unknown(
-                "its first try is still running", retry_after=MIN_RETRY_AFTER_SECONDS
-            ) from None
         except OwnershipLostError:
             raise Unknown("another process has taken the write over") from None
         finally:
@@ -343,11 +355,17 @@ class ForwardedWrites:
 
     # Retries
 
-    async def _find_first_try(self, operation: OperationRecord) -> OperationRecord | None:
-        """Finds the first try of a write; raises Invalid, and Unknown if another write blocks it."""
+    async def _find_first_try(
+        self, operation: OperationRecord
+    ) -> tuple[OperationRecord | None, frozenset[str]]:
+        """Finds the first try of a write, and the ids of all related operations that are open.
+
+        Raises Invalid, and Unknown if another write blocks it.
+        """
         rows = await self._journal.operations.list_related_open(operation)
         await self._settling.load_instances(rows)
         forwarded = _build_forwarded_operation(operation)
+        related_ids = frozenset(row.id for row in rows)
         for row in [*rows, *self._journal.list_identical_running_records(operation, rows)]:
             if row.key_id == operation.key_id and None not in (
                 row.idempotency,
@@ -356,16 +374,16 @@ class ForwardedWrites:
                 if row.idempotency == operation.idempotency and not operation.has_same_request(row):
                     raise Invalid(KEY_REUSED)
                 if row.idempotency == operation.idempotency:
-                    return row
+                    return row, related_ids
             elif self._is_retry(row, operation):
-                return row
+                return row, related_ids
             if (
                 row.state in (RUNNING, IN_DOUBT)
                 and set(row.object_ids) & set(operation.object_ids)
                 and not can_run_concurrently(row, forwarded)
             ):
                 await self._reconcile_blocking_write(row)
-        return None
+        return None, related_ids
 
     def _is_retry(self, row: OperationRecord, operation: OperationRecord) -> bool:
         if not operation.has_same_request(row):
