@@ -51,7 +51,7 @@ def _assert_log_has_no_errors_or_secrets(gateway: Process) -> None:
 
 async def test_rows_are_complete_and_explained() -> None:
     assert len(ROWS) >= 150
-    assert all(row.reason for row in ROWS.values())
+    assert all(row.why for row in ROWS.values())
     assert {row.then for row in ROWS.values()} == {"on", "stays", "closed", "lingers", "ended"}
 
 
@@ -63,14 +63,14 @@ async def test_raw_request_gets_the_expected_answers(
     async with await open_connection(gateway_process.gateway.port) as connection:
         answers = await _read_answers(connection, row)
     expected = [*row.list_statuses, *([404] if row.then in ("on", "stays") else [])]
-    assert [answer.status for answer in answers] == expected, row.reason
+    assert [answer.status for answer in answers] == expected, row.why
     for answer in answers:
         _assert_answer_has_no_secrets(answer)
     calls = [
         f"{request.method} {request.path}"
         for request in list(gateway_process.simulator.service.requests)[seen:]
     ]
-    assert calls == list(row.calls), row.reason
+    assert calls == list(row.calls), row.why
 
 
 async def _read_answers(connection: RawConnection, row: RawCase) -> list[RawResponse]:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-CHECK_CODE = "import gateway.server.app; from gateway.config.extensions import check_extensions; check_extensions()"
+CHECK_CODE = "import gateway.server.app; from gateway.config.extensions import check_c_extensions; check_c_extensions()"
 
 
 def test_no_error_with_all_extensions() -> None:

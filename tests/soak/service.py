@@ -16,7 +16,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 
 class Service:
     def __init__(self) -> None:
         self.port = 0
-        self.request: Counter[str] = Counter()
+        self.request_counts: Counter[str] = Counter()
         """Requests by access key."""
         self.slow: dict[str, float] = {}
         """Seconds that a response takes, by access key."""
@@ -40,7 +40,7 @@ class Service:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 key = head.partition(b"svcsign ")[2].partition(b":")[0].decode()
-                self.request[key] += 1
+                self.request_counts[key] += 1
                 if seconds := self.slow.get(key):
                     await asyncio.sleep(seconds)
                 writer.write(ANSWER)
