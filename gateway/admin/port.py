@@ -28,7 +28,7 @@ def create_monitoring_application(
     breakers: Callable[[], Mapping[str, str]] = dict,
     middlewares: Sequence[Middleware] = (),
 ) -> web.Application:
-    """Create the application with these routes; the console adds its pages to it.
+    """Creates the application with these routes; the console adds its pages to it.
 
     ``breakers`` returns the state of each circuit breaker: closed, half_open or open. Every request
     passes the ``middlewares`` first.
@@ -38,7 +38,7 @@ def create_monitoring_application(
         return web.json_response({"status": "ok"})
 
     async def handle_readyz(_request: web.Request) -> web.Response:
-        # At the same time, each with its own timeout: a slow check must not hide the others.
+        # In parallel, each with its own timeout: a slow check must not hide the others.
         results = await asyncio.gather(*(run_check(check) for check in checks.values()))
         faults = {name: fault for name, fault in zip(checks, results, strict=True) if fault}
         is_ready = _is_ready(checks, faults)
@@ -61,7 +61,7 @@ def create_monitoring_application(
 
 
 async def hide_server_version(_request: web.Request, response: web.StreamResponse) -> None:
-    """Replaces aiohttp's Server header: versions should not be public, and two paths are."""
+    """Replaces aiohttp's Server header: versions should not be public, and two paths need no token."""
     response.headers["Server"] = SERVER
 
 
@@ -74,7 +74,7 @@ def create_metrics_handler(metrics: Metrics) -> Callable[[web.Request], Awaitabl
 
 
 def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
-    """Ready if all own checks pass and at least one environment is usable."""
+    """Whether all own checks pass and at least one environment is usable."""
     environments = {name for name in checks if name.startswith("environments.")}
     return not faults.keys() - environments and not environments <= faults.keys()
 
@@ -82,7 +82,7 @@ def _is_ready(checks: Mapping[str, Check], faults: Mapping[str, str]) -> bool:
 def describe_readiness(
     faults: Mapping[str, str], breakers: Mapping[str, str], *, is_ready: bool
 ) -> dict[str, Any]:
-    """The body of /readyz. ``warning``: ready, but not for every environment."""
+    """Returns the body of /readyz. ``warning``: ready, but not for every environment."""
     status = "error" if not is_ready else "warning" if faults else "ok"
     return {"status": status, "faults": faults, "circuit_breakers": breakers}
 

@@ -1,4 +1,8 @@
-"""The `payout-gateway` command. Each subcommand has its own module, imported when it runs."""
+"""The `payout-gateway` command.
+
+Each subcommand has its own module, imported when it runs. These modules import most of the gateway
+inside their functions, so that ``--help`` and usage errors do not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,7 @@ class _LazyGroup(click.Group):
             return None
         identifier = name.replace("-", "_")
         module = importlib.import_module(f"gateway.cli.{_SHARED_MODULES.get(name, identifier)}")
+        # By convention, a command has the same name as its function.
         command: click.Command = getattr(module, identifier)
         return command
 
@@ -76,6 +81,7 @@ def main() -> None:
     """Runs a command. Prints an error as one line on stderr; exit code 2 unless it names its own."""
     try:
         sys.exit(_run_command())
+    # Before ClickException, its base class: its message would be the whole help.
     except click.exceptions.NoArgsIsHelpError as error:
         path = error.ctx.command_path if error.ctx else "payout-gateway"
         click.echo(f"payout-gateway: no command given; see `{path} --help`", err=True)
@@ -90,7 +96,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output closed the pipe
         _exit_without_flushing_stdout(1)
     except OSError as error:
-        # Not str(error): it would show the path of a file, which may hold a secret.
+        # Not str(error): it contains the path of the file, which may be a secret typed by mistake.
         click.echo(f"payout-gateway: {_describe_os_error(error)}", err=True)
         _exit_without_flushing_stdout(2)
     except Exception as error:  # noqa: BLE001 - its message or traceback may quote input data
@@ -108,18 +114,20 @@ def _run_command() -> int | str | None:
         # A character that the terminal cannot encode is escaped instead of raising an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        # Not standalone: click would print errors in its own format and exit the process.
         code: int | str | None = (
             gateway.main(prog_name="payout-gateway", standalone_mode=False) or 0
         )
+    # Some commands call sys.exit, and stdout has to be flushed before that takes effect.
     except SystemExit as exit_request:
         code = exit_request.code
-    # Here, so that a full disk is reported as an error of the command.
+    # Flushed here, so that a full disk is reported as an error of the command.
     sys.stdout.flush()
     return code
 
 
 def _format_error(error: click.ClickException) -> str:
-    """The error in one line; for a usage error, with a suggestion and the ``--help`` to read."""
+    """Formats an error in one line, and adds a suggestion and the ``--help`` to a usage error."""
     message = " ".join(error.format_message().split())
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return message

@@ -78,6 +78,7 @@ def restore(*, file: Path, force: bool, as_json: bool, settings: Settings) -> No
         print_json(
             {
                 "file": str(file),
+                # The names of JSON keys are older than those in the code; scripts read them.
                 "put_aside": list(map(str, replaced_files)),
                 **_build_manifest_json(manifest),
             }

@@ -55,6 +55,7 @@ def _build_batch_json(record: SupersededBatch) -> dict[str, Any]:
     return {
         **record.tenant._asdict(),
         "batch": record.batch_id,
+        # The names of JSON keys are older than those in the code; scripts read them.
         "abandoned": record.upstream_id,
         "since": _format_time(record.since),
         "deleted": record.is_deleted,

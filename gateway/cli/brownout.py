@@ -123,10 +123,12 @@ def schedule_brownouts(
             for merchant in merchants or ("",)
             for key in keys or ("",)
         ]
+        # After the windows are built, so that an invalid option fails without a question.
         if not dry_run:
             ask_confirmation_if_interactive(_build_question(windows), yes=yes)
         windows_saved, affected = run_to_completion(save_windows())
     except InvalidWindow as error:
+        # The message begins with the name of the option, without the dashes.
         raise CommandError(f"--{error}") from None
     _print_schedule(windows_saved, affected, (begins_at, ends_at), dry_run=dry_run)
 

@@ -38,12 +38,14 @@ def check(*, config: Path | None, as_json: bool) -> None:
     )
 
     problems, warnings = [], []
+    # The same default as that of `serve`, so that both read the same file.
     file = config or (
         DEFAULT_CONFIG_FILE if DEFAULT_CONFIG_FILE.exists() or not has_setting_variable() else None
     )
     try:
         settings = load_settings(file)
         check_runnable(settings)
+        # Errors come first: warnings about a configuration that cannot run would distract.
         warnings = [
             *list_placeholder_urls(settings),
             *settings.find_passwords(),
@@ -53,6 +55,7 @@ def check(*, config: Path | None, as_json: bool) -> None:
         problems = error.problems
     if as_json:
         print(json.dumps({"ok": not problems, "problems": problems, "warnings": warnings}))
+    # An error of the command, not a finding about the file.
     elif problems and file and not file.exists():
         raise CommandError(problems[0])
     else:

@@ -45,8 +45,10 @@ def ask_confirmation(question: str, *, yes: bool) -> None:
     if yes:
         return
     try:
+        # On stderr, because stdout has only the result, which scripts may parse.
         is_confirmed = click.confirm(question, err=True)
     except click.Abort:
+        # The prompt did not end its line.
         click.echo(err=True)
         raise CommandError(
             "not confirmed: no answer was given. To run without a prompt, add --yes"

@@ -177,6 +177,7 @@ def _print_report_and_exit(report: Report, *, is_json_on_stdout: bool) -> NoRetu
     # stdout must contain nothing but the JSON document then.
     if not is_json_on_stdout and (report["operations"] or report["remarks"]):
         _print_report(report)
+    # As an error: the reason belongs on stderr even if stdout has the JSON document.
     if report["result"] == "could not run":
         raise CommandError(report["sentence"])
     click.get_current_context().exit(report["exit_code"])
@@ -223,6 +224,7 @@ def _render_page(report: Report) -> str:
 
 
 def _read_api_key(variable: str) -> str:
+    # A key that was read from a file often ends with a newline.
     key = os.environ.get(variable, "").strip()
     if not key:
         raise CommandError(f"{variable} is not set; set it to the API key of that side")
@@ -257,6 +259,7 @@ def _open_report_writer(path: Path | None, *, private: bool) -> Iterator[Callabl
         # A report with personal data is readable by its owner only.
         mode = 0o600 if private else 0o666
         try:
+            # Created and removed again, to find out whether the folder can be written.
             _create_file(draft, mode).unlink()
         except OSError as error:
             raise CommandError(
@@ -266,6 +269,7 @@ def _open_report_writer(path: Path | None, *, private: bool) -> Iterator[Callabl
 
 
 def _create_file(path: Path, mode: int) -> Path:
+    # O_EXCL does not follow a link that another user has placed at this path.
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
     return path
 

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 
 UNKNOWN_OBJECT_HINT = (
-    "If the status differs, one service may not have the requested object: `cutover "
-    "import` imports "
-    "the objects that only the legacy service has."
+    "If the status differs, one service may not have the requested object: `cutover import` "
+    "imports the objects that only the legacy service has."
 )
 
 
@@ -54,6 +53,7 @@ def compare() -> None:
     """Send the same requests to two services and report differences."""
 
 
+# The group stands in for its default subcommand: users type `compare`, not `compare run`.
 compare_module.compare.context_class = _GroupContext
 compare.add_command(compare_module.compare, "run")
 
@@ -67,8 +67,7 @@ compare.add_command(compare_module.compare, "run")
     multiple=True,
     metavar="FILE",
     help="Differences to ignore, with the reason for each (TOML). Only `ignore` and "
-    "`present` rules "
-    "apply, because values are not stored.",
+    "`present` rules apply, because values are not stored.",
 )
 @click.option("--forget", is_flag=True, help="Reset the statistics of --key.")
 @yes_option
@@ -151,6 +150,7 @@ async def _load_or_reset_readiness(
             }
             if not tenants:
                 raise CommandError(_NOTHING_COMPARED)
+            # A key of the same name may exist in both environments.
             for tenant in tenants:
                 await delete_tallies_of_key(store, tenant, str(name))
             return []
@@ -167,6 +167,7 @@ def _build_readiness_json(readiness: KeyReadiness) -> dict[str, Any]:
         "ready": readiness.is_ready,
         "compared": readiness.answer_count,
         "unexplained": readiness.open_difference_count,
+        # The names of some JSON keys are older than those in the code; scripts read them.
         "never_seen": readiness.never_seen,
         "used_and_never_compared": readiness.missing_reads,
         "last_at": format_time(readiness.last_at),

@@ -152,13 +152,14 @@ async def _run_import(
 
 
 async def _find_and_verify_key(store: Store, name: str, api_key: str) -> ApiKey:
-    """The named key. Checks that the API key belongs to it: otherwise another merchant's data would
-    be imported under this one.
+    """Returns the named key. Checks that the API key belongs to it: otherwise another merchant's
+    data would be imported under this one.
     """
     from gateway.auth.key_rows import find_matching_keys, load_listed_keys
     from gateway.operator.cutover import find_cutover_key
 
     matches = find_matching_keys(await load_listed_keys(store), name)
+    # A prefix that matches two keys must not pick one of them.
     if len(matches) != 1:
         problem = "several keys have this prefix" if matches else "no key has this name or prefix"
         raise CommandError(f"--key {name}: {problem}; `keys list` shows the names")

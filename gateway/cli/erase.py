@@ -33,7 +33,7 @@ NOT_ERASED_NOTE = (
 def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Settings) -> None:
     """Erase the personal data of a recipient: name, address, memos and settings.
 
-    Kept are records without personal data: ids, whether the recipient is deleted or blocked, and
+    Records without personal data are kept: ids, whether the recipient is deleted or blocked, and
     the history of writes. The command is refused while a write of the merchant is in progress or in
     doubt, or while a draft batch contains the recipient. The audit log records who ran it.
     """
@@ -46,6 +46,7 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
 
     async def erase_data() -> tuple[ErasureCounts, Tenant]:
         async with open_store(settings.state, create=False) as store:
+            # The key only names the merchant and environment, to which the recipient belongs.
             key = await find_single_key(store, word)
             try:
                 return await erase_recipient(store, key.tenant, recipient), key.tenant
@@ -59,7 +60,7 @@ def erase(*, recipient: str, word: str, yes: bool, as_json: bool, settings: Sett
     if any(asdict(erased).values()):
         payments = pluralize(erased.payments, "payment")
         batches = pluralize(erased.batches, "batch", "batches")
-        facts = pluralize(erased.facts, "fact")
+        facts = pluralize(erased.facts, "stored field")
         click.echo(f"Erased from {payments} in {batches}, and {facts} of the recipient.")
     else:
         click.echo(

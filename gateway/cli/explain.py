@@ -56,6 +56,7 @@ def explain(*, words: tuple[str, ...], config: Path | None, as_json: bool) -> No
         )
     except (InvalidCurlCommand, UnknownOperation) as error:
         raise CommandError(str(error)) from None
+    # The body is not JSON. Problems of single fields are part of the explanation instead.
     except Invalid as invalid:
         raise CommandError(invalid.problems[0].message) from None
     click.echo(
@@ -105,6 +106,7 @@ def _print_explanation(explanation: Explanation) -> None:
             ]
             print_table(["    field", "value", "sent in", "rule", "sections"], rows)
         click.echo("    string to sign:")
+        # The string to sign ends with a newline, so the last part is empty.
         for line in call.signed.split("\n")[:-1]:
             click.echo(f"        {line}")
     _print_list("Not sent", [f"{name}: {reason}" for name, reason in explanation.kept])
@@ -165,6 +167,7 @@ def _build_explanation_json(explanation: Explanation) -> dict[str, Any]:
             }
             for call in explanation.calls
         ],
+        # The names of some JSON keys are older than those in the code; scripts read them.
         "not_sent": [{"field": name, "why": reason} for name, reason in explanation.kept],
         "remembered": explanation.remembered,
         "refusal": {"status": explanation.refusal.status, **explanation.refusal.build_body()}

@@ -66,6 +66,8 @@ def freeze(
 
     async def apply_freeze() -> tuple[bool | None, list[Freeze], list[AuditEvent]]:
         async with open_store(settings.state, create=False) as store:
+            # None with --list, which tries no change; False means that the scope was frozen
+            # already.
             changed = (
                 None
                 if lists
@@ -132,6 +134,7 @@ def unfreeze(
 def _require_scope(
     merchant: str | None, environment: str | None, everything: bool
 ) -> tuple[str, str]:
+    # Exactly one of them: freezing everything must be an explicit choice.
     if everything == bool(merchant or environment):
         raise click.UsageError("give --all, --merchant NAME, --environment, or both of the latter")
     return merchant or "", environment or ""
@@ -153,6 +156,7 @@ def _print_status(
             {
                 **changes,
                 "frozen": [_build_freeze_json(freeze_) for freeze_ in frozen],
+                # This key is older than the name in the code; scripts read it.
                 "acts": list(map(_build_event_json, events)),
             }
         )
@@ -193,5 +197,5 @@ def _build_event_json(event: AuditEvent) -> dict[str, Any]:
 
 
 def _build_scope_json(scope: Tenant) -> dict[str, str | None]:
-    """None means all."""
+    """Builds the JSON of a scope; null means all."""
     return {"merchant": scope.merchant or None, "environment": scope.environment or None}

@@ -70,7 +70,7 @@ def import_ids(
 
 
 def _select_tenant(tenants: set[Tenant], merchant: str | None, environment: str | None) -> Tenant:
-    """The tenant that owns the ids. Raises CommandError if the options match none or several."""
+    """Returns the tenant of the ids. Raises CommandError if the options match none or several."""
     matches = {
         tenant
         for tenant in tenants

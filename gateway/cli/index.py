@@ -36,6 +36,7 @@ def drop(
 
     async def invalidate_scope() -> Tenant:
         async with open_store(settings.state, create=False) as store:
+            # As for freezes, a misspelt merchant must not go unnoticed.
             scope = await resolve_freeze_scope(store, merchant or "", environment or "")
             await invalidate_recipient_caches(store, scope)
             return scope

@@ -67,6 +67,8 @@ def import_api_keys(*, file: BinaryIO, reactivate: bool, settings: Settings) -> 
     from gateway.storage import open_store
 
     async def save_keys(lines: Sequence[NumberedLine]) -> ImportResult:
+        # Unlike most commands, this one may create the state: it is the first that a new gateway
+        # needs.
         async with open_store(settings.state) as store:
             return await import_keys(store, lines, reactivate=reactivate)
 
@@ -194,6 +196,7 @@ def replace_tenant_credentials(*, name_or_prefix: str, no_verify: bool, settings
                 await _verify_same_account(
                     settings, key.tenant, await load_credentials(store, key.tenant), new
                 )
+            # All keys of a merchant and environment share these credentials.
             await replace_credentials(store, key.tenant, new)
             return (
                 f"Replaced the credentials of {key.tenant}; the new access key is "
@@ -233,6 +236,7 @@ async def _verify_same_account(
     from gateway.upstream.client import open_upstream
 
     async with open_upstream(settings) as upstream:
+        # Both are read now: the account may have changed since the stored ones were imported.
         seen_before, seen_now = await asyncio.gather(
             probe_account(upstream, tenant.environment, old),
             probe_account(upstream, tenant.environment, new),
@@ -323,7 +327,7 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
         add_key(file) if add else create_key_file(file)
     except StoreUnavailable as error:
         raise CommandError(str(error)) from None
-    click.echo(f"{'Added a key to' if add else 'Made'} {file}")
+    click.echo(f"{'Added a key to' if add else 'Created'} {file}")
     if add:
         click.echo(AFTER_ADDING_KEY)
 
@@ -332,8 +336,8 @@ def new_encryption_key(*, add: bool, settings: Settings) -> None:
 
 
 async def find_single_key(store: Store, name_or_prefix: str) -> ListedKey:
-    """The key with this name or prefix. Errors never repeat ``name_or_prefix``: it might be a whole
-    API key.
+    """Returns the key with this name or prefix. Errors never repeat ``name_or_prefix``: it might be
+    a whole API key.
     """
     from gateway.auth.key_rows import find_matching_keys, load_listed_keys
 

@@ -30,6 +30,7 @@ def migrate_guide(*, word: str, days: int | None, output: TextIO, settings: Sett
     that change, limits, and how to sign requests, with a test vector. It contains no secrets and no
     client data; the examples are made up.
     """
+    # Usage is counted per UTC day, and today is one of the days.
     since = datetime.now(UTC).date() - timedelta(days=days - 1) if days else None
     # Rendered before the output is opened: an error must not leave an empty file.
     page = run_to_completion(_build_guide(settings, word, since))

@@ -84,6 +84,7 @@ def switch_keys(
                 check_legacy_address(settings, targets_found)
             return targets_found, await count_legacy_batches(store, targets_found)
 
+    # Apart from `find_targets`, so that the state is not open while the prompt waits.
     async def save_mode() -> list[str]:
         async with open_store(settings.state, create=False) as store:
             return await switch_mode(store, targets, chosen_groups, mode)
@@ -167,6 +168,7 @@ def _build_status_json(status: SwitchStatus) -> dict[str, Any]:
             }
             for switch in status.switches
         ],
+        # The names of some JSON keys are older than those in the code; scripts read them.
         "begun_at_legacy": [
             {**tenant._asdict(), "batches": batch_count}
             for tenant, batch_count in status.begun.items()

@@ -75,6 +75,7 @@ def _build_operation_json(operation: Operation) -> dict[str, Any]:
         "exactness": operation.exactness,
         "becomes": list_current_calls(operation),
         "because": operation.exactness_reason,
+        # This key is older than the name in the code; scripts read it.
         "rests_on": operation.assumption or None,
     }
 
@@ -93,7 +94,7 @@ def _print_operations(heading: str, rows: list[dict[str, Any]]) -> None:
 
 
 async def _load_discovered_endpoints(settings: Settings) -> dict[str, list[dict[str, Any]]]:
-    """What is known of each optional endpoint, by environment; empty if there is no state."""
+    """Loads what is known of optional endpoints, by environment; empty without a state."""
     from gateway.storage import ObjectStateStore, StoreUnavailable, open_store
 
     try:

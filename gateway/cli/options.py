@@ -30,6 +30,7 @@ config_option = click.option(
     "--config",
     "settings",
     type=click.Path(dir_okay=False, path_type=Path),
+    # Loaded by the option, so that an invalid configuration fails before the command runs.
     callback=_load_settings_option,
     help="Configuration file. Default: gateway.toml if it exists, else environment variables only.",
 )

@@ -40,6 +40,7 @@ def _disable_logging() -> Iterator[None]:
     import structlog
 
     config = structlog.get_config()
+    # structlog has no switch to turn it off, so a processor drops every event.
     structlog.configure(processors=[_drop_event])
     logging.disable(logging.CRITICAL)  # of libraries, with tracebacks
     try:
@@ -97,7 +98,7 @@ def print_table(
 
 
 def _compute_column_widths(rows: list[list[str]], widest: int | None) -> list[int]:
-    """The column widths. The widest columns shrink until a row fits ``widest``."""
+    """Returns the column widths. The widest columns shrink until a row fits ``widest``."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while widest is not None and sum(widths) + 2 * (len(widths) - 1) > widest:
         widths[widths.index(max(widths))] -= 1
@@ -105,7 +106,7 @@ def _compute_column_widths(rows: list[list[str]], widest: int | None) -> list[in
 
 
 def _wrap_row(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
-    """The lines of a row. A word longer than its column is not broken, so that it can be copied."""
+    """Yields the lines of a row. Long words are not broken, so that they can be copied."""
     cells = [
         textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
         if len(cell) > width
@@ -116,7 +117,7 @@ def _wrap_row(row: list[str], widths: list[int]) -> Iterator[tuple[str, ...]]:
 
 
 def _compute_minimum_table_width(headers: list[str], rows: list[list[str]]) -> int:
-    """The width of the narrowest ruled table that breaks no word."""
+    """Returns the width of the narrowest ruled table that breaks no word."""
     columns = zip(headers, *rows, strict=True)
     words = [
         max(len(word) for cell in column for word in cell.split() or [""]) for column in columns

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHOW_AFTER_SECONDS = 2.0
-"""Seconds. Work that ends sooner shows no bar."""
+"""Work that ends sooner shows no bar."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the amount done and the total, if the total is known."""

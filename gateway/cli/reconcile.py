@@ -26,8 +26,7 @@ LOST_DATA_ADVICE = (
 
 FROZEN_NOTICE = (
     "there are findings, so all writes are now frozen. Check the findings, then run "
-    "`payout-gateway "
-    "unfreeze --all`; after that, batches are started again"
+    "`payout-gateway unfreeze --all`; after that, batches are started again"
 )
 
 NOTHING_COMPARED = "There was no batch and no deleted recipient to compare."
@@ -150,6 +149,7 @@ async def _reconcile_and_clear_restored_flag(
         in_doubt = [
             write for write in await load_in_doubt_writes(store) if write.record.tenant in tenants
         ]
+        # Batches are started again only after one run has compared everything.
         is_complete = merchant is None and environment is None and not report.unreadable_objects
         result = ReconcileResult(
             report, in_doubt, skipped_tenants, was_restored, was_restored and is_complete
@@ -177,9 +177,8 @@ async def _resolve_left_out_tenants(
     # A skipped merchant is not compared, so it must not be able to start batches.
     if active_tenants := [tenant for tenant in tenants if tenant not in tenants_without_keys]:
         raise CommandError(
-            f"a key of {active_tenants[0]} is active and could start a batch that was changed after the "
-            "backup; "
-            "fix its credentials or revoke its keys, then run this command again"
+            f"a key of {active_tenants[0]} is active and could start a batch that was changed "
+            "after the backup; fix its credentials or revoke its keys, then run this command again"
         )
     return tenants
 
@@ -247,6 +246,7 @@ def _build_result_json(result: ReconcileResult) -> dict[str, Any]:
                 ),
             ]
         ],
+        # The names of some JSON keys are older than those in the code; scripts read them.
         "unsettled": [
             {**write.record.tenant._asdict(), "write": write.id, "what_to_do": write.to_do}
             for write in result.in_doubt
@@ -302,7 +302,7 @@ def _print_result(result: ReconcileResult) -> None:
 
 
 def _describe_batch_starts(result: ReconcileResult) -> str:
-    """Whether batches are started on a restored state, and what to do if not."""
+    """Says whether batches are started on a restored state, and what to do if not."""
     if result.is_cleared:
         return FROZEN_NOTICE if result.has_frozen_writes else "batches are started again"
     if result.report.unreadable_objects:

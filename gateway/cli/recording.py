@@ -60,9 +60,8 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
         ["operation", "requests"], [[name, str(count)] for name, count in operations.most_common()]
     )
     click.echo(
-        "\nTo replay the requests against two services (writes are sent only with "
-        "--allow-writes, and "
-        "really happen):\n"
+        "\nTo replay the requests against two services (writes are sent only with --allow-writes, "
+        "and really happen):\n"
     )
     click.echo("  export CONTROL_API_KEY=…  CANDIDATE_API_KEY=…")
     click.echo(f"  payout-gateway compare --control URL --candidate URL {summaries[-1]['file']}")
@@ -72,6 +71,7 @@ def _summarize_file(path: Path) -> dict[str, Any]:
     """Summarizes one file. A last line that is still being written is not counted."""
     operations: Counter[str] = Counter()
     times: list[str] = []
+    # The last line may end within a character, which must not end the command.
     with path.open(encoding="utf-8", errors="replace") as lines:
         # The first line is the header of the recording.
         next(lines, None)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gateway.server.app import RunningGateway
 
 NO_CONFIGURATION = (
-    "no configuration: there is no gateway.toml in this directory, and no "
-    "PAYOUT_GATEWAY_… variable "
-    "configures an environment. Copy deploy/gateway.example.toml and edit it, or try `serve --demo`"
+    "no configuration: there is no gateway.toml in this directory, and no PAYOUT_GATEWAY_… "
+    "variable configures an environment. Copy deploy/gateway.example.toml and edit it, or try "
+    "`serve --demo`"
 )
 
 

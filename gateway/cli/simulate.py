@@ -140,7 +140,11 @@ def simulate(
         dict.fromkeys((key.merchant, key.environment) for key in keys)
     ):
         service.seed_recipients(
-            recipient_count, (seed or 0) + number, merchant=merchant, environment=environment
+            # Another seed for each merchant, so that they do not have the same recipients.
+            recipient_count,
+            (seed or 0) + number,
+            merchant=merchant,
+            environment=environment,
         )
     asyncio.run(_run_simulator(service, host, port, legacy_port, with_demo_key=key_file is None))
 

@@ -60,6 +60,7 @@ def trace(
                 for tenant in await find_object_tenants(store, id_)
                 if merchant in (None, tenant.merchant) and environment in (None, tenant.environment)
             ]
+            # Two merchants may have objects with the same id; their records must not be mixed.
             return await trace_object(store, _require_single_tenant(tenants), id_)
 
     object_trace = run_to_completion(load_trace())
@@ -73,8 +74,8 @@ def _require_single_tenant(tenants: list[Tenant]) -> Tenant:
     if not tenants:
         raise CommandError(
             "nothing is known about this id. A request that changed nothing, such as a read or a "
-            "refused "
-            "request, is only in the log. For a retry, trace the first request: retry_of in the log"
+            "refused request, is only in the log. For a retry, trace the first request: retry_of "
+            "in the log"
         )
     if len(tenants) > 1:
         tenant_list = ", ".join(map(str, tenants))
@@ -88,6 +89,7 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
     return {
         **object_trace.owner._asdict(),
         "names": [{"id": name.id, "what": name.description} for name in object_trace.known_ids],
+        # Decimals and dates become text, because `print_json` cannot encode them.
         "facts": json.loads(json.dumps(object_trace.facts, default=str)),
         "payments": object_trace.payments,
         "requests": [
@@ -98,6 +100,7 @@ def _build_trace_json(object_trace: ObjectTrace) -> dict[str, Any]:
                 "key": record.key_name,
                 "merchant": record.tenant.merchant,
                 "request_id": record.request_id,
+                # The names of some JSON keys are older than those in the code; scripts read them.
                 "undertaking": record.id,
                 "state": record.state,
                 "why": record.reason,
@@ -123,7 +126,7 @@ def _build_write_json(write: Write) -> dict[str, Any]:
 
 
 def _measure_seconds(write: Write) -> float | None:
-    """Seconds from when the write was recorded until its outcome was known."""
+    """Returns the seconds from the record of a write until its outcome was known."""
     if write.resolved_at is None:
         return None
     return round((write.resolved_at - write.recorded_at).total_seconds(), 3)
@@ -209,7 +212,7 @@ def _explain_unchanged_service(
 
 
 def _describe_operation_state(record: OperationRecord, record_writes: Sequence[Write]) -> str:
-    """The state to show. A request of which nothing was carried out is not shown as `undone`."""
+    """Returns the state to show: `did not happen` for an undone request without any write."""
     from gateway.storage.operations import ANSWERED, CONFIRMED, UNDONE
 
     if record.state == UNDONE and not any(
@@ -220,16 +223,17 @@ def _describe_operation_state(record: OperationRecord, record_writes: Sequence[W
 
 
 def _format_call(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
-    created = f", made {write.object_id}" if write.object_id else ""
+    created = f", created {write.object_id}" if write.object_id else ""
     return f"{write.method} {write.path}  {_format_outcome(write, record, events)}{created}"
 
 
 def _format_outcome(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
-    """The outcome of a write and its source: an answer, a later read, or an operator."""
+    """Returns the outcome of a write and its source: an answer, a later read, or an operator."""
     from gateway.storage.operation_states import describe_write_state
     from gateway.storage.operations import ABSENT, CONFIRMED
 
     seconds = _measure_seconds(write)
+    # Those two states come from a later read or from an operator, not from an answer.
     if write.state not in (CONFIRMED, ABSENT):
         state = describe_write_state(write.state)
         outcome = f"{state} {write.status}" if write.status else state
@@ -246,7 +250,7 @@ def _format_outcome(write: Write, record: OperationRecord, events: Sequence[Audi
 
 
 def _format_verdict(write: Write, record: OperationRecord, events: Sequence[AuditEvent]) -> str:
-    """An operator's verdict that the outcome does not reflect: it differs, or is still open."""
+    """Returns an operator's verdict that the outcome does not show: it differs or is open."""
     if write.operator_outcome is None:
         return ""
     from gateway.storage.operation_states import describe_write_state

@@ -69,6 +69,7 @@ def _build_write_json(in_doubt: WriteInDoubt) -> dict[str, Any]:
         "path": write.path,
         "object": in_doubt.object,
         "state": write.state,
+        # The names of some JSON keys are older than those in the code; scripts read them.
         "why": in_doubt.reason,
         "told": write.operator_outcome,
         "what_to_do": in_doubt.to_do,
@@ -138,6 +139,7 @@ def settle_write(
 
     if [happened, did_not_happen, made is not None].count(True) != 1:
         raise click.UsageError("give exactly one of --happened, --did-not-happen and --made ID")
+    # A created object shows that the write happened.
     verdict = OperatorVerdict(happened or made is not None, made)
 
     # Checked before the prompt, so that an impossible verdict fails without a question.

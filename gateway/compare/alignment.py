@@ -1,7 +1,7 @@
 """Pairs the items of two lists.
 
-First by identifier, then by equal content at the same position, then by equal content anywhere. The
-remaining items are paired by similarity: an item with a wrong amount is reported as such, not as one
+Items are paired by identifier, then by equal content at the same position, then by equal content
+anywhere. The remaining items are paired by similarity: an item with a wrong amount is reported as such, not as one
 missing and one extra item.
 """
 
@@ -58,6 +58,7 @@ class _Aligner:
         """Both sides use the same ids, so two items with different ids are never the same."""
 
     def align(self) -> Alignment:
+        # From the strongest evidence to the weakest, because pairs are never revised.
         self._pair_by_identifier()
         self._pair_by_position()
         self._pair_by_content()
@@ -79,7 +80,7 @@ class _Aligner:
         index_by_identifier: dict[Hashable, int] = {}
         for index, item in self.right.items():
             if item.identifier is not None:
-                # Of items with the same id the first counts; the others are paired by content.
+                # The first of several items with one id counts; the others are paired by content.
                 index_by_identifier.setdefault(item.identifier, index)
         for index, item in [*self.left.items()]:
             candidate_index = (
@@ -101,7 +102,7 @@ class _Aligner:
                 self._pair_items(index, candidate_index)
 
     def _list_pairs_in_common_order(self) -> list[tuple[int, int]]:
-        """The largest set of equal items that are in the same order in both lists."""
+        """Returns the largest set of equal items that are in the same order in both lists."""
         left = [(index, item.content) for index, item in self.left.items()]
         right = [(index, item.content) for index, item in self.right.items()]
         # The search is quadratic, and two answers usually differ in few places.
@@ -135,10 +136,13 @@ class _Aligner:
                 for control_index, item in self.left.items()
                 for candidate_index, candidate_item in self.right.items()
             ]
-            # Of equally similar items the nearest, so that the result is repeatable.
+            # Equally similar items are paired by distance, so that the result is repeatable.
             for score, _distance, control_index, candidate_index in sorted(scored):
+                # A better pair may have taken either item. Items without anything in common follow
+                # below.
                 if score and control_index in self.left and candidate_index in self.right:
                     self._pair_unless_ids_differ(control_index, candidate_index)
+        # The rest is paired in order: one difference reads better than a missing and an extra item.
         for control_index, candidate_index in [*zip(self.left, self.right, strict=False)]:
             self._pair_unless_ids_differ(control_index, candidate_index)
 
@@ -152,7 +156,7 @@ _IndexedContents = list[tuple[int, Hashable]]
 
 
 def _count_common_prefix(left: _IndexedContents, right: _IndexedContents) -> int:
-    """The number of equal items at the start."""
+    """Returns the number of equal items at the start."""
     pairs = zip(left, right, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0][1] == pair[1][1], pairs))
 
@@ -160,9 +164,10 @@ def _count_common_prefix(left: _IndexedContents, right: _IndexedContents) -> int
 def _find_longest_common_subsequence(
     left: _IndexedContents, right: _IndexedContents
 ) -> list[tuple[tuple[int, Any], tuple[int, Any]]]:
-    """The longest common subsequence; empty if the search would exceed the limit."""
+    """Returns the longest common subsequence; empty if the search would exceed the limit."""
     if len(left) * len(right) > MAX_ORDERED_PAIRS:
         return []
+    # `lengths[i][j]` is the length of the longest common subsequence from `i` and `j` to the ends.
     lengths = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i, (_, left_content) in reversed([*enumerate(left)]):
         for j, (_, right_content) in reversed([*enumerate(right)]):
@@ -182,5 +187,6 @@ def _find_longest_common_subsequence(
 
 
 def _score_similarity(left: Item, right: Item) -> float:
+    # The Jaccard index: the shared parts as a fraction of all parts.
     union_size = len(left.leaves | right.leaves)
     return len(left.leaves & right.leaves) / union_size if union_size else 0.0

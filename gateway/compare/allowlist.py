@@ -17,6 +17,7 @@ from gateway.compare.operations import OBJECT_ID
 from gateway.compare.pii import LABEL_WORDS
 from mappings import current, legacy
 
+# From the declared shapes, so that a field that is added to one is kept here too.
 _TYPED_DICTS = [
     value for module in (legacy, current) for value in vars(module).values() if is_typeddict(value)
 ]
@@ -74,13 +75,14 @@ _LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2})?")
 _REGION = re.compile(r"[A-Z0-9]{1,3}|[A-Z]{2}-[A-Z0-9]{1,3}")
 _BIC = re.compile(r"[A-Z]{4}[A-Z]{2}[A-Z0-9]{2}([A-Z0-9]{3})?")
 _BRANCH_NUMBER = re.compile(r"\d{3,6}|[A-Z]{4}0[A-Z0-9]{6}")
-"""Of CA, AU, NZ and GB; of IN (current interface, section 2.6)."""
+"""Branch numbers of CA, AU, NZ and GB, or of IN (current interface, section 2.6)."""
 _ALREADY_MASKED = re.compile(r"\*{2,}[A-Za-z0-9]{0,4}")
 _NUMERIC_ID = re.compile(r"[RB]-\d{7,15}")
 
 
 def _is_routing_number(text: str) -> bool:
     """Whether a text is a US routing number: nine digits with a valid check digit."""
+    # The ABA checksum: the weighted sum of the digits is a multiple of ten.
     weights = (3, 7, 1, 3, 7, 1, 3, 7, 1)
     return bool(re.fullmatch(r"\d{9}", text, re.ASCII)) and (
         sum(weight * int(digit) for weight, digit in zip(weights, text, strict=True)) % 10 == 0
@@ -109,6 +111,7 @@ _KEPT_VALUE_BY_FIELD: dict[str, Callable[[str], bool]] = {
     **dict.fromkeys(_REGION_FIELDS, _create_fullmatch_test(_REGION)),
     **dict.fromkeys(("branchNum", "branch", "branchId"), _create_fullmatch_test(_BRANCH_NUMBER)),
     **dict.fromkeys(("institution", "bankId"), _create_fullmatch_test(re.compile(r"\d{1,4}"))),
+    # A `code` is that of an error, a currency or a country.
     "code": lambda text: text in _DOCUMENT_WORDS or bool(_CODE.fullmatch(text)),
     "routing": _is_routing_number,
     "swiftBic": _create_fullmatch_test(_BIC),
@@ -144,7 +147,7 @@ def is_text_kept_in_recording(
 
 
 def _select_field_name(fields: tuple[str, ...]) -> str:
-    """The field of a value. Balances of a summary count as ``amount``: their keys are currencies."""
+    """Returns the field of a value; ``amount`` for balances of a summary, keyed by currency."""
     return "amount" if fields[-2:-1] == ("merchantBalances",) else "".join(fields[-1:])
 
 

@@ -49,7 +49,7 @@ class Body:
 
 
 def describe_error_codes(answer: Answer) -> str:
-    """The error codes of an error response, as a note; empty for a success.
+    """Returns the error codes of an error response, as a note; empty for a success.
 
     A code says more than the status. Messages are left out: they may quote personal data.
     """

@@ -104,11 +104,12 @@ class Differ:
             if control.is_success != candidate.is_success:
                 return self._differences
         else:
+            # Headers are compared only for equal statuses: another status has other headers anyway.
             self._compare_headers(control, candidate)
         return self.compare_bodies(control.body, candidate.body)
 
     def compare_bodies(self, control: bytes, candidate: bytes) -> list[Difference]:
-        # The common case, without decoding. Not if an id was paired with another one before.
+        # The common case needs no decoding, unless an id in the body is paired with another one.
         if control == candidate and self._id_map.pair_shared_ids(control, self._step):
             return self._differences
         control_body, candidate_body = Body(control), Body(candidate)
@@ -296,6 +297,8 @@ class Differ:
     ) -> None:
         containers = (control, candidate)
         duplicate_keys = _list_duplicates(control).keys() | _list_duplicates(candidate).keys()
+        # Parsers use the last of duplicate keys, which is compared below; here are the earlier
+        # ones.
         for key in (
             [key for key in control if key in candidate and key in duplicate_keys]
             if duplicate_keys
@@ -405,8 +408,10 @@ class Differ:
     def _build_item(self, normal_path: str, value: JSON, key: str, *, is_control: bool) -> Item:
         content = self._canonicalize(normal_path, value, is_control=is_control)
         identifier = _parse_identifier(_select_nested_value(value, key or "id"))
+        # Without a key in the rule, only objects have an identifier: their `id`.
         if identifier is None or not (key or isinstance(value, dict)):
             return Item(None, False, content, _collect_leaves(content))
+        # Translated, so that both sides identify an object by candidate's id.
         candidate_id = self._id_map.find_candidate_id(identifier) if is_control else identifier
         return Item(
             candidate_id or identifier,
@@ -416,10 +421,11 @@ class Differ:
         )
 
     def _canonicalize(self, normal_path: str, value: JSON, *, is_control: bool) -> Hashable:
-        """A hashable form of a value, without the parts that may differ between equal answers."""
+        """Returns a hashable form of a value, without parts that may differ in equal answers."""
         active_rules = self._rules.select_rules(self._operation, normal_path)
         if "ignore" in active_rules:
             return None
+        # Values under these rules may differ, so that only their type counts.
         if not {"present", "time", "number"}.isdisjoint(active_rules):
             return describe_json_type(value)
         if isinstance(value, dict):
@@ -469,7 +475,7 @@ def _list_duplicates(value: dict[str, JSON]) -> dict[str, list[JSON]]:
 
 
 def _parse_identifier(value: JSON) -> str | None:
-    """A value that can identify an object: a text, or the text of a number; else None."""
+    """Returns a value that can identify an object: a text, or the text of a number; else None."""
     if isinstance(value, Number):
         return value.text
     return value if isinstance(value, str) and value else None
@@ -482,7 +488,7 @@ def _select_nested_value(value: JSON, key: str) -> JSON:
 
 
 def _collect_leaves(content: Hashable) -> frozenset[Hashable]:
-    """The parts of a canonical value and their keys: objects with the same keys are similar."""
+    """Returns the parts of a canonical value and their keys, because equal keys are similar."""
     if isinstance(content, frozenset):
         return content | {key for key, _ in content}
     return frozenset((content, type(content)))

@@ -47,11 +47,13 @@ def parse_base_url(url: str, name: SideName) -> str:
     """Validates a base URL and removes its ``/v1``; raises InputError."""
     try:
         parts = urlsplit(url)
+        # Reading the port validates it; urlsplit itself does not.
         _port = parts.port
     except ValueError:
         raise InputError(f"--{name}: not a URL") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"--{name}: the URL must begin with http:// or https://")
+    # The URL is printed and stored in the report, so it must not contain a secret.
     if parts.username is not None or parts.query or parts.fragment:
         raise InputError(
             f"--{name}: the URL cannot have user, query or fragment; API keys come from the environment"
@@ -74,6 +76,7 @@ async def _send_once(
     # does not know prevents that.
     try:
         return await handler(request)
+    # A subclass of OSError, but the caller reports it with the number of seconds.
     except TimeoutError:
         raise
     except (aiohttp.ClientError, OSError) as error:
@@ -164,6 +167,7 @@ class Side:
         started = time.monotonic()
         async with session.request(
             request.method,
+            # Not normalized: the service must get the target as the input has it.
             URL(self.url + request.target, encoded=True),
             data=request.body,
             headers=self._build_headers(request),
@@ -185,6 +189,7 @@ class Side:
             "Content-Type": "application/json",
             "User-Agent": "payout-gateway compare",
         }
+        # One spelling, so that a header of the request replaces the default one.
         request_headers = {name.title(): value for name, value in request.headers.items()}
         key = {"own": self._api_key, "wrong": WRONG_KEY}.get(request.key)
         return {**headers, **request_headers} | ({} if key is None else {"X-API-Key": key})

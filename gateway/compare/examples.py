@@ -96,6 +96,7 @@ class ExampleBuilder:
     def _build_rows(self, difference: Difference, is_equal: EqualityCheck) -> Iterator[Row]:
         if difference.index_pairs:
             yield from self._build_moved_rows(difference)
+        # The fields of an object that one side lacks say more than those around it.
         elif difference.kind in ("missing", "extra") and isinstance(
             _select_present_value(difference), dict
         ):
@@ -149,6 +150,7 @@ class ExampleBuilder:
         subject_key: str | int | None,
         is_equal: EqualityCheck,
     ) -> Iterator[Row]:
+        # In control's order, in which readers know the answer.
         for key in [*control, *(key for key in candidate if key not in control)]:
             control_value, candidate_value = control.get(key, ABSENT), candidate.get(key, ABSENT)
             field_path = (*path, key)
@@ -166,6 +168,7 @@ class ExampleBuilder:
     def _build_row(
         self, path: Path, name: str, control_value: Any, candidate_value: Any, state: str
     ) -> Row:
+        # Parts are marked only if the values count as different; paired ids do not.
         differs = state in ("it", "differs")
         control, candidate = (
             self.redactor.redact_pair(path, control_value, candidate_value)
@@ -201,7 +204,7 @@ def _select_present_fields(difference: Difference) -> tuple[dict[str, JSON], dic
 
 
 def _select_item_id(item: Any) -> Any:
-    """The id of a list item; the item itself if it has none."""
+    """Returns the id of a list item; the item itself if it has none."""
     return item.get("id", item) if isinstance(item, dict) else item
 
 

@@ -86,7 +86,7 @@ class Findings:
     ) -> None:
         """Records the comparison of one step.
 
-        ``repeat_differences``: how control's two answers differ; None if it was asked once.
+        ``repeat_differences``: how control's two answers differ; None if it got one request.
         """
         operation = step.operation
         tally = self.tallies.setdefault(operation, Tally(operation))
@@ -143,7 +143,7 @@ class Findings:
         return [finding for key, finding in self.found_by_key.items() if not self._is_noise(key)]
 
     def list_noise(self) -> list[Finding]:
-        """Differences at paths at which control differs from itself, in the same step or frequently."""
+        """Returns differences at paths at which control differs from itself, now or often."""
         frequent = [finding for key, finding in self.found_by_key.items() if self._is_noise(key)]
         return [*self.noise_by_key.values(), *frequent]
 
@@ -160,6 +160,7 @@ class Findings:
 
     def _is_noise(self, key: _FindingKey) -> bool:
         operation, kind, normal_path = key
+        # In integers, because a float division could miss "one in five" by a rounding error.
         scaled_count = (
             self.noise_counts[operation, normal_path, _is_structural(kind)] * NOISE_ONE_IN
         )

@@ -77,7 +77,7 @@ def parse_har_lines(text: str, name: str) -> dict[str, Any]:
 
 
 def _describe_omission(request: Mapping[str, Any]) -> str:
-    """The reason to omit a request; empty if it is used."""
+    """Returns the reason to omit a request; empty if it is used."""
     if "/v1/" not in f"{urlsplit(request['url']).path}/":
         return "not a request of the legacy interface (no /v1)"
     if request["method"] == "OPTIONS":
@@ -85,7 +85,7 @@ def _describe_omission(request: Mapping[str, Any]) -> str:
     if request["method"] not in METHODS:
         return "a method that no interface has"
     header_names = {str(header["name"]).lower() for header in request.get("headers", [])}
-    # Its signature has expired, and the legacy interface does not know it.
+    # A recorded signature has expired, and the legacy interface has no signatures.
     if "x-api-key" not in header_names and "authorization" in header_names:
         return "signed, so a request of the current interface"
     return "" if _has_recorded_request_body(request) else "its body was not recorded as text"
@@ -131,7 +131,7 @@ def _decode_request_body(post_data: Mapping[str, Any]) -> str | None:
 
 
 def _parse_target(url: str) -> str:
-    """The target from ``/v1`` on, without secret parameters."""
+    """Returns the target from ``/v1`` on, without secret parameters."""
     parts = urlsplit(url)
     path = parts.path[f"{parts.path}/".index("/v1/") :]
     query = "&".join(
@@ -150,6 +150,7 @@ def _parse_recorded_response_json(response: Mapping[str, Any]) -> JSON:
     try:
         is_base64 = content.get("encoding") == "base64"
         return loads_strict(base64.b64decode(text) if is_base64 else text.encode())
+    # Without the answer its ids are unknown, but the request can still be sent.
     except (InvalidJson, binascii.Error, UnicodeEncodeError):
         return None
 
@@ -157,7 +158,7 @@ def _parse_recorded_response_json(response: Mapping[str, Any]) -> JSON:
 def _build_steps(requests: list[_RecordedRequest], name: str, rules: Rules) -> tuple[Step, ...]:
     """Builds steps. An id that first appears in an answer is captured there for later requests."""
     id_origins: dict[str, tuple[int, Path]] = {}
-    # Ids that a request had before any answer: these the client knew from control.
+    # Ids that a request had before any answer did: the client knew them already.
     request_ids: set[str] = set()
     steps: list[Step] = []
     for index, request in enumerate(requests):
@@ -176,9 +177,10 @@ def _build_steps(requests: list[_RecordedRequest], name: str, rules: Rules) -> t
             )
         )
         for id_, path in _iter_ids(request.answer):
-            # Not captured if a request knew it before: the client had it from somewhere else.
+            # An id that an earlier request had was not learned from this answer.
             if id_ not in request_ids:
                 id_origins.setdefault(id_, (index, path))
+        # Only ids that a later request uses are captured.
         for id_ in steps[-1].placeholder_names:
             source, path = id_origins[id_]
             captures = {**steps[source].captures, id_: Capture(path, recorded_value=id_)}

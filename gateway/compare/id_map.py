@@ -45,7 +45,7 @@ class IdMap:
         return candidate in self._control_by_candidate
 
     def find_candidate_id(self, control: str, before_step: int | None = None) -> str | None:
-        """The candidate id of a control id, as known from the steps before ``before_step``."""
+        """Returns the candidate id of a control id, if a step before ``before_step`` showed it."""
         known = self._candidate_by_control.get(control)
         # Ids of later steps are not used: whether they are known then depends on the timing.
         return known[0] if known and (before_step is None or known[1] < before_step) else None
@@ -60,6 +60,7 @@ class IdMap:
 
     def are_equal_texts(self, control: str, candidate: str) -> bool:
         """Whether two texts are equal except for ids that are paired."""
+        # First the text around the ids, then the ids in their order.
         if ID_IN_TEXT.sub("", control) != ID_IN_TEXT.sub("", candidate):
             return False
         ids = zip(ID_IN_TEXT.findall(control), ID_IN_TEXT.findall(candidate), strict=False)
@@ -112,5 +113,5 @@ def is_same_id_kind(control: str, candidate: str) -> bool:
 
 
 def _display_id(name: str) -> str:
-    """An id for messages. A rule can make any text an id, so other texts are not shown."""
+    """Returns an id for messages. A rule can make any text an id, so other texts are not shown."""
     return name if OBJECT_ID.fullmatch(name) else "object"

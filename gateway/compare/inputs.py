@@ -32,9 +32,10 @@ def read_input_text(path: Path) -> str:
 
 def parse_input(text: str, name: str, rules: Rules) -> Input:
     """Detects the kind: JSON is HAR, TOML a scenario, a request line begins a list of reads."""
-    # First: it starts with { too, but is not a single JSON document.
+    # Before JSON, because a recording in lines starts with { too but is not one document.
     if text.partition("\n")[0] == LINES_HEADER:
         return parse_har(parse_har_lines(text, name), name, rules)
+    # Neither TOML nor a request line can begin with a brace.
     if text.lstrip().startswith("{"):
         return _parse_har_text(text, name, rules)
     first_line = next(

@@ -62,7 +62,7 @@ class DisplayValue:
 
 @dataclass(frozen=True, slots=True)
 class Redactor:
-    """Masks values and paths. ``keys`` are the API keys to remove from every text."""
+    """Masks values and paths. ``api_keys`` are removed from every text."""
 
     api_keys: tuple[str, ...] = ()
     is_unmasked: bool = False
@@ -150,6 +150,7 @@ class Redactor:
     def _redact_text(self, fields: tuple[str, ...], text: str) -> str:
         # JSON may hold lone surrogates, which no output encoding accepts.
         text = text.encode("utf-8", "backslashreplace").decode()
+        # Also if values are shown: API keys never are.
         if self.remove_api_keys(text) != text:
             return API_KEY_PLACEHOLDER
         display_text = text if self.is_unmasked else self._mask_text(fields, text)
@@ -205,7 +206,7 @@ def _mask_word(word: str) -> str:
 
 def _mask_number(text: str) -> str:
     digits = sum(map(str.isdigit, text))
-    # Of a short number, two digits would be most of it.
+    # Two digits would be most of a short number.
     visible_digits = 2 if digits >= 6 else 0
     position = 0
 
@@ -287,7 +288,7 @@ def _mark_differences(
 
 
 def _count_common_prefix(left: str, right: str) -> int:
-    """The length of the common prefix."""
+    """Returns the length of the common prefix."""
     return sum(
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))
     )

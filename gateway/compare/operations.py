@@ -46,6 +46,7 @@ def identify_operation(method: str, target: str) -> RequestedOperation:
     return _match_operation(method, target.partition("?")[0])
 
 
+# Bounded, because recorded traffic has another path for each object.
 @lru_cache(maxsize=4096)
 def _match_operation(method: str, path: str) -> RequestedOperation:
     for pattern, operation_method, name, display_path in _PATH_PATTERNS:

@@ -51,7 +51,7 @@ def normalize_path(path: Path) -> str:
 
 
 def append_to_path(normal_path: str, part: str | int) -> str:
-    """The normal form of a key or item directly below another normal form."""
+    """Returns the normal form of a key or item directly below another normal form."""
     if isinstance(part, int):
         return _append_path_text(normal_path, "[]")
     # Ids that are keys would make a path of their own for each object.

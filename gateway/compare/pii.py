@@ -1,6 +1,6 @@
 """Classifies values of the legacy interface as clear or as a kind of personal data.
 
-Clear are the values that a comparison is about: amounts, statuses, codes, currencies, times, ids.
+Values that a comparison is about are clear: amounts, statuses, codes, currencies, times, ids.
 Everything else counts as personal data, unknown fields included. The field name alone is not
 enough: the value must also have the format of the field, so an email in ``status`` stays hidden.
 """
@@ -25,7 +25,7 @@ _LANGUAGE = re.compile(r"[a-z]{2}([-_][A-Za-z]{2})?")
 _LETTER_CODE = re.compile(r"[A-Z]{2,3}")
 _ALREADY_MASKED = re.compile(r"\*{2,}[A-Za-z0-9]{0,4}")
 _GEOGRAPHIC_NAME = re.compile(r"[^\W\d_][^\d_@*]{0,60}")
-"""Names below ``country``, an object that only answers about countries have."""
+"""A name in the object ``country``, which only answers about countries have."""
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
 _IBAN = re.compile(r"[A-Za-z]{2}\d{2}(?:[ -]?[A-Za-z0-9]){11,30}")
 _DIGIT_GROUPS = re.compile(r"(?=(?:\D*\d){4})[\d\s()+./-]+")
@@ -70,8 +70,10 @@ def classify_text(fields: tuple[str, ...], text: str) -> PiiClass:
         return "clear"
     if _EMAIL.fullmatch(text):
         return "email"
+    # Some ordinary texts fit the pattern too, but have fewer digits.
     if _IBAN.fullmatch(text) and sum(map(str.isdigit, text)) >= 4:
         return "iban"
+    # A masked number shows its last two digits, which would be the day of a birth date.
     if _DIGIT_GROUPS.fullmatch(text) and not (_DATE.fullmatch(text) or _BIRTH_FIELD.search(field)):
         return "number"
     if field in _LABEL_FIELDS or (field == "name" and "currency" in fields[:-1]):

@@ -19,7 +19,7 @@ class Pseudonyms:
     salt: bytes
 
     def make_email(self, text: str) -> str:
-        # Without regard to case, because the service finds an email in any case.
+        # Case is ignored, because the service finds an email in any case.
         digest = hmac.digest(self.salt, text.casefold().encode(errors="replace"), hashlib.sha256)
         return f"x{digest.hex()[:12]}@example.com"
 
@@ -28,15 +28,15 @@ class Pseudonyms:
         return re.sub(r"\w+", lambda word: self._make_word(word[0]), text)
 
     def make_number(self, text: str) -> str:
-        """A JSON number with as many digits, without a leading zero, which JSON forbids."""
+        """Returns a JSON number with as many digits, without a leading zero, which JSON forbids."""
         digits = self._generate_digits(text)
         replacement = re.sub(r"\d", lambda _: str(next(digits)), text)
         return re.sub(r"^(-?)0(?=\d)", r"\g<1>7", replacement)
 
     def make_iban(self, text: str) -> str:
-        """An IBAN with valid check digits; only the country is kept."""
+        """Returns an IBAN with valid check digits; only the country is kept."""
         plain = re.sub(r"[ -]", "", text).upper()
-        # With new check digits, because a service refuses an IBAN with wrong ones.
+        # The check digits are computed, because a service refuses an IBAN with wrong ones.
         rest = re.sub(r"[A-Z]|\d", self._create_replacer(plain), plain[4:])
         number = "".join(str(int(char, 36)) for char in f"{rest}{plain[:2]}00")
         return f"{plain[:2]}{98 - int(number) % 97:02}{rest}"

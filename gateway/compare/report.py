@@ -80,6 +80,7 @@ def _list_headers(input_file: Input) -> Iterable[str]:
 
 
 def _decide_result(run: Run, counts: Counts) -> Result:
+    # A difference is a definite result, even if other steps failed.
     if counts["differences"]:
         return "different"
     is_incomplete = (
@@ -208,6 +209,7 @@ def _build_operation_entries(findings: Findings) -> list[OperationEntry]:
 
 
 def _build_sort_key(operation: RequestedOperation) -> tuple[bool, str, str]:
+    # Unknown operations come last; a path groups the operations of one object.
     return (not operation.name, operation.path, operation.method)
 
 
@@ -335,6 +337,7 @@ def _build_rule_entries(run: Run) -> list[RuleEntry]:
             "used": run.findings.rule_uses[rule],
         }
         for rule in rules
+        # Id rules have no effect if ids are not paired.
         if run.id_map.has_separate_ids or not isinstance(rule, IdRule)
     ]
 

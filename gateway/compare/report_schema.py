@@ -1,7 +1,7 @@
 """Schema of the comparison report: what ``--json`` writes and the page renders.
 
 ``format`` and ``version`` come first. Within a version, fields may be added; none is renamed, removed
-or given another meaning. Values are masked unless the command was told to show them.
+or given another meaning. Values are masked unless ``--show-values`` is given.
 """
 
 from __future__ import annotations

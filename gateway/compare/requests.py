@@ -21,6 +21,7 @@ def parse_request_line(line: str, location: str) -> tuple[str, str]:
             f"{location}: not a request line: expected a method ({', '.join(METHODS)}), a space and a "
             "percent-encoded path that begins with /v1"
         )
+    # A client would cut off the fragment and send another request than the input has.
     if "#" in match["target"]:
         raise InputError(f"{location}: a path cannot contain #; write %23")
     return match["method"].upper(), match["target"]

@@ -41,6 +41,7 @@ class Rule(BaseModel):
     def applies_to(self, operation: str, normal_path: str) -> bool:
         if self.operation not in ("", operation):
             return False
+        # The whole body has no key that a wildcard could match, except for `**`.
         if normal_path == paths.BODY_PATH:
             return self.path in (paths.BODY_PATH, "**")
         return bool(paths.compile_path_pattern(self.path).fullmatch(normal_path))
@@ -167,12 +168,13 @@ class Rules:
 
     rules: tuple[Rule, ...] = BUILT_IN
     headers: tuple[str, ...] = COMPARED_HEADERS
+    # Every value of every answer looks up its rules, but there are few distinct paths.
     _cache: dict[tuple[str, str], Mapping[str, Rule]] = field(
         default_factory=dict, compare=False, repr=False
     )
 
     def select_rules(self, operation: str, normal_path: str) -> Mapping[str, Rule]:
-        """The rules for a path in normal form, by kind."""
+        """Returns the rules for a path in normal form, by kind."""
         cache_key = (operation, normal_path)
         if cache_key not in self._cache:
             self._cache[cache_key] = {
@@ -188,7 +190,7 @@ class Rules:
         )
 
     def combine(self, later: Rules) -> Rules:
-        """These rules followed by others, whose list of headers, if any, replaces this one."""
+        """Appends other rules, whose list of headers, if any, replaces this one."""
         return Rules((*self.rules, *later.rules), later.headers or self.headers)
 
     @cached_property

@@ -57,12 +57,12 @@ class Options:
 
 @dataclass(slots=True)
 class _CapturedValues:
-    """Values that the steps of one input captured on each side, or why there is none."""
+    """Values that the steps of one input captured on each side, or why one is missing."""
 
     control: dict[str, Any] = field(default_factory=dict)
     candidate: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, tuple[str, bool]] = field(default_factory=dict)
-    """By name: the reason, and whether it is that writes were not allowed."""
+    """The reason by name, and whether that is because writes were not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,10 @@ class Run:
             while running:
                 await self._record_step(steps, *running.popleft())
         finally:
+            # If the run ends early, no request may outlive the sessions that it uses.
             await _cancel_tasks([task for _, task in running])
 
-    # Asking
+    # Requests
 
     async def _send_step(
         self, semaphore: asyncio.Semaphore, step: Step, prerequisites: int
@@ -169,7 +170,7 @@ class Run:
     async def _send_to_both(
         self, step: Step, control: OutgoingRequest, candidate: OutgoingRequest
     ) -> _Answers | NotCompared:
-        # At the same time: what changes between the two requests would look like a difference.
+        # In parallel: data that changes between the two requests would look like a difference.
         results = await asyncio.gather(
             self._send_until(self.control, control, step),
             self._send_until(self.candidate, candidate, step),
@@ -205,6 +206,7 @@ class Run:
     async def _send_repeat(self, step: Step, control: OutgoingRequest) -> Answer | None:
         if not self.options.measure_noise or not step.is_read:
             return None
+        # Without the second answer, only the noise of this step is unknown.
         with suppress(AnswerUnavailable):
             return await self.control.send(control)
         return None
@@ -234,7 +236,7 @@ class Run:
         }
         return OutgoingRequest(step.method, target, body, headers, step.key)
 
-    # Comparing
+    # Comparison
 
     async def _record_step(
         self, steps: list[Step], index: int, task: asyncio.Task[_Answers | NotCompared]
@@ -320,6 +322,7 @@ class Run:
 
         All further answers would be the same refusal.
         """
+        # A step with a wrong key or none expects to be refused.
         if step.key != "own":
             return
         for side, answer in ((self.control, answers.control), (self.candidate, answers.candidate)):
@@ -350,7 +353,7 @@ class Run:
         )
 
     def _format_request(self, step: Step) -> str:
-        """The redacted request line, with placeholders as in the input."""
+        """Returns the redacted request line, with placeholders as in the input."""
         target = step.target.fill(_format_placeholder)
         return f"{step.method} {self.findings.example_builder.redactor.redact_target(target)}"
 
@@ -383,7 +386,7 @@ def _select_value(answer: Answer, path: tuple[str | int, ...]) -> Any:
 
 
 def _find_captured_value(step: Step, capture: Capture, answer: Answer) -> Any:
-    """The value to capture; None if the answer does not contain it."""
+    """Returns the value to capture; None if the answer does not contain it."""
     if not capture.recorded_value:
         value = _select_value(answer, capture.path) if answer.is_success else None
         return None if isinstance(value, dict | list) else value

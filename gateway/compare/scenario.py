@@ -40,6 +40,7 @@ _CaptureName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w-]*$")]
 
 _HEADER_LINE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [ -~]*")
 
+# Credentials, and headers that the HTTP client computes itself.
 _RESERVED_HEADERS = {
     "x-api-key",
     "authorization",
@@ -147,6 +148,7 @@ def _build_body(model: _StepModel, location: str) -> Template | None:
 def _build_wait_condition(model: _UntilModel, location: str) -> WaitCondition:
     return WaitCondition(
         _parse_path(model.path, location),
+        # In the form that decoded answers have, so that the two can be compared.
         loads_strict(json_codec.dumps(model.is_)),
         model.wait_seconds,
     )

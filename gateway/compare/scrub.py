@@ -105,7 +105,7 @@ class Scrubber:
         parts = urlsplit(url)
         path = "/".join(map(self._scrub_path_part, parts.path.split("/")))
         query = "&".join(self._scrub_parameters(parts.query))
-        # Without user and password.
+        # The part before @ would contain a user and a password.
         host = parts.netloc.rpartition("@")[2]
         origin = f"{parts.scheme}://{host}" if host else ""
         return self._remove_api_keys(f"{origin}{path}?{query}" if query else f"{origin}{path}")
@@ -125,6 +125,7 @@ class Scrubber:
             "queryString": [
                 {"name": unquote(name), "value": unquote(value)} for name, _, value in query
             ],
+            # HAR 1.2: -1 is an unknown size. The recorded sizes would not fit the scrubbed message.
             "headersSize": -1,
             "bodySize": -1,
         }
@@ -224,6 +225,7 @@ class Scrubber:
         if is_text_kept_in_recording(fields, text, self.extra_words):
             return text
         if OBJECT_ID.fullmatch(text):
+            # An id that the allow-list refuses: of digits alone, or in a personal field.
             return self._replace_by_token(text)
         if _EMAIL.fullmatch(text):
             return self._pseudonyms.make_email(text)

@@ -28,6 +28,7 @@ class Placeholder:
     is_whole_value: bool = False
 
 
+# With its quotes, a placeholder is a whole JSON value; elsewhere, `$$` escapes it.
 _PLACEHOLDER = re.compile(r'"\$\{(?P<whole>[\w-]+)\}"|(?<!\$)\$\{(?P<part>[\w-]+)\}')
 
 

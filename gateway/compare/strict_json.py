@@ -64,7 +64,7 @@ def loads_strict(data: bytes) -> JSON:
 
 
 def describe_json_type(value: JSON) -> str:
-    """The JSON type of a value for people: ``text``, ``number``, ``object``…"""
+    """Returns the JSON type of a value for people: ``text``, ``number``, ``object``…"""
     return _TYPE_NAMES.get(type(value), "object")
 
 

@@ -11,6 +11,7 @@ from gateway.compare import rules
 from gateway.compare.rules import Rule
 from gateway.compare.strict_json import JSON, Number
 
+# More digits than any amount has, so that a subtraction is exact.
 _CONTEXT = Context(prec=400)
 
 
@@ -29,7 +30,7 @@ def _parse_decimal(value: JSON) -> Decimal | None:
 
 
 def find_tolerance(control: JSON, candidate: JSON, active_rules: Mapping[str, Rule]) -> Rule | None:
-    """The rule within whose tolerance two values are equal, if any."""
+    """Returns the rule within whose tolerance two values are equal, if any."""
     rule = active_rules.get("time")
     if rule and _is_within_seconds(control, candidate, rule):
         return rule
@@ -72,7 +73,7 @@ def _replace_digits(value: JSON) -> str:
 
 
 def describe_value_difference(control: JSON, candidate: JSON) -> str:
-    """A note on how two values differ, if that is hard to see or masked; else empty."""
+    """Returns a note on how two values differ, if that is hard to see or masked; else empty."""
     if isinstance(control, Number):
         is_same_number = _parse_decimal(control) == _parse_decimal(candidate)
         return "the same number, formatted differently" if is_same_number else ""

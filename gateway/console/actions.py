@@ -123,7 +123,7 @@ async def _plan_unfreeze(dependencies: ConsoleDependencies, fields: Mapping[str,
 async def _plan_for_scope(
     dependencies: ConsoleDependencies, scope: Tenant, action_name: str
 ) -> Plan:
-    """The common part of the plans to freeze and unfreeze: the affected keys."""
+    """Returns the common part of the plans to freeze and unfreeze: the affected keys."""
     rows = await _list_affected_keys(
         dependencies, lambda owner, _key: is_tenant_in_scope(scope, owner)
     )
@@ -214,6 +214,7 @@ async def _parse_mode(
                 if merchant
                 else []
             )
+        # Translating needs no legacy service: it may be the one that was switched off.
         if mode != TRANSLATE:
             check_legacy_address(dependencies.settings, targets)
     except ModeSwitchRefused as error:
@@ -282,6 +283,7 @@ async def _parse_window(dependencies: ConsoleDependencies, fields: Mapping[str, 
         raise ActionRefused("Choose a duration.")
     merchant, key, operation = (fields.get(name, "") for name in ("merchant", "key", "operation"))
     await _check_merchant_and_key_exist(dependencies, merchant, key)
+    # The window begins with the confirmation: executing calls this function again.
     now = dependencies.store.clock()
     try:
         operations = expand_operation_names([operation] if operation else [])

@@ -42,6 +42,7 @@ async def load_alerts(
     windows = [
         window
         for window in await list_open_brownouts(dependencies.store, dependencies.store.clock())
+        # Brownouts that only count change nothing for clients.
         if window.refuses
     ]
     differing_keys = {
@@ -49,6 +50,7 @@ async def load_alerts(
         for operation, tally in (await load_all_tallies_by_key(dependencies.store)).items()
         if tally.places
     }
+    # A share, because a few failures among many requests are normal.
     failed = recent.failed if recent.failed > FAILURE_RATIO * recent.requests else 0
     failed_text = f"of the last {recent.requests:,} requests failed (5xx)"
     return [

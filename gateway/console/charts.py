@@ -86,7 +86,7 @@ def build_plot(
 
 
 def _subtract_previous(values: Mapping[str, float]) -> Mapping[str, float]:
-    """The difference of each value from the one before."""
+    """Returns the difference of each value from the one before."""
     previous_values = [0.0, *values.values()]
     return {
         kind: max(value - previous, 0.0)
@@ -110,6 +110,7 @@ def _build_bar(
             y -= height
             width = round(slot_width * (1 - BAR_GAP), 2)
             segments.append(
+                # Minimum heights can add up to more than the plot is high, hence the 0.
                 BarSegment(kind, round(x, 2), round(max(y, 0), 2), width, round(height, 2))
             )
     total = sum(heights.values())
@@ -117,7 +118,7 @@ def _build_bar(
 
 
 def round_up_axis(value: float) -> float:
-    """Rounds up to a short number; 1 for nothing."""
+    """Rounds up to a short number; 1 if there is no value."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -126,7 +127,7 @@ def round_up_axis(value: float) -> float:
 
 
 def list_span_starts(since: datetime, until: datetime, size: timedelta) -> list[datetime]:
-    """The starts of all spans from ``since`` to before ``until``."""
+    """Returns the starts of all spans from ``since`` to before ``until``."""
     return [since + number * size for number in range(math.ceil((until - since) / size))]
 
 

@@ -35,6 +35,7 @@ class ComparisonsPage:
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         standings = await load_readiness(self._store)
+        # Keys that need attention come first.
         standings.sort(
             key=lambda standing: (
                 standing.is_ready,

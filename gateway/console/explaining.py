@@ -151,6 +151,7 @@ def parse_request_text(text: str) -> CurlRequest:
         words = shlex.split(text.replace("\\\r\n", " ").replace("\\\n", " "))
     except ValueError:
         raise InvalidCurlCommand("unclosed quote: paste the whole command") from None
+    # Otherwise `-d @file` would show a file of this machine in the browser.
     return parse_curl(words, _reject_file)
 
 
@@ -170,6 +171,7 @@ def _format_json(value: JSON, indent: int | None = None) -> str:
 def _build_explanation(
     explained: Explanation, parsed: CurlRequest, redactor: Redactor
 ) -> ExplanationPage:
+    # Only fields that a call contains get a number; the others have a reason instead.
     used = {origin.sent_in for made in explained.calls for origin in made.fields if origin.sent_in}
     names = [
         name for name, _ in explained.sent if not used.isdisjoint(_iter_enclosing_field_names(name))
@@ -277,5 +279,5 @@ def _split_field_name(name: str) -> tuple[str, ...]:
 
 
 def _format_refusal(explained: Explanation) -> str:
-    """The error response as JSON. Its messages contain field names only, no values."""
+    """Returns the error response as JSON. Its messages contain field names only, no values."""
     return _format_json(explained.refusal.build_body(), indent=2) if explained.refusal else ""

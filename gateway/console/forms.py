@@ -30,6 +30,7 @@ class CsrfForms:
         self._key = key
 
     def build_token(self, cookie: str) -> str:
+        # Bound to the cookie, so that a token from another browser is not valid here.
         return hmac.digest(self._key, cookie.encode(), hashlib.sha256).hex()
 
     async def read_fields(self, request: web.Request) -> Mapping[str, str]:

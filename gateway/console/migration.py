@@ -38,6 +38,7 @@ def compute_sunset_progress(
 ) -> SunsetProgress:
     if announced is None or sunset is None:
         return SunsetProgress(announced, sunset, 0, 0.0)
+    # 1 if both are on the same day, to avoid a division by zero.
     total_days = (sunset - announced).days or 1
     elapsed = min(max((today - announced).days / total_days, 0.0), 1.0)
     return SunsetProgress(announced, sunset, (sunset - today).days, elapsed)
@@ -63,6 +64,7 @@ class MigrationPage:
         since = today - timedelta(days=PERIOD_DAYS - 1)
         keys = group_usage_by_key(await load_usage(store, since))
         left = [_build_key_migration(usage, now) for usage in keys if usage.key]
+        # Keys that are still in use come first.
         left.sort(key=lambda migration: (not migration.is_recent, -migration.use.requests))
         active = sum(key.revoked_at is None for key in await load_listed_keys(store))
         deprecation = self._dependencies.settings.deprecation

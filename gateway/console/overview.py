@@ -46,6 +46,7 @@ class OverviewPage:
         self._pages = pages
         self._faults: dict[str, str | None] = {}
         self._near_limit = 0
+        # So that the first request always runs the checks.
         self._checked_at = -math.inf
         self._check_lock = asyncio.Lock()
 
@@ -66,6 +67,7 @@ class OverviewPage:
             recent=recent,
             figures=gauges,
             near=self._near_limit,
+            # Requests without a known key are one row, which is not a key.
             left=sum(bool(usage.key) for usage in week),
             keys=sum(gauges.keys.values()),
             progress=self._compute_sunset_progress(),
@@ -87,7 +89,7 @@ class OverviewPage:
             return self._faults
 
     async def _list_large_requests(self) -> list[RequestProgress]:
-        """The large requests of all workers, the longest running first."""
+        """Returns the large requests of all workers, the longest running first."""
         # Through the database, because this worker cannot ask the others.
         other_workers = await self._dependencies.heartbeats.list_remote_large_requests()
         requests = [*self._dependencies.requests_in_progress.list_progress(), *other_workers]

@@ -65,6 +65,7 @@ class Pages:
 
     def __init__(self, dependencies: ConsoleDependencies) -> None:
         self.sessions = Sessions(dependencies.settings.server.admin_token.get_secret_value())
+        # A key of the state, so that a form of one worker is valid at every other one.
         self.forms = CsrfForms(dependencies.store.encryption.derive_lasting_key("console forms"))
         self._dependencies = dependencies
         self._templates = Environment(
@@ -138,7 +139,7 @@ class Pages:
         return self.wrap_view_with_unavailable_page(handle_form)
 
     def find_client_address(self, request: web.Request) -> str:
-        """The client's address; behind the parent process, the one that the parent passes on."""
+        """Returns the client's address, which a parent process passes on to its workers."""
         address = (
             # Trusted only behind the parent, which replaces it; otherwise a client could choose it.
             request.headers.get(CLIENT_ADDRESS_HEADER)
@@ -168,6 +169,7 @@ def format_number(value: float) -> str:
 def format_milliseconds(value: float | None) -> str:
     if value is None:
         return "\N{EN DASH}"
+    # In the last bucket, which has no upper bound.
     if math.isinf(value):
         return f">\N{NO-BREAK SPACE}{BUCKET_BOUNDS_MS[-1] / 1000:,.0f}\N{NO-BREAK SPACE}s"
     if value >= 10_000:

@@ -24,6 +24,7 @@ def add_console(application: web.Application, dependencies: ConsoleDependencies)
     pages = Pages(dependencies)
     service, switches = ServicePage(dependencies, pages), TrafficControlPage(dependencies, pages)
     explain, login = ExplainPage(dependencies, pages), LoginPage(pages)
+    # Only POST changes something, and only through `form_view`, which checks the token.
     view, form_view = pages.wrap_view_with_unavailable_page, pages.wrap_form_view
     application.add_routes(
         [
@@ -44,6 +45,7 @@ def add_console(application: web.Application, dependencies: ConsoleDependencies)
             web.get("/login", view(login.show_form)),
             web.post("/login", form_view(login.log_in)),
             web.post("/logout", form_view(login.log_out)),
+            # Not wrapped: the page about an unavailable database needs its style too.
             web.get("/assets/{name}", serve_static_file),
         ]
     )

@@ -74,8 +74,9 @@ class ServicePage:
         log.info(
             "console_doctor_run", **{"client.address": self._pages.find_client_address(request)}
         )
-        # With its own connections, so that its probes do not count for the circuit breaker.
+        # It has its own connections, so its probes do not count for the circuit breaker.
         findings = await run_doctor(self._dependencies.settings)
+        # A stable sort: the checks of one state stay in their order.
         findings.sort(key=lambda finding: STATE_ORDER.index(finding.state))
         return await self._render(request, findings)
 

@@ -12,6 +12,7 @@ CONTENT_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/sv
 FILE_NAMES = ("console.css", "console.js", "explain.js", "icon.svg")
 
 
+# Read once: the files are part of the package.
 @cache
 def read_static_file(name: str) -> bytes:
     return files("gateway.console").joinpath("assets", name).read_bytes()
@@ -19,7 +20,7 @@ def read_static_file(name: str) -> bytes:
 
 @cache
 def format_static_file_url(name: str) -> str:
-    """The URL of a file. It changes with the content, so browsers may cache it without limit."""
+    """Returns the URL of a file, which changes with the content: browsers may cache it forever."""
     return f"/assets/{name}?{hashlib.sha256(read_static_file(name)).hexdigest()[:12]}"
 
 

@@ -91,7 +91,7 @@ async def load_traffic_plots(
 
 
 def _compute_period(now: datetime, hours: int) -> tuple[datetime, datetime]:
-    """The period to plot: whole bars, the last of which contains now."""
+    """Returns the period to plot: whole bars, the last of which contains now."""
     seconds = BAR_SIZE_BY_HOURS[hours].total_seconds()
     # Aligned to the clock, so that a bar does not change its span with every refresh.
     until = datetime.fromtimestamp(now.timestamp() // seconds * seconds + seconds, UTC)
@@ -117,6 +117,7 @@ def _build_plots(
         )
         for part in PARTS
     ]
+    # In the order of PARTS.
     gateway, service = part_plots
     return TrafficPlots(
         build_plot(list(zip(names, counts, strict=True)), labels), service, gateway, bar_size
@@ -124,7 +125,7 @@ def _build_plots(
 
 
 def _compute_percentiles(traffic: Traffic, part: Part) -> dict[str, float]:
-    """Percentiles for a plot, capped at the highest bucket bound: infinity cannot be drawn."""
+    """Returns percentiles, capped at the highest bucket bound: infinity cannot be drawn."""
     return {
         name: min(traffic.percentile(part, percent) or 0.0, BUCKET_BOUNDS_MS[-1])
         for name, percent in PERCENTILES.items()

@@ -49,6 +49,7 @@ class TrafficControlPage:
                 describe_window_scope(brownout),
                 sum(hits.get(brownout.id, {}).values()),
             )
+            # The newest come first, because the list is cut off.
             for brownout in reversed(await list_brownouts(store))
         ]
         frozen, _ = await load_freeze_status(store)
@@ -57,6 +58,7 @@ class TrafficControlPage:
         return self._pages.render_page(
             request,
             "switches",
+            # Only whether it is a known name: no text of the page may come from a link.
             done=request.query.get("done") in ACTIONS,
             keys=keys,
             typed=len(keys) > MAX_CHOICES,
@@ -84,6 +86,7 @@ class TrafficControlPage:
     async def execute(self, request: web.Request, fields: Mapping[str, str]) -> web.StreamResponse:
         client_address = self._pages.find_client_address(request)
         try:
+            # Operators share one token, so the audit log can only name the address.
             with act_as(f"console, from {client_address}"):
                 description = await _find_action(fields).execute(self._dependencies, fields)
         except ActionRefused as error:

@@ -26,5 +26,6 @@ class WritesPage:
             "writes",
             writes=writes[:MAX_ROWS],
             batches=batches[:MAX_ROWS],
+            # Of all rows, not only of those that are shown.
             counts={"writes": len(writes), "batches": len(batches)},
         )

@@ -25,8 +25,7 @@ _LONG_OPTION_NAMES = """
 --trace-ascii --unix-socket --upload-file --user --user-agent --write-out
 """
 LONG_OPTIONS_WITH_VALUE = frozenset(_LONG_OPTION_NAMES.split())
-"""Long options whose value is ignored. The values of other options must not look like an address.
-"""
+"""Long options whose value is ignored; values of unknown ones may be taken for the address."""
 
 _ADDRESS_START = re.compile(r"(?:[a-z]+://|/|[\w.-]+(?::\d+)?/|v1/)", re.IGNORECASE)
 _VERSION_SEGMENT = re.compile(r"(?:^|/)v1(?:[/?#]|$)")
@@ -59,16 +58,17 @@ class ParsedOptions:
 def split_curl_options(
     words: Sequence[str], options_with_value: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Separates our options from curl's arguments. ``options_with_value`` lists our options that
-    have a value.
+    """Separates our options from curl's arguments.
 
-    ``--json`` is both: curl's is followed by a body.
+    ``options_with_value`` lists our options that have a value. ``--json`` is an option of both;
+    curl's is followed by a body.
     """
     own_arguments: list[str] = []
     curl_arguments: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
+        # Everything after the separator is an argument of curl.
         if word == "--":
             return own_arguments, [*curl_arguments, *rest]
         if word in ("-h", "--help") or (
@@ -146,6 +146,7 @@ def _parse_long_option(options: ParsedOptions, word: str, rest: Iterator[str]) -
         options.is_data_in_query = True
     elif word == "--head":
         options.method = "HEAD"
+    # The value is skipped, so that it is not taken for the address.
     elif word in LONG_OPTIONS_WITH_VALUE:
         _require_value(word, rest)
 
@@ -187,8 +188,9 @@ def _encode_query_value(value: str) -> str:
 
 
 def _find_target(words: Sequence[str]) -> str:
-    """Path and query of the address, from /v1 on: a base URL may have a path before it."""
+    """Returns path and query from ``/v1`` on, because a base URL may have a path before it."""
     try:
+        # A word with /v1 in its path is the address, even if another word looks like one.
         versioned_words = [word for word in words if _VERSION_SEGMENT.search(urlsplit(word).path)]
     except ValueError:
         raise InvalidCurlCommand("the address in the request is not a valid URL") from None

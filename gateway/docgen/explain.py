@@ -1,5 +1,4 @@
-"""Explains the current calls that a legacy request becomes, by running the flow that serves
-traffic.
+"""Explains the current calls that a legacy request becomes, by running its flow.
 
 Nothing is sent. The service's answers are made up, so an explained answer shows where each field
 comes from, not its real value.
@@ -42,9 +41,7 @@ section 4.1).
 
 @dataclass(frozen=True, slots=True)
 class FieldOrigin:
-    """A body field or query parameter of a call: its value, and the field of the request it comes
-    from.
-    """
+    """A body field or query parameter of a call, and the field of the request it comes from."""
 
     field: str
     value: JSON
@@ -139,7 +136,7 @@ def explain_request(settings: Settings, method: str, target: str, data: bytes) -
 
 
 def _explain_rejection(refusal: ErrorAnswer, name: str) -> str:
-    """Why no call contains a field of a rejected request: the field or another one is invalid."""
+    """Explains why no call contains a field: it, or another one, makes the request invalid."""
     problem = next(
         (
             candidate
@@ -202,10 +199,11 @@ def _list_calls_of_step(step: Step) -> list[Call]:
 
 
 def _build_first_list_call(step: Step) -> list[Call]:
-    """The first call of a list step, if the step is one."""
+    """Returns the first call of a list step, if the step is one."""
     path = getattr(step, "path", None)
     if path is None or isinstance(step, Parallel):
         return []
+    # With a native query, one call answers the list; without one, the gateway scans it.
     query = getattr(step, "native_query", None) or {
         **getattr(step, "prefilter", {}),
         **getattr(step, "scan_sort", {}),
@@ -254,6 +252,7 @@ def _build_explained_call(call: Call, request: Request, settings: Settings) -> E
 
 
 def _select_document_section(path: str) -> str:
+    # First, because the paths of accounts begin with those of recipients.
     if "/accounts" in path:
         return "4.2"
     return "4.1" if path.startswith("/recipients") else "4.3"
@@ -263,6 +262,7 @@ def _iter_body_origins(call: Call, legacy_body: JSON) -> Iterator[FieldOrigin]:
     values_by_field = dict(_iter_leaves(legacy_body))
     for name, value in _iter_leaves(call.body):
         source_field = _find_mapped_source_field(call, name)
+        # A field map may lack fields that have the same name in both interfaces.
         if source_field not in values_by_field and name in values_by_field and call.field_map:
             source_field = name
         if source_field is None:
@@ -280,7 +280,7 @@ def _iter_body_origins(call: Call, legacy_body: JSON) -> Iterator[FieldOrigin]:
 def _iter_query_origins(
     call: Call, request: Request, current_query: Mapping[str, JSON]
 ) -> Iterator[FieldOrigin]:
-    """The origins of query parameters. ``current_query`` is the query in the service's vocabulary."""
+    """Yields the origins of query parameters. ``current_query`` has the service's words."""
     for name, value in call.query.items():
         names = (name, RENAMED_PARAMETERS.get(name))
         source_field = next(
@@ -310,7 +310,7 @@ def _iter_query_origins(
 
 
 def _find_mapped_source_field(call: Call, name: str) -> str | None:
-    """The client's field that a call's field was sent as, also if only its parent is mapped."""
+    """Returns the client's field for a call's field, also if only its parent is mapped."""
     head = name
     while head:
         for mapped_name in (head, head.partition("[")[0]):

@@ -27,6 +27,7 @@ def build_request_example(settings: Settings, operation: Operation) -> RequestEx
     parts: list[str] = []
     for part in operation.path.split("/"):
         word = words[part.strip("<>")] if part.startswith("<") else part
+        # The path segment before an id names its kind: recipients/{id}.
         parts.append(EXAMPLE_IDS[parts[-1]] if part.startswith("{") else word)
     query = "?page=1&pageSize=10" if operation.query_shape else ""
     target = f"/v1{'/'.join(parts)}{query}"

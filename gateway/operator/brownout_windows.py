@@ -1,4 +1,4 @@
-"""Creates brownout windows, estimates whom they affect, and describes them."""
+"""Creates brownout windows, finds the usage that they affect, and describes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class InvalidWindow(Exception):
 
 
 def expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
-    """Operation names, with each group replaced by its operations. Raises InvalidWindow."""
+    """Replaces each group by the names of its operations. Raises InvalidWindow."""
     groups = list_operation_names_by_group()
     all_names = {operation.name for operation in (*OPERATIONS, *UNLISTED)}
     expanded: dict[str, None] = {}
@@ -35,7 +35,7 @@ def expand_operation_names(names_or_groups: Iterable[str]) -> tuple[str, ...]:
 
 
 def list_operation_names_by_group() -> dict[str, list[str]]:
-    """Operation names by group, which is the flow's module."""
+    """Returns operation names by group, which is the flow's module."""
     groups: dict[str, list[str]] = {}
     for operation in (*OPERATIONS, *UNLISTED):
         groups.setdefault(operation.flow.__module__.rpartition(".")[2], []).append(operation.name)
@@ -56,7 +56,7 @@ def create_window(
     ``resolve_window_key`` checks merchant and key.
     """
     begins_at, ends_at = span
-    # Also in the past: it would never take effect, and nobody would notice.
+    # A window in the past would never take effect, and nobody would notice.
     if ends_at <= max(begins_at, now):
         raise InvalidWindow("until: the window would end before it starts")
     return build_brownout_with_new_id(
@@ -70,8 +70,9 @@ def create_window(
 
 
 def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
-    """The window with the key's full name. Raises InvalidWindow if no key matches: it would affect
-    no request.
+    """Returns the window with the key's full name.
+
+    Raises InvalidWindow if no key matches, because the window would affect no request.
     """
     merchant_keys = [key for key in keys if window.merchant in ("", key.merchant)]
     if window.merchant and not merchant_keys:
@@ -87,7 +88,7 @@ def resolve_window_key(window: Brownout, keys: Iterable[ListedKey]) -> Brownout:
 
 
 async def load_window_users(store: Store, *windows: Brownout) -> list[UsageSummary]:
-    """Usage of the last seven days that the windows would affect. Raises StoreUnavailable."""
+    """Returns the usage of the last week that the windows affect. Raises StoreUnavailable."""
     used = await load_usage(store, (store.clock() - USAGE_PERIOD).date())
     return [usage for usage in used if any(_is_affected(window, usage) for window in windows)]
 
@@ -99,7 +100,7 @@ def _is_affected(window: Brownout, usage: UsageSummary) -> bool:
 
 
 def describe_window_scope(window: Brownout) -> str:
-    """The merchant, key and operations that a window affects."""
+    """Returns the merchant, key and operations that a window affects."""
     return (
         ", ".join(filter(None, (window.merchant, window.key, *window.operations))) or "everything"
     )

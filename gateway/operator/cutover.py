@@ -113,6 +113,7 @@ class CutoverImport:
         # Oldest first: recipients that are created meanwhile are appended, so no page shifts.
         rows = self._reads.iter_rows("/recipients", "recipients", orderBy="createdAt", sortBy="asc")
         await self._import_rows(rows, self._import_recipient, "recipient", progress)
+        # Read once for all batches, because the list may have many pages.
         listed_batches = (await self._run_flow(cutover.load_listed_batches()))["batches"]
 
         async def import_batch_row(row: JSON) -> None:
@@ -160,6 +161,7 @@ class CutoverImport:
         done_before, tasks = self._objects_done, []
         try:
             async for row, records in rows:
+                # Before the task is created, so that few rows are in memory at a time.
                 await slots.acquire()
                 tasks.append(asyncio.create_task(import_one(row)))
                 progress(self._objects_done - done_before, records)
@@ -251,7 +253,7 @@ class CutoverImport:
         await self._route_batch_to_current_service(legacy_id, is_open=match["is_open"])
 
     async def _list_payments(self, batch: str, batch_fields: JSON) -> list[JSON]:
-        """Every payment of a batch; the batch itself may contain only the first page."""
+        """Returns every payment of a batch; the batch itself may contain only the first page."""
         page = batch_fields.get("payments") or {}
         first_page, meta = page.get("payments") or [], page.get("meta") or {}
         if len(first_page) >= int(meta.get("records") or len(first_page)):
@@ -330,7 +332,7 @@ class CutoverImport:
             return False
         return await self._reads.fetch_object(f"/batches/{legacy_id}") is not None
 
-    # Keeping
+    # Saving
 
     async def _save_ids(self, pairs: Mapping[str, str], names: Mapping[str, str]) -> None:
         # Checked here too: a dry run stores nothing, and an id that equals its legacy id is not
@@ -384,6 +386,6 @@ async def open_cutover(
 
 
 async def find_cutover_key(store: Store, api_key: str) -> ApiKey | None:
-    """The active key with this API key, or None. Raises StoreUnavailable."""
+    """Returns the active key with this API key, or None. Raises StoreUnavailable."""
     async with ApiKeyStore(store) as keyring:
         return await keyring.find(api_key)

@@ -13,7 +13,7 @@ class UnknownMerchant(Exception):
 
 
 async def resolve_freeze_scope(store: Store, merchant: str, environment: str) -> Tenant:
-    """The tenant to freeze; an empty name means all. Raises UnknownMerchant for an unknown
+    """Returns the tenant to freeze; an empty name means all. Raises UnknownMerchant for an unknown
     merchant, because the freeze would silently have no effect.
     """
     merchants = {owner.merchant for owner in await load_tenants_with_credentials(store)}
@@ -23,7 +23,7 @@ async def resolve_freeze_scope(store: Store, merchant: str, environment: str) ->
 
 
 async def load_freeze_status(store: Store) -> tuple[list[Freeze], list[AuditEvent]]:
-    """Active freezes, and the audit log of freezes. Raises StoreUnavailable."""
+    """Returns active freezes, and the audit log of freezes. Raises StoreUnavailable."""
     events = [
         event
         for event in await list_audit_events(store)

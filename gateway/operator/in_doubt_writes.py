@@ -33,15 +33,14 @@ ID_CHARACTERS = 12
 """Characters of an operation's id that identify it."""
 
 SURE_AFTER_AGE = timedelta(seconds=35)
-"""After this time a write that cannot be seen did not happen: the service refuses requests that
-were signed more than 30 seconds ago.
+"""A write that cannot be seen after this time did not happen, because the service refuses requests
+that were signed more than 30 seconds ago (current interface, section 5).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class WriteInDoubt:
-    """A write that was sent and not answered, or the last write of an operation that cannot
-    continue.
+    """A write that was not answered, or the last write of an operation that cannot continue.
 
     ``object`` is the legacy id of the object that it changes, None for a create.
     """
@@ -81,8 +80,8 @@ async def load_in_doubt_writes(
     pause_seconds: float = 0.25,
     operation_id: str | None = None,
 ) -> list[WriteInDoubt]:
-    """Every write in doubt, or those of one operation (``operation_id``), oldest first. Raises
-    StoreUnavailable.
+    """Returns every write in doubt, or those of one operation (``operation_id``), oldest first.
+    Raises StoreUnavailable.
 
     An operation that a process may be executing is watched until it ends or its owner is seen to be
     gone.
@@ -115,7 +114,7 @@ async def _select_unowned(
     watch_seconds: float,
     pause_seconds: float,
 ) -> dict[str, OperationRecord]:
-    """The operations that no process executes."""
+    """Returns the operations that no process executes."""
     unowned = {id_: record for id_, record in records.items() if _is_operation_in_doubt(record)}
     possibly_owned = {id_: record for id_, record in records.items() if id_ not in unowned}
     first_beats, watch_until = (
@@ -152,8 +151,9 @@ async def _select_unowned(
 
 
 def _is_operation_in_doubt(record: OperationRecord) -> bool:
-    """Whether the operation is in doubt; a process that tries to resolve it sets RUNNING but keeps
-    ``why``.
+    """Whether the operation is in doubt.
+
+    A process that tries to resolve it sets the state RUNNING, but leaves the reason.
     """
     return record.state == IN_DOUBT or (record.state == RUNNING and record.reason is not None)
 
@@ -170,7 +170,7 @@ async def _select_with_open_write(
 
 
 def _select_write_in_doubt(record: OperationRecord, record_writes: Sequence[Write]) -> Write | None:
-    """The first write that was not answered; if all were, the last write of an operation in doubt."""
+    """Returns the first unanswered write; if there is none, the last of an operation in doubt."""
     unanswered = [write for write in record_writes if write.state == SENT]
     return next(
         iter(unanswered or (record_writes[-1:] if _is_operation_in_doubt(record) else [])), None
@@ -180,7 +180,7 @@ def _select_write_in_doubt(record: OperationRecord, record_writes: Sequence[Writ
 async def _load_legacy_ids_by_operation(
     store: Store, records_and_writes: Sequence[tuple[OperationRecord, Write]]
 ) -> dict[str, str | None]:
-    """The legacy id of each write's object, by operation id."""
+    """Returns the legacy id of each write's object, by operation id."""
     legacy_id_by_operation: dict[str, str | None] = {}
     for record, write in records_and_writes:
         legacy_id_by_operation[record.id] = None
@@ -193,7 +193,7 @@ async def _load_legacy_ids_by_operation(
 
 
 async def resolve_original_id(store: Store, owner: Tenant, id_: str) -> str:
-    """The original id of an object, given any id that it got when its draft was submitted."""
+    """Returns the original id of an object, given any id that it got from a submitted draft."""
     return str((await ObjectStateStore(store).load(owner, "alias", id_)).get("id", id_))
 
 
@@ -207,7 +207,7 @@ _OBJECT_ID = re.compile(f"/(?P<id>{ID_PATTERN})")
 
 
 def _find_endpoint(write: Write) -> Endpoint | None:
-    """The endpoint of a write; None for a path that only the legacy service has."""
+    """Returns the endpoint of a write; None for a path that only the legacy service has."""
     try:
         return find_documented_endpoint(write.method, write.path)
     except LookupError:
@@ -242,21 +242,20 @@ CHANGE_DESCRIPTIONS = {
 
 
 def find_created_id_prefix(write: Write) -> str | None:
-    """The id prefix of the object that a write creates; None if it creates nothing."""
+    """Returns the id prefix of the object that a write creates; None if it creates nothing."""
     endpoint = _find_endpoint(write)
     path = endpoint.path if endpoint and write.method == "POST" else ""
     return CREATED_OBJECTS[path][0] if path in CREATED_OBJECTS else None
 
 
 def advise_operator(record: OperationRecord, write: Write) -> str:
-    """Advice for an operator who has access to the service's dashboard."""
+    """Returns advice for an operator who has access to the service's dashboard."""
     id_ = format_write_id(record, write)
     if write.state != SENT:
         return (
-            "nothing if the service cannot be read: the gateway continues as soon as it can. "
-            "If the request cannot be continued, complete by hand the steps that `payout-gateway "
-            "trace` "
-            f"shows as missing, then run `payout-gateway writes close {id_}`"
+            "nothing if the service cannot be read: the gateway continues as soon as it can. If "
+            "the request cannot be continued, complete by hand the steps that `payout-gateway "
+            f"trace` shows as missing, then run `payout-gateway writes close {id_}`"
         )
     if not write.operator_outcome:
         return _advise_check(record, write)
@@ -265,9 +264,9 @@ def advise_operator(record: OperationRecord, write: Write) -> str:
     ):
         return f"the recorded outcome cannot be right: {_advise_check(record, write)}"
     return (
-        "no action needed; a running gateway continues from the recorded outcome; if it has to read "
-        "the service, "
-        f"as soon as it can. If the recorded outcome is wrong, {_advise_check(record, write)}"
+        "no action needed; a running gateway continues from the recorded outcome; if it has to "
+        "read the service, as soon as it can. If the recorded outcome is wrong, "
+        f"{_advise_check(record, write)}"
     )
 
 
@@ -335,7 +334,7 @@ class OperatorVerdict:
 
 
 async def find_write_by_shown_id(store: Store, id_: str) -> tuple[OperationRecord, Write]:
-    """The write with this id, as `writes unsettled` shows it. Raises WriteCommandRefused."""
+    """Finds a write by its id, as `writes unsettled` shows it. Raises WriteCommandRefused."""
     id_prefix, _, number = id_.partition(".")
     repository = OperationRepository(store, ObjectStateStore(store))
     matches = [
@@ -408,14 +407,13 @@ def check_operator_verdict(write: Write, verdict: OperatorVerdict) -> None:
         )
     if verdict.created_id and not re.fullmatch(f"{prefix}-[A-Za-z0-9]+", verdict.created_id):
         raise WriteCommandRefused(
-            f"the id after --made must be {prefix}- followed by letters and digits; copy it "
-            "from the "
-            "service's dashboard"
+            f"the id after --made must be {prefix}- followed by letters and digits; copy it from "
+            "the service's dashboard"
         )
 
 
 def _compute_seconds_until_absence_is_certain(store: Store, write: Write) -> int:
-    """Seconds until a write that cannot be seen surely did not happen."""
+    """Returns the seconds until a write that cannot be seen certainly did not happen."""
     remaining: timedelta = write.recorded_at + SURE_AFTER_AGE - store.clock()
     return max(0, int(remaining.total_seconds()) + 1) if remaining > timedelta() else 0
 
@@ -423,8 +421,8 @@ def _compute_seconds_until_absence_is_certain(store: Store, write: Write) -> int
 async def _resolve_unclaimed_service_id(
     store: Store, record: OperationRecord, given_id: str
 ) -> str:
-    """The service's id of the created object. Raises WriteCommandRefused if the object is known
-    otherwise.
+    """Returns the service's id of the created object. Raises WriteCommandRefused if the object is
+    known otherwise.
     """
     # The operator may have copied the legacy id from an answer.
     created_id = (await load_current_ids(store, record.tenant, [given_id])).get(given_id, given_id)

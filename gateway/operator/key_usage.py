@@ -39,7 +39,7 @@ def group_usage_by_key(rows: Iterable[UsageSummary]) -> list[KeyUsage]:
 
 
 def list_replacement_calls() -> dict[str, Sequence[str]]:
-    """The current calls that replace each operation, taken from the mapping."""
+    """Returns the current calls that replace each operation, taken from the mapping."""
     all_operations = (*OPERATIONS, *UNLISTED)
     return {
         operation.name: [call["call"] for call in list_current_calls_without_drafts(operation)]

@@ -103,8 +103,9 @@ ProgressCallback = Callable[[int, int], None]
 
 
 class Reconciler:
-    """Runs the checks. ``open_reconciler`` creates one for a command; a running gateway shares its
-    executor.
+    """Runs the checks.
+
+    ``open_reconciler`` creates one for a command. A running gateway gives one its own executor.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Reconciler:
         ]
 
     async def find_tenants_without_keys(self) -> set[Tenant]:
-        """Tenants without an active key: no client can start their batches through the gateway."""
+        """Returns the tenants whose clients cannot start batches, because no key is active."""
         return {*await self.list_tenants()} - await load_tenants_with_active_keys(self._store)
 
     async def reconcile(
@@ -170,6 +171,7 @@ class Reconciler:
                 report.unknown_batches
             )
         for tenant, ids in report.unnamed_recipients.items():
+            # Derived from the service's id, so that clients find the ids that they stored.
             await self._ids.find_or_create_legacy_ids(
                 tenant, {("recipient", id_) for id_ in ids}, is_cached=False
             )
@@ -178,9 +180,7 @@ class Reconciler:
     async def _assign_legacy_ids_to_unknown_batches(
         self, unknown: Sequence[Finding]
     ) -> list[Finding]:
-        """Stores the legacy ids of unknown batches, which the backup lacked, and shows them in
-        findings.
-        """
+        """Stores the legacy ids of unknown batches, which the backup lacked; returns the findings."""
         ids_by_tenant = {
             owner: await self._ids.find_or_create_legacy_ids(
                 owner, {("batch", finding.id) for finding in unknown if finding.owner == owner}
@@ -195,7 +195,7 @@ class Reconciler:
         ]
 
     async def check_superseded_batches(self) -> list[Finding]:
-        """Superseded batches that were started elsewhere. Unreadable ones are omitted."""
+        """Returns the superseded batches that were started elsewhere, as far as readable."""
         checks = [
             check
             for owner in await self.list_tenants()
@@ -290,7 +290,7 @@ class Reconciler:
             report.findings.append(await self._build_finding(check, difference))
 
     async def _drop_transient(self, check: ObjectCheck, differences: Sequence[Any]) -> list[Any]:
-        """The findings that persist a moment later. Concurrent requests cause temporary ones."""
+        """Returns the differences that still exist a moment later."""
         # A change in progress looks like a difference until it is complete.
         transient = [
             difference for difference in differences if difference["kind"] in TRANSIENT_KINDS

@@ -1,5 +1,4 @@
-"""Reads from the legacy service on the gateway's own behalf, within a share of the key's rate
-limit.
+"""Reads from the legacy service for imports, within a share of the key's rate limit.
 
 The legacy service limits the requests per key and hour (legacy interface, section 8), and clients
 need most of them. So these reads are counted over the last hour, across runs, and wait when the
@@ -75,7 +74,7 @@ class ReadBudget:
             if (spent_minute + 1) * MINUTE_SECONDS + HOUR_SECONDS <= now
         ]:
             del self.spent_by_minute[minute]
-        # By minutes: the oldest minute counts until all of it is more than an hour ago.
+        # The oldest minute counts in full until all of it is more than an hour ago.
         if self.spent_by_minute.total() < self._per_hour:
             return 0
         return (min(self.spent_by_minute) + 1) * MINUTE_SECONDS + HOUR_SECONDS - now
@@ -88,7 +87,7 @@ async def load_read_budget(
     per_hour: int,
     announce_wait: WaitCallback,
 ) -> ReadBudget:
-    """The budget, less the requests of earlier runs in the last hour."""
+    """Returns the budget, less the requests of earlier runs in the last hour."""
     stored, _when = (await ledger.load_capabilities(environment)).get(
         _build_record_name(name), ({}, None)
     )
@@ -122,7 +121,7 @@ class LegacyReader:
         self.request_count = 0
 
     async def fetch_object(self, path: str, query: Mapping[str, str] | None = None) -> JSON:
-        """The body of a 200 answer, or None for 404. Retries, then raises LegacyReadFailed."""
+        """Returns the body of a 200 answer, None for 404. Raises LegacyReadFailed after retries."""
         target = f"/v1{path}" + (f"?{urlencode(query)}" if query else "")
         reason = ""
         for pause in (0.5 * 2**number for number in range(MAX_ATTEMPTS)):
@@ -207,8 +206,9 @@ def _count_records(body: Mapping[str, JSON], default: int) -> int:
 
 
 def _require_rows(body: Mapping[str, JSON], path: str, name: str) -> list[Mapping[str, JSON]]:
-    """The rows of a page; null is an empty list. Raises LegacyReadFailed if the list is missing: a
-    malformed answer must not look like an empty list.
+    """Returns the rows of a page; null is an empty list.
+
+    Raises LegacyReadFailed if the list is missing, so that a malformed answer is not an empty one.
     """
     rows = body.get(name, ...)
     if rows is None:

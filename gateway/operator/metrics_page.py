@@ -33,8 +33,7 @@ from gateway.upstream.client import USER_AGENT
 from gateway.upstream.clock import ServiceClock
 
 MAX_AGE_SECONDS = 5.0
-"""Maximum age of the gauges. The state is queried no more often, however many scrapers there are.
-"""
+"""Maximum age of the gauges, so that many scrapers do not query the state more often."""
 
 READ_TIMEOUT_SECONDS = 3.0
 
@@ -46,8 +45,7 @@ IS_SENT_CONDITION, IS_OPEN_CONDITION, IS_ABANDONED_CONDITION = (
     text(f"operations.{IS_OPEN}"),
     text(IS_ABANDONED),
 )
-"""The conditions of the partial indexes, literally: with others, a database scans the whole table.
-"""
+"""The exact conditions of the partial indexes; with others, a database scans the whole table."""
 
 UNKNOWN_VALUE = math.nan
 
@@ -96,6 +94,7 @@ async def load_gauges(store: Store) -> StateGauges:
     async def load(tx: Transaction) -> StateGauges:
         (late,) = await tx.fetch(late_writes)
         (stuck,) = await tx.fetch(stuck_count)
+        # Either kind may have none, and then its time is null.
         oldest = min((at for _number, at in (late, stuck) if at), default=None)
         environments = await tx.fetch(keys_by_environment.group_by(api_keys.c.environment))
         return StateGauges(
@@ -112,7 +111,7 @@ async def load_gauges(store: Store) -> StateGauges:
 
 
 def _build_stuck_operations_query(now: datetime) -> Select[int, Any]:
-    """Count the operations that are in doubt although all their writes are answered.
+    """Builds the query that counts operations in doubt although all their writes are answered.
 
     The second column is the time of the last write of the oldest operation.
     """

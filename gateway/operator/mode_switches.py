@@ -25,13 +25,11 @@ from gateway.writes.batch_routing import BACKEND_KIND
 MODE_DESCRIPTIONS = {
     TRANSLATE: (
         "requests become signed calls to the current service. Batches that the legacy service "
-        "created "
-        "stay there, with all requests about them."
+        "created stay there, with all requests about them."
     ),
     FORWARD: (
         "requests are passed unchanged to the legacy service, with the client's own API key. "
-        "Batches "
-        "that were created through the current service stay there."
+        "Batches that were created through the current service stay there."
     ),
     COMPARE: (
         "requests are answered by the {answers} service (`comparing.answers`). After a read is "
@@ -65,7 +63,7 @@ def describe_mode(mode: Mode, settings: Settings) -> str:
 async def find_switch_scopes(
     store: Store, key: str | None, merchant: str | None, environment: str | None
 ) -> list[SwitchScope]:
-    """The scopes of a switch of one key or of a merchant. Raises ModeSwitchRefused."""
+    """Returns the scopes of a switch of one key or of a merchant. Raises ModeSwitchRefused."""
     keys = [
         api_key
         for api_key in await load_listed_keys(store)
@@ -75,7 +73,7 @@ async def find_switch_scopes(
 
 
 async def count_legacy_batches(store: Store, scopes: Iterable[SwitchScope]) -> int:
-    """The number of batches of these tenants that stay at the legacy service."""
+    """Returns the number of batches of these tenants that stay at the legacy service."""
     ledger = ObjectStateStore(store)
     return sum([len(await ledger.load_facts_by_id(scope.owner, BACKEND_KIND)) for scope in scopes])
 
@@ -105,8 +103,7 @@ def check_legacy_address(settings: Settings, scopes: list[SwitchScope]) -> None:
         if name not in environments or not environments[name].legacy_base_url:
             raise ModeSwitchRefused(
                 f"environments.{name}.legacy_base_url is not set, so the gateway cannot reach the "
-                "legacy "
-                "service; set it, restart the gateway, then switch"
+                "legacy service; set it, restart the gateway, then switch"
             )
 
 

@@ -75,7 +75,7 @@ class ObjectTrace:
 
 
 async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
-    """The tenants that know an id. Two merchants may have objects with the same id."""
+    """Returns the tenants that know an id. Two merchants may have objects with the same id."""
     queries: list[tuple[Table, ColumnElement[bool]]] = [
         (legacy_ids, or_(legacy_ids.c.legacy_id == id_, legacy_ids.c.current_id == id_)),
         (object_states, object_states.c.id == id_),
@@ -104,7 +104,7 @@ async def find_object_tenants(store: Store, id_: str) -> list[Tenant]:
 
 
 def _extract_operation_id(id_: str) -> str:
-    """The operation id of a write id, as `writes unsettled` shows it; any other id unchanged."""
+    """Extracts the operation id from an id of `writes unsettled`; returns other ids unchanged."""
     match = re.fullmatch(r"([0-9a-f]{12,})\.\d+", id_)
     return match[1] if match else id_
 
@@ -140,7 +140,7 @@ async def trace_object(store: Store, owner: Tenant, id_: str) -> ObjectTrace:
 
 
 def _list_known_ids_of_requests(records: Sequence[OperationRecord]) -> list[KnownId]:
-    """Names for the requests and for the objects that they concern."""
+    """Returns descriptions of the requests and for the objects that they concern."""
     objects = dict.fromkeys(object_ for record in records for object_ in record.object_ids)
     known_ids = [
         KnownId(id_, REQUEST_ID) for id_ in dict.fromkeys(record.request_id for record in records)
@@ -155,7 +155,7 @@ def _build_start_time_sort_key(record: OperationRecord) -> tuple[datetime, str]:
 async def _find_known_ids(
     store: Store, ledger: ObjectStateStore, owner: Tenant, id_: str
 ) -> list[KnownId]:
-    """Every id of the object, found by following its known ids transitively."""
+    """Returns every id of the object, found by following its known ids transitively."""
     ids_by_name: dict[tuple[str, str], KnownId] = {}
     pending, seen_ids = [id_], set[str]()
     # An edited batch has a chain of ids, one per submission: follow them in both directions.
@@ -179,7 +179,7 @@ async def _find_known_ids(
 async def _find_related_ids(
     store: Store, ledger: ObjectStateStore, owner: Tenant, id_: str
 ) -> list[KnownId]:
-    """Ids directly related to one id of the object."""
+    """Returns the ids directly related to one id of the object."""
     known_ids = await _load_legacy_and_service_ids(store, owner, id_)
     alias = await ledger.load(owner, "alias", id_)
     if alias.get("id"):
@@ -218,7 +218,7 @@ async def _load_legacy_and_service_ids(store: Store, owner: Tenant, id_: str) ->
 async def _find_superseding_batches(
     ledger: ObjectStateStore, owner: Tenant, upstream: str
 ) -> list[str]:
-    """Batches that superseded this batch of the service."""
+    """Returns the batches that superseded this batch of the service."""
     batches = await ledger.load_facts_by_id(owner, "batch")
     return [id_ for id_, facts in batches.items() if upstream in facts.get("abandoned", [])]
 
@@ -238,7 +238,7 @@ async def _load_shown_facts(
 async def _load_events(
     store: Store, owner: Tenant, records: Sequence[OperationRecord]
 ) -> list[AuditEvent]:
-    """Audit events about these operations, and general events since the first of them."""
+    """Returns the audit events about these operations, and general events since the first of them."""
     operation_ids = {record.id for record in records}
     first_started_at = records[0].started_at if records else None
     return [
@@ -246,6 +246,7 @@ async def _load_events(
         for event in await list_audit_events(store, owner)
         if event.operation_id in operation_ids
         or (
+            # General events, such as a freeze, can explain what happened to a request.
             event.operation_id is None
             and first_started_at is not None
             and event.at >= first_started_at

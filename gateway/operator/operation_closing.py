@@ -38,8 +38,8 @@ from mappings.failures import Conflict
 CLOSE_EVENT = "closed"
 
 MAX_ATTEMPTS, RETRY_SECONDS = 20, 0.25
-"""Retries and seconds between them: a running gateway briefly claims an operation in doubt each
-time it tries to resolve it.
+"""Attempts and the seconds between them. A running gateway claims an operation in doubt for a moment
+each time it tries to resolve it.
 """
 
 

@@ -22,19 +22,18 @@ WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listen
 
 
 def check_runnable(settings: Settings) -> None:
-    """Raise ConfigurationError with every problem that would keep the gateway from running."""
+    """Raises ConfigurationError with every problem that would keep the gateway from running."""
     # All at once, so that an operator fixes them in one round.
     if problems := list(_iter_problems(settings)):
         raise ConfigurationError([settings.locate_problem(problem) for problem in problems])
 
 
 def list_placeholder_urls(settings: Settings) -> list[str]:
-    """Warnings about placeholder addresses from the example file, each with file and line."""
+    """Returns warnings about placeholder addresses, each with file and line."""
     return [
         settings.locate_problem(
             f"environments.{name}.{key}: {url} is a placeholder; replace it with your service's "
-            "address, "
-            "or remove the environment"
+            "address, or remove the environment"
         )
         for name, environment in settings.environments.select_configured().items()
         for key, url in (
@@ -46,8 +45,9 @@ def list_placeholder_urls(settings: Settings) -> list[str]:
 
 
 def list_key_file_warnings(settings: Settings) -> list[str]:
-    """A warning if the key file is unusable. Not an error: the machine that runs `check` may lack
-    it.
+    """Returns a warning if the key file is unusable.
+
+    This is no error, because the machine that runs `check` may lack the file.
     """
     file = settings.state.encryption_key_file
     problem: StoreUnavailable | None = None
@@ -87,7 +87,7 @@ def _iter_problems(settings: Settings) -> Iterator[str]:
     yield from find_limit_problems(settings)
     yield from _iter_tls_and_proxy_problems(settings)
     yield from _iter_admin_problems(server)
-    # Else a single large request could never be admitted.
+    # Otherwise a single large request could never be admitted.
     if settings.load.held_bytes < 4 * settings.limits.body_bytes:
         yield (
             "load.held_bytes: is less than four times limits.body_bytes. One merchant may use "
@@ -109,9 +109,8 @@ def _iter_admin_problems(server: Server) -> Iterator[str]:
     if not server.admin_token.get_secret_value() and not is_loopback(server.admin_host):
         yield (
             f"server.admin_host: {server.admin_host or 'every address'} can be reached from other "
-            "machines, and the admin port has no authentication; set server.admin_token_file to "
-            "a file "
-            "with a token, or server.admin_host to 127.0.0.1"
+            "machines, and the admin port has no authentication; set server.admin_token_file to a "
+            "file with a token, or server.admin_host to 127.0.0.1"
         )
 
 
@@ -148,7 +147,7 @@ def _iter_self_call_problems(settings: Settings) -> Iterator[str]:
 
 
 def _is_listening_host(listening_host: str, requested_host: str) -> bool:
-    """Whether a host name is a listening address, as far as can be told without DNS."""
+    """Whether a host name is a listening address, as far as known without DNS."""
     # Without DNS: a look-up could hang, and may answer differently when the gateway calls.
     if listening_host in WILDCARD_HOSTS:
         return requested_host in (*WILDCARD_HOSTS, socket.gethostname().lower()) or is_loopback(
@@ -171,9 +170,8 @@ def _iter_recording_problems(settings: Settings) -> Iterator[str]:
             yield f"recording.operations: {name}: not an operation; `operations` lists them"
     if recording.directory and recording.files <= settings.server.workers:
         yield (
-            "recording.files: must be more than server.workers, because each worker writes "
-            "one file "
-            "and would delete those of the others"
+            "recording.files: must be more than server.workers, because each worker writes one "
+            "file and would delete those of the others"
         )
 
 
@@ -191,6 +189,5 @@ def _iter_tls_and_proxy_problems(settings: Settings) -> Iterator[str]:
         if settings.upstream.proxy and not environment.base_url.startswith("https://"):
             yield (
                 f"environments.{name}.base_url: is not https, so upstream.proxy could read all "
-                "traffic; "
-                "use https, or no proxy"
+                "traffic; use https, or no proxy"
             )

@@ -20,9 +20,7 @@ VALUE_FREE_RULE_KINDS = ("ignore", "present")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A place where answers of an operation differ. ``why`` is the reason of the rule that ignores
-    it.
-    """
+    """A path at which answers differ. ``why`` is the reason of the rule that ignores it."""
 
     operation: str
     kind: str
@@ -42,8 +40,7 @@ class KeyReadiness:
     used: frozenset[str] = frozenset()
     """Reads that the key has used."""
     never_seen: list[str] = field(default_factory=list)
-    """Reads that were never compared: all documented ones, and undocumented ones that the key uses.
-    """
+    """Documented reads, and undocumented ones that the key uses, that were never compared."""
 
     @property
     def answer_count(self) -> int:
@@ -91,8 +88,9 @@ class KeyReadiness:
 async def load_readiness(
     store: Store, name: str | None = None, rules: Sequence[Rule] = ()
 ) -> list[KeyReadiness]:
-    """The results of every compared key, or of keys with this name. Raises StoreUnavailable."""
+    """Returns the results of all compared keys, or by name. Raises StoreUnavailable."""
     tallies = await load_all_tallies_by_key(store)
+    # A read that the key uses must have been compared before the key is ready.
     used = {
         (row.merchant, row.environment, row.key, row.operation) for row in await load_usage(store)
     }

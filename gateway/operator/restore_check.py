@@ -1,6 +1,6 @@
 """Detects that the state was replaced by an older copy, such as a restored backup.
 
-The high-water mark of the state is also kept in a file outside it (``storage/restore_marks.py``).
+The high-water mark of the state is also kept in a file outside it (``storage/restore_detection.py``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Deletes data that has expired (``[retention]``), and erases a recipient's data on request.
 
-Data that prevents double payments is kept while it is needed. Data without personal content that
-keeps payments correct stays: ids, the outcome of writes for the configured time, and whether a
-recipient is deleted.
+Data that prevents double payments is kept while it is needed. Erasure leaves data that payments need
+and that is not personal: ids, the outcome of writes for the configured time, and whether a recipient
+is deleted.
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ async def _delete_in_steps(
 
 
 async def _delete_ended_operations(store: Store, before: datetime) -> int:
-    """Deletes ended operations and their writes, except the newest: the high-water mark depends on
-    it.
+    """Deletes ended operations and their writes, except the newest.
+
+    The high-water mark, which detects a restored state, depends on the newest.
     """
     has_open_write = exists().where(
         upstream_writes.c.operation_id == operations.c.id, upstream_writes.c.state == SENT
@@ -205,7 +206,7 @@ async def _is_at_rest(ledger: ObjectStateStore, owner: Tenant, batch: str) -> bo
 
 
 def strip_personal_data(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A payment without personal data: the memo and all recipient fields but the id are removed."""
+    """Returns a payment without the memo and without all recipient fields but the id."""
     impersonal_fields = {name: value for name, value in entry.items() if name != "memo"}
     payee = {name: id_ for name, id_ in entry["recipient"].items() if name == "id"}
     return {**impersonal_fields, "recipient": payee}
@@ -294,7 +295,7 @@ async def erase_recipient(store: Store, owner: Tenant, recipient: str) -> Erasur
 
 
 async def _load_recipient_ids(store: Store, owner: Tenant, recipient: str) -> frozenset[str]:
-    """All ids of a recipient: the given one, the service's and the legacy one."""
+    """Returns all ids of a recipient: the given one, the service's and the legacy one."""
     current_id = (await load_current_ids(store, owner, [recipient])).get(recipient, recipient)
     legacy_ids_by_id = await load_legacy_ids(store, owner, [current_id])
     return frozenset({recipient, current_id, *legacy_ids_by_id.values()})

@@ -35,7 +35,7 @@ class AcceptedRequest:
         return self.tenant.require_batch(self.path_ids[0])
 
     def parse_ids(self) -> list[str]:
-        """Parse `ids` of a request that names several objects. Raises ApiError."""
+        """Parses `ids` of a request that names several objects. Raises ApiError."""
         ids = self.body.get("ids")
         problems = Problems()
         if ids is None or ids == []:

@@ -50,7 +50,7 @@ def merge_account_fields(
     previous_fields: JsonObject,
     options: ServiceOptions,
 ) -> JsonObject:
-    """Merge a request into an account's previous fields and check them; ignores unknown fields."""
+    """Merges a request into an account's fields and checks them; ignores unknown fields."""
     field_names, check_fields = _ACCOUNT_TYPES.get(account_type, (("emailAddress",), _check_wallet))
     sent_fields = {name: body[name] for name in ("currency", *field_names) if name in body}
     if account_type == MOBILE_WALLET and "phone" in body:  # Section 2.6 uses both names.

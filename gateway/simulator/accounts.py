@@ -20,7 +20,7 @@ ACCOUNT_ID_LENGTH = 16
 def build_draft_account(
     tenant: Tenant, problems: Problems, recipient_fields: JsonObject, account_body: JsonObject
 ) -> Account:
-    """Build an account from a request without attaching it to its recipient.
+    """Builds an account from a request without attaching it to its recipient.
 
     The result is valid only if no problem was added.
     """
@@ -51,7 +51,7 @@ def attach_account(recipient: Recipient, account: Account) -> None:
 def update_account(
     tenant: Tenant, recipient: Recipient, account: Account, body: JsonObject
 ) -> Account:
-    """Change an account. It gets a new id (rule 3) and keeps its position in the list."""
+    """Changes an account. It gets a new id (rule 3) and keeps its position in the list."""
     problems = Problems()
     if "type" in body and body["type"] != account.type:
         problems.add_invalid_field("type", "Cannot be changed")
@@ -74,7 +74,7 @@ def merge_account_change(
     account: Account,
     body: JsonObject,
 ) -> JsonObject:
-    """Return the account's fields after a change; they are valid only if no problem was added."""
+    """Returns the account's fields after a change; they are valid only if no problem was added."""
     fields = merge_account_fields(problems, account.type, body, account.fields, tenant.options)
     _check_government_id(tenant, problems, recipient_fields, account.type, fields)
     return fields
@@ -95,7 +95,7 @@ def set_account_fields_and_id(
 
 
 def remove_account(recipient: Recipient, account: Account) -> None:
-    """Remove an account from its recipient."""
+    """Removes an account from its recipient."""
     # The document does not show which account becomes primary: here the first remaining one.
     recipient.accounts.remove(account)
     if account.is_primary and recipient.accounts:

@@ -20,7 +20,7 @@ def credit_balance(tenant: Tenant, currency: str, amount: Decimal) -> None:
 
 
 def build_balances(tenant: Tenant) -> JsonObject:
-    """Build the response: an object by currency as in the legacy interface, or a list.
+    """Builds the response: an object by currency as in the legacy interface, or a list.
 
     The document does not show it. The wallet balance is present once a test has set one. No
     payment debits it, because the document does not say which balance funds payments to wallets.

@@ -91,7 +91,7 @@ def read_balance(request: AcceptedRequest) -> JsonObject:
 
 
 def list_batches(request: AcceptedRequest) -> JsonObject:
-    """List batches, newest first; `search` matches any part of the id."""
+    """Lists batches, newest first; `search` matches any part of the id."""
     search = request.query.get("search", "").casefold()
     matches = [batch for batch in request.tenant.batches.values() if search in batch.id.casefold()]
     # Dictionaries keep the order of insertion, which is that of creation.
@@ -102,7 +102,7 @@ def list_batches(request: AcceptedRequest) -> JsonObject:
 
 
 def read_batch(request: AcceptedRequest) -> JsonObject:
-    """Return a batch with one page of its payments."""
+    """Returns a batch with one page of its payments."""
     batch = request.require_path_batch()
     page = request.build_page(
         "payments",
@@ -123,7 +123,7 @@ def delete_batch(request: AcceptedRequest) -> JsonObject:
 
 
 def delete_batches(request: AcceptedRequest) -> JsonObject:
-    """Delete several batches, or none if one id is unknown."""
+    """Deletes several batches, or none if one id is unknown."""
     batches.delete_batches(
         request.tenant, [request.tenant.require_batch(batch_id) for batch_id in request.parse_ids()]
     )

@@ -9,7 +9,7 @@ METHOD_LABELS = {BANK_TRANSFER: "Bank Transfer", CHECK: "Check", MOBILE_WALLET: 
 
 
 def batch_status(tenant: Tenant, batch: Batch) -> str:
-    """Return the status to show: an open batch that the balance does not cover is pending."""
+    """Returns the status to show: an open batch that the balance does not cover is pending."""
     is_unfunded = batch.state == "open" and not balances.covers_cost(tenant, batch)
     return "pending" if is_unfunded else batch.state
 
@@ -40,13 +40,13 @@ def _build_timestamps(batch: Batch) -> JsonObject:
 
 
 def build_summary(tenant: Tenant, batch: Batch) -> JsonObject:
-    """Build a summary: the batch's status and all payment details (section 4.3)."""
+    """Builds a summary: the batch's status and all payment details (section 4.3)."""
     payments = [build_listed_payment(tenant, payment) for payment in batch.payments.values()]
     return {**build_batch(tenant, batch), "payments": payments, **batch.overrides}
 
 
 def build_payment(tenant: Tenant, payment: Payment) -> JsonObject:
-    """Build a payment, with the recipient in its current state."""
+    """Builds a payment, with the recipient in its current state."""
     return {
         "id": payment.id,
         "recipient": views.build_recipient(tenant, payment.recipient),
@@ -56,7 +56,7 @@ def build_payment(tenant: Tenant, payment: Payment) -> JsonObject:
 
 
 def build_listed_payment(tenant: Tenant, payment: Payment) -> JsonObject:
-    """Build a payment of a batch's list: with a reduced recipient and three more fields."""
+    """Builds a payment of a batch's list: with a reduced recipient and three more fields."""
     # As of the last quote: the recipient may have another primary account by now.
     method = payment.terms.account_type
     wallet = tenant.vocabulary.wallet

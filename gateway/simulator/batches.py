@@ -35,7 +35,7 @@ def create_batch(tenant: Tenant, body: JsonObject) -> Batch:
 
 
 def insert_batch(tenant: Tenant, batch: Batch, orders: Iterable[PaymentOrder]) -> None:
-    """Give a validated batch its id, and insert it with its payments."""
+    """Gives a validated batch its id, and inserts it with its payments."""
     batch.id = _generate_batch_id(tenant)
     tenant.batches[batch.id] = batch
     tenant.register_legacy_id(batch.id)
@@ -61,7 +61,7 @@ def _parse_payment_orders(
 
 
 def update_batch(tenant: Tenant, batch: Batch, body: JsonObject) -> None:
-    """Apply all changes of a request, or none. Raises ApiError."""
+    """Applies all changes of a request, or none. Raises ApiError."""
     batch.check_open()
     problems = Problems()
     currency_field = tenant.vocabulary.batch_currency
@@ -119,7 +119,7 @@ def apply_edit(tenant: Tenant, batch: Batch, edit: BatchEdit) -> None:
 def _parse_payment_references(
     problems: Problems, batch: Batch, body: JsonObject, field_name: str, seen_ids: set[str]
 ) -> Iterable[tuple[Problems, JsonObject, Payment]]:
-    """Yield the entries of an array that refers to payments of the batch, each at most once."""
+    """Yields the entries of an array that refers to payments of the batch, each at most once."""
     for nested_problems, entry in parse_entries(problems, body, field_name):
         payment_id = entry.get("id")
         if is_blank(payment_id):
@@ -134,7 +134,7 @@ def _parse_payment_references(
 
 
 def delete_batches(tenant: Tenant, batches: list[Batch]) -> None:
-    """Delete all of the batches, or none if one has been started. Raises ApiError."""
+    """Deletes all of the batches, or none if one has been started. Raises ApiError."""
     # All are checked before the first one is deleted.
     for batch in batches:
         batch.check_open()

@@ -56,7 +56,7 @@ class CurrentInterface:
 
 
 def _parse_query_arguments(query: Mapping[str, str]) -> JsonObject:
-    """Parse query parameters into the types that the same fields have in a body."""
+    """Parses query parameters into the types that the same fields have in a body."""
     arguments: dict[str, Any] = dict(query)
     if "ids" in query:
         arguments["ids"] = query["ids"].split(",")
@@ -67,7 +67,7 @@ def _parse_query_arguments(query: Mapping[str, str]) -> JsonObject:
 
 
 def _parse_json_body(exchange: Exchange) -> JsonObject:
-    """Parse the request body; an empty one counts as an empty object."""
+    """Parses the request body; an empty one counts as an empty object."""
     if not exchange.body:
         return {}
     # Section 5 requires the header when a body is sent.

@@ -75,7 +75,7 @@ class Problems:
     prefix: str = ""
 
     def nest(self, prefix: str) -> "Problems":
-        """Return a view of this collection for nested fields: `address.`, `governmentIds[0].`"""
+        """Returns a view of this collection for nested fields: `address.`, `governmentIds[0].`"""
         return Problems(self.collected, self.prefix + prefix)
 
     def add_empty_field(self, name: str) -> None:

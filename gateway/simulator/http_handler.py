@@ -28,10 +28,10 @@ class Interface(Protocol):
     headers: Mapping[str, str]
 
     def accept_request(self, exchange: Exchange) -> AcceptedRequest:
-        """Identify the caller and parse the query."""
+        """Identifies the caller and parses the query."""
 
     def handle_operation(self, exchange: Exchange, request: AcceptedRequest) -> JsonObject:
-        """Run the operation and return the fields that follow `ok` in the response."""
+        """Runs the operation and returns the fields that follow `ok` in the response."""
 
     def select_error_status(self, error: ApiError) -> int: ...
 
@@ -64,7 +64,7 @@ class RequestHandler:
         return self._build_response(exchange)
 
     def _authenticate_and_take_fault(self, exchange: Exchange) -> Fault | None:
-        """Authenticate the caller, then take the next matching fault."""
+        """Authenticates the caller, then takes the next matching fault."""
         # In this order: a request that is refused for its credentials must not use up a fault.
         try:
             exchange.request = self.interface.accept_request(exchange)

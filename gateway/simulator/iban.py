@@ -8,7 +8,7 @@ IBAN_PATTERN = re.compile(r"[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}")
 
 
 def normalize_iban(iban: str) -> str:
-    """Remove the spaces between groups, and convert to upper case."""
+    """Removes the spaces between groups, and converts to upper case."""
     return iban.replace(" ", "").upper()
 
 
@@ -26,5 +26,5 @@ def is_valid_iban(iban: str) -> bool:
 
 
 def build_iban(country: str, domestic: str) -> str:
-    """Build the IBAN of a domestic account number by computing its check digits."""
+    """Builds the IBAN of a domestic account number by computing its check digits."""
     return f"{country}{98 - _compute_remainder(f'{country}00{domestic}'):02d}{domestic}"

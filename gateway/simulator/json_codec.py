@@ -14,7 +14,7 @@ class InvalidJson(ValueError):
 
 
 def decode_json(data: bytes, parse_float: Callable[[str], Decimal] = Decimal) -> Any:
-    """Decode JSON; numbers with a point or exponent become `Decimal`, never float.
+    """Decodes JSON; numbers with a point or exponent become `Decimal`, never float.
 
     Raises InvalidJson.
     """

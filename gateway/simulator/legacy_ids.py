@@ -8,12 +8,12 @@ ALPHABET = string.digits + string.ascii_uppercase
 
 
 def build_legacy_id(merchant: str, service_id: str) -> str:
-    """Return the id unchanged if it fits, otherwise a shorter id derived from it."""
+    """Returns the id unchanged if it fits, otherwise a shorter id derived from it."""
     prefix, dash, suffix = service_id.partition("-")
     if len(suffix) <= MAX_SUFFIX_LENGTH:
         return service_id
     # A hash, so that the id never changes: clients store it in their databases.
-    # With the merchant: two merchants must not see that they share an object's id.
+    # The merchant is part of it: two merchants must not see that they share an object's id.
     number = int.from_bytes(hashlib.sha256(f"{merchant} {service_id}".encode()).digest(), "big")
     characters = []
     for _ in range(MAX_SUFFIX_LENGTH):

@@ -42,7 +42,7 @@ class Filter:
 
 
 def list_recipients(tenant: Tenant, query: Mapping[str, str]) -> JsonObject:
-    """List recipients; empty and unknown parameters are ignored. Raises ApiError.
+    """Lists recipients; empty and unknown parameters are ignored. Raises ApiError.
 
     The document does not show the order without `orderBy`: here the last updated come first. Ties
     are sorted by id.
@@ -204,5 +204,5 @@ def _validate_date(value: str) -> str | None:
 
 
 def _parse_timestamp(value: str) -> datetime:
-    """Parse a UTC date; without a time it is midnight."""
+    """Parses a UTC date; without a time it is midnight."""
     return datetime.fromisoformat(value).replace(tzinfo=UTC)

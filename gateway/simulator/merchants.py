@@ -15,7 +15,7 @@ class Merchant:
     """A merchant in one environment.
 
     `merchant_id` identifies its credentials and its tenant; `parent_id` is the merchant id of a
-    sub-merchant's parent. No operation returns a merchant, so fields without effect are not kept.
+    sub-merchant's parent. No operation returns a merchant, so fields without effect are not stored.
     """
 
     id: int
@@ -57,7 +57,7 @@ class Merchants:
         self.by_tenant[merchant.merchant_id, merchant.environment] = merchant
 
     def find_credentials_by_api_key(self, api_key: str) -> ServiceCredentials | None:
-        """Find the credentials of an API key of the legacy interface."""
+        """Finds the credentials of an API key of the legacy interface."""
         # Credentials without an API key have an empty one, which must not match an empty header.
         matches = (
             credentials

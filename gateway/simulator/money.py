@@ -38,7 +38,7 @@ def subtract_amount(value: Decimal, subtrahend: Decimal) -> Decimal:
 
 
 def multiply_by_rate(value: Decimal, rate: Decimal) -> Decimal:
-    """Multiply and round half up to cents, as `divide_by_rate` does."""
+    """Multiplies and rounds half up to cents, as `divide_by_rate` does."""
     return round_to_cents(EXACT_CONTEXT.multiply(value, rate))
 
 

@@ -91,7 +91,7 @@ PAYMENT_LIST_ROUTES = _compile_routes(("GET", "/v1/payments", batch.list_payment
 def require_operation(
     method: str, path: str, vocabulary: Vocabulary, options: ServiceOptions
 ) -> tuple[Operation, tuple[str, ...]]:
-    """Return the operation and the ids in the path.
+    """Returns the operation and the ids in the path.
 
     Paths are compared as sent: nothing is decoded, and a trailing slash is significant. Raises
     OperationNotFound for an unknown path and for a method that the path does not have.

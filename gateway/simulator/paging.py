@@ -17,7 +17,7 @@ class Page:
     size: int
 
     def select_entries(self, entries: Sequence[Entry]) -> Sequence[Entry]:
-        """Return the entries of this page; a page past the end is empty."""
+        """Returns the entries of this page; a page past the end is empty."""
         start = (self.number - 1) * self.size
         return entries[start : start + self.size]
 

@@ -18,7 +18,7 @@ SANDBOX_ENVIRONMENT = "sandbox"
 
 
 def create_submerchant(request: AcceptedRequest) -> JsonObject:
-    """Create a sub-merchant. Its keys work even while incomplete onboarding leaves it pending."""
+    """Creates a sub-merchant. Its keys work even while incomplete onboarding leaves it pending."""
     parent = _require_parent(request)
     problems = Problems()
     merchant_body = partner_rules.parse_object(problems, request.body, "merchant")
@@ -51,7 +51,7 @@ def create_submerchant(request: AcceptedRequest) -> JsonObject:
 
 
 def create_sandbox(request: AcceptedRequest) -> JsonObject:
-    """Create a sandbox sub-merchant, in the sandbox environment even for a live parent."""
+    """Creates a sandbox sub-merchant, in the sandbox environment even for a live parent."""
     parent = _require_parent(request)
     problems = Problems()
     merchant_body = partner_rules.parse_object(problems, request.body, "merchant")
@@ -82,7 +82,7 @@ def create_sandbox(request: AcceptedRequest) -> JsonObject:
 def _insert_merchant_and_build_answer(
     tenant: Tenant, merchant: Merchant, *, creates_credentials: bool
 ) -> JsonObject:
-    """Insert a sub-merchant and build the answer; only this one shows the keys."""
+    """Inserts a sub-merchant and builds the answer; only this one shows the keys."""
     tenant.merchants.add_merchant(merchant)
     merchant_view: JsonObject = {"id": merchant.id}
     if creates_credentials:
@@ -98,7 +98,7 @@ def _insert_merchant_and_build_answer(
 
 
 def delete_sandbox(request: AcceptedRequest) -> JsonObject:
-    """Delete a sandbox sub-merchant and its keys. Raises ApiError `invalid_field` with 403."""
+    """Deletes a sandbox sub-merchant and its keys. Raises ApiError `invalid_field` with 403."""
     parent = _require_parent(request)
     merchant_id = str(request.body.get("id", ""))
     for merchant in request.tenant.merchants.by_tenant.values():
@@ -114,7 +114,7 @@ def delete_sandbox(request: AcceptedRequest) -> JsonObject:
 
 
 def _require_parent(request: AcceptedRequest) -> Merchant:
-    """Return the calling parent merchant. Raises ApiError `not_authorized` for other callers."""
+    """Returns the calling parent merchant. Raises ApiError `not_authorized` for other callers."""
     caller = request.tenant.merchant_record
     if caller.parent_id is not None or not request.tenant.options.partner:
         raise _build_not_authorized_error()
@@ -126,7 +126,7 @@ def _build_not_authorized_error() -> ApiError:
 
 
 def update_onboarding(request: AcceptedRequest) -> JsonObject:
-    """Update the onboarding of the calling sub-merchant. Raises ApiError for a parent."""
+    """Updates the onboarding of the calling sub-merchant. Raises ApiError for a parent."""
     merchant = request.tenant.merchant_record
     if merchant.parent_id is None:
         raise _build_not_authorized_error()
@@ -143,7 +143,7 @@ def update_onboarding(request: AcceptedRequest) -> JsonObject:
 
 
 def list_funding_accounts(request: AcceptedRequest) -> JsonObject:
-    """List a funding account for each currency; the memo assigns a transfer to the merchant."""
+    """Lists a funding account for each currency; the memo assigns a transfer to the merchant."""
     merchant = request.tenant.merchant_record
     return {
         "info": [_build_funding_account(merchant, currency) for currency in request.tenant.balances]
@@ -206,7 +206,7 @@ def _build_bank_account(bank_fields: dict[str, Any]) -> JsonObject:
 
 
 def save_widget_colors(request: AcceptedRequest) -> JsonObject:
-    """Set the widget colors of the calling merchant; colors that are not sent stay."""
+    """Sets the widget colors of the calling merchant; colors that are not sent stay."""
     problems = Problems()
     if not request.body.get("colors"):
         problems.add_empty_field("colors")

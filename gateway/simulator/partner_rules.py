@@ -129,7 +129,7 @@ validate_color = values.create_pattern_check(COLOR_PATTERN, "Must be a hex color
 def parse_fields(
     problems: Problems, body: Mapping[str, Any], checks: Mapping[str, Check], *, required: bool
 ) -> JsonObject:
-    """Return the fields that the body has, after checking them; ignores unknown fields."""
+    """Returns the fields that the body has, after checking them; ignores unknown fields."""
     fields = {name: body[name] for name in checks if not is_blank(body.get(name))}
     for name, check in checks.items():
         if name not in fields:
@@ -141,7 +141,7 @@ def parse_fields(
 
 
 def parse_object(problems: Problems, body: Mapping[str, Any], name: str) -> JsonObject:
-    """Return an object in a body; a missing one counts as empty."""
+    """Returns an object in a body; a missing one counts as empty."""
     value = body.get(name)
     if isinstance(value, dict | None):
         return value or {}

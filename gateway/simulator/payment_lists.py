@@ -44,7 +44,7 @@ def list_all_payments(tenant: Tenant, search: str) -> list[ListedPayment]:
 
 
 def list_batch_payments(tenant: Tenant, batch: Batch, search: str) -> list[ListedPayment]:
-    """List the payments of a batch in the order in which they were added."""
+    """Lists the payments of a batch in the order in which they were added."""
     listed_payments = (
         _build_listed_payment(tenant, payment, batch_views.build_listed_payment)
         for payment in batch.payments.values()
@@ -57,7 +57,7 @@ def list_batch_payments(tenant: Tenant, batch: Batch, search: str) -> list[Liste
 
 
 def require_payment(tenant: Tenant, payment_id: str) -> ListedPayment:
-    """Return a payment of a batch or a seeded one. Raises ApiError `not_found`."""
+    """Returns a payment of a batch or a seeded one. Raises ApiError `not_found`."""
     if payment_id in tenant.payments:
         return _build_listed_payment(tenant, tenant.payments[payment_id])
     # Seeded payments are stored with their recipients, because they belong to no batch.
@@ -85,7 +85,7 @@ def _build_listed_payment(
 
 
 def _iter_seeded_payments(tenant: Tenant, payee: Recipient) -> Iterable[ListedPayment]:
-    """Yield a recipient's seeded payments; they show the current recipient or their own."""
+    """Yields a recipient's seeded payments; they show the current recipient or their own."""
 
     def create_builder(payment: JsonObject) -> Callable[[], JsonObject]:
         return lambda: {"recipient": views.build_recipient(tenant, payee), **payment}

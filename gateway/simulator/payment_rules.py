@@ -29,7 +29,7 @@ class PaymentOrder:
 def parse_entries(
     problems: Problems, body: JsonObject, field_name: str
 ) -> Iterable[tuple[Problems, JsonObject]]:
-    """Yield the objects of an array in a body; a missing array counts as empty."""
+    """Yields the objects of an array in a body; a missing array counts as empty."""
     entries = body.get(field_name)
     if not isinstance(entries, list | None):
         problems.add_invalid_field(field_name, "Must be an array")
@@ -44,7 +44,7 @@ def parse_entries(
 def parse_payment_order(
     tenant: Tenant, problems: Problems, body: JsonObject, batch: Batch
 ) -> PaymentOrder | None:
-    """Parse a new payment; the result is valid only if no problem was added."""
+    """Parses a new payment; the result is valid only if no problem was added."""
     payee = _resolve_recipient(tenant, problems, body.get("recipient"))
     return _build_payment_order(
         tenant, problems, _translate_legacy_amount_fields(body, batch), batch, payee
@@ -54,7 +54,7 @@ def parse_payment_order(
 def parse_payment_change(
     tenant: Tenant, problems: Problems, body: JsonObject, payment: Payment
 ) -> PaymentOrder | None:
-    """Parse a changed payment; its recipient cannot change (legacy interface, section 4.4)."""
+    """Parses a changed payment; its recipient cannot change (legacy interface, section 4.4)."""
     previous_fields = {
         "amount": money.format_amount(payment.amount),
         "currency": payment.currency,

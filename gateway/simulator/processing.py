@@ -10,7 +10,7 @@ from gateway.simulator.state import Batch, Payment, Tenant
 
 
 def start_batch(tenant: Tenant, batch: Batch) -> None:
-    """Validate and start a batch. Raises ApiError."""
+    """Validates and starts a batch. Raises ApiError."""
     batch.check_open()
     if not batch.payments:
         raise build_invalid_status_error("Batch has no payments")
@@ -57,7 +57,7 @@ def _check_payment(tenant: Tenant, problems: Problems, payment: Payment) -> None
 
 
 def finish_due_batches(tenant: Tenant) -> None:
-    """Finish the batches whose processing time has passed; called before each request."""
+    """Finishes the batches whose processing time has passed; called before each request."""
     duration = timedelta(seconds=tenant.options.processing_seconds)
     now = tenant.now()
     # A copy, because finished batches are removed in the loop.
@@ -69,7 +69,7 @@ def finish_due_batches(tenant: Tenant) -> None:
 
 
 def _finish_batch(tenant: Tenant, batch: Batch, finished_at: datetime) -> None:
-    """Set the final statuses; failed and returned amounts are credited again, without fees.
+    """Sets the final statuses; failed and returned amounts are credited again, without fees.
 
     Legacy interface, section 1, item 5.
     """

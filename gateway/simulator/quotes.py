@@ -9,7 +9,7 @@ from gateway.simulator.state import Batch, Payment, PaymentTerms, Recipient, Ten
 
 
 def generate_quote(tenant: Tenant, batch: Batch) -> None:
-    """Generate a quote that replaces the previous one. Raises ApiError after the start."""
+    """Generates a quote that replaces the previous one. Raises ApiError after the start."""
     batch.check_open()
     batch.quote_count += 1
     # The count first: it is part of the rate.
@@ -29,7 +29,7 @@ def renew_terms(tenant: Tenant, payment: Payment) -> None:
 def compute_terms(
     tenant: Tenant, batch: Batch, payee: Recipient, amount: Decimal, currency: str
 ) -> PaymentTerms:
-    """Compute a payment's terms.
+    """Computes a payment's terms.
 
     An amount in the batch's currency is the source amount, which arrives in the currency of the
     recipient's primary account. In another currency it is the target amount. Quotes change the

@@ -96,7 +96,7 @@ def currency_name(code: str) -> str:
 
 
 def exchange_rate(source: str, target: str, quotes: int = 0) -> Decimal:
-    """Return how much of the target currency one unit of the source buys, to ten decimals.
+    """Returns how much of the target currency one unit of the source buys, to ten decimals.
 
     Each quote raises the rate by 0.05 %, so that a test can see that a quote was made.
     """
@@ -110,5 +110,5 @@ def exchange_rate(source: str, target: str, quotes: int = 0) -> Decimal:
 
 
 def format_rate(rate: Decimal) -> str:
-    """Format without trailing zeros: 0.92, not 0.9200000000."""
+    """Formats without trailing zeros: 0.92, not 0.9200000000."""
     return f"{rate.normalize(EXACT_CONTEXT):f}"

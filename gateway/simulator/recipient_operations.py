@@ -31,7 +31,7 @@ def delete_recipient(request: AcceptedRequest) -> JsonObject:
 
 
 def delete_recipients(request: AcceptedRequest) -> JsonObject:
-    """Delete several recipients, or none if one id is unknown."""
+    """Deletes several recipients, or none if one id is unknown."""
     # All are looked up before the first one is archived.
     found_recipients = [
         request.tenant.require_recipient(recipient_id) for recipient_id in request.parse_ids()
@@ -46,7 +46,7 @@ def list_recipients(request: AcceptedRequest) -> JsonObject:
 
 
 def list_activities(request: AcceptedRequest) -> JsonObject:
-    """List the activity log, newest first."""
+    """Lists the activity log, newest first."""
     # Not `require_path_recipient`, which would enter this request in the log.
     recipient = request.tenant.require_recipient(request.path_ids[0])
     return request.build_page("activities", list(reversed(recipient.activities)), dict)

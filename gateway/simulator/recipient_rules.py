@@ -63,7 +63,7 @@ def merge_recipient_fields(
     checks: Mapping[str, Check],
     previous_fields: JsonObject,
 ) -> JsonObject:
-    """Merge a request into a recipient's previous fields and check them; ignores unknown fields.
+    """Merges a request into a recipient's previous fields and checks them; ignores unknown fields.
 
     An address is merged field by field; government ids replace all previous ones.
     """

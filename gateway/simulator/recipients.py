@@ -13,7 +13,7 @@ from gateway.simulator.values import is_blank
 
 
 def create_recipient(tenant: Tenant, body: JsonObject) -> Recipient:
-    """Create a recipient, with accounts if the body has any. Raises ApiError."""
+    """Creates a recipient, with accounts if the body has any. Raises ApiError."""
     # The document does not name the field for accounts: `account` and `accounts` are both accepted.
     problems = Problems()
     fields = merge_recipient_fields(problems, body, CREATE_CHECKS, {})
@@ -67,7 +67,7 @@ def _iter_account_bodies(problems: Problems, body: JsonObject) -> Iterable[tuple
 
 
 def update_recipient(tenant: Tenant, recipient: Recipient, body: JsonObject) -> None:
-    """Change a recipient's own fields; accounts in the body are ignored. Raises ApiError."""
+    """Changes a recipient's own fields; accounts in the body are ignored. Raises ApiError."""
     # Section 3 allows setting a status in any state, which also takes a recipient out of the
     # archive. An archived recipient accepts no other change.
     if "status" not in body:
@@ -81,7 +81,7 @@ def update_recipient(tenant: Tenant, recipient: Recipient, body: JsonObject) -> 
 def apply_recipient_fields(
     tenant: Tenant, recipient: Recipient, fields: JsonObject, sent_names: Iterable[str]
 ) -> None:
-    """Store `fields` from `merge_recipient_fields`; `sent_names` are those in the request."""
+    """Stores `fields` from `merge_recipient_fields`; `sent_names` are those in the request."""
     # A recipient has its status in an attribute, not among its fields.
     status = fields.pop("status", None)
     recipient.fields = fields
@@ -104,7 +104,7 @@ def archive_recipients(tenant: Tenant, recipients: Iterable[Recipient]) -> None:
 
 
 def refresh_status(recipient: Recipient) -> None:
-    """Set `incomplete` or `active` by the recipient's data; a status set by a client stays."""
+    """Sets `incomplete` or `active` by the recipient's data; a status set by a client stays."""
     if recipient.status in ("incomplete", "active"):
         set_status(recipient, "active" if is_payable(recipient) else "incomplete")
 

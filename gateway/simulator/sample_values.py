@@ -33,7 +33,7 @@ TAGS = ("designer", "2024 cohort", "équipe", "priority", "seller")
 
 
 def create_random(*seed_parts: object) -> random.Random:
-    """Create a reproducible random generator."""
+    """Creates a reproducible random generator."""
     # Seeded by text: the same seed gives the same data in every process and version.
     return random.Random(" ".join(map(str, seed_parts)))  # noqa: S311  # sample data protects nothing
 

@@ -120,7 +120,7 @@ def _build_address(rng: random.Random, place: Place) -> JsonObject:
 
 
 def _choose_account_types(rng: random.Random, tenant: Tenant, place: Place) -> list[str]:
-    """Choose the types of a recipient's accounts, the primary one first."""
+    """Chooses the types of a recipient's accounts, the primary one first."""
     if rng.random() < 0.08:
         return []
     account_types = [BANK_TRANSFER, tenant.vocabulary.wallet]
@@ -165,7 +165,7 @@ def _build_account(
 
 
 def seed_payments(payee: Recipient, count: int, seed: int) -> list[JsonObject]:
-    """Create processed payments, newest first, as JSON (legacy interface, section 2).
+    """Creates processed payments, newest first, as JSON (legacy interface, section 2).
 
     They have no `recipient`: responses show the recipient in its current state.
     """
@@ -218,7 +218,7 @@ def _build_payment(rng: random.Random, payee: Recipient) -> JsonObject:
 
 
 def seed_offline_payments(payee: Recipient, count: int, seed: int) -> list[JsonObject]:
-    """Create offline payments (section 2.7)."""
+    """Creates offline payments (section 2.7)."""
     rng = create_random("offline payments", payee.id, seed)
     new_payments = [_build_offline_payment(rng, payee) for _ in range(count)]
     payee.offline_payments.extend(new_payments)

@@ -24,7 +24,7 @@ class Listener:
         self.host = host
 
     async def listen(self, port: int) -> None:
-        """Start listening. Raises OSError after closing what was opened."""
+        """Starts listening. Raises OSError after closing what was opened."""
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self.host, port).start()
@@ -61,7 +61,7 @@ class Simulator:
         self.url = current_listener.url
 
     def inject_fault(self, fault: Fault) -> None:
-        """Queue a fault; each request takes the first one that matches it."""
+        """Queues a fault; each request takes the first one that matches it."""
         self.service.faults.append(fault)
 
     async def stop(self) -> None:
@@ -77,7 +77,7 @@ async def start_simulator(
     port: int = 0,
     legacy_port: int | None = None,
 ) -> Simulator:
-    """Start a simulator; port 0 selects a free port. Raises ListenError."""
+    """Starts a simulator; port 0 selects a free port. Raises ListenError."""
     service = service or Service()
     current_listener = await _open_listener(Listener(RequestHandler(service), host), port)
     if legacy_port is None:
@@ -112,6 +112,6 @@ async def _open_listener(listener: Listener, port: int) -> Listener:
 def _create_request(
     message: Any, payload: Any, protocol: Any, writer: Any, task: "asyncio.Task[None]"
 ) -> web.BaseRequest:
-    """Create aiohttp's request without a size limit: a batch has none (section 8)."""
+    """Creates aiohttp's request without a size limit: a batch has none (section 8)."""
     loop = asyncio.get_running_loop()
     return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=0)

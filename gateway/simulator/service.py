@@ -104,14 +104,14 @@ class Service:
         )
 
     def require_recipient(self, recipient_id: str) -> Recipient:
-        """Return a recipient of any tenant, also an archived one. Raises ApiError `not_found`."""
+        """Returns a recipient of any tenant, also an archived one. Raises ApiError `not_found`."""
         for tenant in self.tenants.values():
             if recipient_id in tenant.recipients:
                 return tenant.recipients[recipient_id]
         raise build_not_found_error("Recipient")
 
     def require_batch(self, batch_id: str) -> Batch:
-        """Return a batch of any tenant in its current state. Raises ApiError `not_found`."""
+        """Returns a batch of any tenant in its current state. Raises ApiError `not_found`."""
         for tenant in self.tenants.values():
             if batch_id in tenant.batches:
                 processing.finish_due_batches(tenant)
@@ -119,7 +119,7 @@ class Service:
         raise build_not_found_error("Batch")
 
     def require_payment(self, payment_id: str) -> Payment:
-        """Like `require_batch`, for a payment; seeded payments are kept with their recipients."""
+        """Like `require_batch`, for a payment; seeded payments belong to their recipients."""
         for tenant in self.tenants.values():
             if payment_id in tenant.payments:
                 processing.finish_due_batches(tenant)
@@ -141,7 +141,7 @@ class Service:
         *,
         environment: str = DEMO_CREDENTIALS.environment,
     ) -> None:
-        """Set one balance; initially each merchant has funds in five currencies."""
+        """Sets one balance; initially each merchant has funds in five currencies."""
         self.find_or_create_tenant(merchant, environment).balances[currency] = money.round_to_cents(
             Decimal(amount)
         )
@@ -158,14 +158,14 @@ class Service:
         tenant.wallet_balance = (currency, money.round_to_cents(Decimal(amount)))
 
     def set_outcome(self, recipient_id: str, outcome: Outcome) -> None:
-        """Set the final status of the recipient's payments in all batches that finish later."""
+        """Sets the final status of the recipient's payments in all batches that finish later."""
         # Batches that are due now must still finish with the previous outcome.
         for tenant in self.tenants.values():
             processing.finish_due_batches(tenant)
         self.require_recipient(recipient_id).outcome = outcome
 
     def set_compliance(self, recipient_id: str, status: str) -> None:
-        """Set `pending`, `review`, `verified` or `blocked`, which no operation can change."""
+        """Sets `pending`, `review`, `verified` or `blocked`, which no operation can change."""
         recipient = self.require_recipient(recipient_id)
         now = self.find_or_create_tenant().now()
         recipient.compliance_status = status
@@ -180,7 +180,7 @@ class Service:
         merchant: str = DEMO_CREDENTIALS.merchant,
         environment: str = DEMO_CREDENTIALS.environment,
     ) -> list[Recipient]:
-        """Create varied recipients; the same seed and options give the same recipients."""
+        """Creates varied recipients; the same seed and options give the same recipients."""
         return seeds.seed_recipients(self.find_or_create_tenant(merchant, environment), count, seed)
 
     def seed_payments(self, recipient_id: str, count: int, seed: int = 0) -> list[JsonObject]:
@@ -197,7 +197,7 @@ class Service:
     def list_requests(
         self, method: str = "*", path: str = "*", *, interface: InterfaceName = "current"
     ) -> list[ReceivedRequest]:
-        """List the recorded requests of one interface, oldest first, by method and path pattern."""
+        """Lists an interface's recorded requests, oldest first, by method and path pattern."""
         return [
             request
             for request in self.requests

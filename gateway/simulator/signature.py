@@ -14,7 +14,7 @@ MAX_AGE_SECONDS = 30  # In either direction.
 def compute_signature(
     secret_key: str, timestamp: str, method: str, target: str, body: bytes
 ) -> str:
-    """Return the HMAC-SHA256 of the four parts, each followed by LF, in lower-case hexadecimal."""
+    """Returns the HMAC-SHA256 of the four parts, each followed by LF, in lower-case hexadecimal."""
     # Bytes that are not UTF-8 arrive as lone surrogates: they are signed as sent.
     signed_head = f"{timestamp}\n{method.upper()}\n{target}\n".encode("utf-8", "surrogateescape")
     return hmac.new(secret_key.encode(), signed_head + body + b"\n", hashlib.sha256).hexdigest()
@@ -36,7 +36,7 @@ def authenticate_request(
     target: str,
     body: bytes,
 ) -> ServiceCredentials:
-    """Return the credentials that signed the request.
+    """Returns the credentials that signed the request.
 
     Raises ApiError `invalid_api_key` for any mistake: the document has no other code for the
     caller, and does not say which one a stale timestamp gets.

@@ -135,7 +135,7 @@ class Batch:
     overrides: JsonObject = field(default_factory=dict)
 
     def check_open(self) -> None:
-        """Raise ApiError `invalid_status` if the batch has been started (section 1, item 8)."""
+        """Raises ApiError `invalid_status` if the batch has been started (section 1, item 8)."""
         if self.state != "open":
             raise build_invalid_status_error(f"Batch is {self.state}")
 
@@ -182,7 +182,7 @@ class Tenant:
         return self.merchants.find_or_create_merchant(self.merchant, self.environment)
 
     def register_legacy_id(self, service_id: str) -> None:
-        """Make an id resolvable by the shorter id that legacy clients get, if it has one."""
+        """Makes an id resolvable by the shorter id that legacy clients get, if it has one."""
         if (alias := build_legacy_id(self.merchant, service_id)) != service_id:
             self.service_ids_by_legacy_id[alias] = service_id
 
@@ -209,5 +209,5 @@ class Tenant:
 
 
 def format_timestamp(timestamp: datetime) -> str:
-    """Format as ISO 8601 in UTC with a trailing Z (section 2.1)."""
+    """Formats as ISO 8601 in UTC with a trailing Z (section 2.1)."""
     return timestamp.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"

@@ -75,7 +75,7 @@ def _require_subscription(request: AcceptedRequest) -> JsonObject:
 
 
 def update_subscription(request: AcceptedRequest) -> JsonObject:
-    """Update a subscription; the response has the fields at the top level and no id."""
+    """Updates a subscription; the response has the fields at the top level and no id."""
     subscription = _require_subscription(request)
     fields = _parse_subscription_fields(request, subscription)
     subscription |= fields

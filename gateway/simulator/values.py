@@ -80,5 +80,5 @@ validate_currency = create_pattern_check(re.compile(r"[A-Z]{3}"), "Must be an IS
 
 
 def mask_value(value: str | None) -> str | None:
-    """Hide all but the last two characters (current interface, section 2.6)."""
+    """Hides all but the last two characters (current interface, section 2.6)."""
     return None if value is None else f"****{value[-2:]}"

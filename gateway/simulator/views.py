@@ -75,7 +75,7 @@ def compute_estimated_fees(tenant: Tenant, recipient: Recipient) -> str:
 
 
 def minimum_amount(tenant: Tenant, recipient: Recipient) -> Decimal | None:
-    """Return the minimum amount as responses show it, including a test's override."""
+    """Returns the minimum amount as responses show it, including a test's override."""
     amount = recipient.overrides.get("routeMinimum", compute_route_minimum(tenant, recipient))
     return None if amount is None else Decimal(str(amount))
 

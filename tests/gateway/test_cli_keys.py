@@ -448,7 +448,7 @@ def test_new_encryption_key_creates_file_once_and_adds_on_request(
     run_keys_command: CommandRunner, tmp_path: Path
 ) -> None:
     file = tmp_path / "gateway.key"
-    assert run_keys_command("new-encryption-key").stdout == f"Made {file}\n"
+    assert run_keys_command("new-encryption-key").stdout == f"Created {file}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "--add" in run_keys_command("new-encryption-key", code=2).stderr
     run_keys_command("import", "-", stdin=build_key_line())

@@ -71,7 +71,7 @@ async def test_recipient_is_traced_through_every_call(tmp_path: Path) -> None:
         assert account["made"].startswith("A-")
         assert told["facts"] == {f"recipient {recipient}": {"deleted": True}}
         whole = await operated.run_command("trace", recipient)
-        for words in ("create_recipient, key demo-sandbox", f"made {recipient}", "deleted true"):
+        for words in ("create_recipient, key demo-sandbox", f"created {recipient}", "deleted true"):
             assert words in whole.stdout
 
 

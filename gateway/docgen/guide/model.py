@@ -65,6 +65,7 @@ async def load_guide_data(
         key,
         since,
         tuple(_iter_remaining_operations(settings, usage_rows, key.name)),
+        # Signed requests use no API key, so they are counted for the merchant.
         next((row for row in usage_rows if row.operation == SIGNED_OPERATION), None),
         next((row for row in usage_rows if row.key == key.name and not row.operation), None),
         await count_objects_with_legacy_id(store, key.tenant),
@@ -81,7 +82,7 @@ def _is_of_tenant(row: UsageSummary, key: ListedKey) -> bool:
 def _iter_remaining_operations(
     settings: Settings, usage_rows: Iterable[UsageSummary], key: str
 ) -> Iterable[RemainingOperation]:
-    """The operations that the key used, most used first."""
+    """Yields the operations that the key used, most used first."""
     operations_by_name = {
         mapped_operation.name: mapped_operation for mapped_operation in (*OPERATIONS, *UNLISTED)
     }
@@ -109,7 +110,7 @@ async def _load_signature_form(
 
 
 def format_guide_title(operation: Operation) -> str:
-    """Method and path, in the notation of the legacy document."""
+    """Returns the method and path in the notation of the legacy document."""
     path = re.sub("{(.*?)}", ":id", operation.path)
     return f"{operation.method} /v1{re.sub('[<>]', '', path)}"
 

@@ -51,16 +51,13 @@ LANGUAGES = {"python": "Python", "js": "JavaScript (Node.js)", "php": "PHP"}
 
 OPERATION_NOTES = {
     "list_recipients": "`search` now matches only the beginning of name, email and referenceId; "
-    "`startDate` and `endDate` now filter by the last change instead of creation; "
-    "`payoutMethod` for bank "
-    "transfers requires `currency`; `orderBy` accepts name, email, referenceId, "
-    "payoutMethod, createdAt and "
-    "updatedAt; `city` no longer exists.",
+    "`startDate` and `endDate` now filter by the last change instead of creation; `payoutMethod` "
+    "for bank transfers requires `currency`; `orderBy` accepts name, email, referenceId, "
+    "payoutMethod, createdAt and updatedAt; `city` no longer exists.",
     "update_recipient": "The statuses `inactive` and `disabled` no longer exist; `active` and `suspended` "
-    "can be "
-    "set.",
+    "can be set.",
 }
-"""Names whose meaning has changed (current interface, section 4.1)."""
+"""Parameters and statuses that have changed, by operation (current interface, section 4.1)."""
 
 
 class ErrorCode(NamedTuple):
@@ -109,17 +106,18 @@ def render_guide(guide_data: GuideData, settings: Settings) -> str:
 
 
 def list_error_codes_with_statuses() -> list[ErrorCode]:
-    """The error codes of both interfaces; those that change come first."""
+    """Returns the error codes of both interfaces; those that change come first."""
     codes = dict.fromkeys((*errors.STATUS_BY_CODE, *CURRENT_STATUSES))
     error_codes = [
         ErrorCode(code, errors.STATUS_BY_CODE.get(code), CURRENT_STATUSES.get(code))
         for code in codes
     ]
+    # False sorts before True, and otherwise the order stays.
     return sorted(error_codes, key=lambda error_code: error_code.before == error_code.after)
 
 
 def list_changed_fields(call: ExplainedCall) -> list[Any]:
-    """The fields that are renamed, translated or set by the gateway."""
+    """Returns the fields that are renamed, translated or set by the gateway."""
     return [origin for origin in call.fields if origin.rule != "same"]
 
 
@@ -139,17 +137,18 @@ def iter_calls_missing_in_example(remaining: RemainingOperation) -> Iterator[tup
 
 
 def list_changed_response_fields(remaining: RemainingOperation) -> list[tuple[str, str, str]]:
-    """Answer fields that are renamed or that the service does not return."""
+    """Returns the answer fields that are renamed or that the service does not return."""
     return [row for row in remaining.after.answered if row[0].rpartition(".")[2] != row[1]]
 
 
 def list_stored_fields(remaining: RemainingOperation) -> list[str]:
-    """What the gateway stores for clients. Batch records are an implementation detail and omitted."""
+    """Returns what the gateway stores for clients, without batch records, which are internal."""
     return [text for text in remaining.after.remembered if not text.startswith("batch ")]
 
 
 def escape_markdown(text: str) -> str:
     """Escapes untrusted text, such as a merchant's name, for Markdown."""
+    # A line break would end the heading or table row.
     return re.sub(r"([\\`*_{}\[\]<>#|!&~])", r"\\\1", " ".join(text.split()))
 
 

@@ -62,7 +62,7 @@ def build_openapi_document(vocabulary: Vocabulary, urls: tuple[str, ...]) -> dic
 
 
 def list_public_urls(server: Server, port: int) -> tuple[str, ...]:
-    """The base URLs that clients use: the configured ones, else the listening address."""
+    """Returns the base URLs that clients use: the configured ones, else the listening address."""
     # A wildcard address is not an address that clients can use.
     host = "localhost" if server.host in ("0.0.0.0", "::", "") else server.host  # noqa: S104
     return server.public_urls or (build_url(host, port, server.scheme),)
@@ -116,6 +116,7 @@ class _DocumentBuilder:
         if operation.body_shape is not None:
             entry["requestBody"] = self._build_request_body(operation)
         entry["responses"] = self._build_responses(operation)
+        # An empty list overrides the security requirement of the whole document.
         return entry | ({"security": []} if operation.is_keyless else {})
 
     def _iter_query_parameters(self, operation: Operation) -> Iterator[dict[str, Any]]:
@@ -160,7 +161,7 @@ class _DocumentBuilder:
         return responses
 
     def _build_answer_reference(self, shape: Any) -> Schema:
-        """The schema of an answer: ``ok`` and the fields of the shape."""
+        """Returns a reference to the schema of an answer: ``ok`` and the fields of the shape."""
         name = shape.__name__ if shape.__name__.endswith("Answer") else f"{shape.__name__}Answer"
         if name not in self._components:
             answer_schema = self._schemas.build_object(shape)
@@ -172,7 +173,7 @@ class _DocumentBuilder:
 
 
 def list_error_statuses(operation: Operation) -> list[int]:
-    """The error statuses of an operation (legacy interface, sections 4 and 7)."""
+    """Returns the error statuses of an operation (legacy interface, sections 4 and 7)."""
     path_statuses = [404] if "{" in operation.path else []
     body_statuses = [406, 413] if operation.body_shape is not None else []
     key_statuses = [] if operation.is_keyless else [403]
@@ -181,6 +182,7 @@ def list_error_statuses(operation: Operation) -> list[int]:
             *key_statuses,
             *path_statuses,
             *body_statuses,
+            # Every operation can exceed the rate limit or fail.
             429,
             500,
             *ADDITIONAL_STATUSES.get(operation.name, ()),
@@ -210,7 +212,7 @@ def _build_header(description: str) -> dict[str, Any]:
 
 
 def _build_error_response(status: int) -> dict[str, Any]:
-    """The error response of a status, with its error codes (legacy interface, section 7)."""
+    """Builds the error response of a status with its codes (legacy interface, section 7)."""
     # 413 has no code of its own in the legacy error table.
     codes = [
         code for code, code_status in errors.STATUS_BY_CODE.items() if code_status == status

@@ -11,7 +11,7 @@ EXAMPLE_IDS: Mapping[str, str] = {
     "payments": "P-91XPU407RJVK1B6T",
     "countries": "CA",
 }
-"""By the path segment before the id."""
+"""Example ids by the path segment before the id."""
 
 _BANK_PAYOUT = {
     "primary": {"method": "bank", "currency": "USD"},
@@ -63,7 +63,7 @@ EXAMPLE_BODIES: Mapping[str, Any] = {
     },
     "update_payment": {"sourceAmount": "110.00"},
 }
-"""By operation, in the neutral vocabulary."""
+"""Request bodies by operation, in the neutral vocabulary."""
 
 _EXAMPLE_BY_TYPE: Mapping[str, Any] = {
     "string": "text",

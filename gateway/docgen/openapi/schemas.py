@@ -25,7 +25,7 @@ _SCHEMA_BY_TYPE: Mapping[Any, Schema] = {
 }
 
 COLLECTION_BY_KIND = {"recipient": "recipients", "batch": "batches", "payment": "payments"}
-"""Kinds of ids, and the path segment of their collection."""
+"""The path segment of the collection, by kind of id."""
 
 
 class SchemaBuilder:
@@ -38,7 +38,7 @@ class SchemaBuilder:
         """The shape of each component."""
 
     def build_schema(self, shape: Any) -> Schema:
-        """The schema of a shape, or a reference to its component."""
+        """Returns the schema of a shape, or a reference to its component."""
         origin, arguments = get_origin(shape), get_args(shape)
         if origin is Annotated:
             return self._build_annotated(arguments[0], arguments[1:])
@@ -86,7 +86,7 @@ class SchemaBuilder:
         return {"$ref": f"#/components/schemas/{name}"}
 
     def build_object(self, shape: Any) -> Schema:
-        """The schema of an object, not a reference to it."""
+        """Returns the schema of an object, not a reference to it."""
         properties = {
             self._get_field_name(name, hint): self._build_field(shape, name, hint)
             for name, hint in get_type_hints(shape, include_extras=True).items()
@@ -105,6 +105,7 @@ class SchemaBuilder:
             return self.build_schema(replacement)
         schema: Schema = {
             **self.build_schema(hint),
+            # The most specific entry: of the shape, of one that it extends, or of the bare name.
             **(_find_by_first_known_name(FIELDS, [*qualified_names, name]) or {}),
         }
         if choices := _find_by_first_known_name(ENUM_VALUES, qualified_names):
@@ -115,7 +116,7 @@ class SchemaBuilder:
 
 
 def _list_shape_and_base_names(shape: Any) -> list[str]:
-    """The names of a shape and of the shapes it extends."""
+    """Returns the names of a shape and of the shapes it extends."""
     bases = [base for base in getattr(shape, "__orig_bases__", ()) if is_typeddict(base)]
     return [shape.__name__, *(name for base in bases for name in _list_shape_and_base_names(base))]
 
@@ -130,10 +131,11 @@ def _iter_word_keys(hint: Any) -> Iterator[WordKey]:
 
 
 def _combine_schemas(schemas: list[Schema]) -> Schema:
-    """A schema for alternatives; null and one plain type become a list of types."""
+    """Returns a schema for alternatives; null and one plain type become a list of types."""
     non_null = [schema for schema in schemas if schema != {"type": "null"}]
     if len(non_null) == len(schemas):
         return {"anyOf": schemas}
+    # A reference has no `type` to which null could be added.
     if len(non_null) > 1 or "type" not in non_null[0]:
         return {"anyOf": [*non_null, {"type": "null"}]}
     (schema,) = non_null

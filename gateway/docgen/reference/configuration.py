@@ -1,5 +1,6 @@
-"""Renders the configuration reference: types and defaults from the settings, descriptions from the
-example file.
+"""Renders the configuration reference.
+
+Types and defaults come from the settings classes, descriptions from the example file.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _format_default(key: SettingKey) -> str:
 
 
 def iter_setting_keys(example: str) -> Iterator[SettingKey]:
-    """Every configuration key, in the order of the settings classes."""
+    """Yields every configuration key, in the order of the settings classes."""
     # From the example file, which operators read anyway: one text for each key, not two.
     descriptions = parse_setting_descriptions(example)
     for section, model in _iter_sections(Settings, ""):
@@ -102,10 +103,12 @@ def iter_setting_keys(example: str) -> Iterator[SettingKey]:
 def _describe_undocumented_key(section: str, name: str) -> str:
     if (section, name) in SECRET_KEYS:
         return f"the content of the file named by `{name}_file`; not allowed in `gateway.toml`"
+    # Fails `make docs`, so that no key stays undocumented.
     raise LookupError(f"{section}.{name} has no description in the example configuration")
 
 
 def _iter_sections(model: type[BaseModel], name: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    # A section such as `environments` has no keys of its own, only sections.
     if name and any(
         not _find_model(field_info.annotation) for field_info in model.model_fields.values()
     ):
@@ -139,6 +142,7 @@ def _is_date(model: type[BaseModel], name: str) -> bool:
 
 def format_toml_value(value: Any) -> str:
     """Formats a value as TOML."""
+    # The page never shows the value of a secret, not even a default.
     if hasattr(value, "get_secret_value"):
         return '""'
     if isinstance(value, bool | str):
@@ -181,7 +185,7 @@ def _describe_bounds(schema: Mapping[str, Any]) -> str:
 
 
 def parse_setting_descriptions(example: str) -> dict[tuple[str, str], str]:
-    """The comment of each key in the example, by section and key. `live` also describes `sandbox`."""
+    """Returns the comments of the example by section and key; `live` also describes `sandbox`."""
     return {
         (section, name): description
         for section, name, _value, description in iter_example_assignments(example)

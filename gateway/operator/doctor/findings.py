@@ -26,15 +26,14 @@ ALL_ENVIRONMENTS = "all"
 """The environment of checks that concern no single environment."""
 
 _UNTRUSTED_CERTIFICATE = (
-    "the server's certificate is not signed by a trusted authority: set ca_file to its "
-    "authority, or "
-    "have the server send its full chain (`openssl s_client -showcerts -connect {host}` shows it)"
+    "the server's certificate is not signed by a trusted authority: set ca_file to its authority, "
+    "or have the server send its full chain (`openssl s_client -showcerts -connect {host}` shows "
+    "it)"
 )
 _NO_TLS = "the server at this address does not use TLS: check whether {url} should be http"
 _UNREACHABLE = (
-    "check that {url} is the service's address, that the firewall allows this machine to "
-    "connect to "
-    "it, and whether it needs upstream.proxy"
+    "check that {url} is the service's address, that the firewall allows this machine to connect "
+    "to it, and whether it needs upstream.proxy"
 )
 _HINTS = (
     (
@@ -57,7 +56,7 @@ _HINTS = (
 
 
 def advise_unreachable(failure: str, url: str) -> str:
-    """Advice for an address that did not answer, chosen by the text of the failure."""
+    """Returns advice for an address that did not answer, chosen by the text of the failure."""
     if is_placeholder(url):
         return f"{url} is a placeholder: replace it with the address of your service"
     scheme, _, rest = url.partition("://")

@@ -50,13 +50,12 @@ def _report_configuration_errors(check_name: str, check: Callable[[], None]) -> 
 
 
 def check_certificate(server: Server) -> Iterator[Finding]:
-    """Checks when the certificate for clients expires. check_configuration checks that it can be
-    used.
-    """
+    """Checks when the certificate for clients expires; check_configuration checks the rest."""
     if (file := server.tls_certificate_file) is None:
         return
     try:
         chain = x509.load_pem_x509_certificates(file.read_bytes())
+    # Already reported by check_configuration.
     except (OSError, ValueError):
         return
     check_name, expires_at = "certificate for clients", chain[0].not_valid_after_utc
@@ -109,7 +108,7 @@ async def check_state_writable_and_current(settings: Settings, store: Store) -> 
 
 
 async def check_freezes_and_brownouts(store: Store) -> list[Finding]:
-    """Freezes and brownouts that may have been forgotten. Raises StoreUnavailable."""
+    """Reports freezes and brownouts that may have been forgotten. Raises StoreUnavailable."""
     now = store.clock()
     active_brownouts = [
         brownout for brownout in await list_open_brownouts(store, now) if brownout.begins_at <= now

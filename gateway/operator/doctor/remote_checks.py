@@ -194,22 +194,22 @@ class ServiceProbe:
 
     @property
     def _replacement_advice(self) -> str:
-        """The advice for new credentials. --no-verify, because `rotate-secret` compares the new
-        credentials with the stored ones, which are refused.
+        """The advice for new credentials.
+
+        It has --no-verify, because `rotate-secret` compares the new credentials with the stored
+        ones, which are refused.
         """
         # Ready to paste, even if the key's name has spaces.
         name = shlex.quote(self._key_name) if self._key_name else "NAME"
         return (
-            "make sure that the new ones belong to the same merchant (the gateway cannot "
-            "compare them "
-            f"with refused ones), then run `payout-gateway keys rotate-secret {name} --no-verify`"
+            "make sure that the new ones belong to the same merchant (the gateway cannot compare "
+            f"them with refused ones), then run `payout-gateway keys rotate-secret {name} "
+            "--no-verify`"
         )
 
     @property
     def _path_hint(self) -> str:
-        """A hint if base_url has a path: it is signed, and a prefix that a proxy strips breaks
-        signatures.
-        """
+        """A hint if base_url has a path, because a proxy that strips it breaks signatures."""
         if path := urlsplit(self._url).path:
             return f"; perhaps remove the path {path} from base_url"
         return ""
@@ -235,6 +235,7 @@ def _parse_body(reply: Reply) -> Mapping[str, Any]:
 
 
 def is_service_reply(reply: Reply) -> bool:
+    # All answers of both interfaces have this field; the pages of a proxy do not.
     return "ok" in _parse_body(reply)
 
 

@@ -196,9 +196,7 @@ async def _probe_batch_list_endpoint(
 
 
 async def _check_forced_optional_endpoints(probe: ServiceProbe) -> Finding:
-    """Checks the setting "use", which requires all optional endpoints: tries the one that is a
-    read.
-    """
+    """Checks the setting "use", which requires all optional endpoints, by trying one read."""
     name, check_name = probe.name, "optional endpoints"
     setting_text = 'upstream.inferred_operations is "use"'
     target = f"/v1{LIST_CALL.path}?{urlencode(LIST_CALL.query)}"

@@ -50,7 +50,7 @@ def has_masked_number(sent_fields: JsonObject, previous_fields: JsonObject) -> b
 
 
 def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject) -> AccountBody:
-    """Translate a bank account.
+    """Translates a bank account.
 
     `sent_fields` has no nulls; `previous_fields` are those of the account that the client sees.
     """
@@ -73,7 +73,7 @@ def translate_bank_account(sent_fields: JsonObject, previous_fields: JsonObject)
 
 
 def translate_wallet(sent_fields: JsonObject) -> AccountBody:
-    """Translate a wallet account."""
+    """Translates a wallet account."""
     # The document has no currency for it, but one is accepted as for a bank account.
     fields = {"emailAddress": sent_fields["address"]} if "address" in sent_fields else {}
     if sent_fields.get("currency") is not None:
@@ -122,7 +122,7 @@ def _translate_branch_id(account_body: AccountBody, sent_fields: JsonObject, cou
 
 
 def fill_account_number_from_iban(account_body: AccountBody) -> None:
-    """Fill a missing account number from the IBAN, which is enough for a legacy client."""
+    """Fills a missing account number from the IBAN, which is enough for a legacy client."""
     iban = account_body.fields.get("iban")
     if (
         isinstance(iban, str)
@@ -133,7 +133,7 @@ def fill_account_number_from_iban(account_body: AccountBody) -> None:
 
 
 def list_branch_fields(country: str) -> tuple[str, ...]:
-    """List the branch fields: `routing` (US), `branchNum` (Canada), either in other countries."""
+    """Lists the branch fields: `routing` (US), `branchNum` (Canada), either in other countries."""
     if country not in BRANCH_ID_PATTERNS:
         return ()
     return {"US": ("routing",), "CA": ("branchNum",)}.get(country, ("branchNum", "routing"))

@@ -14,7 +14,7 @@ from gateway.simulator.values import is_blank
 
 
 def parse_new_batch(id_mapper: IdMapper, body: JsonObject) -> tuple[Batch, list[PaymentOrder]]:
-    """Parse a new batch, which has no id yet, and its payments. Raises ApiError."""
+    """Parses a new batch, which has no id yet, and its payments. Raises ApiError."""
     problems = Problems()
     now = id_mapper.tenant.now()
     currency = _parse_or_infer_batch_currency(problems, body)
@@ -29,7 +29,7 @@ def parse_new_batch(id_mapper: IdMapper, body: JsonObject) -> tuple[Batch, list[
 
 
 def _parse_or_infer_batch_currency(problems: Problems, body: JsonObject) -> str:
-    """Parse the batch's currency, or take it from the first payment that has one."""
+    """Parses the batch's currency, or takes it from the first payment that has one."""
     currency = lenient.normalize_currency(body.get("sourceCurrency"))
     if not is_blank(currency):
         return parse_currency(problems, {"sourceCurrency": currency}, "sourceCurrency") or ""
@@ -52,7 +52,7 @@ def _parse_or_infer_batch_currency(problems: Problems, body: JsonObject) -> str:
 
 
 def parse_batch_edit(id_mapper: IdMapper, body: JsonObject, batch: Batch) -> BatchEdit:
-    """Parse all changes of a batch; clients may send back a whole batch. Raises ApiError."""
+    """Parses all changes of a batch; clients may send back a whole batch. Raises ApiError."""
     problems = Problems()
     # A batch that is read has its payments as a page object.
     body = {**body, "payments": _extract_payment_list(body.get("payments"))}
@@ -108,7 +108,7 @@ def parse_batch_edit(id_mapper: IdMapper, body: JsonObject, batch: Batch) -> Bat
 
 
 def _extract_payment_list(value: object) -> object:
-    """Return the payments of a page object, which a client may send back as it was read."""
+    """Returns the payments of a page object, which a client may send back as it was read."""
     return value["payments"] if isinstance(value, dict) and "payments" in value else value
 
 
@@ -118,7 +118,7 @@ def _iter_referenced_payments(
     batch: Batch,
     seen_ids: set[str],
 ) -> Iterable[tuple[Problems, JsonObject, Payment]]:
-    """Yield the entries that refer to payments of the batch, each at most once."""
+    """Yields the entries that refer to payments of the batch, each at most once."""
     for nested_problems, entry in entries:
         payment_id = entry.get("id")
         if is_blank(payment_id):

@@ -57,7 +57,7 @@ def delete_batch(request: LegacyRequest) -> JsonObject:
 
 
 def delete_batches(request: LegacyRequest) -> JsonObject:
-    """Delete several batches, or none if one is unknown or has been started."""
+    """Deletes several batches, or none if one is unknown or has been started."""
     found_batches = [request.require_batch(batch_id) for batch_id in request.parse_ids()]
     batches.delete_batches(
         request.tenant, [require_editable(request, batch) for batch in found_batches]
@@ -66,7 +66,7 @@ def delete_batches(request: LegacyRequest) -> JsonObject:
 
 
 def list_batches(request: LegacyRequest) -> JsonObject:
-    """List batches, newest first; ties are sorted by id."""
+    """Lists batches, newest first; ties are sorted by id."""
     matches = filters.filter_batches(request, request.tenant.batches.values())
     # Two stable sorts, so that `reverse` does not reverse the order of ties.
     matches.sort(key=lambda batch: request.id_mapper.build_client_id(batch.id))
@@ -77,7 +77,7 @@ def list_batches(request: LegacyRequest) -> JsonObject:
 
 
 def generate_quote(request: LegacyRequest) -> JsonObject:
-    """Generate a quote; the response contains the payments, because they have the rates."""
+    """Generates a quote; the response contains the payments, because they have the rates."""
     batch = require_editable(request, request.require_path_batch())
     quotes.generate_quote(request.tenant, batch)
     return _build_batch_with_payments(request, batch)

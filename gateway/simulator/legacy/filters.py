@@ -20,7 +20,7 @@ FILTER_NAMES = frozenset(
 
 
 def filter_batches(request: LegacyRequest, candidates: Iterable[Batch]) -> list[Batch]:
-    """Filter batches; `search` matches any part of the id.
+    """Filters batches; `search` matches any part of the id.
 
     Recipient, country and target currency match if one payment of the batch matches them all.
     """
@@ -106,7 +106,7 @@ def _build_payment_tests(request: LegacyRequest) -> list[Callable[[JsonObject], 
 
 
 def _select_country(recipient: JsonObject) -> object:
-    """Return the country of a full or a reduced recipient."""
+    """Returns the country of a full or a reduced recipient."""
     return recipient.get("country") or (recipient.get("address") or {}).get("country")
 
 

@@ -42,7 +42,7 @@ def _build_country(code: str) -> JsonObject:
 
 
 def _build_currency(country: str) -> JsonObject:
-    """Select a country's currency; of several, the one whose code begins with the country's."""
+    """Selects a country's currency; of several, the one whose code begins with the country's."""
     # Currencies without an end date rather than today's, so that answers do not depend on the date.
     currencies = get_territory_currencies(country, include_details=True)
     codes = [

@@ -9,7 +9,7 @@ SSN_COUNTRY = "US"
 
 
 def mask_recipient_government_id(recipient: JsonObject, country: str | None) -> str | None:
-    """Return the masked id of a country, of the type that payments there need."""
+    """Returns the masked id of a country, of the type that payments there need."""
     for entry in recipient.get("governmentIds", []):
         if (entry.get("country"), entry.get("type")) == (country, _select_id_type(country)):
             return mask_value(str(entry["value"]))
@@ -17,7 +17,7 @@ def mask_recipient_government_id(recipient: JsonObject, country: str | None) -> 
 
 
 def mask_recipient_ssn(recipient: JsonObject) -> str | None:
-    """Return the masked SSN, from its own field or from the government ids."""
+    """Returns the masked SSN, from its own field or from the government ids."""
     return mask_value(recipient.get("ssn")) or mask_recipient_government_id(recipient, SSN_COUNTRY)
 
 
@@ -28,7 +28,7 @@ def _select_id_type(country: str | None) -> str:
 def add_government_id(
     problems: Problems, name: str, value: object, country: str, recipient: JsonObject
 ) -> list[JsonObject] | None:
-    """Return the ids of a new recipient including this one, or None without a value."""
+    """Returns the ids of a new recipient including this one, or None without a value."""
     if value is None:
         return None
     new_id = _build_checked_id(problems, name, value, country, recipient)
@@ -49,7 +49,7 @@ def replace_government_ids(
     *,
     other_country: str | None = None,
 ) -> list[JsonObject] | None:
-    """Return the recipient's new ids, or None if they do not change.
+    """Returns the recipient's new ids, or None if they do not change.
 
     The id replaces all others. It is refused if the recipient has an id of another country, except
     of `other_country`, for which the same request has an id.

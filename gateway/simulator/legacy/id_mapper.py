@@ -17,7 +17,7 @@ class IdMapper:
     service_spellings: set[str] = field(default_factory=set)
 
     def resolve_id(self, client_id: str) -> str:
-        """Return the service's id for a client's; an unknown one is returned unchanged."""
+        """Returns the service's id for a client's; an unknown one is returned unchanged."""
         # Only ids that were shortened are in the table.
         if client_id in self.tenant.service_ids_by_legacy_id:
             return self.tenant.service_ids_by_legacy_id[client_id]

@@ -33,7 +33,7 @@ class LegacyInterface:
         self.service = service
 
     def accept_request(self, exchange: Exchange) -> AcceptedRequest:
-        """Find the route, then check the API key, which geography and preflights do not need."""
+        """Finds the route, then checks the API key, which geography and preflights do not need."""
         query = dict(parse_qsl(exchange.target.partition("?")[2], keep_blank_values=True))
         if exchange.method == "OPTIONS" or not self._require_route(exchange).needs_key:
             # These operations need no data, so they get a tenant without a merchant.

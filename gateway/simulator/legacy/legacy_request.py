@@ -45,7 +45,7 @@ class LegacyRequest:
         return self.tenant.require_batch(self.id_mapper.resolve_id(batch_id))
 
     def parse_ids(self) -> list[str]:
-        """Parse `ids` without duplicates. Raises ApiError."""
+        """Parses `ids` without duplicates. Raises ApiError."""
         ids = self.body.get("ids")
         problems = Problems()
         if ids is None or ids == []:

@@ -28,7 +28,7 @@ EMPTY_TEXT_FIELD = "street2"  # section 2, Recipient
 
 
 def drop_empty_and_stringify_integers(value: Any) -> Any:
-    """Normalize a body: remove empty texts, and convert whole numbers to text.
+    """Normalizes a body: removes empty texts, and converts whole numbers to text.
 
     An empty text counts as a missing field. Clients send account numbers and similar fields as
     numbers or as text.
@@ -46,7 +46,7 @@ def drop_empty_and_stringify_integers(value: Any) -> Any:
 
 
 def parse_object(problems: Problems, body: JsonObject, name: str) -> JsonObject:
-    """Return an object in a body; null counts as missing, and a missing one as empty."""
+    """Returns an object in a body; null counts as missing, and a missing one as empty."""
     value = body.get(name)
     if isinstance(value, dict | None):
         return value or {}
@@ -55,7 +55,7 @@ def parse_object(problems: Problems, body: JsonObject, name: str) -> JsonObject:
 
 
 def parse_boolean(value: Any) -> bool | None:
-    """Return None if the value is neither true nor false."""
+    """Parses true or false, also as a word; returns None for any other value."""
     if isinstance(value, str):
         return BOOLEAN_WORDS.get(value.lower())
     return value if isinstance(value, bool) else None
@@ -66,7 +66,7 @@ def parse_integer(value: Any) -> int | None:
 
 
 def normalize_country(value: Any) -> Any:
-    """Return an upper-case alpha-2 code; alpha-3 is accepted, as in an example of section 2."""
+    """Returns an upper-case alpha-2 code; alpha-3 is accepted, as in an example of section 2."""
     if not isinstance(value, str):
         return value
     code = value.upper()
@@ -75,6 +75,6 @@ def normalize_country(value: Any) -> Any:
 
 
 def normalize_currency(value: Any) -> Any:
-    """Return an upper-case currency code, from a code or from the object that responses have."""
+    """Returns an upper-case currency code, from a code or from the object that responses have."""
     code = value.get("code") if isinstance(value, dict) else value
     return code.upper() if isinstance(code, str) else code

@@ -25,7 +25,7 @@ class MatchedRoute:
 
 
 def _compile_path(path: str) -> re.Pattern[str]:
-    """Compile a path; a request's path must match as sent, apart from a trailing slash."""
+    """Compiles a path; a request's path must match as sent, apart from a trailing slash."""
     return re.compile("/v1" + re.sub(r":[a-z]+", "([^/]+)", path) + "/?")
 
 
@@ -47,7 +47,7 @@ def _build_write_route(method: str, path: str, operation: Operation) -> Route:
 
 
 def _build_bodyless_route(method: str, path: str, operation: Operation) -> Route:
-    """Build the route of an operation that ignores the request body."""
+    """Builds the route of an operation that ignores the request body."""
     return Route(method, _compile_path(path), operation)
 
 

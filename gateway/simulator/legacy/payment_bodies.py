@@ -27,7 +27,7 @@ class SentAmount:
 def parse_payment_order(
     id_mapper: IdMapper, problems: Problems, body: JsonObject, batch: Batch
 ) -> PaymentOrder | None:
-    """Parse a new payment; the result is valid only if no problem was added."""
+    """Parses a new payment; the result is valid only if no problem was added."""
     payee = _resolve_recipient(id_mapper, problems, body)
     _check_source_currency(problems, body, batch.currency)
     amount = _parse_amount(problems, body, batch.currency, is_required=True)
@@ -43,7 +43,7 @@ def parse_payment_order(
 def parse_payment_change(
     id_mapper: IdMapper, problems: Problems, body: JsonObject, payment: Payment
 ) -> PaymentOrder | None:
-    """Parse a changed payment; recipient and source currency cannot change (section 4.4).
+    """Parses a changed payment; recipient and source currency cannot change (section 4.4).
 
     Without another amount the terms stay, because only quotes compute new rates (section 1, item
     6). An amount that equals the shown one is no change: clients send whole objects back.
@@ -173,7 +173,7 @@ def _find_by_id(id_mapper: IdMapper, client_id: Any) -> list[Recipient]:
 
 
 def _find_by_email(id_mapper: IdMapper, address: Any) -> list[Recipient]:
-    """Find recipients by the exact address, without deleted ones."""
+    """Finds recipients by the exact address, without deleted ones."""
     recipients = id_mapper.tenant.recipients.values()
     return [
         recipient

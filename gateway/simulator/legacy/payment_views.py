@@ -11,14 +11,14 @@ LEGACY_STATUSES = frozenset({"pending", "processed", "failed", "returned"})
 
 
 def build_full_payment(id_mapper: IdMapper, listed_payment: ListedPayment) -> JsonObject:
-    """Build a payment with the full recipient in its current state."""
+    """Builds a payment with the full recipient in its current state."""
     if isinstance(listed_payment.source, Payment):
         return build_payment(id_mapper, listed_payment.source)
     return _build_seeded_payment(id_mapper, listed_payment, listed_payment.source)
 
 
 def build_list_entry(id_mapper: IdMapper, listed_payment: ListedPayment) -> JsonObject:
-    """Build an entry of the list of all payments."""
+    """Builds an entry of the list of all payments."""
     if isinstance(listed_payment.source, Payment):
         return build_batch_entry(id_mapper, listed_payment.source)
     return _build_seeded_payment(id_mapper, listed_payment, listed_payment.source)
@@ -33,7 +33,7 @@ def build_payment(id_mapper: IdMapper, payment: Payment) -> JsonObject:
 
 
 def build_batch_entry(id_mapper: IdMapper, payment: Payment) -> JsonObject:
-    """Build an entry of a batch's list: with a reduced recipient and three more fields."""
+    """Builds an entry of a batch's list: with a reduced recipient and three more fields."""
     account_type = payment.terms.account_type
     view = {
         "id": id_mapper.build_client_id(payment.id),
@@ -89,7 +89,7 @@ def _build_batch(id_mapper: IdMapper, batch: Batch) -> JsonObject:
 def _build_seeded_payment(
     id_mapper: IdMapper, listed_payment: ListedPayment, payment: JsonObject
 ) -> JsonObject:
-    """Build a seeded payment, whose fields already have the names of this document."""
+    """Builds a seeded payment, whose fields already have the names of this document."""
     compliance = payment.get("compliance") or {}
     view = {
         "id": id_mapper.build_client_id(listed_payment.id),

@@ -50,7 +50,7 @@ def delete_payment(request: LegacyRequest) -> JsonObject:
 
 
 def list_batch_payments(request: LegacyRequest) -> JsonObject:
-    """List the payments of a batch in the order in which they were added."""
+    """Lists the payments of a batch in the order in which they were added."""
     search = request.query.get("search", "")
     listed_payments = payment_lists.list_batch_payments(
         request.tenant, request.require_path_batch(), ""
@@ -82,7 +82,7 @@ def get_any_payment(request: LegacyRequest) -> JsonObject:
 
 
 def list_all_payments(request: LegacyRequest) -> JsonObject:
-    """List the payments of all batches, newest first, as the lists of batches show them."""
+    """Lists the payments of all batches, newest first, as the lists of batches show them."""
     build_entry = partial(payment_views.build_list_entry, request.id_mapper)
     matches = filters.filter_payments(
         request, payment_lists.list_all_payments(request.tenant, ""), build_entry

@@ -190,7 +190,7 @@ class PayoutParser:
         )
 
     def _plan_existing_primary(self, word: str) -> None:
-        """Make an existing method the primary one, which only a PATCH can do."""
+        """Makes an existing method the primary one, which only a PATCH can do."""
         current_account = self._find_current_account(word)
         # A POST adds methods, so it must have the account that it names.
         if current_account is None or self.mode != "patch":
@@ -385,7 +385,7 @@ def _lacks_iban_and_account_number(body: JsonObject) -> bool:
 
 
 def _remove_unchanged_currency(current_account: Account, translated_body: AccountBody) -> None:
-    """Remove an unchanged currency from an account, so that `primary.currency` applies."""
+    """Removes an unchanged currency from an account, so that `primary.currency` applies."""
     if translated_body.fields.get("currency") == current_account.fields.get("currency"):
         translated_body.fields.pop("currency", None)
         translated_body.client_names.pop("currency", None)

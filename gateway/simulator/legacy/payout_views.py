@@ -13,7 +13,7 @@ METHOD_LABELS = {CHECK: "Check", MOBILE_WALLET: "Mobile Wallet"}
 
 
 def find_visible_account(recipient: Recipient, account_type: str) -> Account | None:
-    """Return the one account of a type that legacy clients see: the primary or the last one."""
+    """Returns the one account of a type that legacy clients see: the primary or the last one."""
     accounts = [account for account in recipient.accounts if account.type == account_type]
     return next(
         (account for account in accounts if account.is_primary), accounts[-1] if accounts else None
@@ -21,7 +21,7 @@ def find_visible_account(recipient: Recipient, account_type: str) -> Account | N
 
 
 def translate_account_to_legacy_word(tenant: Tenant, account: Account | None) -> str | None:
-    """Return `bank` or the wallet's word; other account types have no legacy word and stay."""
+    """Returns `bank` or the wallet's word; other account types have no legacy word and stay."""
     if account is None:
         return None
     legacy_words = {
@@ -32,7 +32,7 @@ def translate_account_to_legacy_word(tenant: Tenant, account: Account | None) ->
 
 
 def translate_account_type(tenant: Tenant, account_type: str | None) -> str | None:
-    """Return the type as filters and payments name it: `bank-transfer` or the wallet's word."""
+    """Returns the type as filters and payments name it: `bank-transfer` or the wallet's word."""
     return (
         tenant.vocabulary.legacy.wallet
         if account_type == tenant.vocabulary.wallet
@@ -50,7 +50,7 @@ def format_method_label(tenant: Tenant, account_type: str | None) -> str | None:
 
 
 def format_summary_label(tenant: Tenant, account_type: str) -> str | None:
-    """Return the display name of an account type in a summary."""
+    """Returns the display name of an account type in a summary."""
     words = tenant.vocabulary
     configured_labels = {
         BANK_TRANSFER: words.legacy.bank_display_name,
@@ -64,7 +64,7 @@ def build_recipient_payout(tenant: Tenant, recipient: Recipient) -> JsonObject:
 
 
 def build_payout(tenant: Tenant, recipient: Recipient) -> JsonObject | None:
-    """Build the payout object, or return None if the recipient has no account."""
+    """Builds the payout object, or returns None if the recipient has no account."""
     primary_account = recipient.primary_account
     if primary_account is None:
         return None

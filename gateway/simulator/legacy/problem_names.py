@@ -8,7 +8,7 @@ from gateway.simulator.errors import Problems
 def translate_problems(
     problems: Problems, found_problems: Problems, client_names: Mapping[str, str], path: str = ""
 ) -> None:
-    """Add `found_problems` to `problems` under the client's field names.
+    """Adds `found_problems` to `problems` under the client's field names.
 
     `client_names` maps the service's names to the client's; other fields get `path` as a prefix.
     """

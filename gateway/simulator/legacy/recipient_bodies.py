@@ -51,7 +51,7 @@ def parse_new_recipient(problems: Problems, body: JsonObject) -> JsonObject:
 def parse_recipient_change(
     problems: Problems, body: JsonObject, recipient: Recipient
 ) -> tuple[JsonObject, set[str]]:
-    """Return the merged fields and the names of those that the request contains."""
+    """Returns the merged fields and the names of those that the request contains."""
     service_fields = _translate_fields(problems, body)
     fields = _parse_fields(problems, service_fields, body, recipient.fields)
     replace_ids = partial(
@@ -64,7 +64,7 @@ def parse_recipient_change(
 
 
 def _find_country_of_new_id(body: JsonObject, recipient: Recipient) -> str | None:
-    """Return the country of the request's bank account if it has a new government id."""
+    """Returns the country of the request's bank account if it has a new government id."""
     bank: object = body
     for name in ("payout", "accounts", "bank"):
         bank = bank.get(name) if isinstance(bank, dict) else None
@@ -83,7 +83,7 @@ def _find_country_of_new_id(body: JsonObject, recipient: Recipient) -> str | Non
 
 
 def parse_status_change(problems: Problems, body: JsonObject, current_status: str) -> str | None:
-    """Return a status to set, or None."""
+    """Returns a status to set, or None."""
     # Clients send whole objects back, so the current status is not a change.
     status = body.get("status")
     if status in (None, current_status, "incomplete"):
@@ -131,7 +131,7 @@ def _parse_address(problems: Problems, body: JsonObject) -> JsonObject | None:
 def _parse_ssn_into_government_ids(
     problems: Problems, body: JsonObject, fields: JsonObject, update_ids: UpdateGovernmentIds
 ) -> list[JsonObject] | None:
-    """Parse a US SSN without spaces and hyphens; the current value counts as no change."""
+    """Parses a US SSN without spaces and hyphens; the current value counts as no change."""
     value = body.get("ssn")
     if value is None or value == government_ids.mask_recipient_ssn(fields):
         return None

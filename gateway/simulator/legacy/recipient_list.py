@@ -20,7 +20,7 @@ DATE_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def filter_recipients(id_mapper: IdMapper, query: Mapping[str, str]) -> list[Recipient]:
-    """List matching recipients; ignores empty and unknown parameters. Ties are sorted by id."""
+    """Lists matching recipients; ignores empty and unknown parameters. Ties are sorted by id."""
     tests = [
         create_test(id_mapper, query[name])
         for name, create_test in FILTERS.items()
@@ -113,7 +113,7 @@ def _create_start_date_test(_: IdMapper, value: str) -> RecipientTest:
 
 
 def _create_end_date_test(_: IdMapper, value: str) -> RecipientTest:
-    """Create a test for an end date; a date without a time includes the whole day."""
+    """Creates a test for an end date; a date without a time includes the whole day."""
     end = parse_date(value)
     if end is None:
         return lambda _: True

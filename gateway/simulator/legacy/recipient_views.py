@@ -75,7 +75,7 @@ def build_recipient(id_mapper: IdMapper, recipient: Recipient) -> JsonObject:
 
 
 def apply_overrides(view: JsonObject, overrides: JsonObject) -> JsonObject:
-    """Apply a test's overrides to the fields that legacy clients see, except translated ones."""
+    """Applies a test's overrides to the fields that legacy clients see, except translated ones."""
     # Translated fields are excluded, because overrides have the service's words.
     overridden_names = (view.keys() & overrides.keys()) - TRANSLATED_FIELDS
     return view | {name: overrides[name] for name in view if name in overridden_names}
@@ -89,7 +89,7 @@ def find_payout_method(id_mapper: IdMapper, recipient: Recipient) -> str | None:
 
 
 def build_reduced_recipient(id_mapper: IdMapper, recipient: Recipient) -> JsonObject:
-    """Build the recipient of a batch's list, with both names of the country that clients read."""
+    """Builds the recipient of a batch's list, with both names of the country that clients read."""
     country = recipient.address.get("country")
     view = {
         "id": id_mapper.build_client_id(recipient.id),

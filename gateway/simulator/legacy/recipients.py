@@ -108,7 +108,7 @@ def delete_recipient(request: LegacyRequest) -> JsonObject:
 
 
 def delete_recipients(request: LegacyRequest) -> JsonObject:
-    """Delete several recipients, or none if one id is unknown."""
+    """Deletes several recipients, or none if one id is unknown."""
     found_recipients = [
         request.require_recipient(recipient_id) for recipient_id in request.parse_ids()
     ]
@@ -127,7 +127,7 @@ def list_recipients(request: LegacyRequest) -> JsonObject:
 
 
 def list_activities(request: LegacyRequest) -> JsonObject:
-    """List the activity log, newest first."""
+    """Lists the activity log, newest first."""
     # Not `require_path_recipient`, which would enter this request in the log.
     recipient = request.require_recipient(request.path_ids[0])
     client_id = request.id_mapper.build_client_id(recipient.id)

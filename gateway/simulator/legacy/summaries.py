@@ -15,7 +15,7 @@ from gateway.simulator.state import Batch, Payment, Tenant, format_timestamp
 
 
 def build_summary(id_mapper: IdMapper, batch: Batch) -> JsonObject:
-    """Build a summary; it lists bank and wallet always, other methods only if used."""
+    """Builds a summary; it lists bank and wallet always, other methods only if used."""
     tenant, payments = id_mapper.tenant, list(batch.payments.values())
     wallet, service_total = tenant.vocabulary.wallet, tenant.vocabulary.legacy.service_total
     account_types_used = {payment.terms.account_type for payment in payments}
@@ -78,7 +78,7 @@ def _build_method(tenant: Tenant, account_type: str, payments: Iterable[Payment]
 
 
 def _build_totals(payments: Iterable[Payment]) -> JsonObject:
-    """Sum up payments; `net` is the total cost for the merchant."""
+    """Sums up payments; `net` is the total cost for the merchant."""
     payment_list = list(payments)
     value = money.sum_amounts(payment.terms.source_amount for payment in payment_list)
     fees = money.sum_amounts(payment.terms.fee for payment in payment_list)
