@@ -1,4 +1,4 @@
-"""The three balance operations (legacy interface, section 4.5), each one call."""
+"""The three balance operations (legacy interface, section 4.5); each makes one call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SERVICE = "service"
 
 
 def read_balances(_request: Request) -> Flow:
-    """GET /profile/balances
+    """Answers GET /profile/balances.
 
     GET /balance
     """
@@ -22,7 +22,7 @@ def read_balances(_request: Request) -> Flow:
 
 
 def read_service_balances(_request: Request) -> Flow:
-    """GET /profile/balances/service
+    """Answers GET /profile/balances/service.
 
     GET /balance
     """
@@ -34,7 +34,7 @@ def read_service_balances(_request: Request) -> Flow:
 
 
 def read_wallet_balance(_request: Request) -> Flow:
-    """GET /profile/balances/wallet
+    """Answers GET /profile/balances/wallet.
 
     GET /balance  not found if the merchant has no wallet account
     """
@@ -48,7 +48,7 @@ def read_wallet_balance(_request: Request) -> Flow:
 
 
 def _fetch_balances() -> SubFlow:
-    """GET /balance; service accounts by currency code, the wallet account under ``wallet``."""
+    """Calls GET /balance; returns service accounts by currency, the wallet's as ``wallet``."""
     balances: dict[str, dict[str, JSON]] = {}
     for entry in parse_balances((yield Call("GET", BALANCE_PATH))):
         is_wallet = entry.get("type") == current.WALLET

@@ -242,7 +242,7 @@ def _validate_account_number(bank: Mapping[str, JSON], prefix: str) -> Iterator[
     if not is_iban_country(country):
         if not number:
             yield build_empty_field_problem(f"{prefix}accountNum")
-    # Outside SEPA either number will do.
+    # Outside SEPA, either number is sufficient.
     elif not iban and (country in IBAN_ONLY_COUNTRIES or not number):
         yield build_empty_field_problem(f"{prefix}iban")
     if iban and not is_mask(iban) and not is_iban(iban):

@@ -1,4 +1,4 @@
-"""Batches and their payments as the legacy interface shows them."""
+"""Builds the legacy interface's answers about batches and their payments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mappings.objects import build_legacy_payment, format_method_display
 
 
 def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
-    """Build a ``Batch`` (legacy interface, section 2)."""
+    """Builds a ``Batch`` (legacy interface, section 2)."""
     answer = BATCH.translate_to_legacy(
         {**batch.facts, **drop_nulls(batch.service_fields), "id": batch.id}
     )
@@ -36,7 +36,7 @@ def build_legacy_batch(batch: Batch) -> dict[str, JSON]:
 
 
 def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
-    """Build a listed ``Batch``, whose payments may not have been read."""
+    """Builds a listed ``Batch``, whose payments may not have been read."""
     answer = build_legacy_batch(batch)
     # A list shows only totals; no payments here means that none were read.
     if batch.merged_payments or batch.service_fields.get("totalPayments") is None:
@@ -50,7 +50,7 @@ def build_batch_list_item(batch: Batch) -> dict[str, JSON]:
 def build_legacy_batch_with_payments(
     batch: Batch, recipient_facts: Mapping[str, JSON]
 ) -> dict[str, JSON]:
-    """Build the answer to a batch read by id, with all of its payments on one page."""
+    """Builds the answer to a batch read by id, with all of its payments on one page."""
     items = materialize_rows(
         map_rows(lambda payment: build_payment_list_item(payment, recipient_facts), batch.payments)
     )
@@ -61,7 +61,7 @@ def build_legacy_batch_with_payments(
 def build_payment_list_item(
     payment: Payment, recipient_facts: Mapping[str, JSON]
 ) -> dict[str, JSON]:
-    """Build a payment of a batch listing, with its reduced recipient.
+    """Builds a payment of a batch listing, with its reduced recipient.
 
     ``recipient_facts`` are the stored facts of recipients, by id: their status derives from them.
     """
@@ -78,7 +78,7 @@ def build_payment_list_item(
 
 
 def iterate_payee_ids(payments: Sequence[Payment]) -> Iterator[str]:
-    """Iterate over the recipient ids of the payments that show one."""
+    """Iterates over the recipient ids of the payments that show one."""
     recipients = (payment.get("recipient") or {} for payment in payments)
     return (str(recipient["id"]) for recipient in recipients if recipient.get("id"))
 
@@ -86,7 +86,7 @@ def iterate_payee_ids(payments: Sequence[Payment]) -> Iterator[str]:
 def build_reduced_recipient(
     recipient: Mapping[str, JSON], recipient_facts: Mapping[str, JSON]
 ) -> dict[str, JSON]:
-    """Build the reduced recipient of batch listings."""
+    """Builds the reduced recipient of batch listings."""
     country = extract_recipient_country(recipient)
     return {
         "id": recipient.get("id"),
@@ -102,6 +102,6 @@ def build_reduced_recipient(
 
 
 def extract_recipient_country(recipient: Mapping[str, JSON]) -> JSON:
-    """Return the country of a recipient, reduced or in full; None if it has none."""
+    """Returns the country of a recipient, reduced or in full; None if it has none."""
     country = recipient.get("country") or recipient.get("countryCode")
     return country or (recipient.get("address") or {}).get("country")

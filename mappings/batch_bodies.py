@@ -1,4 +1,4 @@
-"""Payments in request bodies: validation, lookup of recipients, and the bodies sent upstream."""
+"""Payments in request bodies: validation, lookup of recipients, and stored entries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mappings.objects import Facts, derive_legacy_status, is_deleted_for_clients
 from mappings.payouts import SubFlow
 
 MAX_ADDRESSES = 1000
-"""How many distinct email addresses the payments of one request may name: each costs one call."""
+"""Maximum number of distinct email addresses in one request's payments; each costs one call."""
 
 RECIPIENT_CACHE_SECONDS = 60
-"""How long the response to a recipient lookup may be served from the cache."""
+"""Maximum age of a cached response to a recipient lookup."""
 
 
 class SentPayment(NamedTuple):
@@ -71,13 +71,13 @@ def collect_sent_payments(
 
 
 def validate_payment(payment: SentPayment) -> Sequence[Problem]:
-    """Validate a payment to add, apart from what depends on its batch."""
+    """Validates a payment to add, apart from what depends on its batch."""
     body, refused_fields = payment.body, payment.refused_fields
     recipient = body.get("recipient") or {}
     id_ = recipient.get("id")
     problems: list[Problem] = []
     if refused_fields and f"{payment.field_prefix}recipient.email" in refused_fields:
-        pass  # reported already: the client did name a recipient
+        pass  # already reported: the client did name a recipient
     elif id_:
         if not (id_.startswith("R-") and ID_PATTERN.fullmatch(id_)):
             problems.append(
@@ -97,7 +97,7 @@ def validate_payment(payment: SentPayment) -> Sequence[Problem]:
 
 
 def drop_unchanged_fields(change: SentPayment, payment: Payment | None) -> SentPayment:
-    """Remove from a change the values that the payment has already.
+    """Removes from a change the values that the payment has already.
 
     Clients read a payment, change one field and send the whole object back.
     """
@@ -125,7 +125,7 @@ def _is_same_amount(amount: JSON, shown_amount: JSON) -> bool:
 
 
 def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Problem]]:
-    """Return a payment without its malformed amounts, and a problem for each of them."""
+    """Returns a payment without its malformed amounts, and a problem for each of them."""
     faults = {
         name: fault
         for name in ("sourceAmount", "targetAmount")
@@ -143,7 +143,7 @@ def drop_malformed_amounts(payment: SentPayment) -> tuple[SentPayment, list[Prob
 
 
 def validate_address_count(payments: Iterable[SentPayment]) -> list[Problem]:
-    """Return a problem if the payments name more addresses than one request may look up."""
+    """Returns a problem if the payments name more addresses than one request may look up."""
     addresses: set[str] = set()
     for payment in payments:
         if payment.recipient.get("id") or not (address := payment.recipient.get("email")):
@@ -170,7 +170,7 @@ def validate_amount_combination(payment: SentPayment) -> Iterator[Problem]:
 
 
 def derive_batch_currency(body: Mapping[str, JSON]) -> str | None:
-    """Return ``sourceCurrency``, or that of the payments if they agree on one; otherwise None."""
+    """Returns ``sourceCurrency``, or that of the payments if they agree on one; otherwise None."""
     if body.get("sourceCurrency"):
         return str(body["sourceCurrency"])
     currencies = {payment.get("sourceCurrency") for payment in body.get("payments") or []} - {None}
@@ -197,7 +197,7 @@ def validate_source_currency(
 
 
 def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Problem]:
-    """Validate a payment to add to an existing batch, whose currency it must have."""
+    """Validates a payment to add to an existing batch, whose currency it must have."""
     yield from validate_payment(payment)
     payment_currency = payment.body.get("sourceCurrency")
     if payment_currency and currency and payment_currency != currency:
@@ -207,7 +207,7 @@ def validate_added_payment(payment: SentPayment, currency: JSON) -> Iterator[Pro
 
 
 def resolve_recipients(payments: Sequence[SentPayment], batch_currency: JSON) -> SubFlow:
-    """GET /recipients?email=, once for each distinct address, in parallel.
+    """Looks up recipients: GET /recipients?email= once for each distinct address, in parallel.
 
     Returns the recipient of each payment, with at least its id. Raises Invalid for an address of no
     recipient or of several, and for a recipient who cannot be paid.
@@ -220,7 +220,7 @@ def resolve_recipients(payments: Sequence[SentPayment], batch_currency: JSON) ->
     facts_by_id = yield from load_recipient_facts(chain(named_ids, found_ids))
     # Malformed values hide state problems: they have to be corrected in any case.
     value_problems, states = ProblemList(), ProblemList()
-    # Without looked-up rows or stored facts there is nothing to check a recipient against.
+    # A recipient can be checked only against looked-up rows or stored facts.
     for payment in payments if rows_by_address or facts_by_id else ():
         recipient, fault = _select_recipient(payment, rows_by_address)
         facts = facts_by_id.get(recipient.get("id", ""), {})
@@ -232,11 +232,11 @@ def resolve_recipients(payments: Sequence[SentPayment], batch_currency: JSON) ->
 
 
 RECIPIENTS_PER_LOAD = 5000
-"""How many recipients' facts one query loads."""
+"""Number of recipients whose facts one query loads."""
 
 
 def load_recipient_facts(recipient_ids: Iterable[str]) -> SubFlow:
-    """Load the stored facts of any number of recipients, by id."""
+    """Loads the stored facts of any number of recipients, by id."""
     facts_by_id: dict[str, Facts] = {}
     for chunk in iterate_chunks(recipient_ids, RECIPIENTS_PER_LOAD):
         facts_by_id |= yield build_recipient_facts_load(chunk)
@@ -244,17 +244,17 @@ def load_recipient_facts(recipient_ids: Iterable[str]) -> SubFlow:
 
 
 def build_recipient_facts_load(recipient_ids: Iterable[str]) -> LoadFacts:
-    """Build the step that loads the stored facts of recipients, by id."""
+    """Builds the step that loads the stored facts of recipients, by id."""
     return LoadFacts("recipient", ids=tuple(dict.fromkeys(recipient_ids)))
 
 
 def _find_recipients_by_address(addresses: list[str]) -> SubFlow:
-    """Return the recipients with each address, without archived and deleted ones.
+    """Returns the recipients with each address, without archived and deleted ones.
 
     Reading stops at the second match, which makes an address ambiguous.
     """
     calls = [_build_address_lookup(address) for address in addresses]
-    # One step for all: a batch may name a thousand addresses.
+    # All lookups are one step, because a batch may name a thousand addresses.
     answers = (yield Parallel(calls)) if calls else []
     rows_by_address: dict[str, list[dict[str, JSON]]] = {}
     extra_pages = 0
@@ -285,7 +285,7 @@ def _build_address_lookup(address: str, page: int = 1) -> Call:
 
 
 def _select_existing_with_address(answer: JSON, address: str) -> SubFlow:
-    """Keep the rows that have exactly this address, ignoring case, and are not deleted."""
+    """Keeps the rows that have exactly this address, ignoring case, and are not deleted."""
     # The document calls the service's filter exact. If a service ignores it all the same, the
     # wrong recipient must not be paid.
     listed_rows = answer.get("recipients") or []
@@ -311,7 +311,7 @@ def _select_recipient(
 def _validate_payable(
     payment: SentPayment, recipient: Mapping[str, JSON], facts: Facts, batch_currency: JSON
 ) -> Problem | None:
-    """Return a problem if the recipient cannot be paid, judged by what is known without a call."""
+    """Returns a problem if the recipient cannot be paid, judged by what is known without a call."""
     field = "id" if payment.recipient.get("id") else "email"
     status = (
         derive_legacy_status(recipient, facts) if recipient.get("status") else facts.get("status")
@@ -337,15 +337,16 @@ def _validate_payable(
 
 
 SIGNED_ADDS = "signed adds"
-"""The kind of the payments that clients have added to a batch by signed requests, by the name of the change."""
+"""Kind of the payments that clients have added to a batch by signed requests, by change name."""
 
 
 def is_upstream_batch_as_requested(batch: Batch) -> SubFlow:
     """Whether the service's batch makes the requested payments: recipient, amount and currency.
 
-    Payments that clients have added by signed requests may be there besides.
+    The batch may also contain payments that clients have added by signed requests.
     """
-    # Counted, because a client may request equal payments, and the service may reorder them.
+    # Payments are counted, because a client may request equal ones, and the service may reorder
+    # them.
     requested_counts = Counter(
         _build_requested_payment_key(entry, batch.facts.get("currency")) for entry in batch.entries
     )
@@ -388,14 +389,14 @@ RECIPIENT_FIELDS = ("id", "referenceId", "email", "name", "status", "country", "
 def build_entry_from_sent_payment(
     payment: SentPayment, recipient: Mapping[str, JSON], *, id_: str | None = None
 ) -> Entry:
-    """Build the stored form of a payment to add."""
+    """Builds the stored form of a payment to add."""
     entry: Entry = {} if id_ is None else {"id": id_}
     entry["recipient"] = select_listed_recipient_fields(recipient)
     return _copy_fields(entry, (*AMOUNT_FIELDS, "memo"), payment.body)
 
 
 def select_listed_recipient_fields(recipient: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the fields of a recipient that batch listings show."""
+    """Returns the fields of a recipient that batch listings show."""
     # Most payments name their recipient by id alone. There may be a hundred thousand of them.
     if len(recipient) == 1 and (id_ := recipient.get("id")) is not None:
         return {"id": id_}
@@ -409,7 +410,7 @@ def select_listed_recipient_fields(recipient: Mapping[str, JSON]) -> dict[str, J
 def _copy_fields(
     target: dict[str, JSON], names: Iterable[str], source: Mapping[str, JSON]
 ) -> dict[str, JSON]:
-    """Add the named fields of ``source`` that are not null to ``target``, and return it."""
+    """Adds the named fields of ``source`` that are not null to ``target``, and returns it."""
     for name in names:
         if (value := source.get(name)) is not None:
             target[name] = value
@@ -424,13 +425,13 @@ def extract_amounts(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def extract_changes(body: Mapping[str, JSON], *, memo: bool = True) -> dict[str, JSON]:
-    """Return the fields that a body changes; a memo of None clears it."""
+    """Returns the fields that a body changes; a memo of None clears it."""
     memo_change = {"memo": body["memo"]} if memo and "memo" in body else {}
     return {**extract_amounts(body), **memo_change}
 
 
 def apply_changes(entry: Entry, body: Mapping[str, JSON]) -> Entry:
-    """Return an entry with a client's changes; a new amount replaces that of the other side too."""
+    """Returns an entry with a client's changes; a new amount replaces the other side's too."""
     changes = extract_changes(body)
     updated = dict(entry)
     if changes.keys() & {"sourceAmount", "targetAmount"}:

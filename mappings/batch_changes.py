@@ -1,4 +1,4 @@
-"""PATCH of a batch: one request adds, changes and removes payments, all of them or none."""
+"""PATCH of a batch: one request adds, changes and removes payments, either all or none."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _BatchChanges(NamedTuple):
         removed_payments = collect_sent_payments(body.get("remove_payments"), "remove_payments")
         added_payments = filter_rows(payments, _has_no_payment_id)
         payment_refs: Mapping[str, PaymentRef] = {}
-        # So many payments are named that indexing all of the batch takes less memory.
+        # The request names so many payments that indexing the whole batch takes less memory.
         if isinstance(named_payments, LazySequence) or isinstance(removed_payments, LazySequence):
             payment_refs = batch.index_payments(None)
         elif ids := frozenset(
@@ -109,7 +109,7 @@ class _BatchChanges(NamedTuple):
 
     @property
     def effective_changes(self) -> Sequence[SentPayment]:
-        """The changed payments, without those sent back as they are."""
+        """The changed payments, without those that the client sent back unchanged."""
         return filter_rows(self.changed_payments, _has_changes)
 
     @property
@@ -121,7 +121,7 @@ class _BatchChanges(NamedTuple):
 
 
 def _extract_batch_changes(body: Mapping[str, JSON], batch: Batch) -> dict[str, JSON]:
-    """Return the changed fields of the batch itself; a description of None clears it."""
+    """Returns the changed fields of the batch itself; a description of None clears it."""
     batch_changes: dict[str, JSON] = {}
     if "description" in body and (body["description"] or "") != (batch.description or ""):
         batch_changes["description"] = body["description"]
@@ -158,7 +158,7 @@ def _build_added_entry(
     recipient: Mapping[str, JSON],
     position: int,
 ) -> Entry:
-    # Derived, so that a resumed flow gives the payment the same id again.
+    # The id is derived, so that a resumed flow gives the payment the same one again.
     id_ = derive_id("P", request.seed, batch.id, str(position))
     return batch_bodies.build_entry_from_sent_payment(payment, recipient, id_=id_)
 
@@ -169,7 +169,7 @@ def _validate_changes(batch: Batch, changes: _BatchChanges) -> Iterator[Problem]
         yield build_invalid_field_problem(
             "sourceCurrency", "can be changed only while the batch has no payments"
         )
-    # One byte for each payment: a set of very many ids would be far larger.
+    # One byte per payment: a set of very many ids would be far larger.
     is_seen = bytearray(len(batch.payments))
     for payment in chain(changes.changed_payments, changes.removed_payments):
         if not payment.body.get("id"):
@@ -207,7 +207,7 @@ def _build_patch_call(
         return {"id": batch_changes.find_payment_ref(change).upstream_id, **changes}
 
     changed_payments = batch_changes.effective_changes
-    # Without the currency: for another one a new batch is made (``drafts``).
+    # The currency is not sent: for another one, ``drafts`` creates a new batch.
     fields = {name: value for name, value in batch_changes.facts.items() if name == "description"}
     lists = {
         "payments": batch_changes.added_payments,
@@ -253,7 +253,7 @@ def _build_patch_call(
 
 
 def _build_legacy_payment_to_add(entry: Entry, *, memo: bool) -> dict[str, JSON]:
-    """Build a payment to add in the legacy shape, which the inferred PATCH is assumed to take."""
+    """Builds a payment to add in the legacy shape, which the inferred PATCH is assumed to take."""
     return {
         "recipient": {"id": entry["recipient"]["id"]},
         **batch_bodies.extract_changes(entry, memo=memo),

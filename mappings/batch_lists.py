@@ -34,7 +34,7 @@ Row = Mapping[str, JSON]
 
 
 def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
-    """Return a row for every batch, with its stored facts and the service's fields.
+    """Returns a row for every batch, with its stored facts and the service's fields.
 
     ``id`` is the client's id. The row's ``listed`` are the fields from the service's list.
     """
@@ -58,8 +58,8 @@ def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
                 range(number, min(pages, number + MAX_PARALLEL_CALLS - 1) + 1)
             )
         except NoSuchOperation:
-            # Another request found meanwhile that the service has no such path. The pages that
-            # were read must not pass for the whole list.
+            # Another request has just found that the service lacks this path. The pages read so far
+            # must not count as the whole list.
             if number > 1:
                 raise Unreachable("the service ended its list of batches half-way") from None
             return list(rows.values())
@@ -81,16 +81,16 @@ def load_batch_rows(facts_by_id: Mapping[str, Mapping[str, JSON]]) -> SubFlow:
                         "id": id_,
                         "listed": listed_fields,
                     }
-            # A service that ignores paging would return the same rows for ever.
+            # A service that ignores paging would return the same rows forever.
             pages = compute_last_page_to_read(body, number, is_new=len(seen_ids) > count_before)
             number += 1
     return (yield from _drop_missing_batches(rows))
 
 
 def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
-    """Drop stored batches that were deleted at the service.
+    """Drops stored batches that were deleted at the service.
 
-    GET /batch/:id/summary  for each batch the service should have and does not list
+    GET /batch/:id/summary  for each batch that the service should have and does not list
     """
     unlisted_ids = [
         id_ for id_, row in rows.items() if row.get("phase") == "sent" and "listed" not in row
@@ -106,7 +106,7 @@ def _drop_missing_batches(rows: dict[str, dict[str, JSON]]) -> SubFlow:
 
 
 def _fetch_pages(numbers: Sequence[int]) -> SubFlow:
-    """Fetch pages in parallel. The first page is fetched alone, since it gives their number."""
+    """Fetches pages in parallel. The first page is fetched alone, since it gives their number."""
     queries = [{"page": str(number), "pageSize": "100"} for number in numbers]
     first_call, *further_calls = (
         Call("GET", "/batches", query=query, probe_ids=()) for query in queries
@@ -123,7 +123,7 @@ def _fetch_pages(numbers: Sequence[int]) -> SubFlow:
 def filter_batch_rows(
     rows: Sequence[Row], facts_by_id: Mapping[str, Row], filters: Filters
 ) -> SubFlow:
-    """Return the rows that pass the filters, reading batches whose row does not decide it.
+    """Returns the rows that pass the filters, reading batches whose row does not decide it.
 
     GET /batch/:id/summary  at most once for each batch
     GET /balance            once, if a batch's status is missing
@@ -132,7 +132,7 @@ def filter_batch_rows(
     Raises the failure of a read, unless the batch is deleted: an incomplete list would look
     complete.
     """
-    # Complete batches stay complete, so a batch that was seen complete is not read again.
+    # A complete batch never changes again, so it is read only once.
     completions = (yield LoadFacts("complete")) if filters.status else {}
     decisions = {row["id"]: _decide_by_row(filters, row, completions) for row in rows}
     passing_rows = {row["id"]: row for row in rows if decisions[row["id"]] is not False}
@@ -152,7 +152,7 @@ def filter_batch_rows(
                 **passing_rows[id_],
                 **drop_nulls(build_batch_list_item(batch)),
             }
-            # There is no further source: what is still unknown counts as empty.
+            # There is no further source: a value that is still unknown counts as empty.
             criteria = (batch.status or "", row.get("createdAt") or "", batch.currency or "")
             is_match = filters.allow_batch(*criteria)
             if is_match is None:
@@ -166,7 +166,7 @@ def filter_batch_rows(
 
 
 def _decide_by_row(filters: Filters, row: Row, completions: Mapping[str, Row]) -> bool | None:
-    """Call ``Filters.allow_batch``, passing stored fields only if they cannot be out of date."""
+    """Calls ``Filters.allow_batch``, passing stored fields only if they cannot be out of date."""
     listed_fields = row.get("listed", {})
     # The stored state knows of a start, but not whether the batch is complete by now.
     status = derive_batch_status(row if _has_all_fields(row) else listed_fields)
@@ -174,13 +174,13 @@ def _decide_by_row(filters: Filters, row: Row, completions: Mapping[str, Row]) -
         status = "complete"
     created = row.get("createdAt")
     if filters.has_dates and not listed_fields.get("createdAt") and filters.is_near_bound(created):
-        created = None  # perhaps by the gateway's clock: the summary has the service's time
+        created = None  # this may be the gateway's clock: the summary has the service's time
     currency = row.get("currency") or row.get("sourceCurrency")
     return filters.allow_batch(status, created, currency)
 
 
 def load_batch_page(rows: Sequence[Row], facts_by_id: Mapping[str, Row]) -> SubFlow:
-    """Load the batches of a page, reading in parallel those that the list shows incompletely."""
+    """Loads the batches of a page, reading in parallel those that the list shows incompletely."""
     unread_ids = [
         row["id"]
         for row in rows
@@ -195,7 +195,7 @@ def load_batch_page(rows: Sequence[Row], facts_by_id: Mapping[str, Row]) -> SubF
 
 
 def _build_row_batch(row: Row, facts: Row, result: Batch | Exception | None) -> SubFlow:
-    """Build a listed batch from the result of its read, or else from its row and stored state."""
+    """Builds a listed batch from the result of its read, or else from its row and stored state."""
     if isinstance(result, Batch):
         batch = result
     else:

@@ -1,12 +1,12 @@
 """Locks of batches, for writes that must not overlap.
 
-Of an edit and a start of one batch at the same time only one may win, or a client pays what it has
-just removed. Each acquires the batch's lock: it sets the fact ``phase`` on condition that the facts
-are as it loaded them. A request that finds the lock taken waits and loads the batch again; it is
-never refused for good because of another request. An edit also waits for changes that clients have
-sent with their own signature, because a payment that such a change adds may be missing from the
-summary, and a draft made from that would lose it. In addition, the transaction that records an
-upstream write rejects one that names a superseded batch.
+If an edit and a start of one batch run at the same time, only one may win; otherwise a client pays
+what it has just removed. Each acquires the batch's lock: it sets the fact ``phase`` on condition
+that the facts are unchanged since it loaded them. A request that finds the lock taken waits and
+loads the batch again; it is never refused for good because of another request. An edit also waits
+for changes that clients have sent with their own signature, because a payment that such a change
+adds may be missing from the summary, and a draft made from that would lose it. In addition, the
+transaction that records an upstream write rejects one that names a superseded batch.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def change_batch(
     change: Callable[[Batch], SubFlow],
     is_open: Callable[[Mapping[str, JSON]], bool] | None = None,
 ) -> SubFlow:
-    """Run ``change``, an edit that acquires the lock, on the batch, and return its result.
+    """Runs ``change``, an edit that acquires the lock, on the batch, and returns its result.
 
-    ``is_open`` says of the batch's facts whether this edit may acquire the lock.
+    ``is_open`` returns whether, by the batch's facts, this edit may acquire the lock.
 
     The first attempt loads the batch without a lock, which is enough if no other edit is under way.
     If it conflicts, the second attempt acquires the lock first: clients add payments to one batch
@@ -65,13 +65,13 @@ def change_batch(
 
 
 MAX_LOCK_WAITS = 1000
-"""How many edits by other requests one waits for: more than can be under way at a time."""
+"""Maximum number of other requests' edits that a request waits for; fewer can run at a time."""
 
 
 def _load_batch_under_lock(
     batch_id: str, request: Request, is_open: Callable[[Mapping[str, JSON]], bool]
 ) -> SubFlow:
-    """Acquire the lock for an edit, then load the batch: a waiting request loads it only once."""
+    """Acquires the lock for an edit, then loads the batch: a waiting request loads it only once."""
     # The value identifies the lock when it is released, so it is unique even with a coarse clock.
     since = f"{request.now.isoformat()} {request.seed}"
     for _ in range(MAX_LOCK_WAITS):
@@ -100,7 +100,7 @@ def _load_batch_under_lock(
             continue
         facts_before = {name: facts.get(name) for name in lock_facts}
         try:
-            # While the batch is locked no signed change starts, so this wait ends.
+            # No signed change starts while the batch is locked, so this wait ends.
             signed_changes = yield AwaitFacts(
                 SIGNED_CHANGES_KIND,
                 batch_id,
@@ -109,7 +109,8 @@ def _load_batch_under_lock(
         except Conflict:
             yield CompareAndSet("batch", batch_id, facts_before)
             break
-        # One of them was lost meanwhile: unlock, and wait until it can no longer be executed.
+        # One of the signed changes was lost during the wait: unlock the batch, and wait until the
+        # change can no longer be executed.
         if not has_no_lost_signed_change(request.now, signed_changes):
             yield CompareAndSet("batch", batch_id, facts_before)
             continue
@@ -123,13 +124,13 @@ def _load_batch_under_lock(
 
 
 def finish_without_change(batch: Batch) -> SubFlow:
-    """Finish an edit that changes nothing, and release the lock if it was acquired."""
+    """Finishes an edit that changes nothing, and releases the lock if it was acquired."""
     if batch.has_lock:
         yield from release_lock_if_held(batch)
 
 
 def release_lock_if_held(batch: Batch) -> SubFlow:
-    """Release a lock acquired before the batch was loaded, unless it is released already."""
+    """Releases a lock acquired before the batch was loaded, unless it is released already."""
     try:
         yield CompareAndSet(
             "batch",
@@ -153,12 +154,15 @@ time do not conflict."""
 _LAST_KEY, _LOST_KEY = "last", "lost"
 
 SIGNED_CHANGE_TTL_SECONDS = 90
-"""Seconds after which a signed change without a known end has ended: the service accepts a timestamp
-that is up to 30 seconds ahead, for 30 seconds from then on; the rest is a margin."""
+"""Seconds after which a signed change without a known end counts as ended.
+
+The service accepts a timestamp that is up to 30 seconds ahead, and accepts it for 30 seconds; the
+rest is a margin.
+"""
 
 
 def list_active_signed_changes(signed_changes: Mapping[str, JSON], now: datetime) -> list[str]:
-    """Return the names of a batch's signed changes that are under way."""
+    """Returns the names of a batch's signed changes that are under way."""
     names = signed_changes.keys() - {_LAST_KEY, _LOST_KEY}
     return [name for name in names if _is_unexpired(signed_changes[name], now)]
 
@@ -179,7 +183,7 @@ def _is_unexpired(since: JSON, now: datetime) -> bool:
 def build_signed_change_facts(
     signed_changes: Mapping[str, JSON], name: str, now: datetime
 ) -> dict[str, JSON]:
-    """Build the facts that add a signed change and remove expired ones."""
+    """Builds the facts that add a signed change and remove expired ones."""
     expired_names = signed_changes.keys() - {
         _LAST_KEY,
         _LOST_KEY,
@@ -191,12 +195,12 @@ def build_signed_change_facts(
 def build_signed_change_removal_facts(
     name: str, lost_at: datetime | None = None
 ) -> dict[str, JSON]:
-    """Build the facts that remove a signed change, and record when it was lost if so."""
+    """Builds the facts that remove a signed change, and record when it was lost if so."""
     return {name: None} if lost_at is None else {name: None, _LOST_KEY: lost_at.isoformat()}
 
 
 def build_no_new_signed_change_condition(signed_changes: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Build the condition that no signed change has begun since these facts were loaded."""
+    """Builds the condition that no signed change has begun since these facts were loaded."""
     return {_LAST_KEY: signed_changes.get(_LAST_KEY)}
 
 
@@ -212,17 +216,17 @@ def build_no_new_signed_change_guard(
 
 
 def load_batch_once_unlocked(batch_id: str) -> SubFlow:
-    """Wait until no change is under way, and load the batch. Raises Halted if it takes too long."""
+    """Loads the batch once no change is under way; raises Halted after a long wait."""
     try:
         yield AwaitFacts("batch", batch_id, condition=is_unlocked)
     except Conflict:
-        # Not a definite refusal: the conflict is with the client's own other requests.
+        # The client may retry: the conflict is with its own other requests, which will end.
         raise Halted(BEING_CHANGED, retry_after=1) from None
     return (yield from load_batch(batch_id))
 
 
 def acquire_batch_lock_with_retries(batch: Batch, phase: str, now: datetime) -> SubFlow:
-    """Acquire the lock, waiting for others, and return the batch as it was at that moment."""
+    """Acquires the lock, waiting for others, and returns the batch as it was at that moment."""
     for _ in range(MAX_LOCK_ATTEMPTS):
         try:
             yield from acquire_batch_lock(batch, phase, now)
@@ -236,7 +240,7 @@ def acquire_batch_lock_with_retries(batch: Batch, phase: str, now: datetime) -> 
 def acquire_batch_lock(
     batch: Batch, phase: str, now: datetime, guards: Sequence[CompareAndSet] = ()
 ) -> SubFlow:
-    """Acquire the batch's lock. Raises Conflict if the batch changed since it was loaded.
+    """Acquires the batch's lock. Raises Conflict if the batch changed since it was loaded.
 
     ``guards`` are further conditions, checked in the same transaction.
     """
@@ -261,18 +265,20 @@ def build_lock_record(
 
 
 ADDS = "adds"
-"""The fact of a batch with the bodies of payments whose add is under way or in doubt, by the name of the
-add, and of those that were added meanwhile without an id in the response."""
+"""Batch fact with the bodies of payments whose add is under way or in doubt, by the add's name.
+
+It also contains payments added in the meantime whose response had no id.
+"""
 
 
 def build_external_batch_facts(upstream_id: str) -> dict[str, JSON]:
-    """Build the facts to store for a batch created elsewhere, when it is first locked."""
+    """Builds the facts to store for a batch created elsewhere, when it is first locked."""
     # A batch with facts and without an upstream id would be a draft.
     return {"upstream": upstream_id, "version": 0, "elsewhere": True}
 
 
 def build_unchanged_batch_condition(facts: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Build the condition that no request has locked or changed the batch since it was loaded."""
+    """Builds the condition that no request has locked or changed the batch since it was loaded."""
     return {name: facts.get(name) for name in ("phase", "version", "since")}
 
 
@@ -289,7 +295,7 @@ def call_under_lock(
     call: Call,
     convert_refusal: Callable[[Refused], Refused] = lambda refusal: refusal,
 ) -> SubFlow:
-    """Make the call the batch was locked for; release the lock if it certainly had no effect.
+    """Makes the call the batch was locked for; releases the lock if it certainly had no effect.
 
     A write without a response (``Unknown``) keeps the lock: it may have been executed.
     """
@@ -301,7 +307,7 @@ def call_under_lock(
     except Unreachable:
         yield from release_batch_lock(batch)
         raise
-    except Conflict:  # the upstream batch was superseded meanwhile
+    except Conflict:  # the upstream batch was superseded in the meantime
         yield from release_batch_lock(batch)
         raise Halted(BEING_CHANGED, retry_after=1) from None
 
@@ -315,10 +321,10 @@ def build_released_facts(batch: Batch) -> dict[str, JSON]:
 
 
 def build_finished_change_facts(batch: Batch, phase: str) -> dict[str, JSON]:
-    """Build the facts that end a change and release the lock."""
+    """Builds the facts that end a change and release the lock."""
     # The new version makes a request conflict that loaded the batch before the change.
     return {"phase": phase, "since": None, "version": (batch.facts.get("version") or 0) + 1}
 
 
 MAX_LOCK_ATTEMPTS = 20
-"""How often a request waits for another to finish before it is answered with a retry later."""
+"""Maximum number of waits for another request; after them the client is asked to retry later."""

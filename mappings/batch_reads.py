@@ -1,4 +1,4 @@
-"""Loading batches: the stored state, the service's summary unless it is a draft, and the status."""
+"""Loads batches: the stored state, the service's summary unless it is a draft, and the status."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from mappings.payouts import SubFlow
 WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this.")
 
 PARALLEL_RECIPIENT_READS = 200
-"""How many reads of recipients are one parallel step."""
+"""Number of recipients that one parallel step reads."""
 
 SUMMARIES_PER_CHUNK = 40
-"""How many summaries are in memory at a time; each may hold a hundred thousand payments."""
+"""Maximum number of summaries in memory; each may hold a hundred thousand payments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class StoredBatch:
 
 
 def load_batch(batch_id: str) -> SubFlow:
-    """GET /batch/:id/summary, unless the batch is a draft.
+    """Loads a batch; calls GET /batch/:id/summary unless it is a draft.
 
     ``batch_id`` is its first id, or any that it has had at the service. Raises Invalid for a batch
     deleted through the gateway. The status may be missing: see ``add_missing_status``.
@@ -52,7 +52,7 @@ def load_batch(batch_id: str) -> SubFlow:
 
 
 def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -> SubFlow:
-    """GET /batch/:id/summary, if the response to the create is incomplete."""
+    """Loads a batch just created; calls GET /batch/:id/summary if the response is incomplete."""
     created = extract_batch(response)
     id_, payments = str(created["id"]), find_payments(response)
     batch = build_batch(id_, facts, entries, created, payments)
@@ -74,13 +74,13 @@ def load_created_batch(facts: Facts, entries: Sequence[Entry], response: JSON) -
 
 
 def load_batch_with_facts(batch: Batch, facts: Facts) -> SubFlow:
-    """GET /batch/:id/summary of the batch that ``facts`` name, ignoring later stored state."""
+    """Loads the batch that ``facts`` name (GET /batch/:id/summary), ignoring later stored state."""
     stored_batch = StoredBatch(batch.id, {**batch.facts, **facts}, batch.entries)
     return (yield from _build_upstream_batch(stored_batch, (yield stored_batch.summary_call)))
 
 
 def load_batches(batch_ids: Sequence[str]) -> SubFlow:
-    """Load several batches, their summaries in parallel; a failure takes the place of its batch."""
+    """Loads batches, their summaries in parallel; a failure takes the place of its batch."""
     results: list[Batch | Exception] = []
     for start in range(0, len(batch_ids), SUMMARIES_PER_CHUNK):
         results += yield from _load_batch_chunk(batch_ids[start : start + SUMMARIES_PER_CHUNK])
@@ -94,7 +94,7 @@ def _load_batch_chunk(batch_ids: Sequence[str]) -> SubFlow:
             stored_batches.append((yield from _load_stored_batch(batch_id)))
         except Invalid as error:
             stored_batches.append(error)
-    # One parallel step for the whole chunk. Drafts need no call.
+    # The summaries of the whole chunk are one parallel step; drafts need no call.
     calls = [
         stored_batch.summary_call
         for stored_batch in stored_batches
@@ -122,7 +122,7 @@ def is_missing(failure: Exception) -> bool:
 
 
 def reject_superseded_batch(batch_id: str) -> SubFlow:
-    """Raise Invalid (``invalid_status``) for a superseded batch, which must never be started.
+    """Raises Invalid (``invalid_status``) for a superseded batch, which must never be started.
 
     Starts alone need this: for any other operation such a batch is not found.
     """
@@ -154,7 +154,7 @@ def _build_draft(stored_batch: StoredBatch) -> SubFlow:
 
 def _build_upstream_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
     payments, entries = find_payments(summary), stored_batch.entries
-    # Only if every payment has an id: the ids are stored once, so they have to be complete.
+    # The ids are stored only once, so all of them must be known.
     if (
         stored_batch.facts.get("is_new")
         and payments is not None
@@ -167,7 +167,7 @@ def _build_upstream_batch(stored_batch: StoredBatch, summary: JSON) -> SubFlow:
 
 
 def _record_payment_ids(stored_batch: StoredBatch, payments: Sequence[Payment]) -> SubFlow:
-    """Store which payment of a batch just submitted is which payment of the draft."""
+    """Stores which upstream payment each entry of a draft has become, after its submission."""
     matched_entries = _match_draft_entries(stored_batch, payments)
 
     def build_redirect(entry: Entry) -> CompareAndSet:
@@ -198,7 +198,7 @@ def _record_payment_ids(stored_batch: StoredBatch, payments: Sequence[Payment]) 
 
 
 def _match_draft_entries(stored_batch: StoredBatch, payments: Sequence[Payment]) -> Sequence[Entry]:
-    """Return a draft's entries with their ids at the service, matched by recipient and amount."""
+    """Returns a draft's entries with their ids at the service, matched by recipient and amount."""
     pairs = match_payments(
         payments,
         map_rows(_hide_ids_from_matching, stored_batch.entries),
@@ -209,7 +209,7 @@ def _match_draft_entries(stored_batch: StoredBatch, payments: Sequence[Payment])
 
 
 def _hide_ids_from_matching(entry: Entry) -> Entry:
-    # An entry that has ids would be matched by them, and these are not yet the service's.
+    # Entries with ids are matched by id, but these ids are not the service's yet.
     return {**entry, "id": None, "upstream": None, "ours": entry["id"]}
 
 
@@ -219,7 +219,7 @@ def _set_matched_ids(payment: Payment, entry: Entry) -> Entry:
 
 
 def _add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
-    """GET /recipients/:id for each recipient of whom only the id is known."""
+    """Calls GET /recipients/:id for each recipient of which only the id is known."""
     unknown_ids = [
         extract_recipient_id(requested_entry)
         for requested_entry in entries
@@ -252,7 +252,7 @@ def _add_recipient_details(entries: Sequence[Entry]) -> SubFlow:
 
 
 def add_missing_status(batch: Batch) -> SubFlow:
-    """GET /balance, only if neither the service nor the stored state gives the status."""
+    """Adds the status; calls GET /balance only if neither service nor stored state gives it."""
     (completed,) = yield from add_missing_statuses([batch])
     return completed
 
@@ -269,7 +269,7 @@ def add_missing_statuses(batches: Sequence[Batch]) -> SubFlow:
 
 
 def fetch_balances_for_status() -> SubFlow:
-    """GET /balance, for a filter by status; None if the service refuses it.
+    """Calls GET /balance, for a filter by status; None if the service refuses the call.
 
     Raises a transient failure: without the balance the list would lack batches.
     """
@@ -282,7 +282,7 @@ def fetch_balances_for_status() -> SubFlow:
 
 
 def set_status_by_balance(batch: Batch, balances: Sequence[Mapping[str, JSON]] | None) -> Batch:
-    """Set a missing status: pending if the known balances do not cover the batch, else open."""
+    """Sets a missing status: pending if the known balances do not cover the batch, else open."""
     if batch.status:
         return batch
     has_funds = balances is None or funds.has_sufficient_funds(

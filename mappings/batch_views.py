@@ -1,9 +1,9 @@
-"""Batches and payments as answers show them: the service's data, completed with the client's.
+"""Batches and payments for answers: the service's data, completed with the client's.
 
 The gateway stores for each batch its *facts* (kind ``batch``) and its *entries* (kind
-``payments``), which are the payments as the client requested them. ``id`` is the id that a batch or
-payment had first, and clients keep using it; ``upstream`` is its present id at the service, which
-changes when an edited batch is submitted again. The fact ``phase`` is the batch's state:
+``payments``), the payments as the client requested them. ``id`` is the id that a batch or payment
+had first, and clients keep using it; ``upstream`` is its present id at the service, which changes
+when an edited batch is submitted again. The fact ``phase`` is the batch's state:
 
     sent      the service has the batch
     draft     the batch is edited in the gateway; the service has none, or a superseded one
@@ -68,8 +68,8 @@ class Batch:
     ``service_fields`` is the service's batch object, empty for a draft. ``computed_status`` is the
     status by the merchant's balance, set if neither service nor gateway knows one.
     ``has_known_payments`` is False for a batch created elsewhere whose payments the service does
-    not show. ``has_lock`` says that this request acquired the batch's lock before it loaded the
-    batch; ``signed_changes`` are the changes with a client's own signature as loaded before the
+    not show. ``has_lock``: whether this request acquired the batch's lock before it loaded the
+    batch. ``signed_changes`` are the changes with a client's own signature, loaded before the
     batch.
     """
 
@@ -90,7 +90,7 @@ class Batch:
     @property
     def upstream_id(self) -> str:
         """The batch's id at the service; empty for a draft."""
-        # Not the draft's own id: at the service that may name a superseded batch.
+        # The draft's own id is not used: at the service it may name a superseded batch.
         return "" if self.is_draft else str(self.facts.get("upstream") or self.id)
 
     @property
@@ -119,12 +119,12 @@ class Batch:
     @property
     def is_editable(self) -> bool:
         """Whether the batch is open or pending."""
-        # Only the balance can tell open from pending, and here it does not matter which.
+        # Only the balance can distinguish open from pending, and either one is editable.
         return self.status is None or self.status in EDITABLE_STATUSES
 
     @property
     def send_time(self) -> JSON:
-        """When processing began, by the service, or else by the start through the gateway."""
+        """Start of processing: the service's time, else that of the start through the gateway."""
         return self.service_fields.get("sentAt") or (
             None if self.is_editable else self.facts.get("started")
         )
@@ -135,7 +135,7 @@ class Batch:
         return (str(payment["upstream"]) for payment in self.payments if payment.get("upstream"))
 
     def index_payments(self, ids: Container[str] | None) -> Mapping[str, PaymentRef]:
-        """Index the payments with these ids by id, be it the client's or the service's.
+        """Indexes the payments with these ids by id; each may be the client's id or the service's.
 
         None indexes all payments, which takes less memory than a very large set of ids.
         """
@@ -151,7 +151,7 @@ class Batch:
         return build_row_mapping(self.payments, refs)
 
     def find_payment(self, payment_id: str) -> Payment | None:
-        """Find a payment by the client's id or the service's."""
+        """Finds a payment by the client's id or the service's."""
         for payment in self.payments:
             if payment_id in (payment["id"], payment.get("upstream")):
                 return payment
@@ -164,7 +164,7 @@ def is_draft(facts: Facts) -> bool:
 
 
 def derive_batch_status(fields: Mapping[str, JSON]) -> str | None:
-    """Derive a batch's legacy status from the service's status, or else from its times.
+    """Derives a batch's legacy status from the service's status, or else from its times.
 
     None means open or pending, which only the merchant's balance can tell apart.
     """
@@ -172,8 +172,8 @@ def derive_batch_status(fields: Mapping[str, JSON]) -> str | None:
     if status in LEGACY_STATUSES:
         return str(status)
     if status:
-        # A status unknown to this program is taken for a stage of processing, so that the batch is
-        # neither edited nor started.
+        # An unknown status counts as a stage of processing, so that the batch is neither edited nor
+        # started.
         return "complete" if status in ENDED_STATUSES else "processing"
     if fields.get("completedAt"):
         return "complete"
@@ -254,7 +254,7 @@ def build_batch(
     fields: Mapping[str, JSON],
     payments: Sequence[Payment] | None,
 ) -> Batch:
-    """Build a batch from its stored state, the service's batch object and the service's payments.
+    """Builds a batch from its stored state, the service's batch object and the service's payments.
 
     If the service does not show its payments (``payments`` is None), they are the requested ones.
     """
@@ -274,7 +274,7 @@ def build_batch(
 
 
 def _find_last_processed(payments: Sequence[Payment]) -> JSON:
-    """Return the latest ``processedAt`` of the payments, as the service wrote it, or None."""
+    """Returns the latest ``processedAt`` of the payments, as the service wrote it, or None."""
     times = (
         (_parse_moment(payment.get("processedAt")), payment.get("processedAt"))
         for payment in payments
@@ -293,7 +293,7 @@ def _parse_moment(text: JSON) -> datetime | None:
 
 
 def restore_original_fields(facts: Facts, fields: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the service's batch fields with the original ``createdAt`` and a stored description.
+    """Returns the service's batch fields with the original ``createdAt`` and a stored description.
 
     A batch that was edited as a draft and submitted again has a new date at the service. A
     description changed only in the gateway counts as long as the service shows the one it replaced.
@@ -312,7 +312,7 @@ def _is_recreated(facts: Facts) -> bool:
 
 
 def _derive_source_currency(payments: Sequence[Payment]) -> JSON:
-    """Return the source currency of the payments if they agree on one, else None."""
+    """Returns the source currency of the payments if they agree on one, else None."""
     currencies = {
         payment["sourceCurrency"] for payment in payments if payment.get("sourceCurrency")
     }
@@ -320,12 +320,12 @@ def _derive_source_currency(payments: Sequence[Payment]) -> JSON:
 
 
 def build_requested_payment(batch: Batch, payment: Payment, entry: Entry) -> Payment:
-    """Build a payment from the client's request, for use if the summary cannot be read."""
+    """Builds a payment from the client's request, for use if the summary cannot be read."""
     return _merge_payment(payment, entry, _SharedBatchFields.from_batch(batch))
 
 
 def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFields) -> Payment:
-    """Complete the service's payment with requested values, and with computed ones if possible."""
+    """Completes the service's payment with requested values, and with computed ones if possible."""
     requested = _relabel_target_as_source_amount(entry or {}, payment, batch)
     merged = {**payment}
     # The first id that the client got, even if the payment was submitted again since.
@@ -368,10 +368,10 @@ def _merge_payment(payment: Payment, entry: Entry | None, batch: _SharedBatchFie
 def _relabel_target_as_source_amount(
     entry: Entry, payment: Payment, batch: _SharedBatchFields
 ) -> Entry:
-    """Turn a target amount in the batch's own currency into a source amount.
+    """Turns a target amount in the batch's own currency into a source amount.
 
-    Such an amount is paid as it is, but may be received in another currency. Then the target amount
-    that the service shows is computed from it, and is not the one that the client requested.
+    Exactly this amount is paid, but the recipient may receive another currency. The target amount
+    that the service shows is then computed, and is not the one that the client requested.
     """
     currency, target = entry.get("targetCurrency"), payment.get("targetCurrency")
     if not entry.get("targetAmount") or currency != batch.currency or target in (None, currency):
@@ -381,19 +381,20 @@ def _relabel_target_as_source_amount(
 
 
 def _derive_fixed_side(entry: Entry) -> str | None:
-    """Return the side whose amount the client fixed, ``source`` or ``target``; None if unknown."""
+    """Returns the side whose amount the client fixed, ``source`` or ``target``; None if unknown."""
     if entry.get("sourceAmount"):
         return "source"
     return "target" if entry.get("targetAmount") else None
 
 
 def _assign_amount_to_side(payment: Payment, entry: Entry, batch: _SharedBatchFields) -> None:
-    """Assign ``amount`` and ``currency`` (current interface, section 4.3) to source or target."""
+    """Assigns ``amount`` and ``currency`` (current interface, section 4.3) to source or target."""
     amount, currency = payment.get("amount"), payment.get("currency")
     if amount is None:
         return
     is_target = currency not in (None, batch.currency or currency)
-    # Without a currency, an amount equal to the requested target amount is taken for that.
+    # An amount without a currency that equals the requested target amount counts as the target
+    # amount.
     if currency is None and entry.get("targetAmount"):
         is_target = money.parse_amount(amount) == money.parse_amount(entry["targetAmount"])
     side = "target" if is_target else "source"
@@ -403,8 +404,8 @@ def _assign_amount_to_side(payment: Payment, entry: Entry, batch: _SharedBatchFi
 
 
 def _fill_same_currency(payment: Payment) -> None:
-    """Copy an amount to the other side if both have the same currency."""
-    # Without a target currency the amount that arrives is not known.
+    """Copies an amount to the other side if both have the same currency."""
+    # Without a target currency, the received amount is not known.
     if payment.get("targetCurrency") is None:
         return
     for side, other_side in (("sourceAmount", "targetAmount"), ("targetAmount", "sourceAmount")):
@@ -413,7 +414,7 @@ def _fill_same_currency(payment: Payment) -> None:
 
 
 def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the fields that are not null: a null from the service means that it gives no value."""
+    """Returns the fields that are not null; the service sends null for a missing value."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -423,7 +424,7 @@ def drop_nulls(fields: Mapping[str, JSON]) -> dict[str, JSON]:
 def build_batch_record(
     batch_id: str, facts: Facts, entries: Sequence[Entry], redirects: Sequence[CompareAndSet] = ()
 ) -> CompareAndSet:
-    """Build the record that stores a batch's facts, entries and payment redirects atomically."""
+    """Builds the record that stores a batch's facts, entries and payment redirects atomically."""
     # A search for memos skips the entries of batches without any.
     has_memos = any(entry.get("memo") for entry in entries)
     entries_record = CompareAndSet("payments", batch_id, {"entries": entries}, linked=redirects)

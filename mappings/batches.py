@@ -75,7 +75,7 @@ from mappings.start_checks import check_start, has_start_changed_amount
 
 
 def create_batch(request: Request) -> Flow:
-    """POST /batches
+    """Answers POST /batches.
 
     GET  /recipients?email=  once for each distinct address, in parallel; at most 1,000
     POST /batches
@@ -136,7 +136,7 @@ _CREATE_FIELD_NAMES = {
 
 
 def read_batch(request: Request) -> Flow:
-    """GET /batches/:id
+    """Answers GET /batches/:id.
 
     GET /batch/:id/summary
     GET /balance            if the service gives no status, as for a draft
@@ -147,7 +147,7 @@ def read_batch(request: Request) -> Flow:
 
 
 def list_batches(request: Request) -> Flow:
-    """GET /batches
+    """Answers GET /batches.
 
     GET /batches            all pages, several in parallel, if the service has this path; the stored
                             batches complete the list, or replace it
@@ -177,7 +177,7 @@ def list_batches(request: Request) -> Flow:
 
 
 def read_batch_summary(request: Request) -> Flow:
-    """GET /batches/:id/summary
+    """Answers GET /batches/:id/summary.
 
     POST /batches           for a draft, because the service can only summarize a batch it has
     GET  /batch/:id/summary
@@ -195,7 +195,7 @@ def read_batch_summary(request: Request) -> Flow:
 
 
 def update_batch(request: Request) -> Flow:
-    """PATCH /batches/:id
+    """Answers PATCH /batches/:id.
 
     GET   /batch/:id/summary  the existing payments
     GET   /recipients?email=  for payments to add, once for each distinct address; at most 1,000
@@ -214,7 +214,7 @@ def update_batch(request: Request) -> Flow:
 
 
 def generate_quote(request: Request) -> Flow:
-    """POST /batches/:id/generate-quote
+    """Answers POST /batches/:id/generate-quote.
 
     POST /batches                     for a draft
     POST /batches/:id/generate-quote
@@ -230,7 +230,8 @@ def generate_quote(request: Request) -> Flow:
         quote_fields = extract_batch((yield from call_under_lock(batch, call)))
         yield from release_batch_lock(batch)
     else:
-        # A batch that has left open and pending is sent on as well: the refusal is the service's.
+        # The quote of a batch that is no longer editable is sent as well, so that the service
+        # refuses it.
         quote_fields = extract_batch((yield call))
     batch = yield from load_batch(batch.id)
     # The summary is newer than the response to the quote, so its fields take precedence.
@@ -250,7 +251,7 @@ def _may_be_quoted(batch: Batch) -> SubFlow:
 def _submit_and_lock_batch(
     request: Request, phase: str, check: Callable[[Batch], SubFlow]
 ) -> SubFlow:
-    """Submit the batch if it is a draft, lock it, and return it with ``check`` of this version.
+    """Submits the batch if it is a draft, locks it, and returns it with ``check`` of this version.
 
     A batch that is no longer editable is not locked, because nothing can supersede it.
     """
@@ -272,14 +273,14 @@ def _submit_and_lock_batch(
 
 
 def start_batch(request: Request) -> Flow:
-    """POST /batches/:id/start-processing
+    """Answers POST /batches/:id/start-processing.
 
     GET  /batch/:id/summary            for the status, and to verify the payments
     POST /batches                      for a draft
     POST /batches/:id/start-processing once
     GET  /batch/:id/summary            if the response is incomplete or shows another amount
     """
-    # Checked first, because loading a superseded batch says that it is not found.
+    # Checked first, because loading a superseded batch would report it as not found.
     yield from reject_superseded_batch(request.ids["id"])
     check = partial(check_start, request)
     batch, notices = yield from _submit_and_lock_batch(request, "starting", check)
@@ -287,7 +288,7 @@ def start_batch(request: Request) -> Flow:
         f"/batches/{batch.upstream_id}/start-processing",
         outcome_rules.build_start_rule(batch.upstream_id),
     )
-    # Sent only while the client waits: one that has gone may start the batch in another way.
+    # Sent only while the client waits: a disconnected client may start the batch in another way.
     call = Call("POST", path, reconcile=outcome_rule, only_while_client_waits=True)
     response = yield from call_under_lock(batch, call)
     facts = {**build_finished_change_facts(batch, "sent"), "started": format_timestamp(request.now)}
@@ -316,7 +317,7 @@ def start_batch(request: Request) -> Flow:
 
 
 def delete_batch(request: Request) -> Flow:
-    """DELETE /batches/:id
+    """Answers DELETE /batches/:id.
 
     GET    /batch/:id/summary
     DELETE /batches/:id        if the service has this path; otherwise its batch is superseded
@@ -327,7 +328,7 @@ def delete_batch(request: Request) -> Flow:
 
 
 def delete_batches(request: Request) -> Flow:
-    """DELETE /batches
+    """Answers DELETE /batches.
 
     GET    /batch/:id/summary  for each, in parallel: all are checked before the first is deleted
     DELETE /batches/:id        for each
@@ -339,7 +340,7 @@ def delete_batches(request: Request) -> Flow:
     request.raise_if_invalid([] if ids else [build_empty_field_problem("ids")])
     if not all(_BATCH_ID_PATTERN.fullmatch(id_) for id_ in ids):
         raise Invalid(NOT_FOUND)
-    # The same ids make the same request, in any order: a repeated one skips what it has deleted.
+    # The same ids in any order are the same request; a repeated one skips the ids already deleted.
     request_id = derive_id("D", *sorted(ids))
     batches = yield from load_batches((yield from _list_undeleted_ids(ids, request_id)) or ids)
     for batch in batches:
@@ -353,7 +354,7 @@ def delete_batches(request: Request) -> Flow:
 
 
 def _list_undeleted_ids(ids: Sequence[str], request_id: str) -> SubFlow:
-    """Return the ids that no earlier request for the same set of batches has deleted."""
+    """Returns the ids that no earlier request for the same set of batches has deleted."""
     remaining_ids = []
     for id_ in ids:
         facts = yield LoadFacts("batch", id_)

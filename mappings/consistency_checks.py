@@ -1,4 +1,4 @@
-"""Comparison of the gateway's records with the service, for `payout-gateway reconcile`.
+"""Compares the gateway's records with the service, for `payout-gateway reconcile`.
 
 The flows only read from the service. Their answers contain ``differences``, each with a ``kind``
 and a description (``says``) without personal data. One difference is also recorded, because the
@@ -39,7 +39,7 @@ def _build_difference(kind: str, description: str, **more: JSON) -> Difference:
 
 
 def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
-    """GET /batch/:id/summary, unless it is deleted or a draft
+    """Compares a batch with GET /batch/:id/summary, unless it is deleted or a draft.
 
     ``is_busy`` means that a request that writes to the batch is running, so it may be changing now.
     Raises Conflict if the batch was changed concurrently.
@@ -47,7 +47,7 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
     facts = yield LoadFacts("batch", batch_id)
     phase = facts.get("phase")
     stuck = _build_difference(
-        "stuck", f"a change of it ({phase}) was begun, but no request continues it"
+        "stuck", f"a change of it ({phase}) was started, but no running request continues it"
     )
     # A lock without a running request is one that no process will release.
     stuck_differences = [] if is_unlocked(facts) or is_busy else [stuck]
@@ -55,7 +55,7 @@ def find_batch_differences(batch_id: str, now: str, *, is_busy: bool) -> Flow:
         return _build_answer(*stuck_differences)
     try:
         batch = yield from load_batch(batch_id)
-    except Invalid:  # deleted meanwhile
+    except Invalid:  # deleted since
         return _build_answer()
     except Refused as refused:
         if refused.status != 404:
@@ -74,7 +74,7 @@ def _compare_status_and_record_start(batch: Batch, now: str) -> SubFlow:
         derive_batch_status(drop_nulls(batch.service_fields)),
         batch.facts.get("started"),
     )
-    # While a change is under way both sides may differ for a moment.
+    # While a change is under way, both sides may briefly differ.
     if status is None or not is_unlocked(batch.facts):
         return []
     if started_at and status in EDITABLE_STATUSES:
@@ -86,7 +86,7 @@ def _compare_status_and_record_start(batch: Batch, now: str) -> SubFlow:
         return []
     when = batch.service_fields.get("sentAt") or now
     says = f"it was started outside the gateway ({when}): its status there is {status}"
-    # A start through the gateway may run at this moment, and is not one from outside.
+    # A start through the gateway may be running now, and must not be reported as one from outside.
     expected = {name: batch.facts.get(name) for name in ("phase", "version", "started")}
     yield CompareAndSet("batch", batch.id, {"started": when}, expected=expected)
     return [_build_difference("started_elsewhere", f"{says}; this is now recorded", recorded=True)]
@@ -132,7 +132,10 @@ def _describe_totals(payments: Sequence[Mapping[str, JSON]], currency: JSON) -> 
 
 
 def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
-    """GET /batch/:id/summary; reports a superseded batch that was started, as it must never be."""
+    """Reports a superseded batch that was started, which must never happen.
+
+    It reads GET /batch/:id/summary.
+    """
     try:
         batch = extract_batch((yield Call("GET", SUMMARY_PATH.format(id=upstream))))
     except Refused as refused:
@@ -161,7 +164,7 @@ def find_superseded_batch_differences(upstream: str, now: str) -> Flow:
 
 
 def find_unknown_batches() -> Flow:
-    """GET /batches, if the service has it; else ``listed`` is None."""
+    """Reports batches without records, by GET /batches; if that is missing, ``listed`` is None."""
     facts_by_id, redirects = (yield LoadFacts("batch")), (yield LoadFacts("alias"))
     known_ids = {
         *facts_by_id,
@@ -188,7 +191,7 @@ def find_unknown_batches() -> Flow:
 
 
 def find_recipients_without_alias_id() -> Flow:
-    """GET /recipients, newest first; ``unnamed`` are those that have no alias id yet.
+    """Lists recipients with GET /recipients, newest first; ``unnamed`` have no alias id yet.
 
     Stops after a page without any: older recipients got their alias ids when they were last listed.
     """
@@ -208,7 +211,7 @@ def find_recipients_without_alias_id() -> Flow:
 
 
 def find_deleted_recipient_differences(recipient_id: str) -> Flow:
-    """GET /recipients/:id; reports a recipient that clients deleted but that can be paid."""
+    """Reports a recipient that clients deleted but that can be paid; calls GET /recipients/:id."""
     facts = yield LoadFacts("recipient", recipient_id)
     try:
         recipient: Any = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]

@@ -65,7 +65,7 @@ class Account(TypedDict, total=False):
     bankPostalCode: str | None
     emailAddress: str | None
     phoneNumber: str | None
-    # Only in responses: legacy clients cannot create accounts of this type.
+    # Appears only in responses: legacy clients cannot create accounts of this type.
     mailing: JSON
 
 
@@ -254,11 +254,12 @@ class Endpoint:
     response_shape: Any = None
     query_shape: Any = None
     is_optional: bool = False
-    """Optional: not listed in section 4, but presumed because section 1, item 8 mentions its purpose."""
+    """Optional: not in section 4, but presumed, because section 1, item 8 mentions its purpose."""
     pattern: re.Pattern[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Compiled once: every call is matched with it, so that no flow can call anything else.
+        # Compiled once, because every call is matched with it, so that no flow can call anything
+        # else.
         pattern_text = re.sub(r"\{(\w+)\}", rf"(?P<\1>{ID_PATTERN})", self.path)
         object.__setattr__(self, "pattern", re.compile(pattern_text))
 
@@ -300,7 +301,7 @@ ENDPOINTS = (
     Endpoint("GET", SUMMARY_PATH, response_shape=SummaryAnswer),
     Endpoint("GET", "/payments/{id}", response_shape=PaymentAnswer),
     Endpoint("GET", BALANCE_PATH, response_shape=BalanceAnswer),
-    # Not listed
+    # Optional endpoints, not listed in section 4
     Endpoint("GET", "/batches", query_shape=PageQuery, is_optional=True),
     Endpoint("PATCH", "/batches/{id}", is_optional=True),
     Endpoint("DELETE", "/batches/{id}", is_optional=True),

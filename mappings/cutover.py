@@ -1,7 +1,7 @@
-"""Import of the data that only the legacy service has, before the cutover.
+"""Imports the data that only the legacy service has, before the cutover.
 
 Each flow takes an object of the legacy service, finds the same object at the current service with
-reads, and answers the facts to store about it. Ids may differ: an object is found by its id, or
+reads, and returns the facts to store about it. Ids may differ: an object is found by its id, or
 else by a combination of fields that only one object has. An ambiguous object is not mapped.
 """
 
@@ -51,11 +51,11 @@ def _build_mismatch(reason: str) -> Answer:
 
 
 def match_recipient(legacy_recipient: LegacyObject) -> Flow:
-    """GET /recipients/:id, else GET /recipients?email="""
+    """Finds a legacy recipient: GET /recipients/:id, else GET /recipients?email=."""
     recipient = yield from _find_recipient(legacy_recipient)
     if recipient is None:
         return _build_mismatch(
-            "the current service has no recipient with this id, and not exactly one that is like it"
+            "the current service has no recipient with this id, and not exactly one that matches"
         )
     word = legacy_recipient.get("status")
     facts = dict.fromkeys(IMPORTED_FACTS) | _extract_holds(legacy_recipient)
@@ -79,7 +79,7 @@ def _find_recipient(legacy_recipient: LegacyObject) -> SubFlow:
         if refused.status != 404:
             raise
     else:
-        # Not searched for by its fields: under its own id it is certainly the same one.
+        # The fields are not compared: a recipient with the same id is certainly the same one.
         return None if is_deleted_for_clients(recipient, {}) else recipient
     rows = (
         yield Call("GET", "/recipients", query={"email": str(legacy_recipient.get("email"))})
@@ -92,7 +92,7 @@ def _find_recipient(legacy_recipient: LegacyObject) -> SubFlow:
         if not is_deleted_for_clients(row, {})
         and all(row.get(name) == legacy_recipient.get(name) for name in compared_fields)
     ]
-    # A wrong match would attach a client's id to another person, so one that is ambiguous is none.
+    # A wrong match would attach a client's id to another person, so an ambiguous match is none.
     return candidates[0] if len(candidates) == 1 else None
 
 
@@ -111,7 +111,7 @@ def _extract_holds(legacy_recipient: LegacyObject) -> dict[str, JSON]:
 
 
 def load_listed_batches() -> Flow:
-    """GET /batches, if the service has it; else ``batches`` is None."""
+    """Lists the service's batches with GET /batches; ``batches`` is None if it lacks that."""
     rows: dict[str, JSON] = {}
     number, pages, previous_count = 1, 1, 0
     while number <= pages:
@@ -132,7 +132,7 @@ def match_batch(
     current_ids: Mapping[str, str],
     current_batches: Sequence[LegacyObject] | None,
 ) -> Flow:
-    """GET /batch/:id/summary, by its own id, else for each candidate
+    """Finds a legacy batch: GET /batch/:id/summary by its own id, else for each candidate.
 
     ``current_ids`` maps legacy ids to differing current ids. Candidates come from the ``listed``
     batches of the service, or from GET /recipients/:id/payments if it cannot list batches.
@@ -154,11 +154,11 @@ def match_batch(
         summary = yield from _fetch_summary(id_)
         if summary is not None and _is_same_batch(legacy_batch, payment_keys, summary):
             matches.append((id_, summary))
-    # The client would start, edit or delete the wrong batch.
+    # With a wrong match, the client would start, edit or delete the wrong batch.
     if len(matches) != 1:
         subject = "several batches" if matches else "no batch"
         return _build_mismatch(
-            f"{subject} of the current service can be this one; see `ids import`"
+            f"{subject} of the current service could be this one; see `ids import`"
         )
     return _build_batch_match(legacy_batch, payments, current_ids, *matches[0])
 
@@ -219,7 +219,7 @@ def _resolve_payee(payment: LegacyObject, current_ids: Mapping[str, str]) -> str
 def _build_payment_key(payment: LegacyObject, current_ids: Mapping[str, str]) -> tuple[JSON, ...]:
     """Builds a key of recipient, source amount and target currency.
 
-    Without the target amount, which a quote changes.
+    The target amount is left out, because a quote changes it.
     """
     source = money.parse_amount(payment.get("sourceAmount"))
     return _resolve_payee(payment, current_ids), source, payment.get("targetCurrency")
@@ -246,7 +246,7 @@ def _build_batch_match(
     if (
         status in LEGACY_STATUSES
         and current_status is not None
-        # Only editable or not: the words for the stages of processing differ between the services.
+        # Only "editable or not" is compared: the services' words for stages of processing differ.
         and (status in EDITABLE_STATUSES) != (current_status in EDITABLE_STATUSES)
     ):
         return _build_mismatch(

@@ -1,4 +1,4 @@
-"""Parsing of timestamps (ISO 8601, UTC) and of the date filters of list queries."""
+"""Parses timestamps (ISO 8601, UTC) and the date filters of list queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parse_span(text: str) -> tuple[datetime, datetime] | None:
     """
     text = text.strip().upper()
     day = _parse_day(text.removesuffix("Z"))
-    # Query decoding turns a plus sign into a space; before an offset it was a plus.
+    # Query decoding turned the plus sign of an offset into a space.
     start = parse_instant(str(day or re.sub(r" ([0-9]{2}:?[0-9]{2})$", r"+\1", text)))
     if start == EARLIEST_INSTANT:
         return None

@@ -1,8 +1,9 @@
 """Translation of failures into legacy error responses (legacy interface, section 7).
 
-A response with status 2xx and ``ok: false`` is a refusal if all of its codes are in ``REFUSAL_STATUS``: "callers
-must check ``ok``" (current interface, section 7). With any other code, or without errors, it proves
-nothing: a write is then in doubt, as after a 5xx, and a read has failed.
+A response with status 2xx and ``ok: false`` is a refusal if all of its codes are in
+``REFUSAL_STATUS``: "callers must check ``ok``" (current interface, section 7). With any other code,
+or without errors, it proves nothing: a write is then in doubt, as after a 5xx, and a read has
+failed.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def derive_status_from_problem_codes(problems: Sequence[Problem]) -> int:
     statuses = [REFUSAL_STATUS.get(problem.code, 500) for problem in problems]
     if not statuses or 500 in statuses:
         return 500
-    # Validation first: that is what the client can correct.
+    # Validation comes first, because the client can correct that.
     return 400 if 400 in statuses else statuses[0]
 
 
@@ -197,7 +198,7 @@ def _translate_refusal(refusal: Refused) -> ErrorAnswer:
     if refusal.status >= 500:
         return build_legacy_error(_apply_service_message(refusal, INTERNAL_ERROR))
     if refusal.status == 429:
-        # By status: the limit may be a proxy's, which sends any code or none.
+        # Decided by status: a proxy's rate limit may have any code, or none.
         return ErrorAnswer(
             429, (_apply_service_message(refusal, RATE_LIMIT_EXCEEDED),), refusal.retry_after
         )
@@ -236,7 +237,7 @@ def _apply_service_message(refusal: Refused, default: Problem) -> Problem:
 def _drop_duplicate_problems(problems: Sequence[Problem]) -> Iterable[Problem]:
     """Drops equal problems: several fields of a call may come from one field of the client.
 
-    Problems without a field are all kept, because each may be about another payment.
+    Problems without a field all remain, because each may be about another payment.
     """
     distinct = {
         (problem, index if problem.field is None else None): problem
@@ -281,7 +282,10 @@ def _normalize_field_path(name: str) -> str:
 
 
 MAX_FIELD_NAMES, FIELD_NAME_SAMPLE = 5000, 100
-"""Of more field names than the first number, only a sample and the mentioned ones are stored.
+"""The bounds on stored field names, and the size of the sample.
+
+If a call has more field names than the first number, only a sample and the mentioned ones are
+stored.
 
 A call with a hundred thousand payments has several names for each of them.
 """

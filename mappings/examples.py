@@ -44,7 +44,8 @@ class ExampleService:
         """Returns the result of a step."""
         match step:
             case Call():
-                # Copied, because flows may modify a response, and this service keeps its objects.
+                # A copy, because flows may modify a response, and this service's own objects must
+                # not change.
                 return deepcopy(self._answer_call(step))
             case Parallel(calls):
                 return [deepcopy(self._answer_call(call)) for call in calls]

@@ -1,4 +1,4 @@
-"""Failures that flows raise, or are given; errors.py translates those that no flow handles."""
+"""Failures that flows raise or receive; errors.py translates those that no flow handles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Problem:
 
 
 MAX_ERRORS = 100
-"""How many errors are reported for one body (contract, section 2)."""
+"""Maximum number of errors reported for one body (contract, section 2)."""
 
 
 class ProblemList:
@@ -54,7 +54,7 @@ class Failure(Exception):
     """
 
     error_type: ClassVar[str] = "failed"
-    """Its name in logs, metrics and traces."""
+    """Name of this failure in logs, metrics and traces."""
 
 
 class Invalid(Failure):
@@ -107,7 +107,7 @@ class Conflict(Failure):
 
 
 class NoSuchOperation(Failure):
-    """The service lacks an optional endpoint; the flow has to do without it."""
+    """The service lacks an optional endpoint; the flow must continue without it."""
 
     error_type = "no_such_operation"
 

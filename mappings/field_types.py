@@ -40,7 +40,7 @@ WordName = Literal[
 class Word:
     """Marks a value that may be one of these vocabulary words.
 
-    ``any_case`` ignores case: it is for labels, which services capitalize differently.
+    ``any_case`` ignores case, for labels, which services capitalize differently.
     """
 
     names: tuple[str, ...]
@@ -81,7 +81,7 @@ def build_missing_error() -> PydanticCustomError:
 def _parse_text(value: Any) -> Any:
     if isinstance(value, str):
         return value
-    # A bool is an int in Python, but is never meant as text.
+    # A bool is an int in Python, but no client sends one as text.
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     raise build_invalid_error("must be text")
@@ -155,7 +155,7 @@ def _unwrap_currency(value: Any) -> Any:
 def _parse_email(value: Any) -> Any:
     if value is None:
         raise build_missing_error()
-    # Deliberately loose: the service decides which addresses it accepts.
+    # The pattern is deliberately loose: the service decides which addresses it accepts.
     if isinstance(value, str) and re.fullmatch(r"[^@\s]{1,256}@[^@\s]{1,256}", value):
         return value
     raise build_invalid_error("must be an email address")
@@ -197,7 +197,7 @@ _AMOUNT_PATTERN = re.compile(r"[0-9]{1,1000}(\.[0-9]{2})?")
 
 def _parse_amount(value: Any) -> Any:
     """Parses a positive amount: digits, optionally followed by a point and exactly two digits."""
-    # The amount stays text, so that it is sent exactly as written.
+    # The amount remains text, so that it is sent exactly as written.
     text = value
     if not isinstance(value, str):
         if value is None:
@@ -314,7 +314,7 @@ def drop_empty_fields(body: Any) -> Any:
     if isinstance(body, dict):
         fields = body.copy()
         for name, value in body.items():
-            # Only nested values cost a call: most fields are text.
+            # Only nested values need a function call, because most fields are text.
             if isinstance(value, _NESTED_TYPES):
                 fields[name] = drop_empty_fields(value)
             elif value == "" and name not in FIELDS_THAT_MAY_BE_EMPTY:
@@ -416,7 +416,7 @@ class _BodyParser:
         """Normalizes a body, or a slice of a list at ``offset``; None if it cannot be repaired."""
         reported: set[Problem] = set()
         round_number = 0
-        # After the limit the rest is only counted, which keeps a hostile body cheap.
+        # Problems beyond the limit are only counted, which keeps a hostile body cheap.
         is_counted_only = self.has_too_many_problems
         while True:
             try:

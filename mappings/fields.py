@@ -2,7 +2,7 @@
 
 A table is checked when it is built. It must contain every field of the legacy shapes exactly once,
 either translated or excluded with a reason, and every field that it names must exist in its shape.
-Otherwise a mistyped name would silently send nothing; this way the program does not start.
+A mistyped name would silently send nothing; with this check the program does not start.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class FieldRow:
 
 
 def keep_names(*names: str) -> tuple[FieldRow, ...]:
-    """Fields with the same name and meaning on both sides."""
+    """Declares fields with the same name and meaning on both sides."""
     return tuple(FieldRow(name, name, name, is_sent=True) for name in names)
 
 
 def rename_field(
     legacy: str, current: str, *, answer_name: str | None = None
 ) -> tuple[FieldRow, ...]:
-    """A field with another name; ``answer_name`` if current answers use a third one."""
+    """Declares a field with another name; ``answer_name`` if current answers use a third one."""
     return (FieldRow(legacy, current, answer_name or current, is_sent=True),)
 
 
@@ -41,12 +41,12 @@ def nest_table(name: str, table: FieldTable) -> tuple[FieldRow, ...]:
 
 
 def mark_read_only(*names: str, reason: str) -> tuple[FieldRow, ...]:
-    """Fields that answers show as the service returns them; dropped if a client sends them."""
+    """Declares fields that answers show unchanged, and that are dropped if a client sends them."""
     return tuple(FieldRow(name, name, name, is_sent=False, reason=reason) for name in names)
 
 
 def set_in_code(legacy: str, current: str | None = None, *, reason: str) -> tuple[FieldRow, ...]:
-    """A field that code outside the table translates; ``current`` serves to map error fields."""
+    """Declares a field that code outside the table translates; ``current`` maps error fields."""
     return (FieldRow(legacy, current, None, is_sent=False, reason=reason),)
 
 
@@ -103,7 +103,7 @@ class FieldTable:
         return tuple(name for name in self._source_names if name is not None)
 
     def translate_to_current(self, fields: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Renames the fields that are sent; values stay unchanged."""
+        """Renames the fields that are sent, without changing values."""
         return dict(self._iterate_current_fields(fields))
 
     def _iterate_current_fields(self, fields: Mapping[str, JSON]) -> Iterator[tuple[str, JSON]]:
@@ -118,7 +118,7 @@ class FieldTable:
                 yield row.current_name, value
 
     def translate_to_legacy(self, fields: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Builds exactly the fields of the legacy document, in its order; null if not given."""
+        """Builds exactly the legacy document's fields, in its order; null if there is no value."""
         answer = dict(zip(self._answer_fields, map(fields.get, self._source_names), strict=True))
         for name, table in self._nested_tables:
             if isinstance(value := answer[name], dict):
@@ -131,7 +131,8 @@ class FieldTable:
         for row in self.rows:
             if row.current_name is None or (not row.is_sent and not row.reason):
                 continue
-            # Several legacy fields may become one current field; errors name the first of the table.
+            # Several legacy fields may become one current field; errors name the first of the
+            # table.
             names.setdefault(row.current_name, prefix + row.legacy_name)
             if row.nested_table:
                 inner = row.nested_table.build_field_map(f"{prefix}{row.legacy_name}.")

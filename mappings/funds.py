@@ -1,7 +1,8 @@
 """Compares a batch's payments with the merchant's balances.
 
-A payment to a wallet is paid from the wallet account, every other from service accounts, both in
-the batch's currency. It takes its source amount and the merchant's fees, as far as these are known.
+A payment to a wallet is paid from the wallet account, and every other one from service accounts,
+both in the batch's currency. It needs its source amount and the merchant's fees, if these are
+known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Balances = Sequence[Mapping[str, JSON]]
 
 
 def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
-    """Parse the entries of a balance response: a list, an object by currency, or a single entry."""
+    """Parses the entries of a balance response: a list, an object by currency, or one entry."""
     # The document shows no payload for this call.
     raw_balances = extract_raw_balances(body)
     if (
@@ -35,12 +36,12 @@ def parse_balances(body: Mapping[str, JSON]) -> list[dict[str, JSON]]:
 
 
 def extract_raw_balances(body: Mapping[str, JSON]) -> JSON:
-    """Return the balances of a response, in whatever shape the service uses."""
+    """Returns the balances of a response, in whatever shape the service uses."""
     return body.get("balances", body.get("balance"))
 
 
 def _parse_entry_name(name: str) -> dict[str, JSON]:
-    """Parse the key of an entry, which is a currency or the name of the wallet account."""
+    """Parses the key of an entry, which is a currency or the name of the wallet account."""
     return {"type": current.WALLET} if name == current.WALLET else {"currency": name}
 
 
@@ -50,7 +51,7 @@ def determine_payment_method(payment: Mapping[str, JSON]) -> str:
 
 
 def split_off_wallet_payments(payments: Payments) -> tuple[Payments, Payments]:
-    """Split payments into those to wallets and all others."""
+    """Splits payments into those to wallets and all others."""
     to_wallets = filter_rows(
         payments, lambda payment: determine_payment_method(payment) == current.WALLET
     )
@@ -75,7 +76,7 @@ def compute_required_funds(payments: Payments) -> Decimal:
 
 
 def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool) -> Decimal:
-    """Sum the balances in a currency, of the wallet account or of the service accounts."""
+    """Sums the balances in a currency, of the wallet account or of the service accounts."""
     return sum_field(
         [
             entry
@@ -87,7 +88,7 @@ def compute_available_funds(balances: Balances, currency: JSON, *, wallet: bool)
 
 
 def sum_field(rows: Sequence[Mapping[str, JSON]], name: str) -> Decimal:
-    """Return the exact sum of a field over the rows that have an amount in it."""
+    """Returns the exact sum of a field over the rows that have an amount in it."""
     # Rows without an amount are left out: the sum informs, and never blocks a start (contract,
     # section 5).
     amounts = (money.parse_amount(row.get(name)) for row in rows)

@@ -47,7 +47,7 @@ def load_countries() -> Mapping[str, Country]:
 
 
 def read_country(request: Request) -> Flow:
-    """GET /geography/countries/:code
+    """Answers GET /geography/countries/:code.
 
     No call. A sanctioned country is not found, like any other unlisted code.
     """

@@ -1,4 +1,4 @@
-"""Government ids of a recipient: ``ssn`` and ``accounts.bank.governmentId``.
+"""Translates the government ids of a recipient: ``ssn`` and ``accounts.bank.governmentId``.
 
 The service stores a list, returns its values masked, and replaces the whole list on an update. The
 gateway can therefore only send the client's own entries. If this would delete others, the request

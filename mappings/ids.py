@@ -76,8 +76,9 @@ def _encode_digest(digest: bytes) -> str:
 
 
 TEXTS_PER_SLICE = 3000
-"""Texts of a large body whose ids are collected together: few enough to bound the memory, and
-enough for storing new alias ids in large batches.
+"""Number of texts of a large body whose ids are collected together.
+
+It is low enough to bound the memory, and high enough to store new alias ids in large batches.
 """
 
 
@@ -86,7 +87,7 @@ IdSets = tuple[AbstractSet[tuple[str, str]], AbstractSet[str]]
 
 
 def collect_ids(shape: Any, value: JSON) -> IdSets:
-    """Collects the ids in a body of this shape, and what looks like an id in its free texts."""
+    """Collects the ids in a body of this shape, and possible ids in its free texts."""
     return _collect_from_texts(iterate_marked_texts(index_shape(shape, ID_MARKS), value))
 
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, overload
 T = TypeVar("T")
 
 SLICE_SIZE = 200
-"""Rows that are decoded at a time."""
+"""Number of rows decoded at a time."""
 
 _ZLIB_LEVEL = 1
 """The fastest level: rows still shrink to a fifth, in less time than serializing takes."""
@@ -86,7 +86,7 @@ class CompressedSequence(LazySequence):
                 self._append_block(block, ends)
                 block, ends = bytearray(), [0]
         self._append_block(block, ends)
-        # One slice is enough: rows are mostly read in order.
+        # A cache of one slice suffices, because rows are mostly read in order.
         self._cached_slice: tuple[int, list[Any]] = (-1, [])
 
     def _append_block(self, block: bytearray, ends: Sequence[int]) -> None:
@@ -153,7 +153,8 @@ class CompressedMapping(Mapping[str, Any]):
 
     def update(self, pairs: Iterable[tuple[str, Any]]) -> None:
         for pair in pairs:
-            # Kept beside the entry, so that growing and most comparisons decompress nothing.
+            # Stored beside the entry, so that neither growth nor most comparisons decompress
+            # anything.
             name_hash = hash(pair[0])
             slot = self._find_slot(pair[0], name_hash)
             self._count += self._slots[slot] == _FREE_SLOT
@@ -210,7 +211,7 @@ class CompressedMapping(Mapping[str, Any]):
         return self._read_pair(number)[1]
 
     def __iter__(self) -> Iterator[str]:
-        # An overwritten entry stays stored, but its slot points to the newer one: skip it.
+        # An overwritten entry is still stored, but its slot points to the newer one: skip it.
         for number in range(len(self._hashes)):
             name = self._read_pair(number)[0]
             if self._slots[self._find_slot(name, self._hashes[number])] == number:
@@ -223,7 +224,7 @@ class CompressedMapping(Mapping[str, Any]):
 _FREE_SLOT = -1
 
 _PAIRS_PER_CHUNK = 16
-"""Entries that are compressed together: reading one decompresses them all."""
+"""Number of entries compressed together; reading one decompresses all of them."""
 
 
 def _compress(values: list[Any]) -> bytes:

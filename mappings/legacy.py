@@ -1,9 +1,9 @@
 """Shapes of the legacy interface. Bare section numbers in this module are of its document.
 
-Shapes named ``…Body`` are request bodies (with ``Address`` and ``Hold``, which answers have too), and
-those named ``…Query`` are query parameters. All others are answers or parts of them. Fields are in the
-document's order.
-``Word`` and ``WordKey`` mark vocabulary words. The class names appear in the OpenAPI description.
+Shapes named ``…Body`` are request bodies (with ``Address`` and ``Hold``, which answers have too),
+and those named ``…Query`` are query parameters. All others are answers or parts of them. Fields are
+in the document's order. ``Word`` and ``WordKey`` mark vocabulary words. The class names appear in
+the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Recipient(TypedDict, total=False):
     address: Address | None
     payout: Payout
     payoutMethod: Annotated[str | None, Word("wallet")]
-    """Not in section 2, but existing clients read it; the values are those of the list filter."""
+    """Not in section 2, but existing clients read it. The values are those of the list filter."""
     primaryCurrency: str | None
     createdAt: str | None
     updatedAt: str | None
@@ -303,7 +303,7 @@ class PayoutBody(TypedDict, total=False):
 
 
 class RecipientBody(TypedDict, total=False):
-    """Fields of a create or an update; only an update uses ``status``.
+    """Fields of a create or an update; ``status`` is used by an update only.
 
     An ``id`` is present if the client sends a whole object back.
     """

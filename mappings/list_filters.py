@@ -1,7 +1,7 @@
-"""Filters on lists of batches and payments, which clients send though no document lists them.
+"""Filters on lists of batches and payments; clients send them though no document lists them.
 
 They work like those on recipients (legacy interface, section 4.1): the values in the answer decide,
-a value that nothing has matches nothing, and a malformed date is ignored. The service has no such
+an unknown value matches nothing, and a malformed date is ignored. The service has no such
 parameters, so the gateway applies them to the whole list.
 """
 
@@ -27,10 +27,10 @@ from mappings.payouts import SubFlow
 LATEST_INSTANT = datetime.max.replace(tzinfo=UTC)
 
 MAX_CLOCK_ERROR = timedelta(minutes=5)
-"""How far a time stored by the gateway may be from the service's: clock skew and response time."""
+"""Maximum difference between stored times and the service's: clock skew and response time."""
 
 PARALLEL_RECIPIENT_READS = 200
-"""How many reads of recipients are one parallel step."""
+"""Number of recipients that one parallel step reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Filters:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Filters:
-        """``query`` has no empty parameter."""
+        """Parses the filters; the caller has removed empty parameters from ``query``."""
         start_span, end_span = (
             parse_span(query.get(name, "")) for name in ("startDate", "endDate")
         )
@@ -67,7 +67,7 @@ class Filters:
             since=start_span[0] if start_span else EARLIEST_INSTANT,
             until=end_span[1] if end_span else LATEST_INSTANT,
             recipient=query.get("recipient"),
-            # An unknown country stays as it is, and matches nothing.
+            # An unknown country remains unchanged, and matches nothing.
             country=(find_alpha_2_code(country) or country) if country else None,
             source_currency=source_currency.strip().upper() if source_currency else None,
             target_currency=target_currency.strip().upper() if target_currency else None,
@@ -102,7 +102,7 @@ class Filters:
     def allow_batch(self, status: JSON, created: JSON, currency: JSON) -> bool | None:
         """Whether a batch passes the filters; None if only its summary or payments can decide.
 
-        An argument of None is not known.
+        None as an argument means that the value is not known.
         """
         tests = (
             (self.status is not None, status, status == self.status),
@@ -140,7 +140,7 @@ class Filters:
 
 
 def filter_payments(filters: Filters, payments: Sequence[Payment]) -> SubFlow:
-    """Return the payments that pass, in their order.
+    """Returns the payments that pass, in their order.
 
     GET /recipients/:id  with ``country``, for each recipient whose country no payment shows
     """
@@ -192,7 +192,7 @@ def _extract_payee_id(payment: Payment) -> JSON:
 
 
 def search_payments(search: str, payments: Sequence[Payment]) -> SubFlow:
-    # Clients search for the ids that they know.
+    # Clients search for their own ids, not for the service's.
     search_text, legacy_ids = search.casefold(), (yield load_legacy_ids(payments))
     return [
         payment

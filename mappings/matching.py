@@ -21,7 +21,7 @@ Payment = dict[str, JSON]
 def match_payments(
     payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON = None
 ) -> Sequence[tuple[Payment, Entry | None]]:
-    """Pair each payment with its entry: by id, else by recipient and amount, else by recipient.
+    """Pairs each payment with its entry: by id, else by recipient and amount, else by recipient.
 
     ``currency`` is the batch's, None if unknown.
     """
@@ -81,7 +81,7 @@ def _match_individually(
     payments: Sequence[Payment], entries: Sequence[Entry], currency: JSON
 ) -> Sequence[tuple[Payment, Entry | None]]:
     entries = [*entries]
-    # Ids first: they are proof, everything below is only likely.
+    # Ids come first: they are proof, while the other criteria only make a match likely.
     by_id = {id_: entry for entry in entries for id_ in _list_entry_ids(entry)}
     matches = [by_id.get(str(payment.get("id"))) for payment in payments]
     entries_without_id = [
@@ -99,7 +99,7 @@ def _match_by_amount(
     entries_without_id: Sequence[Entry],
     currency: JSON,
 ) -> list[Entry]:
-    """Set the matches found, by recipient and amount, and return the entries without a match."""
+    """Sets the matches found, by recipient and amount, and returns the entries without a match."""
     entries_by_pay: dict[tuple[JSON, ...], list[Entry]] = {}
     for entry in entries_without_id:
         entries_by_pay.setdefault(_build_pay_key(entry, currency), []).append(entry)
@@ -110,7 +110,7 @@ def _match_by_amount(
 
 
 def _build_pay_key(entry: Entry, currency: JSON = None) -> tuple[JSON, ...]:
-    """Return side, recipient and amount, by which payments and entries are compared.
+    """Returns side, recipient and amount, by which payments and entries are compared.
 
     A target amount in the batch's own ``currency`` counts as a source amount.
     """
@@ -126,7 +126,7 @@ def _take_matching_entry(
     entries_by_pay: Mapping[tuple[JSON, ...], list[Entry]], payment: Payment, currency: JSON
 ) -> Entry | None:
     for side, amount, target_currency in _list_possible_requests(payment, currency):
-        # Taken out, because a batch may have several equal payments.
+        # Each entry matches once, because a batch may have several equal payments.
         entries = entries_by_pay.get((side, extract_recipient_id(payment), amount), [])
         for position, entry in enumerate(entries):
             if _is_target_currency_possible(entry, side, target_currency):
@@ -135,7 +135,7 @@ def _take_matching_entry(
 
 
 def _list_possible_requests(payment: Payment, currency: JSON) -> Iterator[tuple[str, JSON, JSON]]:
-    """List how a payment may have been requested: the side, the amount and the target currency."""
+    """Lists how a payment may have been requested: the side, the amount and the target currency."""
     for side in ("source", "target"):
         if (amount := money.parse_amount(payment.get(f"{side}Amount"))) is not None:
             amount_currency = payment.get("targetCurrency")
@@ -146,16 +146,16 @@ def _list_possible_requests(payment: Payment, currency: JSON) -> Iterator[tuple[
         amount_currency = payment.get("currency")
         if None in (amount_currency, currency) or amount_currency == currency:
             yield "source", amount, None
-        # In either form: a service may show an amount as it was sent, not as it is paid.
+        # Both forms are possible: a service may show an amount as it was sent, not as it is paid.
         yield "target", amount, amount_currency
 
 
 def _match_by_recipient(
     payments: Sequence[Payment], matches: list[Entry | None], unmatched_entries: Sequence[Entry]
 ) -> None:
-    """Set the matches found by recipient alone."""
-    # Only if a recipient has one entry left, or several equal ones: a wrong pair would show a
-    # payment with another one's amount and memo.
+    """Sets the matches found by recipient alone."""
+    # This requires one remaining entry of the recipient, or several equal ones: a wrong pair would
+    # show a payment with another one's amount and memo.
     entries_by_recipient: dict[JSON, list[Entry]] = {}
     for entry in unmatched_entries:
         entries_by_recipient.setdefault(extract_recipient_id(entry), []).append(entry)
@@ -178,5 +178,5 @@ def _build_request_key(entry: Entry) -> tuple[JSON, ...]:
 
 
 def extract_recipient_id(payment: Mapping[str, JSON]) -> JSON:
-    """Return the recipient's id of a payment or entry; None if it shows none."""
+    """Returns the recipient's id of a payment or entry; None if it shows none."""
     return (payment.get("recipient") or {}).get("id")

@@ -17,7 +17,7 @@ EXACT_CONTEXT = Context(prec=2 * MAX_DIGITS)
 
 
 def parse_amount(value: JSON) -> Decimal | None:
-    """Parse an amount that a service wrote as text or number; None if it is not an amount."""
+    """Parses an amount that a service wrote as text or number; None if it is not an amount."""
     if type(value) is not str and (
         isinstance(value, bool) or not isinstance(value, str | int | Decimal)
     ):
@@ -31,7 +31,7 @@ def parse_amount(value: JSON) -> Decimal | None:
 
 
 def sum_amounts(amounts: Iterable[JSON]) -> Decimal | None:
-    """Return the exact sum; None if one of the values is not an amount."""
+    """Returns the exact sum of amounts; None if one of the values is not an amount."""
     total = Decimal(0)
     for amount in amounts:
         if (parsed := parse_amount(amount)) is None:
@@ -41,43 +41,43 @@ def sum_amounts(amounts: Iterable[JSON]) -> Decimal | None:
 
 
 def sum_decimals(amounts: Iterable[Decimal]) -> Decimal:
-    """Return the exact sum."""
+    """Returns the exact sum of decimals."""
     return reduce(EXACT_CONTEXT.add, amounts, Decimal(0))
 
 
 def add_decimals(first: Decimal, second: Decimal) -> Decimal:
-    """Return the exact sum; ``+`` would round it to 28 digits."""
+    """Returns the exact sum; ``+`` would round it to 28 digits."""
     return EXACT_CONTEXT.add(first, second)
 
 
 def format_amount(amount: Decimal) -> str:
-    """Format with at least two decimals, as the legacy interface does, without rounding."""
+    """Formats with at least two decimals, as the legacy interface does, without rounding."""
     return f"{_pad_to_cents(amount):f}"
 
 
 def format_numeric_amount(value: JSON) -> JSON:
-    """Format an amount for clients: text stays as the service wrote it, a number is formatted."""
+    """Formats an amount for clients: text stays as the service wrote it, a number is formatted."""
     return value if isinstance(value, str) else normalize_amount(value)
 
 
 def normalize_amount(value: JSON) -> JSON:
-    """Format an amount given as text or number; return a value that is not an amount unchanged."""
+    """Formats an amount given as text or number; any other value is returned unchanged."""
     return value if (amount := parse_amount(value)) is None else format_amount(amount)
 
 
 def format_rate(value: JSON) -> JSON:
-    """Format a rate for clients: as text, with the service's number of decimals."""
+    """Formats a rate for clients: as text, with the service's number of decimals."""
     rate = None if isinstance(value, str) else parse_amount(value)
     return value if rate is None else f"{rate:f}"
 
 
 def convert_to_json_number(amount: Decimal) -> Decimal | int:
-    """Convert to a JSON number without trailing zeros: 12, 12.5, 12.05."""
+    """Converts to a JSON number without trailing zeros: 12, 12.5, 12.05."""
     whole = amount.to_integral_value(context=EXACT_CONTEXT)
     return int(amount) if amount == whole else amount.normalize(EXACT_CONTEXT)
 
 
 def _pad_to_cents(amount: Decimal) -> Decimal:
-    # Padded only: an amount with more decimals is shown in full rather than rounded.
+    # Only zeros are appended: an amount with more decimals is shown in full, not rounded.
     cents = EXACT_CONTEXT.quantize(amount, CENT)
     return cents if cents == amount else amount

@@ -26,7 +26,7 @@ from mappings.payouts import SubFlow
 class NewestPayments(NamedTuple):
     payments: Sequence[Payment]
     records: int
-    """How many payments there are in total."""
+    """Total number of payments."""
 
 
 def load_newest_payments(
@@ -34,7 +34,7 @@ def load_newest_payments(
     select_wanted: Callable[[Sequence[Payment]], SubFlow] | None = None,
     since: datetime = EARLIEST_INSTANT,
 ) -> SubFlow:
-    """GET /batch/:id/summary of each batch that may have one of the ``limit`` newest payments.
+    """Reads each batch that may have one of the ``limit`` newest payments (GET /batch/:id/summary).
 
     Returns these payments, the newest first. With a filter, ``select_wanted``, every batch is read,
     except for complete ones without a payment created after ``since``.
@@ -62,7 +62,7 @@ def load_newest_payments(
     yield from reader.read_batches(other_ids)
     while batch_ids := reader.take_next_batches(remaining_ids):
         yield from reader.read_batches(batch_ids)
-    # Counted without being read: ``meta`` has the total over all batches.
+    # Counted without a read, because ``meta`` has the total over all batches.
     unread_count = sum(completions[id_]["payments"] for id_ in remaining_ids)
     return NewestPayments(
         [dated_payment.payment for dated_payment in reader.newest], reader.records + unread_count
@@ -77,7 +77,8 @@ def _has_no_payment_since(completion: Mapping[str, JSON] | None, since: datetime
 class _DatedPayment(NamedTuple):
     """A payment with its sort key, newest last.
 
-    Of payments with the same time, that in the newer batch counts as newer, and then the later one.
+    For payments with the same time, the one in the newer batch is newer, then the later one in the
+    batch.
     """
 
     created_at: str
@@ -98,7 +99,7 @@ def _build_dated_payments(batch: Batch, payments: Sequence[Payment]) -> Iterator
 
 @dataclass(slots=True)
 class _NewestPaymentsReader:
-    """Reads batches and keeps no more than the ``limit`` newest of their payments."""
+    """Reads batches and holds at most the ``limit`` newest of their payments."""
 
     limit: int
     select_wanted: Callable[[Sequence[Payment]], SubFlow] | None
@@ -133,9 +134,9 @@ class _NewestPaymentsReader:
         self.newest = nlargest(self.limit, candidates, key=lambda candidate: candidate[:4])
 
     def take_next_batches(self, remaining_ids: deque[str]) -> Sequence[str]:
-        """Take the next batches to read from ``remaining_ids``, which has the newest first."""
+        """Takes the next batches to read from ``remaining_ids``, which has the newest first."""
         # Batches are added until those taken have enough payments, or until the next one has only
-        # payments older than any that are kept.
+        # payments older than all those that are held.
         missing_count, batch_ids = self.limit - len(self.newest), list[str]()
         oldest_created_at = None if missing_count > 0 else self.newest[-1].created_at
         while remaining_ids and len(batch_ids) < MAX_PARALLEL_CALLS:
@@ -150,7 +151,7 @@ class _NewestPaymentsReader:
 
 
 def build_completion_records(batch: Batch) -> Iterator[CompareAndSet]:
-    """Build the record of a batch that is complete; none for any other."""
+    """Builds the record of a batch that is complete; none for any other."""
     # Without its payments, the record would say that it has none.
     if batch.status == "complete" and batch.has_known_payments:
         newest_created_at = max(

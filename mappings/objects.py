@@ -22,7 +22,7 @@ from mappings.fields import (
 )
 
 Facts = Mapping[str, JSON]
-"""What the gateway stores about a recipient, because the service has no place for it.
+"""The facts that the gateway stores about a recipient, because the service cannot store them.
 
 ``status`` is the legacy status that a client set last: ``disabled``, ``inactive`` or ``suspended``.
 ``deleted`` hides the recipient; ``still_there`` means that the service failed to delete it.
@@ -181,7 +181,7 @@ def determine_government_id_type(country: str) -> str:
 
 def find_masked_government_id(recipient: Mapping[str, JSON], country: JSON) -> JSON:
     """Returns the masked government id of a country, of the type that the gateway creates."""
-    # Only the types that the gateway itself creates have a legacy field.
+    # Legacy fields exist only for the types that the gateway itself creates.
     for entry in recipient.get("governmentIds") or []:
         if entry.get("country") == country and entry.get("type") == determine_government_id_type(
             country
@@ -310,7 +310,7 @@ def mask_account_number(number: JSON) -> JSON:
     """Masks an account number except for its last two characters."""
     if not isinstance(number, str) or not number or is_mask(number):
         return number
-    # At least two asterisks, so that is_mask recognizes the mask of a very short number.
+    # A mask has at least two asterisks, so that is_mask recognizes that of a very short number.
     return "*" * max(len(number) - 2, 2) + number[-2:]
 
 
@@ -382,7 +382,7 @@ def derive_legacy_payment_status(payment: Mapping[str, JSON]) -> JSON:
 def build_legacy_payment(
     payment: Mapping[str, JSON], recipient: Mapping[str, JSON] | None
 ) -> dict[str, JSON]:
-    """Builds the ``Payment`` of the legacy interface, section 2; ``recipient`` is its answer."""
+    """Builds the ``Payment`` of the legacy interface, section 2, around a legacy ``recipient``."""
     answer = PAYMENT.translate_to_legacy(payment)
     answer["recipient"] = recipient
     answer["status"] = derive_legacy_payment_status(payment)
@@ -390,7 +390,7 @@ def build_legacy_payment(
     for side in ("source", "target"):
         code, name = payment.get(f"{side}Currency"), f"{side}CurrencyName"
         answer[name] = payment.get(name) or (look_up_currency_name(code) if code else None)
-    # Without a conversion some services leave the target amount out; clients expect it.
+    # Some services omit the target amount if there is no conversion; clients expect it.
     target = answer["targetCurrency"]
     if answer["targetAmount"] is None and target and target == answer["sourceCurrency"]:
         answer["targetAmount"] = answer["sourceAmount"]

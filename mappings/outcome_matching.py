@@ -12,7 +12,7 @@ from mappings.failures import Unreachable
 from mappings.payloads import extract_payments, find_payments
 
 MAX_LIST_PAGES = 20
-"""How many pages of a list are read to find one object; a longer list is inconclusive."""
+"""Maximum number of pages read to find one object; a longer list is inconclusive."""
 
 JSONObject = Mapping[str, JSON]
 
@@ -20,14 +20,14 @@ JSONObject = Mapping[str, JSON]
 def fetch_list(
     path: str, rows_key: str, query: Mapping[str, str], witness: tuple[str, ...] | None = None
 ) -> Generator[Step, Any, list[dict[str, JSON]] | None]:
-    """Fetch every row of a list; None if it is too long. Raises Unreachable if it is no list."""
+    """Fetches every row of a list; None if it is too long. Raises Unreachable without a list."""
     found_rows: list[dict[str, JSON]] = []
     for number in range(1, MAX_LIST_PAGES + 1):
         params = {**query, "page": str(number), "pageSize": "100"}
         body = yield Call("GET", path, query=params, probe_ids=witness)
-        # Without the list nothing is known to be absent.
+        # A missing list does not prove that the object is absent.
         if rows_key not in body:
-            raise Unreachable(f"its answer has no {rows_key}")
+            raise Unreachable(f"the response has no {rows_key}")
         page_rows = [row for row in body[rows_key] or [] if isinstance(row, dict)]
         found_rows += page_rows
         pages = paging.parse_count((body.get("meta") or {}).get("pages"), 1)
@@ -39,9 +39,9 @@ def fetch_list(
 def confirm_operator_named_object(
     object_id: str, kind: str, match: dict[str, JSON] | None
 ) -> Confirmed | Inconclusive:
-    """Confirm the account or payment that an operator named, if it is a possible match."""
+    """Confirms the account or payment that an operator named, if it is a possible match."""
     if match is None:
-        return Inconclusive(f"no new {kind} like it has the id {object_id}, named by the operator")
+        return Inconclusive(f"{object_id}, named by the operator, is no new {kind} that matches")
     return Confirmed({kind: match}, object_id=object_id)
 
 
@@ -70,7 +70,7 @@ def select_created_object(
     is_dated: bool = True,
     is_full_match: Callable[[dict[str, JSON]], bool] = lambda _candidate: True,
 ) -> dict[str, JSON] | Absent | Inconclusive:
-    """Select the object that a write created among the candidates.
+    """Selects the object that a write created among the candidates.
 
     ``is_full_match`` compares all sent values. It is used if there are several candidates or
     several identical writes in doubt.
@@ -84,9 +84,9 @@ def select_created_object(
         return Absent()
     if write.identical_count > 1 or len(matches) > 1:
         matches = [candidate for candidate in matches if is_full_match(candidate)]
-    # More matches than writes: some were made by others, and nothing tells which.
+    # More matches than writes: some come from other writes, and it is unknown which.
     if not 0 < len(matches) <= write.identical_count:
-        return Inconclusive("others are like it")
+        return Inconclusive("several objects match, and none can be attributed to this write")
     # Identical writes each claim one of the identical objects, so it does not matter which.
     return min(matches, key=lambda candidate: str(candidate.get("createdAt")))
 
@@ -96,7 +96,7 @@ def is_new_object(row: JSONObject, write: InDoubtWrite) -> bool:
     try:
         created_at = datetime.fromisoformat(str(row.get("createdAt")))
     except ValueError:
-        # Nothing contradicts it; the other fields have to decide.
+        # Without a date nothing contradicts it, so the other fields have to decide.
         return True
     return created_at >= write.not_before if created_at.tzinfo else True
 

@@ -48,20 +48,14 @@ from mappings.payloads import extract_batch, extract_payments, find_payments
 OutcomeReads = Generator[Step, Any, WriteOutcome]
 
 
-OTHER_CURRENCY_REASON = "the service shows no amount in the currency that was asked for"
-
-
-# Recipients
-
-
-# Accounts
-
-
-# Batches
+OTHER_CURRENCY_REASON = "the service shows no amount in the requested currency"
 
 
 def build_created_batch_rule(body: JSONObject) -> OutcomeRule:
-    """GET /batches if the service has it, then GET /batch/:id/summary of possible matches."""
+    """Builds the rule of a batch create.
+
+    It reads GET /batches, if the service has it, and GET /batch/:id/summary of possible matches.
+    """
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if write.operator_object_id is not None:
@@ -69,8 +63,8 @@ def build_created_batch_rule(body: JSONObject) -> OutcomeRule:
         try:
             rows = yield from fetch_list("/batches", "batches", {}, witness=())
         except NoSuchOperation:
-            # A batch nobody can list pays nobody before its start, so the client may create
-            # another.
+            # A batch that cannot be found is never started, so it pays nobody, and the client may
+            # create another one.
             return MayExist()
         if rows is None:
             return Inconclusive("the service lists too many batches")
@@ -94,11 +88,11 @@ def build_created_batch_rule(body: JSONObject) -> OutcomeRule:
 def _select_batches_paying_same(
     body: JSONObject, rows: Sequence[dict[str, JSON]], write: InDoubtWrite
 ) -> Generator[Step, Any, Inconclusive | tuple[list[dict[str, JSON]], set[JSON]]]:
-    """Return the batches with the sent payments, and the ids of those that have the memos too."""
+    """Returns the batches with the sent payments, and the ids of those that have the memos too."""
     matching_rows: list[dict[str, JSON]] = []
     exact_ids: set[JSON] = set()
     for row in rows:
-        # A batch that another write created cannot be this one's.
+        # A batch that another write claims cannot be the result of this one.
         summary = None if row["id"] in write.claimed_ids else (yield from _fetch_summary(row["id"]))
         if summary is None or not is_new_object(extract_batch(summary), write):
             continue
@@ -115,7 +109,7 @@ def _select_batches_paying_same(
 
 
 def _check_operator_named_batch(batch_id: str, body: JSONObject) -> OutcomeReads:
-    """Check the batch that an operator named, which must not visibly pay something else."""
+    """Checks the batch that an operator named, which must not visibly pay something else."""
     try:
         summary = yield Call("GET", SUMMARY_PATH.format(id=batch_id))
     except Refused as refusal:
@@ -136,12 +130,12 @@ def select_batch_match_fields(body: JSONObject) -> dict[str, JSON]:
 
 
 def select_payment_match_fields(body: JSONObject) -> dict[str, JSON]:
-    """Return a payment without its memo, because the document does not say that it is stored."""
+    """Returns a payment without its memo, because the document does not say that it is stored."""
     return {name: value for name, value in body.items() if name != "memo"}
 
 
 def _fetch_summary(batch_id: str) -> Generator[Step, Any, JSON]:
-    """Fetch a batch's summary; None if the batch is deleted."""
+    """Fetches a batch's summary; None if the batch is deleted."""
     try:
         return (yield Call("GET", SUMMARY_PATH.format(id=batch_id)))
     except Refused as refusal:
@@ -191,7 +185,7 @@ def _is_same_payment(payment: JSONObject, row: JSONObject, batch_currency: JSON)
 
 
 def is_payment_of_add(shown: JSONObject, sent: JSONObject, batch_currency: JSON) -> bool:
-    """Whether a payment is the one of an add to its batch, which may leave the currency to that."""
+    """Whether a payment is the one that an add sent; an add may omit the batch's currency."""
     return _is_same_payment({"currency": batch_currency, **sent}, shown, batch_currency)
 
 
@@ -205,7 +199,7 @@ def _is_possible_payment(payment: JSONObject, row: JSONObject, batch_currency: J
 
 
 def _compare_payments(payment: JSONObject, row: JSONObject, batch_currency: JSON) -> bool | None:
-    """Compare two payments; None if the service shows no amount in the requested currency."""
+    """Compares two payments; None if the service shows no amount in the requested currency."""
     if _extract_payee_id(row) != extract_recipient_id(payment):
         return False
     comparisons = [
@@ -222,12 +216,13 @@ def _extract_payee_id(payment: JSONObject) -> JSON:
 
 
 def _list_sides(payment: JSONObject, batch_currency: JSON) -> list[tuple[str, JSON, JSON]]:
-    """List the possible side, amount and currency of a payment in either interface's form."""
+    """Lists the possible side, amount and currency of a payment in either interface's form."""
     if payment.get("sourceAmount"):
         return [("source", payment["sourceAmount"], batch_currency)]
     if amount := payment.get("targetAmount"):
         currency = payment.get("targetCurrency")
-        # In the batch's own currency the amount is what is paid; another currency may be received.
+        # In the batch's own currency it is the amount to pay; the recipient may get another
+        # currency.
         sides = ["target", "source"] if currency == batch_currency else ["target"]
         return [(side, amount, currency) for side in sides]
     currency = payment.get("currency")
@@ -242,8 +237,9 @@ def build_added_payment_rule(
     ids_before: Iterable[str],
     load_other_adds: Callable[[], Generator[Step, Any, list[JSONObject]]],
 ) -> OutcomeRule:
-    """GET /batch/:id/summary; ``load_other_adds`` returns the bodies of other adds that may have made
-    what is found.
+    """Builds the rule of a payment add; it reads GET /batch/:id/summary.
+
+    ``load_other_adds`` returns the bodies of other adds that may have created the payment found.
     """
     known_ids = frozenset(ids_before)
 
@@ -255,7 +251,7 @@ def build_added_payment_rule(
             )
         if not has_payment_ids(summary):
             return Inconclusive(NO_PAYMENT_IDS_REASON)
-        # After the summary: what it shows was made by adds that were known before.
+        # Loaded after the summary: every payment in it comes from an add that is stored by then.
         unclaimed_payments = yield from load_other_adds()
         new_payments = [row for row in extract_payments(summary) if row.get("id") not in known_ids]
         if find_payments(summary) is None or not all(map(has_payee, new_payments)):
@@ -271,7 +267,7 @@ def build_added_payment_rule(
             if _is_same_payment(body, row, currency) and not is_of_other_add[row["id"]]
         ]
         if any(is_of_other_add[row["id"]] is None for row in matching_payments):
-            return Inconclusive("it may be what another add has made")
+            return Inconclusive("another add may have created the payment")
         match = select_created_object(
             matching_payments,
             write,
@@ -298,7 +294,7 @@ def _check_operator_named_payment(
     known_ids: frozenset[str],
     currency: JSON,
 ) -> Confirmed | Inconclusive:
-    """Check the payment that an operator named: it must be new and must not visibly differ."""
+    """Checks the payment that an operator named: it must be new and must not visibly differ."""
     payment = next((dict(row) for row in shown_payments if row.get("id") == payment_id), None)
     is_match = (
         payment is not None
@@ -311,9 +307,9 @@ def _check_operator_named_payment(
 def _is_of_other_add(
     body: JSONObject, shown: JSONObject, other_bodies: Iterable[JSONObject], currency: JSON
 ) -> bool | None:
-    """Whether a payment that may be ``body``'s was made by another add; None if nothing tells.
+    """Whether a payment that matches ``body`` was created by another add; None if undecidable.
 
-    Of several that it may be, the memo tells, if the service shows one.
+    Several matching adds are told apart by the memo, if the service shows one.
     """
     memo, answers = shown.get("memo"), set[bool | None]()
     is_mine = is_compatible(body.get("memo"), memo)
@@ -336,7 +332,9 @@ def build_edited_batch_rule(
     list_removed_ids: Callable[[], Iterable[str]] = tuple,
     batch_fields: JSONObject = MappingProxyType({}),
 ) -> OutcomeRule:
-    """GET /batch/:id/summary, compared with ``payments``, the batch's payments before the edit.
+    """Builds the rule of a batch edit; it reads GET /batch/:id/summary.
+
+    It compares the summary with ``payments``, the batch's payments before the edit.
 
     ``build_changes`` and ``list_removed_ids`` use ids of the service and are called only if the
     rule runs; ``batch_fields`` are the changed fields of the batch itself. All changes together
@@ -349,7 +347,7 @@ def build_edited_batch_rule(
             return Inconclusive("the service does not show the batch's payments")
         if not has_payment_ids(summary):
             return Inconclusive(NO_PAYMENT_IDS_REASON)
-        # Of the service's ids: entries of a draft have others.
+        # Keyed by the service's ids, because entries of a draft have ids of their own.
         old_by_id = {str(row["upstream"]): row for row in payments if row.get("upstream")}
         shown_by_id = {str(row.get("id")): row for row in extract_payments(summary)}
         evidence = [id_ not in shown_by_id for id_ in list_removed_ids()]
@@ -391,7 +389,7 @@ def _has_new_amount(body: JSONObject, payment: JSONObject, currency: JSON) -> bo
 
 
 def build_deleted_batch_rule(upstream_id: str) -> OutcomeRule:
-    """GET /batch/:id/summary"""
+    """Builds the rule of a batch deletion; it reads GET /batch/:id/summary."""
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         try:
@@ -400,7 +398,7 @@ def build_deleted_batch_rule(upstream_id: str) -> OutcomeRule:
             if refusal.status != 404:
                 raise
             return Confirmed({"object": "deleted"})
-        # Some services go on showing a deleted batch.
+        # Some services still show a deleted batch.
         is_deleted = extract_batch(summary).get("status") in ("deleted", "archived")
         return Confirmed({"object": "deleted"}) if is_deleted else Absent()
 
@@ -408,7 +406,9 @@ def build_deleted_batch_rule(upstream_id: str) -> OutcomeRule:
 
 
 def build_quote_rule(upstream_id: str, previous_expiry: JSON) -> OutcomeRule:
-    """GET /batch/:id/summary; ``previous_expiry`` is the ``quoteExpiredAt`` before the call.
+    """Builds the rule of a quote; it reads GET /batch/:id/summary.
+
+    ``previous_expiry`` is the ``quoteExpiredAt`` before the call.
 
     A quote that cannot be seen is absent: it may be repeated until processing starts.
     """
@@ -422,17 +422,17 @@ def build_quote_rule(upstream_id: str, previous_expiry: JSON) -> OutcomeRule:
 
 
 def build_start_rule(upstream_id: str) -> OutcomeRule:
-    """GET /batch/:id/summary; any status but open and pending confirms the start."""
+    """Builds the rule of a start; it reads GET /batch/:id/summary.
+
+    Any status but open and pending confirms the start.
+    """
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         batch = extract_batch((yield Call("GET", SUMMARY_PATH.format(id=upstream_id))))
         status = derive_batch_status(batch)
-        # Unknown words count as started: taking a started batch for open could start it twice.
+        # Unknown words count as started: treating a started batch as open could start it twice.
         if status and status not in EDITABLE_STATUSES:
             return Confirmed({"batch": batch})
         return Absent() if status else Inconclusive("the service shows no status of the batch")
 
     return read_outcome
-
-
-# Shared by the rules

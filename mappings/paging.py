@@ -46,7 +46,7 @@ def parse_page_params(query: Mapping[str, str]) -> Page:
 
 
 def _parse_positive(text: str | None, default: int) -> int:
-    # At most nine digits: no list has more pages, and some services fail on larger numbers.
+    # Nine digits suffice for any list, and some services fail on larger numbers.
     if text is not None and re.fullmatch("[0-9]{1,9}", text) and int(text) > 0:
         return int(text)
     return default

@@ -15,7 +15,7 @@ _BATCH_KEYS = ("batchSummary", "batch", "summary")
 
 
 def extract_batch(body: JSON) -> dict[str, JSON]:
-    """Return the batch of a response: under one of its keys, or else the response itself."""
+    """Returns the batch of a response: under one of its keys, or else the response itself."""
     for key in _BATCH_KEYS:
         if isinstance(body.get(key), dict):
             batch: dict[str, JSON] = body[key]
@@ -24,12 +24,12 @@ def extract_batch(body: JSON) -> dict[str, JSON]:
 
 
 def extract_payments(body: JSON) -> Sequence[dict[str, JSON]]:
-    """Return the payments of a response; empty if it shows none."""
+    """Returns the payments of a response; empty if it shows none."""
     return find_payments(body) or []
 
 
 def find_payments(body: JSON) -> Sequence[dict[str, JSON]] | None:
-    """Find the payments of a response, beside the batch or inside it, as a list or with ``meta``.
+    """Finds the payments of a response, beside the batch or inside it, as a list or with ``meta``.
 
     None means that the response has no list of payments, which is not an empty list.
     """
@@ -45,7 +45,7 @@ def find_payments(body: JSON) -> Sequence[dict[str, JSON]] | None:
 
 
 def extract_payment(body: JSON) -> dict[str, JSON]:
-    """Return the payment of a response: under its key, or else the response itself."""
+    """Returns the payment of a response: under its key, or else the response itself."""
     payment = body.get("payment")
     if isinstance(payment, dict):
         return payment

@@ -1,7 +1,7 @@
 """Payments that are being added to a batch at the service.
 
-An add is stored in the batch's fact ``ADDS`` until its outcome is known. While it is in doubt, the batch
-is unlocked for other adds only (contract, section 7, Blocking).
+An add is stored in the batch's fact ``ADDS`` until its outcome is known. While it is in doubt, the
+batch is unlocked only for other adds (contract, section 7, Blocking).
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ class Add:
     """Identifies the lock: another value means that the batch was unlocked since."""
 
     def load_other_bodies(self) -> Generator[Step, Any, list[JSON]]:
-        """Load the bodies of other adds that are under way, in doubt, or were answered without an id."""
+        """Loads the bodies of other adds: under way, in doubt, or answered without an id."""
         facts = yield LoadFacts("batch", self.batch.id)
         adds = facts.get(ADDS) or {}
         return [body for name, body in adds.items() if name != self.name]
 
     @property
     def in_doubt_change(self) -> CompareAndSet:
-        """The change that unlocks the batch for other adds if the outcome of this one is unknown."""
+        """The change that unlocks the batch for other adds while this one is in doubt."""
         facts = build_finished_change_facts(self.batch, "sent")
-        # Not after another request has acquired the lock: that would unlock the batch under it.
+        # This is conditional: if another request has acquired the lock, it must keep it.
         own_lock = {"phase": "editing", "since": self.since}
         return CompareAndSet("batch", self.batch.id, facts, expected=own_lock)
 
 
 def lock_batch_for_add(batch: Batch, request: Request, body: Mapping[str, JSON]) -> SubFlow:
-    """Lock the batch to add a payment; raises Conflict if it was changed since it was loaded."""
+    """Locks the batch to add a payment; raises Conflict if it was changed since it was loaded."""
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     adds = batch.facts.get(ADDS) or {}
@@ -72,7 +72,7 @@ def lock_batch_for_add(batch: Batch, request: Request, body: Mapping[str, JSON])
         raise Halted(OTHER_IN_DOUBT, retry_after=1)
     if not (batch.has_lock or is_open_to_adds(batch.facts)):
         raise Conflict("batch")
-    # Recorded with the lock, before anything is sent, so that no add is missed after a crash.
+    # Recorded with the lock and before the call, so that no add is missed after a crash.
     new_facts = {ADDS: {**adds, request.seed: body}}
     if batch.has_lock:
         yield CompareAndSet("batch", batch.id, new_facts)
@@ -83,10 +83,10 @@ def lock_batch_for_add(batch: Batch, request: Request, body: Mapping[str, JSON])
 
 
 def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
-    """Record the added payment and unlock the batch, whether the add was in doubt before or not."""
+    """Records the added payment and unlocks the batch, even if the add was in doubt before."""
     facts, entries = yield from _relock_and_load_facts(add)
     id_ = entry.get("upstream")
-    # Another add may have loaded the batch meanwhile and stored the payment already.
+    # Another add may have loaded the batch since and stored the payment already.
     other_entries = filter_rows(
         entries, lambda stored: id_ is None or id_ not in (stored.get("id"), stored.get("upstream"))
     )
@@ -103,11 +103,11 @@ def store_added_payment_and_unlock(add: Add, entry: Entry) -> SubFlow:
 
 
 def unlock_batch_after_failed_add(add: Add) -> SubFlow:
-    """Unlock the batch after a payment was not added."""
+    """Unlocks the batch after a payment was not added."""
     facts, _ = yield from _relock_and_load_facts(add)
     remaining_adds = {name: body for name, body in facts.get(ADDS, {}).items() if name != add.name}
     finished_facts = _build_facts_after_add(facts, remaining_adds)
-    # Nobody else has had the batch, so it is as they loaded it and they need no conflict.
+    # No other request has had the lock, so their loaded batch is current and they need no conflict.
     if facts.get("since") == add.since:
         del finished_facts["version"]
     yield CompareAndSet("batch", add.batch.id, finished_facts)
@@ -116,7 +116,7 @@ def unlock_batch_after_failed_add(add: Add) -> SubFlow:
 def _build_facts_after_add(
     facts: Mapping[str, JSON], remaining_adds: Mapping[str, Mapping[str, JSON]]
 ) -> dict[str, JSON]:
-    """Build the facts after an add. Executed adds are stored only while another is in doubt."""
+    """Builds the facts after an add. Executed adds are stored only while another is in doubt."""
     is_any_open = any(not body.get(_IS_ADDED) for body in remaining_adds.values())
     version = (facts.get("version") or 0) + 1
     return {
@@ -128,9 +128,7 @@ def _build_facts_after_add(
 
 
 def _relock_and_load_facts(add: Add) -> SubFlow:
-    """Return the batch's facts and entries; locks it again if it was unlocked while the add was in
-    doubt.
-    """
+    """Returns the batch's facts and entries; locks it again if it was unlocked during the doubt."""
     facts = yield LoadFacts("batch", add.batch.id)
     if facts.get("since") == add.since:
         return facts, build_entries_from_batch(add.batch)

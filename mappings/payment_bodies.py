@@ -13,7 +13,7 @@ from mappings.matching import Entry
 
 
 def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str, Any]:
-    """Build a payment of POST ``/batches`` (current interface, section 4.3).
+    """Builds a payment of POST ``/batches`` (current interface, section 4.3).
 
     If the batch's currency is not known, ``currency`` is omitted, and the service uses the batch's.
     """
@@ -24,7 +24,7 @@ def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str,
     body = {"recipient": {"id": entry["recipient"]["id"]}, "amount": amount}
     if amount_currency is not None:
         body["currency"] = amount_currency
-    # A setting, because the current document does not list it (contract, section 5).
+    # A setting decides this, because the current document lists no memo (contract, section 5).
     if memo and (text := entry.get("memo")):
         body["memo"] = text
     return body
@@ -33,7 +33,7 @@ def build_payment_body(entry: Entry, currency: JSON, *, memo: bool) -> dict[str,
 def build_batch_body(
     currency: str, description: JSON, entries: Sequence[Entry], *, memo: bool
 ) -> dict[str, JSON]:
-    """Build the body of POST ``/batches`` (current interface, section 4.3)."""
+    """Builds the body of POST ``/batches`` (current interface, section 4.3)."""
     description_field = {} if description is None else {"description": description}
     payments = map_rows(lambda entry: build_payment_body(entry, currency, memo=memo), entries)
     return {"currency": currency, **description_field, "payments": payments}
@@ -42,7 +42,7 @@ def build_batch_body(
 def map_payments_fields(
     payments: Sequence[SentPayment], prefix: str = "payments[{}]."
 ) -> dict[str, str]:
-    """Map the field names of a call's payments to those in the client's request."""
+    """Maps the field names of a call's payments to those in the client's request."""
     field_names: dict[str, str] = {}
     for number, payment in enumerate(payments):
         field_names |= map_payment_fields(payment, prefix.format(number))
@@ -59,7 +59,7 @@ def map_change_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
 
 
 def map_payment_fields(payment: SentPayment, call_prefix: str) -> dict[str, str]:
-    """Map the field names of one payment of a call to those in the client's request."""
+    """Maps the field names of one payment of a call to those in the client's request."""
     side = payment.amount_side
     # The client may have named the recipient by address, and an error must name that field.
     field = "id" if payment.recipient.get("id") else "email"

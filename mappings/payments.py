@@ -35,7 +35,7 @@ from mappings.payouts import SubFlow
 
 
 def create_payment(request: Request) -> Flow:
-    """POST /batches/:id/payments
+    """Answers POST /batches/:id/payments.
 
     GET  /batch/:id/summary      the batch, its currency and status
     GET  /recipients?email=      if the request names the recipient by address
@@ -59,7 +59,7 @@ def create_payment(request: Request) -> Flow:
 
 
 def _add_payment(batch: Batch, request: Request) -> SubFlow:
-    """Add the payment; return the batch, the payment in the service's response, and its entry."""
+    """Adds the payment; returns the batch, the payment in the service's response, and its entry."""
     if not batch.is_editable:
         raise Invalid(WRONG_STATUS)
     refused_fields = frozenset(problem.field for problem in request.problems)
@@ -70,20 +70,20 @@ def _add_payment(batch: Batch, request: Request) -> SubFlow:
     if not batch.is_draft:
         return batch, (yield from _create_upstream_payment(batch, request, payment, entry)), entry
     entry = yield from _add_recipient_details(entry)
-    # Derived, so that a resumed flow gives the payment the same id again.
+    # The id is derived, so that a resumed flow gives the payment the same one again.
     entry["id"] = derive_id("P", request.seed, batch.id)
     yield from edit_batch(batch, request, _UNUSED_CALL, Edit(added_entries=[entry]))
     return batch, {"id": entry["id"]}, entry
 
 
 _UNUSED_CALL = Call("GET", "/balance")
-"""An edit of a draft makes no call; this is a read, so that it needs no outcome rule."""
+"""Stands in for the call of a draft's edit, which makes none; a read needs no outcome rule."""
 
 
 def _create_upstream_payment(
     batch: Batch, request: Request, payment: SentPayment, entry: Entry
 ) -> SubFlow:
-    """POST /batches/:id/payments; returns the payment in the response."""
+    """Calls POST /batches/:id/payments; returns the payment in the response."""
     body = payment_bodies.build_payment_body(entry, batch.currency, memo=request.options.send_memo)
     add = yield from lock_batch_for_add(batch, request, body)
     call = Call(
@@ -107,7 +107,7 @@ def _create_upstream_payment(
         yield from unlock_batch_after_failed_add(add)
         if isinstance(failure, Refused):
             raise convert_not_found_to_invalid_field(failure) from None
-        if isinstance(failure, Conflict):  # the service's batch was superseded meanwhile
+        if isinstance(failure, Conflict):  # the service's batch was superseded in the meantime
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
     created = extract_payment(response)
@@ -120,7 +120,7 @@ def _create_upstream_payment(
 
 
 def _find_added_payment(batch: Batch, entry: Entry) -> Payment | None:
-    """Find the payment just added if the response has no id: the one without a stored entry."""
+    """Finds the payment just added if the response has no id: the one without a stored entry."""
     known_ids = {payment["id"] for payment in batch.entries if payment.get("id")}
     new_payments = [payment for payment in batch.payments if payment["id"] not in known_ids]
     same_recipient = [
@@ -137,7 +137,7 @@ def _find_added_payment(batch: Batch, entry: Entry) -> Payment | None:
 
 
 def _add_recipient_details(entry: Entry) -> SubFlow:
-    """GET /recipients/:id, for an entry without the recipient's fields that listings show."""
+    """Calls GET /recipients/:id for an entry that lacks the recipient fields that listings show."""
     if "email" in entry["recipient"]:
         return entry
     id_ = entry["recipient"]["id"]
@@ -155,7 +155,7 @@ def _add_recipient_details(entry: Entry) -> SubFlow:
 
 
 def read_payment(request: Request) -> Flow:
-    """GET /batches/:id/payments/:payment
+    """Answers GET /batches/:id/payments/:payment.
 
     GET /batch/:id/summary  a payment of another batch is not found
     GET /payments/:id       if the summary shows the payment incompletely
@@ -163,7 +163,7 @@ def read_payment(request: Request) -> Flow:
     """
     batch = yield from load_batch(request.ids["id"])
     payment = _require_payment(batch, request)
-    # Not for a draft: its upstream payments are those of a superseded batch.
+    # Drafts are excluded: their upstream payments are those of a superseded batch.
     if not _has_all_details(payment) and payment.get("upstream") and not batch.is_draft:
         payment = _merge_payments(payment, (yield from _fetch_payment(payment["upstream"])))
     return Answer({"payment": (yield from _build_full_payment(payment, request))})
@@ -186,7 +186,7 @@ def _has_all_details(payment: Payment) -> bool:
 
 
 def _fetch_payment(upstream_id: str) -> SubFlow:
-    """GET /payments/:id; empty if that fails."""
+    """Calls GET /payments/:id; returns an empty object if that fails."""
     try:
         return extract_payment((yield Call("GET", f"/payments/{upstream_id}")))
     except Failure:
@@ -194,7 +194,7 @@ def _fetch_payment(upstream_id: str) -> SubFlow:
 
 
 def _merge_payments(payment: Payment, service_payment: Payment) -> Payment:
-    """Complete a payment with the service's payment object; its own fields take precedence."""
+    """Completes a payment with the service's payment object; its own fields take precedence."""
     return {**drop_nulls(service_payment), **drop_nulls(payment)}
 
 
@@ -206,7 +206,7 @@ def _require_payment(batch: Batch, request: Request) -> Payment:
 
 
 def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = False) -> SubFlow:
-    """Build the answer for a payment, with its recipient in full.
+    """Builds the answer for a payment, with its recipient in full.
 
     If the service refuses to show the recipient, its fields in the payment are used.
     """
@@ -222,7 +222,7 @@ def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = 
         )["recipient"]
     except Failure as failure:
         # After a transient failure the reduced recipient would look like one without a payout
-        # method. A payment just added is answered all the same, or the client would add it again.
+        # method. A payment just added is answered in any case, or the client would add it again.
         if not is_added and is_transient(failure):
             raise
         recipient = payment.get("recipient") or {}
@@ -230,7 +230,7 @@ def _build_full_payment(payment: Payment, request: Request, *, is_added: bool = 
 
 
 def list_batch_payments(request: Request) -> Flow:
-    """GET /batches/:id/payments
+    """Answers GET /batches/:id/payments.
 
     GET /batch/:id/summary  the gateway searches and pages its payments
     """
@@ -243,7 +243,7 @@ def list_batch_payments(request: Request) -> Flow:
 
 
 def _build_page(request: Request, payments: Sequence[Payment], records: int) -> SubFlow:
-    """Build the requested page; ``payments`` are the first of ``records`` payments."""
+    """Builds the requested page; ``payments`` are the first of ``records`` payments."""
     page_payments, meta = parse_page_params(request.query).select_rows(payments, records)
     recipient_facts = yield batch_bodies.build_recipient_facts_load(
         iterate_payee_ids(page_payments)
@@ -253,7 +253,7 @@ def _build_page(request: Request, payments: Sequence[Payment], records: int) -> 
 
 
 def read_any_payment(request: Request) -> Flow:
-    """GET /payments/:id
+    """Answers GET /payments/:id.
 
     GET /payments/:id       if the gateway has not stored which batch it is in
     GET /batch/:id/summary
@@ -284,7 +284,7 @@ def read_any_payment(request: Request) -> Flow:
 
 
 def list_payments(request: Request) -> Flow:
-    """GET /payments
+    """Answers GET /payments.
 
     GET /batch/:id/summary  in parallel, for each stored batch that may have a payment of the page;
                             with a filter for all stored batches, except complete ones without a
@@ -306,7 +306,7 @@ def list_payments(request: Request) -> Flow:
 
 
 def update_payment(request: Request) -> Flow:
-    """PATCH /batches/:id/payments/:payment
+    """Answers PATCH /batches/:id/payments/:payment.
 
     GET   /batch/:id/summary
     PATCH /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft
@@ -349,7 +349,7 @@ def _change_payment(batch: Batch, request: Request) -> SubFlow:
 
 
 def delete_payment(request: Request) -> Flow:
-    """DELETE /batches/:id/payments/:payment
+    """Answers DELETE /batches/:id/payments/:payment.
 
     GET    /batch/:id/summary
     DELETE /batches/:id/payments/:payment  if the service has it, else the batch becomes a draft

@@ -45,7 +45,7 @@ from mappings.payouts import (
 
 @dataclass(frozen=True, slots=True)
 class PayoutChanges:
-    """The changes of a recipient's accounts that a client's payout asks for.
+    """The changes of a recipient's accounts that a client's payout requests.
 
     ``is_replacement`` is for a POST: its accounts replace the existing ones, unless they are the
     existing ones sent back, with or without changes.
@@ -86,7 +86,7 @@ class PayoutChanges:
         return is_refused or bool(country and account.get("country") != country)
 
     def _is_shown_account(self, method: str, account: Mapping[str, JSON]) -> bool:
-        """Whether it is the shown account, by the mask of its number or by its wallet address."""
+        """Whether the client means the shown account, by masked number or wallet address."""
         if method == legacy.WALLET and self.payout.wallet is not None:
             address = self.payout.wallet.get("address")
             return self.payout.has_shown_mask and address == account.get("emailAddress")
@@ -283,7 +283,8 @@ def _update_account(
     except Refused as refused:
         if refused.status != 404:
             raise
-        # Each change of an account gives it a new id, so another client may just have changed it.
+        # Each change gives an account a new id, so a missing id means that another client may have
+        # changed it.
         recipient = (yield Call("GET", f"/recipients/{id_}"))["recipient"]
         current_account = select_shown_accounts(recipient).get(ACCOUNT_TYPE_BY_METHOD[method])
         if current_account is None:

@@ -19,7 +19,7 @@ from mappings.objects import build_legacy_payout
 
 
 def create_payout_method(request: Request) -> Flow:
-    """POST /recipients/:id/payout-methods
+    """Answers POST /recipients/:id/payout-methods.
 
     GET    /recipients/:id                    the existing accounts
     PATCH  /recipients/:id                    governmentIds if one was sent: the account may need it
@@ -48,7 +48,8 @@ def create_payout_method(request: Request) -> Flow:
         ]
     )
     holds = payouts.collect_new_holds(payout, facts)
-    # Before the accounts: in some countries the service requires the government id first.
+    # Sent before the accounts, because in some countries the service requires the government id
+    # first.
     if ids:
         recipient = {
             **recipient,
@@ -63,20 +64,21 @@ def create_payout_method(request: Request) -> Flow:
 
 
 def read_payout_method(request: Request) -> Flow:
-    """GET /recipients/:id/payout-methods
+    """Answers GET /recipients/:id/payout-methods.
 
     GET /recipients/:id
     """
     recipient, facts = yield from recipient_reads.load_recipient(request.ids["id"])
     answer = build_legacy_payout(recipient, facts, request.options)
-    # 404 only here: a recipient without a payout method is no error (contract, section 4).
+    # Only this operation answers 404: elsewhere a recipient without a payout method is no error
+    # (contract, section 4).
     if answer is None:
         raise Invalid(NOT_FOUND)
     return Answer(answer)
 
 
 def update_payout_method(request: Request) -> Flow:
-    """PATCH /recipients/:id/payout-methods
+    """Answers PATCH /recipients/:id/payout-methods.
 
     GET    /recipients/:id                    to find the changed fields
     PATCH  /recipients/:id                    governmentIds if one was sent

@@ -1,6 +1,6 @@
-"""Translation of a payout object into recipient accounts.
+"""Translates a payout object into recipient accounts.
 
-The parts of flows that creating and updating a recipient share with the payout methods. A flow
+Creating and updating a recipient and the payout methods share these parts of flows. A flow
 validates everything and raises ``Invalid`` before its first write.
 """
 
@@ -160,7 +160,7 @@ def plan_accounts(
     """Plans the accounts for these methods of a valid payout."""
     accounts = []
     for method in methods:
-        # Stated for each account: otherwise the service decides by the order of creation.
+        # Sent with each account, because otherwise the service decides by the order of creation.
         account = {**build_account_body(payout, method, recipient), "primary": method == primary}
         accounts.append((account, map_account_fields(payout, method)))
     return AccountPlan(tuple(accounts), payout.currency)
@@ -336,7 +336,8 @@ def add_accounts_and_delete_replaced(
     try:
         for account, field_map in plan.accounts:
             path = f"/recipients/{recipient['id']}/accounts"
-            # Also those just added: a new account is recognized by an id that was not there before.
+            # This includes the ids of accounts just added: a new account is recognized by an id
+            # that was not there before.
             existing = [*(original.get("accounts") or []), *new_accounts]
             reconcile = recipient_outcomes.build_added_account_rule(
                 recipient["id"], account, collect_account_ids(existing)
@@ -350,7 +351,7 @@ def add_accounts_and_delete_replaced(
                 new_accounts[-1] |= yield from _set_wallet_currency(
                     recipient, new_accounts[-1], plan.wallet_currency, field_map
                 )
-    # Not after Unknown: the account may exist, and reconciliation decides that first.
+    # Nothing is undone after Unknown: the account may exist, and reconciliation decides that first.
     except (Refused, Unreachable):
         if not is_undone_by_caller:
             yield from _undo_accounts(original, new_accounts)
@@ -478,7 +479,7 @@ def collect_new_holds(payout: Payout, facts: Facts) -> dict[str, JSON]:
     holds: dict[str, JSON] = {}
     for name, hold in payout.holds.items():
         previous = build_legacy_hold(facts, name)
-        # Clients that send whole objects back did not ask for a hold.
+        # A client that sends a whole object back, without changing the hold, did not request one.
         if {**previous, **hold} != previous:
             holds[name] = {**previous, **hold}
     return holds

@@ -1,7 +1,7 @@
 """Documentation of the translation, derived from flows and field tables.
 
-Lists the calls of an operation, the reason why a field is not sent, and the source of each field of
-an answer.
+For an operation it gives the calls, the reason why a field is not sent, and the source of each
+field of an answer.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _explain_field(name: str) -> str:
         ):
             return reason
     last = path.rpartition(".")[2]
-    # By the last part of the path, because every table knows only its own fields.
+    # Looked up by the last part of the path, because each table contains only its own fields.
     reasons = (
         row.reason
         for table in _TABLES

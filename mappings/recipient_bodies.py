@@ -1,4 +1,4 @@
-"""Validation and translation of the recipient bodies that clients send.
+"""Validates and translates the recipient bodies that clients send.
 
 The field table (``objects.RECIPIENT``) translates most fields; this module does the rest, for a
 create and for an update.
@@ -43,8 +43,7 @@ def validate_create(body: Mapping[str, JSON]) -> Iterator[Problem]:
 
 
 def _validate_language(body: Mapping[str, JSON]) -> Iterator[Problem]:
-    """Validates the language less strictly than the document (current interface, section
-    2.2).
+    """Validates the language, less strictly than section 2.2 of the current interface.
 
     The service decides which spelling of a code it accepts.
     """
@@ -59,12 +58,13 @@ def build_create_body(
     body: Mapping[str, JSON], government_ids: list[ClientGovernmentId]
 ) -> dict[str, JSON]:
     result = RECIPIENT.translate_to_current(body)
-    # The create call of the current interface takes no language; ``build_patch_after_create`` has it.
+    # The create call of the current interface takes no language; ``build_patch_after_create`` has
+    # it.
     result.pop("language", None)
     # The service derives the name of an individual (current interface, section 2.3).
     if body["type"] == "business":
         result["name"] = body["name"]
-    # In the create call, because in some countries an account is refused without the id.
+    # The create call includes the id, because in some countries an account is refused without it.
     if government_ids:
         result["governmentIds"] = build_government_id_entries(government_ids)
     return result
@@ -143,7 +143,7 @@ def validate_update(
 
 
 def _find_new_status(body: Mapping[str, JSON], recipient: Recipient, facts: Facts) -> JSON:
-    """Returns the status that the client asks for, or None if it only repeats the shown one.
+    """Returns the status that the client requests, or None if it only repeats the shown one.
 
     The status that was shown before the service's own changed counts as repeated too, so that
     sending `inactive` back never lifts a suspension. For the statuses that stop payments this

@@ -1,4 +1,4 @@
-"""Outcome rules for recipients and their accounts: how reads show whether a write in doubt was executed."""
+"""Outcome rules for writes to recipients and their accounts."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from mappings.outcome_rules import OutcomeReads
 
 
 def build_created_recipient_rule(body: JSONObject) -> OutcomeRule:
-    """GET /recipients?email=, then the recipient itself."""
+    """Builds the rule of a create; it reads GET /recipients?email=, then the recipient itself."""
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         if write.operator_object_id is not None:
             return (yield from _check_operator_named_recipient(write.operator_object_id, body))
         rows = yield from fetch_list("/recipients", "recipients", {"email": str(body.get("email"))})
         if rows is None:
-            return Inconclusive("too many recipients have its address")
-        # Not all fields: the service may normalize addresses and phone numbers.
+            return Inconclusive("too many recipients have this email address")
+        # Addresses and phone numbers are not compared, because the service may normalize them.
         match_fields = select_recipient_match_fields(body)
         candidates = [
             row
@@ -71,7 +71,7 @@ def _confirm_fetched_recipient(recipient_id: str) -> Generator[Step, Any, Confir
 
 
 def _check_operator_named_recipient(recipient_id: str, body: JSONObject) -> OutcomeReads:
-    """Check the recipient that an operator named as the one created."""
+    """Checks the recipient that an operator named as the one created."""
     # A mistyped id would pay another person, so the address has to agree.
     try:
         outcome = yield from _confirm_fetched_recipient(recipient_id)
@@ -85,7 +85,7 @@ def _check_operator_named_recipient(recipient_id: str, body: JSONObject) -> Outc
 
 
 def build_changed_recipient_rule(recipient_id: str, fields: JSONObject) -> OutcomeRule:
-    """GET /recipients/:id"""
+    """Builds the rule of a recipient update; it reads GET /recipients/:id."""
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
         recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
@@ -96,7 +96,7 @@ def build_changed_recipient_rule(recipient_id: str, fields: JSONObject) -> Outco
 
 
 def build_deleted_recipients_rule(*ids: str) -> OutcomeRule:
-    """GET /recipients/:id, each"""
+    """Builds the rule of a deletion; it reads GET /recipients/:id for each id."""
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         answers = yield Parallel([Call("GET", f"/recipients/{id_}") for id_ in ids])
@@ -105,7 +105,9 @@ def build_deleted_recipients_rule(*ids: str) -> OutcomeRule:
             return Inconclusive("the service could not be read")
         if all(deletions):
             return Confirmed()
-        return Inconclusive("some of them are gone") if any(deletions) else Absent()
+        return (
+            Inconclusive("only some of the recipients are deleted") if any(deletions) else Absent()
+        )
 
     return read_outcome
 
@@ -121,7 +123,7 @@ def _is_recipient_deletion_shown(answer: Any) -> bool | None:
 def build_added_account_rule(
     recipient_id: str, fields: JSONObject, ids_before: Iterable[str]
 ) -> OutcomeRule:
-    """GET /recipients/:id"""
+    """Builds the rule of an account create; it reads GET /recipients/:id."""
     known_ids = frozenset(ids_before)
 
     def read_outcome(write: InDoubtWrite) -> OutcomeReads:
@@ -166,7 +168,10 @@ _ACCOUNT_ID = "recipientAccountId"
 def build_changed_account_rule(
     recipient_id: str, old_account: JSONObject, fields: JSONObject
 ) -> OutcomeRule:
-    """GET /recipients/:id; the change gives the account another id (current interface, 4.2)."""
+    """Builds the rule of an account change; it reads GET /recipients/:id.
+
+    The change gives the account another id (current interface, section 4.2).
+    """
     account_id = old_account["recipientAccountId"]
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
@@ -185,13 +190,13 @@ def build_changed_account_rule(
         ]
         if len(matching_accounts) == 1:
             return Confirmed({"account": matching_accounts[0]})
-        return Inconclusive("the account does not exist any more")
+        return Inconclusive("the account no longer exists")
 
     return read_outcome
 
 
 def build_deleted_account_rule(recipient_id: str, account_id: str) -> OutcomeRule:
-    """GET /recipients/:id"""
+    """Builds the rule of an account deletion; it reads GET /recipients/:id."""
 
     def read_outcome(_write: InDoubtWrite) -> OutcomeReads:
         accounts = yield from _fetch_accounts(recipient_id)
@@ -204,7 +209,7 @@ def build_deleted_account_rule(recipient_id: str, account_id: str) -> OutcomeRul
 def _fetch_accounts(recipient_id: str) -> Generator[Step, Any, list[dict[str, JSON]]]:
     try:
         recipient = (yield Call("GET", f"/recipients/{recipient_id}"))["recipient"]
-    # The recipient was deleted meanwhile, and its accounts with it.
+    # The recipient has been deleted since, and its accounts with it.
     except Refused as refusal:
         if refusal.status != 404:
             raise

@@ -1,4 +1,4 @@
-"""The payments of a recipient, with what the gateway knows of them."""
+"""The payments of a recipient, completed with the gateway's stored data."""
 
 from __future__ import annotations
 

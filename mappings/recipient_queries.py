@@ -1,6 +1,6 @@
-"""Translation of the recipient list's query, whose parameters have other meanings on each side.
+"""Translates the query of the recipient list; its parameters differ in meaning on the two sides.
 
-If the service can answer the query, it takes one call. Otherwise the gateway reads the whole list
+If the service can answer the query, one call suffices. Otherwise the gateway reads the whole list
 and applies the filters and the order of the legacy list (legacy interface, section 4.1).
 """
 
@@ -63,7 +63,7 @@ class _QueryFilters:
 def build_list_query(query: Mapping[str, str], facts_by_id: FactsById) -> ListQuery:
     """Builds the step for a list query; unknown parameters are ignored."""
     filters = _QueryFilters()
-    # In a fixed order, so that equal queries make equal calls.
+    # The order is fixed, so that equal queries make equal calls.
     for name, add_filter in _FILTERS.items():
         if value := query.get(name):
             add_filter(filters, value, query, facts_by_id)

@@ -1,4 +1,4 @@
-"""Loading the recipient that the request path names, as most flows about recipients begin."""
+"""Loads the recipient that the request path names; most flows about recipients begin with this."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load_recipient_and_call_result(
     recipient_result, call_result = yield Parallel(
         [Call("GET", f"/recipients/{recipient_id}"), call]
     )
-    # The recipient first: if it does not exist, that is the answer, whatever the other read says.
+    # The recipient's result comes first: if it does not exist, the other read does not matter.
     for result in (recipient_result, call_result):
         if isinstance(result, Exception):
             raise result
@@ -41,7 +41,7 @@ def load_recipient_and_call_result(
 
 def load_facts_unless_deleted(recipient_id: str) -> Generator[Step, Any, Facts]:
     facts: Facts = yield LoadFacts("recipient", recipient_id)
-    # Known without a call, and true even if the service could not delete the recipient.
+    # This needs no call, and holds even if the service could not delete the recipient.
     if facts.get("deleted"):
         raise Invalid(NOT_FOUND)
     return facts
@@ -55,7 +55,7 @@ def delete_stale_status_fact(
         raise Invalid(NOT_FOUND)
     word = facts.get("status")
     if word and not is_legacy_status_still_valid(word, recipient.get("status")):
-        # Somebody has changed the status elsewhere, and the service wins (contract, section 3).
+        # The status has been changed elsewhere, and the service's value wins (contract, section 3).
         yield CompareAndSet("recipient", recipient_id, {"status": None})
         other_facts = {name: fact for name, fact in facts.items() if name != "status"}
         return {**other_facts, "status_shown_before": word}

@@ -38,7 +38,7 @@ ANSWER_FIELDS = frozenset(
 def select_query_fields(row: Row) -> dict[str, JSON]:
     """Selects the fields that queries read: parts of the address, and the primary account."""
     address, primary = row.get("address") or {}, find_primary_account(row)
-    # Not the same: a missing list says nothing, an empty one that there is no account.
+    # These differ: a missing list says nothing, an empty list means that there is no account.
     accounts: JSON = None if row.get("accounts") is None else []
     if primary:
         accounts = [{name: primary.get(name) for name in ("currency", "primary")}]

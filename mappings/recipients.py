@@ -52,7 +52,7 @@ from mappings.recipient_payments import (
 
 
 def create_recipient(request: Request) -> Flow:
-    """POST /recipients
+    """Answers POST /recipients.
 
     POST   /recipients               the fields that the current interface takes in a create
     PATCH  /recipients/:id           language and currency, if given
@@ -99,10 +99,10 @@ def create_recipient(request: Request) -> Flow:
         # Without the undo, the client's retry would create a second recipient.
         yield from _undo_creation(new_recipient["id"])
         if isinstance(failure, Refused) and failure.status == 404:
-            # A 404 is about the new recipient, which the client did not name: hide it.
+            # A 404 is about the new recipient, which the client did not name, so it is hidden.
             raise Refused(500) from None
         raise
-    # After all calls: an undone recipient needs no facts.
+    # Stored after all calls, because an undone recipient needs no facts.
     if holds:
         yield CompareAndSet("recipient", new_recipient["id"], holds)
     answer = build_legacy_recipient(recipient, holds, request.options)
@@ -117,7 +117,7 @@ def _validate_payout(payout: Payout, body: Mapping[str, JSON]) -> Iterator[Probl
 def _complete_recipient(
     new_recipient: Recipient, body: Mapping[str, JSON], payout: Payout, options: LegacyOptions
 ) -> SubFlow:
-    """Sends what the create call has no fields for. Returns the recipient with its accounts."""
+    """Sends values that the create call has no fields for; returns the recipient with accounts."""
     path, recipient = f"/recipients/{new_recipient['id']}", new_recipient
     if patch_body := recipient_bodies.build_patch_after_create(body):
         field_map = RECIPIENT.build_field_map() | {
@@ -145,7 +145,8 @@ def _plan_payout_accounts(payout: Payout, body: Mapping[str, JSON]) -> payouts.A
 
 
 def _undo_creation(recipient_id: str) -> SubFlow:
-    # Recorded before the call: if the deletion fails, clients must not see the recipient either.
+    # Recorded before the call, because clients must not see the recipient even if the deletion
+    # fails.
     yield CompareAndSet("recipient", recipient_id, {"deleted": True, "still_there": True})
     try:
         yield replace(_build_recipient_deletion(recipient_id), is_cleanup=True)
@@ -163,7 +164,7 @@ def _build_recipient_deletion(recipient_id: str) -> Call:
 
 
 def read_recipient(request: Request) -> Flow:
-    """GET /recipients/:id
+    """Answers GET /recipients/:id.
 
     GET /recipients/:id
     """
@@ -172,7 +173,7 @@ def read_recipient(request: Request) -> Flow:
 
 
 def list_recipients(request: Request) -> Flow:
-    """GET /recipients
+    """Answers GET /recipients.
 
     GET /recipients  once if the service can answer the query or one page holds all; else to refresh
                      the cached list: the total, the recipients changed since, and the archived ones
@@ -190,7 +191,7 @@ def list_recipients(request: Request) -> Flow:
 
 
 def read_recipient_logs(request: Request) -> Flow:
-    """GET /recipients/:id/logs
+    """Answers GET /recipients/:id/logs.
 
     GET /recipients/:id
     GET /recipients/:id/logs
@@ -246,7 +247,7 @@ def _has_credentials(name: str, value: JSON, api_keys: tuple[str, ...]) -> bool:
 
 
 def read_recipient_payments(request: Request) -> Flow:
-    """GET /recipients/:id/payments
+    """Answers GET /recipients/:id/payments.
 
     GET /recipients/:id
     GET /recipients/:id/payments  paged by the service; every page if there are payments to hide or
@@ -272,7 +273,8 @@ def read_recipient_payments(request: Request) -> Flow:
             all_payments = yield from filter_recipient_payments(
                 filters, all_payments, id_, recipient_answer
             )
-        # Merged with payments of drafts, the order of the service is no longer by creation time.
+        # After the payments of drafts are merged in, the service's order is no longer by creation
+        # time.
         if superseded:
             all_payments.sort(key=recipient_queries.parse_created_at, reverse=True)
         payments, meta = parse_page_params(request.query).select_rows(all_payments)
@@ -296,7 +298,7 @@ def read_recipient_payments(request: Request) -> Flow:
 
 
 def update_recipient(request: Request) -> Flow:
-    """PATCH /recipients/:id
+    """Answers PATCH /recipients/:id.
 
     GET    /recipients/:id                    to find the changed fields
     PATCH  /recipients/:id                    the fields sent, without those that only answers have
@@ -358,21 +360,21 @@ def update_recipient(request: Request) -> Flow:
 
 
 def delete_recipient(request: Request) -> Flow:
-    """DELETE /recipients/:id
+    """Answers DELETE /recipients/:id.
 
     GET    /recipients/:id  an archived recipient does not exist for legacy clients
     DELETE /recipients/:id  archives it; the gateway stores that it is deleted
     """
     id_ = request.ids["id"]
     yield from recipient_reads.load_recipient(id_)
-    # Recorded afterwards: if the deletion is refused, the recipient still exists for clients.
+    # Recorded after the call: if the deletion is refused, the recipient still exists for clients.
     yield _build_recipient_deletion(id_)
     yield CompareAndSet("recipient", id_, {"deleted": True})
     return Answer({"object": "deleted"})
 
 
 def delete_recipients(request: Request) -> Flow:
-    """DELETE /recipients
+    """Answers DELETE /recipients.
 
     GET    /recipients/:id  for each: if one is unknown, none is deleted
     DELETE /recipients      all in one call

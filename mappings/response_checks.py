@@ -1,4 +1,4 @@
-"""Checks the shape of read responses: a malformed list is an error and not an empty list."""
+"""Checks the shape of read responses, so that a malformed list is an error, not an empty list."""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ def rewrite_marked_texts(
     node: ShapeNode | None, value: JSON, rewrite: TextRewriter, rename: FieldRenamer | None = None
 ) -> JSON:
     """Returns the value with all marked texts rewritten and fields renamed."""
-    # No marks below: the value is passed on as it is, also if it does not match the shape.
+    # Nothing below is marked: the value is passed on unchanged, even if it does not match the
+    # shape.
     if node is None:
         return value
     if isinstance(value, str):
@@ -106,7 +107,7 @@ def _rewrite_texts_of_marked_fields(
         field_value = value.get(name)
         if isinstance(field_node, ValueNode) and isinstance(
             field_value, str
-        ):  # The common case, without a call.
+        ):  # The common case needs no function call.
             copy[name] = rewrite(field_node.mark, field_value)
         elif field_value is not None:
             copy[name] = rewrite_marked_texts(field_node, field_value, rewrite)

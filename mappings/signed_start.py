@@ -1,8 +1,8 @@
-"""A start with the client's own signature.
+"""Starts a batch with the client's own signature.
 
-The request is sent exactly as the client wrote it. This flow adds what every start needs: it
-acquires the batch's lock, so that it and an edit through the legacy interface cannot both win,
-releases it if the start is refused, and gives the rule that finds its outcome.
+The request is sent exactly as the client wrote it. This flow acquires the batch's lock, so that a
+start and an edit through the legacy interface cannot both win; releases it if the start is refused;
+and provides the rule that determines the outcome.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mappings.payouts import SubFlow
 
 
 def start_signed_batch(request: Request) -> Flow:
-    """POST /batches/:id/start-processing, with its client's own signature
+    """Answers POST /batches/:id/start-processing, sent, with its client's own signature.
 
     POST /batches/:id/start-processing once
 
@@ -52,10 +52,10 @@ def start_signed_batch(request: Request) -> Flow:
             only_while_client_waits=True,
         )
     except (Refused, Unreachable, Conflict) as failure:
-        # A batch without facts gets none: it would look like one made through the gateway.
+        # A batch without facts gets none, or it would look as if the gateway had created it.
         facts_before = {"phase": "sent", "since": None} if facts else dict.fromkeys(lock_facts)
         yield CompareAndSet("batch", batch_id, facts_before)
-        if isinstance(failure, Conflict):  # the upstream batch was superseded meanwhile
+        if isinstance(failure, Conflict):  # the upstream batch was superseded in the meantime
             raise Halted(BEING_CHANGED, retry_after=1) from None
         raise
     # The version counts for a batch created elsewhere too: an edit that loaded it before the start
@@ -72,7 +72,7 @@ def start_signed_batch(request: Request) -> Flow:
 
 
 def _acquire_lock(upstream_id: str, batch_id: str, request: Request) -> SubFlow:
-    """Acquire the lock once no edit is under way; return the facts before and the facts set."""
+    """Acquires the lock once no edit is under way; returns the facts before and the facts set."""
     for _ in range(MAX_LOCK_ATTEMPTS):
         redirect = yield LoadFacts("alias", upstream_id)
         if redirect.get("abandoned"):
@@ -94,7 +94,8 @@ def _acquire_lock(upstream_id: str, batch_id: str, request: Request) -> SubFlow:
         if not facts:
             lock_facts |= build_external_batch_facts(upstream_id)
         expected_redirect = {"abandoned": None, "id": redirect.get("id")}
-        # In the same transaction: an edit may supersede the batch between the read and this write.
+        # Checked in the same transaction: an edit may supersede the batch between the read and this
+        # write.
         redirect_guard = CompareAndSet("alias", upstream_id, {}, expected=expected_redirect)
         try:
             yield CompareAndSet(

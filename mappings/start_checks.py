@@ -11,8 +11,8 @@ from mappings.payouts import SubFlow
 
 
 def check_start(request: Request, batch: Batch) -> SubFlow:
-    """Return notices for the operator's log. Raises Invalid if the batch cannot be started."""
-    # A batch whose payments are known to be none has nothing to pay.
+    """Returns notices for the operator's log. Raises Invalid if the batch cannot be started."""
+    # A batch that is known to have no payments pays nothing, so it cannot be started.
     if not batch.is_editable or (batch.has_known_payments and not batch.merged_payments):
         raise Invalid(WRONG_STATUS)
     return (yield from _verify_payments(batch, request))
@@ -25,12 +25,12 @@ def has_start_changed_amount(amount: JSON, batch: Batch) -> bool:
 
 
 def _verify_payments(batch: Batch, request: Request) -> SubFlow:
-    """Compare the payments about to be made with those requested (``verify_before_start``)."""
+    """Compares the payments about to be made with those requested (``verify_before_start``)."""
     # The gateway does not know what was requested of a batch that was created elsewhere.
     is_made_here = batch.facts.get("createdAt") and not batch.facts.get("elsewhere")
     if request.options.verify_before_start == "off" or not is_made_here:
         return ()
-    # By content and not by id: the service may have given the payments other ids.
+    # Payments are compared by content: the service may have given them other ids.
     if (yield from batch_bodies.is_upstream_batch_as_requested(batch)):
         return ()
     if request.options.verify_before_start == "refuse":

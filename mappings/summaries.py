@@ -27,7 +27,7 @@ _BATCH_FIELDS = [
 def build_summary(
     batch: Batch, balances: Sequence[Mapping[str, JSON]], now: str
 ) -> dict[str, JSON]:
-    """Build a ``Batch summary``. A value of the service takes precedence over a computed one."""
+    """Builds a ``Batch summary``. A value of the service takes precedence over a computed one."""
     batch_answer = build_legacy_batch(batch)
     wallet_payments, other_payments = funds.split_off_wallet_payments(batch.payments)
     available_funds = {
@@ -65,7 +65,7 @@ def build_summary(
 
 
 def _merge_values(service_value: JSON, computed: JSON) -> JSON:
-    """Complete the service's value with the computed one, recursively in objects."""
+    """Completes the service's value with the computed one, recursively in objects."""
     if not isinstance(computed, dict):
         return service_value
     if not isinstance(service_value, dict):
@@ -77,7 +77,7 @@ def _merge_values(service_value: JSON, computed: JSON) -> JSON:
 
 
 def _convert_totals_to_numbers(service_value: JSON) -> JSON:
-    """Convert totals that a service writes as text to numbers, as the legacy document has them."""
+    """Converts totals that a service writes as text to numbers, as the legacy document has them."""
     if isinstance(service_value, dict):
         return {
             name: _convert_to_number(value)
@@ -97,7 +97,7 @@ def _convert_to_number(value: JSON) -> JSON:
 
 
 def _build_method_totals(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
-    """Build the totals by payout method; both methods of the legacy document are always there."""
+    """Builds the totals by payout method; both methods of the legacy document are always there."""
     # Clients index the result by method without checking that it is there.
     by_method: dict[str, list[Mapping[str, JSON]]] = {current.BANK_TRANSFER: [], current.WALLET: []}
     for payment in payments:
@@ -113,7 +113,7 @@ def _build_method_totals(payments: Sequence[Mapping[str, JSON]]) -> dict[str, JS
 
 
 def compute_totals(payments: Iterable[Mapping[str, JSON]]) -> dict[str, JSON]:
-    """Compute count, value, fees, recipientFees, merchantFees and net, as exact JSON numbers."""
+    """Computes count, value, fees, recipientFees, merchantFees and net, as exact JSON numbers."""
     payment_list = list(payments)
     sums = {name: funds.sum_field(payment_list, name) for name in FEE_FIELDS}
     value = funds.sum_field(payment_list, "sourceAmount")

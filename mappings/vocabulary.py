@@ -37,7 +37,7 @@ class VocabularyTranslator:
     """
 
     def __init__(self, words: Mapping[str, str], *, rejects_neutral_words: bool = False) -> None:
-        # Only words that differ are kept: in the default configuration nothing is translated.
+        # Only differing words are stored, so in the default configuration nothing is translated.
         self._words = {name: word for name, word in words.items() if word != _NEUTRAL_WORDS[name]}
         self._rejects_neutral_words = rejects_neutral_words
 
@@ -76,7 +76,7 @@ class VocabularyTranslator:
     def _neutralize_word(self, mark: Mark, value: str) -> str:
         word = self._replace_word(mark, value, self._words, _NEUTRAL_WORDS)
         is_unknown = word == value and isinstance(mark, Word) and self._is_respelled(mark, value)
-        # This text equals no word, so flows treat the value like any other unknown word.
+        # This text equals no word, so that flows treat the value like any other unknown word.
         return f"not {value}" if is_unknown and self._rejects_neutral_words else word
 
     def _is_respelled(self, mark: Word, value: str) -> bool:

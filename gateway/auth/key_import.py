@@ -1,4 +1,4 @@
-"""Import of API keys from a file, in one transaction."""
+"""Imports API keys from a file, in one transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IMPORTED_EVENT = "imported"
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Counts of an import: keys of each tenant in the file, and in all new, changed and unchanged."""
+    """Counts of an import: keys in the file by tenant; new, changed and unchanged keys in total."""
 
     keys_by_tenant: Counter[Tenant]
     new: int
@@ -47,7 +47,7 @@ async def import_keys(
     """Imports all keys or none; raises ImportRefused and StoreUnavailable."""
 
     async def run_import(tx: Transaction) -> _ImportPlan:
-        # First, because it locks out other writers of keys until this transaction ends.
+        # Done first, because it locks out other writers of keys until this transaction ends.
         change_count = await increment_key_change_count(tx)
         existing = await _ExistingKeys.load(tx, store.encryption)
         plan = _ImportPlan(existing, store, change_count, reactivate=reactivate)
@@ -92,13 +92,13 @@ class _ExistingKeys:
         )
 
     def find_key(self, api_key: str) -> AnyRow | None:
-        # One digest for each encryption key: rows that an older one hashed must be found too.
+        # One digest per encryption key, because rows hashed with an older one must be found too.
         digests = self.encryption.list_digests(api_key)
         return next((row for digest in digests if (row := self.keys.get(digest))), None)
 
     def has_same_credentials(self, row: AnyRow, tenant: Tenant, credentials: Credentials) -> bool:
         stored = decrypt_credentials(row, tenant, self.encryption)
-        # Constant time, as for every comparison of secrets.
+        # The comparison takes constant time, as for all secrets.
         return stored.access_key == credentials.access_key and hmac.compare_digest(
             stored.secret_key.encode(), credentials.secret_key.encode()
         )
@@ -106,7 +106,7 @@ class _ExistingKeys:
 
 @dataclass(slots=True)
 class _ImportPlan:
-    """The rows to write, collected line by line; nothing is written before all lines are checked."""
+    """The rows to write, collected line by line; they are written after all lines are checked."""
 
     existing: _ExistingKeys
     store: Store
@@ -235,7 +235,7 @@ class _ImportPlan:
         return name
 
     async def execute(self, tx: Transaction) -> None:
-        # In this order, because keys refer to credentials.
+        # Written in this order, because keys refer to credentials.
         if self.new_credentials:
             await tx.execute(insert(tenant_credentials), *self.new_credentials.values())
         if self.new_keys:

@@ -18,7 +18,7 @@ from gateway.storage.tenants import Tenant
 
 
 class ImportRefused(Exception):
-    """Nothing was imported; the message has the line, the field and the problem."""
+    """Raised if nothing was imported; the message has the line, the field and the problem."""
 
     def __init__(self, line: int, field: str, problem: str) -> None:
         super().__init__(f"line {line}: {field + ': ' if field else ''}{problem}")
@@ -66,7 +66,7 @@ NetworkText = Annotated[str, AfterValidator(_normalize_network)]
 
 
 class _StrictModel(BaseModel):
-    # Without the input in errors, because most values are secrets.
+    # Errors omit the input, because most values are secrets.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, hide_input_in_errors=True)
 
 
@@ -164,7 +164,7 @@ def _escape_name(name: str) -> str:
 
 
 def _convert_validation_error(number: int, error: ValidationError) -> ImportRefused:
-    # Without the input, which may be a secret.
+    # Omits the input, which may be a secret.
     problems = error.errors(include_input=False, include_url=False, include_context=False)
     first = problems[0]
     messages = {"extra_forbidden": "unknown field", "missing": "missing"}

@@ -1,4 +1,4 @@
-"""Database rows of API keys and credentials. Secrets are decrypted only when they are needed."""
+"""Database rows of API keys and credentials; secrets are decrypted only when needed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build_secret_encryption_context(tenant: Tenant) -> EncryptionContext:
 
 @dataclass(frozen=True, slots=True)
 class ListedKey:
-    """An API key as operators see it. Times are in UTC; no ``allowed_ips`` admits any address."""
+    """An API key as operators see it. Times are in UTC; empty ``allowed_ips`` admit any address."""
 
     id: str = field(repr=False)
     name: str
@@ -76,7 +76,7 @@ def find_matching_keys(listed_keys: Sequence[ListedKey], word: str) -> list[List
     """Finds keys by name or by the beginning of the key; more than one match is ambiguous.
 
     Names take precedence over beginnings, and active keys over revoked ones. A beginning shorter
-    than ``MIN_PREFIX_CHARACTERS`` matches nothing. One that other keys' names begin with matches
+    than ``MIN_PREFIX_CHARACTERS`` matches nothing. If other keys' names start with it, it matches
     those too, and so is ambiguous.
     """
     if name_matches := [key for key in listed_keys if key.name == word]:
@@ -92,7 +92,7 @@ def find_matching_keys(listed_keys: Sequence[ListedKey], word: str) -> list[List
 
 
 MIN_PREFIX_CHARACTERS = 4
-"""Fewer characters of a key are too few to say which key to revoke."""
+"""Fewer characters of a key do not identify the key to revoke."""
 
 
 def _is_prefix_match(word: str, prefix: str) -> bool:
@@ -117,7 +117,8 @@ async def revoke_key(store: Store, key_id: str) -> None:
     """Revokes a key; running gateways refuse it after their next poll."""
 
     async def revoke(tx: Transaction) -> None:
-        # First: the row lock of the counter makes changes visible in the order of their numbers.
+        # Done first: the row lock of the counter makes changes visible in the order of their
+        # numbers.
         change = await increment_key_change_count(tx)
         rows = await tx.fetch(
             update(api_keys)
@@ -157,7 +158,7 @@ async def load_credentials(store: Store, tenant: Tenant) -> Credentials:
 
 
 def decrypt_credentials(row: AnyRow, tenant: Tenant, encryption: EncryptionKeys) -> Credentials:
-    """Decrypts the credentials in a row with ``access_key`` and ``secret``; raises StoreUnavailable."""
+    """Decrypts credentials in a row with ``access_key`` and ``secret``; raises StoreUnavailable."""
     return Credentials(
         row.access_key, encryption.decrypt(row.secret, build_secret_encryption_context(tenant))
     )
@@ -225,7 +226,7 @@ async def fetch_key_change_count(tx: Transaction) -> int:
 
 async def fetch_keys_changed_since(tx: Transaction, count: int) -> Sequence[AnyRow]:
     """Selects changed keys with their credentials, also revoked ones."""
-    # Also revoked keys: the caller has to forget those.
+    # Includes revoked keys, because the caller must remove those from its cache.
     query = (
         select(*_KEY_COLUMNS)
         .join_from(api_keys, tenant_credentials)

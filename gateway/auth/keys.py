@@ -135,7 +135,8 @@ class ApiKeyStore:
         self._poll_seconds = poll_seconds
         self._grace_seconds = grace_seconds
         self._clock = clock
-        # By digest, never by the key itself. No expiry: the poll invalidates changed entries.
+        # Keyed by digest, never by the key itself. Entries do not expire: the poll invalidates
+        # changed ones.
         self._known: LRUCache[str, ApiKey] = LRUCache(_MAX_KNOWN_KEYS)
         self._unknown: TTLCache[str, bool] = TTLCache(
             _MAX_UNKNOWN_KEYS, _UNKNOWN_TTL_SECONDS, clock
@@ -182,7 +183,7 @@ class ApiKeyStore:
 
     async def find(self, api_key: str) -> ApiKey | None:
         """Finds an active key; None if there is none. Raises StoreUnavailable."""
-        # Cannot be a key, so it costs no query.
+        # This cannot be a key, so no query is needed.
         if not 0 < len(api_key) <= MAX_KEY_CHARACTERS or not api_key.isascii():
             return None
         digest = self._store.encryption.digest_api_key(api_key)
@@ -196,7 +197,7 @@ class ApiKeyStore:
 
     async def refresh(self) -> None:
         """Loads the keys that changed since the last call; raises StoreUnavailable."""
-        # Taken before the query: a change during it is seen by the next poll.
+        # Taken before the query, so that the next poll sees a change during it.
         start_time = self._clock()
         # The common case: one small query, and no key has changed.
         if await load_key_change_count(self._store) == self._change_count:
@@ -215,17 +216,16 @@ class ApiKeyStore:
         has_changes = count > known_count >= 0
         if count < self._change_count:  # the database was replaced or restored from a backup
             self._known.clear()
-        # Before the keys: modes refer to keys by name, and a renamed key must not lose its mode
-        # meanwhile.
+        # Awaited before the keys change: modes refer to keys by name, and a renamed key must not
+        # lose its mode in between.
         for hook in self._refresh_hooks if has_changes else ():
             await hook()
         if count != self._change_count:
-            # A new key may be among them.
+            # The cached unknown keys may include a new one.
             self._unknown.clear()
             for listener in self._listeners:
                 listener(changed_rows if has_changes else None)
-        # After the listeners, and the count last: if any of this fails, the next poll repeats all
-        # of it.
+        # Set last, after the listeners: if any of this fails, the next poll repeats all of it.
         self._update_cached_keys({row.id: row for row in changed_rows})
         self._change_count = count
         self._confirmed_at = start_time
@@ -237,7 +237,7 @@ class ApiKeyStore:
                 await self.refresh()
             except StoreUnavailable as error:
                 self._record_database_state(is_readable=False, error=str(error))
-            except Exception as error:  # noqa: BLE001 - if this task ended, revoked keys would go on working
+            except Exception as error:  # noqa: BLE001 - if this task ended, revoked keys would remain usable
                 _log.error("key_refresh_failed", **describe_exception(error))
             else:
                 self._record_database_state(is_readable=True)
@@ -290,7 +290,7 @@ class ApiKeyStore:
         )
 
 
-# Checks which account credentials open. They only send reads.
+# Checks of which account credentials open; these only send reads.
 
 OLDEST_RECIPIENTS_TARGET = "/v1/recipients?orderBy=createdAt&sortBy=asc&page=1&pageSize=10"
 """The oldest recipients, which identify an account: new recipients do not change this page."""
@@ -417,7 +417,7 @@ async def check_credentials(
     key_names: dict[Tenant, list[str]] = {}
     for key in listed_keys:
         key_names.setdefault(key.tenant, []).append(key.name)
-    # Bounded, to spare the service.
+    # Concurrency is bounded, to limit the load on the service.
     semaphore = asyncio.Semaphore(_MAX_CONCURRENT_CHECKS)
 
     async def check(tenant: Tenant) -> CredentialCheck:

@@ -20,14 +20,14 @@ class ConfigFile:
     text: str = field(default="", compare=False)
 
     def locate_problem(self, key: str, problem: str) -> str:
-        """Return one line: the file and line that set the key if there are any, and the problem."""
+        """Returns one line: the file and line that set the key, if any, and the problem."""
         line = _find_line(self.text, key.split("."))
         return (
             f"{self.path}:{line}: {key}: {problem}" if self.path and line else f"{key}: {problem}"
         )
 
     def find_passwords(self) -> Iterator[str]:
-        """Yield a problem for each URL with a password in the file, even if a variable overrides it."""
+        """Yields a problem for each URL with a password, even if a variable overrides it."""
         document = tomllib.loads(self.text)
         for section in ("state", "limits"):
             url = document.get(section, {}).get("url")
@@ -40,7 +40,8 @@ class ConfigFile:
 
 
 def _find_line(text: str, keys: list[str]) -> int | None:
-    """Return the line of a key, or of its section if the file does not contain the key."""
+    """Returns the line of a key, or of its section if the file does not contain the key."""
+    # Searches the text, because tomllib does not report the lines of keys.
     section, section_line = "", None
     for number, line in enumerate(text.splitlines(), 1):
         if header := re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line):

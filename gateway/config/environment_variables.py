@@ -14,9 +14,9 @@ ENVIRONMENT_PREFIX = "PAYOUT_GATEWAY_"
 class EnvironmentSource(PydanticBaseSettingsSource):
     """Reads ``PAYOUT_GATEWAY_SERVER__PORT`` as ``server.port``.
 
-    Every variable with our prefix and a double underscore names a key; an unknown key is an error.
-    Variables without it are ignored: Kubernetes sets some (``PAYOUT_GATEWAY_PORT``) for a Service of
-    this name.
+    Every variable with the gateway's prefix and a double underscore names a key; an unknown key is
+    an error. Variables without it are ignored: Kubernetes sets some (``PAYOUT_GATEWAY_PORT``) for a
+    Service of this name.
     """
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
@@ -29,14 +29,14 @@ class EnvironmentSource(PydanticBaseSettingsSource):
                 section = values
                 for key in keys[:-1]:
                     section = section.setdefault(key, {})
-                # Deployment tools set optional variables to an empty text.
+                # Deployment tools set optional variables to an empty string.
                 if value:
                     section[keys[-1]] = value
         return values
 
 
 def parse_variable_name(variable: str, sections: Collection[str]) -> list[str] | None:
-    """Return the key that an environment variable names, or None if it is not a setting.
+    """Returns the key that an environment variable names, or None if it is not a setting.
 
     ``sections`` are the names of all sections.
     """
@@ -51,7 +51,7 @@ def parse_variable_name(variable: str, sections: Collection[str]) -> list[str] |
 
 
 def find_variable(key: str, sections: Collection[str]) -> str | None:
-    """Return the variable that sets a key, its section, or a part of its value."""
+    """Returns the variable that sets a key, its section, or a part of its value."""
     variables = {
         ".".join(keys): name for name in os.environ if (keys := parse_variable_name(name, sections))
     }
@@ -66,6 +66,6 @@ def build_variable_name(section: str, key: str) -> str:
 
 
 def _is_same_or_nested(left: str, right: str) -> bool:
-    """Return whether the keys are equal, or one is nested in the other."""
+    """Whether the keys are equal, or one is nested in the other."""
     longer, shorter = (left, right) if len(left) > len(right) else (right, left)
     return longer == shorter or longer.startswith(f"{shorter}.")

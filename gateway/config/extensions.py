@@ -20,7 +20,7 @@ _C_EXTENSIONS = {
 
 
 def check_c_extensions() -> None:
-    """Raise ConfigurationError with each library that runs without its extension."""
+    """Raises ConfigurationError with each library that runs without its extension."""
     problems = []
     for library, (extension, variable) in _C_EXTENSIONS.items():
         # The library imports its extension itself, and falls back to Python if it cannot.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class ConfigurationError(Exception):
-    """The configuration is invalid; each problem is one line for the operator."""
+    """Raised if the configuration is invalid; each problem is one line for the operator."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -29,7 +29,7 @@ def read_text(path: Path) -> str:
 def read_secret_file(path: Path) -> str:
     text = read_text(path)
     status = path.stat()
-    # The group may read it, as in a Kubernetes volume with fsGroup. A pipe's mode means nothing.
+    # The group may read it, as in a Kubernetes volume with fsGroup. A pipe's mode is ignored.
     if stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IRWXO:
         raise ConfigurationError([f"{path}: every user can read it; run `chmod o= {path}`"])
     return text

@@ -47,6 +47,7 @@ class CurrentWords(Section):
         NeutralWord,
         AfterValidator(require_unused_field(current.Recipient, neutral_name="avatarUrl")),
     ] = "avatarUrl"
+    # The signed path starts with /v1.
     balance_path: str = Field("/v1/balance", pattern=r"^/v1/")
     summary_path: str = Field("/v1/batch/{id}/summary", pattern=r"^/v1/.*\{id\}")
     batch_currency: Annotated[
@@ -92,13 +93,14 @@ class Legacy(Section):
 class Lists(Section):
     """The recipient caches of each process, for list queries that only the legacy interface has."""
 
+    # "Index" is an older word for the cache; existing configurations use it.
     index: bool = True
     index_seconds: float = Field(3600, ge=60)
     index_recipients: int = Field(250_000, ge=1)
 
 
 class Writes(Section):
-    """Which requests count as retries of a write."""
+    """Settings that decide which requests count as retries of a write."""
 
     identical_in_flight: Literal["retry", "separate"] = "retry"
     replay_seconds: float = Field(0, ge=0, le=3600)

@@ -24,7 +24,7 @@ class Deprecation(Section):
     @model_validator(mode="after")
     def _check_dates(self) -> Self:
         if self.sunset and not self.announced:
-            raise ValueError("sunset needs announced, the day of the announcement to clients")
+            raise ValueError("sunset requires announced, the day of the announcement to clients")
         if self.announced and self.sunset and self.sunset < self.announced:
             raise ValueError("sunset is before announced")
         return self
@@ -42,7 +42,7 @@ class Deprecation(Section):
 
 
 class Comparing(Section):
-    """For API keys in mode ``compare``: which service answers, and how many reads are compared."""
+    """Settings of mode ``compare``: the service that answers, and the share of reads compared."""
 
     answers: Literal["legacy", "current"] = "legacy"
     sample: float = Field(1.0, gt=0, le=1)
@@ -50,7 +50,7 @@ class Comparing(Section):
 
 
 class Recording(Section):
-    """The recording of masked legacy requests and responses; off if there is no directory."""
+    """Settings for recording masked legacy requests and responses; off without a directory."""
 
     directory: str = ""
     keys: Annotated[tuple[str, ...], BeforeValidator(parse_list)] = ()

@@ -59,7 +59,7 @@ class Server(Section):
 
 
 def _is_clear_text(address: str) -> bool:
-    """Return whether requests to the address cross a network unencrypted."""
+    """Whether requests to the address cross a network unencrypted."""
     parts = urlsplit(address)
     # A host name that resolves to loopback is not looked up: checking needs no network.
     if parts.scheme != "http" or parts.hostname == "localhost":
@@ -134,6 +134,7 @@ class Upstream(Section):
     breaker_seconds: float = Field(5, gt=0)
     signed_target: Literal["auto", "path", "path-and-query"] = "auto"
     inferred_operations: Literal["auto", "use", "avoid"] = "auto"
+    # "Abandoned" is an older word for "superseded"; existing configurations use it.
     abandoned_check_seconds: float = Field(3600, ge=0)
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""The base classes of sections, and keys whose value is in a file of its own."""
+"""The base classes of sections, and keys whose value is read from a separate file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Section(BaseModel):
 
 
 def insert_value_from_file(section: Any, name: str) -> Any:
-    """Return the section with the content of the file that ``<name>_file`` names as ``name``."""
+    """Returns the section with the content of the file that ``<name>_file`` names as ``name``."""
     key = f"{name}_file"
     if isinstance(section, dict) and (file_name := section.get(key)):
         try:
@@ -32,7 +32,7 @@ def _raise_file_error(value: Any) -> Any:
 
 
 KeyFile = Annotated[Path, BeforeValidator(_raise_file_error)]
-"""A file with the value of another key. It is read only once (``insert_value_from_file``): it may be a pipe."""
+"""A file with the value of another key, read once, since it may be a pipe."""
 
 
 class UrlSection(Section):

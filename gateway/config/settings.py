@@ -1,7 +1,7 @@
 """The configuration: gateway.toml, overridden by environment variables.
 
-Each key can also be set with an environment variable (``PAYOUT_GATEWAY_SERVER__PORT``). Unknown keys
-are errors. Error messages name the key and its line in the file.
+Each key can also be set with an environment variable (``PAYOUT_GATEWAY_SERVER__PORT``). Unknown
+keys are errors. Error messages name the key and its line in the file.
 """
 
 from __future__ import annotations
@@ -110,15 +110,15 @@ class Settings(BaseSettings):
 
     @property
     def has_file(self) -> bool:
-        """Return whether a configuration file was read."""
+        """Whether a configuration file was read."""
         return self._config_file.path is not None
 
     def find_passwords(self) -> list[str]:
-        """Return a line for each password in the configuration file, with its location."""
+        """Returns a line for each password in the configuration file, with its location."""
         return list(self._config_file.find_passwords())
 
     def locate_problem(self, problem: str) -> str:
-        """Add the location to a problem that starts with a key; return others unchanged."""
+        """Adds the location to a problem that starts with a key; returns others unchanged."""
         key, _, message = problem.partition(": ")
         if key.partition(".")[0] not in Settings.model_fields:
             return problem
@@ -132,12 +132,12 @@ class Settings(BaseSettings):
         *_others: PydanticBaseSettingsSource,  # the library's sources for variables and .env files
         **_named: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # The first source wins.
+        # The first source takes precedence.
         return EnvironmentSource(settings_cls), init_settings
 
 
 def has_setting_variable() -> bool:
-    """Return whether the environment sets any key."""
+    """Whether the environment sets any key."""
     return any(
         value and parse_variable_name(name, Settings.model_fields)
         for name, value in os.environ.items()
@@ -145,14 +145,14 @@ def has_setting_variable() -> bool:
 
 
 def load_settings(path: Path | None) -> Settings:
-    """Read a configuration file and the environment; raises ConfigurationError."""
+    """Reads a configuration file and the environment; raises ConfigurationError."""
     text = read_text(path) if path else ""
     config_file = ConfigFile(path, text)
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError([f"{path}: not TOML: {error}"]) from None
-    # Before the validation, whose messages could otherwise come first and hide these.
+    # Checked before the validation, because its messages would hide these.
     if secret_problems := list(_iter_secret_key_problems(document, config_file)):
         raise ConfigurationError(secret_problems)
     try:
@@ -177,7 +177,7 @@ def _iter_secret_key_problems(document: dict[str, Any], config_file: ConfigFile)
 
 
 def _locate_problem(key: str, problem: str, config_file: ConfigFile) -> str:
-    """Return one line: where the key was set, and the problem."""
+    """Returns one line: where the key was set, and the problem."""
     # A variable overrides the file, so that a value from the file cannot be the problem.
     if variable := find_variable(key, Settings.model_fields):
         return f"environment variable {variable}: {problem}"
@@ -185,7 +185,7 @@ def _locate_problem(key: str, problem: str, config_file: ConfigFile) -> str:
 
 
 def _describe_validation_error(error: ValidationError, config_file: ConfigFile) -> Iterator[str]:
-    # Without the input, which may be a secret.
+    # Messages omit the input, which may be a secret.
     for problem in error.errors(include_input=False, include_url=False, include_context=False):
         keys = [str(part) for part in problem["loc"]]
         message = {
@@ -196,7 +196,7 @@ def _describe_validation_error(error: ValidationError, config_file: ConfigFile) 
 
 
 def _describe_unknown_key(keys: list[str]) -> str:
-    """Describe an unknown key, with a similar one or the only ones that exist."""
+    """Describes an unknown key, with a similar one or the only ones that exist."""
     known_keys = list(_list_section_keys(keys[:-1]))
     if suggestions := get_close_matches(keys[-1], known_keys, 1):
         return f"unknown key; did you mean {suggestions[0]}?"

@@ -26,6 +26,7 @@ class State(UrlSection):
     @property
     def mark_path(self) -> Path:
         """The file with the last sequence number of the database; see storage/restore_marks.py."""
+        # Not beside the database, so that a restore of the database does not restore the mark too.
         return self.mark_file or Path(f"{self.encryption_key_file}.mark")
 
 
@@ -33,12 +34,13 @@ class Limits(UrlSection):
     url: Annotated[str, AfterValidator(require_scheme("memory", "redis", "rediss"))] = "memory://"
     url_file: KeyFile | None = None
     requests_per_hour: int = Field(10_000, ge=1)
+    # Decides the share of a limit that each process admits while Redis is unavailable.
     hosts: int = Field(1, ge=1)
     body_bytes: int = Field(64 * 1024 * 1024, ge=1024)
 
 
 class Retention(Section):
-    """How long records are kept; 0 means forever."""
+    """Retention periods of records, in days; 0 means forever."""
 
     journal_days: Days = 400
     texts_days: Days = 400

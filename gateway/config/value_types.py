@@ -42,13 +42,15 @@ def require_scheme(*schemes: str) -> Callable[[str], str]:
 def _check_token(text: str) -> str:
     # A token of RFC 9110, section 5.6.2.
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
-        raise ValueError("must be a word that an HTTP header can have")
+        raise ValueError(
+            "must be an HTTP token: letters, digits and some punctuation, without spaces"
+        )
     return text
 
 
 def _check_word(text: str) -> str:
     if not re.fullmatch(r"[!-~]+", text):
-        raise ValueError("must be a word")
+        raise ValueError("must be visible ASCII characters without spaces")
     return text
 
 
@@ -67,7 +69,7 @@ _WALLET_WORD_HINT = "set the word that the service uses for its wallet"
 
 
 def _check_wallet_word(word: str) -> str:
-    """Refuse the name of another method or a currency: a wallet would be taken for a bank account."""
+    """Refuses a wallet word that is another method or a currency: accounts would be confused."""
     if word.lower() in _NON_WALLET_METHODS:
         raise ValueError(f"is the name of another payout method; {_WALLET_WORD_HINT}")
     if re.fullmatch("[A-Z]{3}", word):
@@ -78,7 +80,7 @@ def _check_wallet_word(word: str) -> str:
 
 
 def require_unused_field(*shapes: type, neutral_name: str) -> Callable[[str], str]:
-    """Return a validator that refuses the names of other fields of the same objects.
+    """Returns a validator that refuses the names of other fields of the same objects.
 
     ``neutral_name`` is the field's own name in ``shapes``.
     """
@@ -95,12 +97,13 @@ def require_unused_field(*shapes: type, neutral_name: str) -> Callable[[str], st
 
 
 def _check_network(text: str) -> str:
+    # Host bits may be set: 192.0.2.7/24 means the network of that address.
     ipaddress.ip_network(text, strict=False)
     return text
 
 
 def parse_list(value: Any) -> Any:
-    """Parse the list in an environment variable: separated by commas, or JSON."""
+    """Parses the list in an environment variable: separated by commas, or JSON."""
     if not isinstance(value, str):
         return value
     if value.lstrip().startswith("["):
@@ -109,7 +112,7 @@ def parse_list(value: Any) -> Any:
 
 
 def _parse_day(value: Any) -> Any:
-    # Not isinstance: a datetime is a date too, but a sunset has no time of day.
+    # isinstance would accept a datetime too, but a sunset has no time of day.
     if value == "" or value is None or type(value) is date:
         return value or None
     if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value):
@@ -119,7 +122,7 @@ def _parse_day(value: Any) -> Any:
 
 
 MIN_RETENTION_DAYS = 30
-"""Younger records may still be needed to determine the outcome of a write, or to replay an answer."""
+"""Younger records may still be needed to determine a write's outcome, or to replay an answer."""
 
 
 def _check_retention_days(days: int) -> int:

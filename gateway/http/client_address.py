@@ -1,4 +1,4 @@
-"""Client addresses, also behind trusted proxies."""
+"""Determines client addresses, also behind trusted proxies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def resolve_client_address(
     """
     address = _parse_address(remote)
     hops = [hop for line in forwarded_for for hop in line.split(",")]
-    # From right to left: only what a trusted proxy has appended cannot be forged by the client.
+    # Read from right to left: a client can forge all entries except those that trusted proxies
+    # appended.
     while address is not None and hops and _is_in_networks(address, trusted_proxies):
         hop_address = _parse_address(_strip_port(hops.pop().strip()))
         if hop_address is None:
@@ -59,7 +60,7 @@ def _is_in_networks(address: Address, networks: Sequence[Network]) -> bool:
 @lru_cache(maxsize=1024)
 def _parse_address(text: str | None) -> Address | None:
     try:
-        # Without the zone of a link-local address (RFC 4007).
+        # The zone of a link-local address (RFC 4007) is dropped.
         address = ipaddress.ip_address((text or "").partition("%")[0])
     except ValueError:
         return None

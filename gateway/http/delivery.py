@@ -41,7 +41,7 @@ async def wait_for_acknowledgement(
 def is_client_disconnected(request: web.BaseRequest) -> bool:
     """Whether the client has closed its side, even if the event loop has not seen that yet.
 
-    After a process was suspended, it continues before the loop reads what happened meanwhile.
+    After a suspended process resumes, its code runs before the loop reads events of that time.
     """
     transport = request.transport
     connection = transport.get_extra_info("socket") if transport is not None else None

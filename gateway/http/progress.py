@@ -1,7 +1,7 @@
 """Progress of large requests in flight, for operators.
 
 Each step that handles a large body calls ``record_progress``; a request that never does is not
-listed. Only labels and byte counts are kept, never content.
+listed. Only labels and byte counts are stored, never content.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def serialize_progress(requests: Iterable[RequestProgress]) -> str:
     """Serializes progress for other processes; empty if there are no large requests."""
     entries = []
     for progress in list(requests)[:MAX_SHARED_REQUESTS]:
-        # Without ``here``, which each reader sets itself.
+        # ``here`` is omitted, because each reader sets it itself.
         entries.append({**asdict(progress), "began_at": progress.began_at.isoformat()})
         del entries[-1]["here"]
     return json.dumps(entries, separators=(",", ":")) if entries else ""
@@ -106,7 +106,7 @@ class RequestsInProgress:
                 request.task is None or not request.is_running
             ):  # a leftover task of an ended request
                 return
-            # Ends with the task, also if the request fails.
+            # A done callback also runs if the request fails.
             request.task.add_done_callback(lambda _: self._progress_by_request.pop(request, None))
             elapsed = timedelta(seconds=asyncio.get_running_loop().time() - request.start_time)
             began_at = self._clock() - elapsed

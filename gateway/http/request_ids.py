@@ -16,7 +16,8 @@ _random_bytes = b""
 def generate_id() -> str:
     global _random_bytes  # noqa: PLW0603 - one supply a process
     if not _random_bytes:
-        # From the operating system: processes and hosts need different ids without sharing a counter.
+        # Random bytes of the operating system differ between processes and hosts without a shared
+        # counter.
         _random_bytes = os.urandom(ID_BYTES * IDS_PER_READ)
     id_bytes, _random_bytes = _random_bytes[:ID_BYTES], _random_bytes[ID_BYTES:]
     return id_bytes.hex()

@@ -66,11 +66,11 @@ def _extract_path(target: str) -> str:
 def parse_path_parts(target: str) -> list[str]:
     """Parses the path segments after /v1 as the most lenient service might read them.
 
-    Decoded, without path parameters and without empty segments. Only for deciding what a request
-    is about; never sent.
+    The segments are decoded, without path parameters and empty segments. They only serve to decide
+    what a request is about, and are never sent.
     """
     path = _extract_path(target)
-    # Unlike the check above without a maximum: each decoding shortens the path, so this ends.
+    # Needs no maximum, unlike the check above: each decoding shortens the path, so the loop ends.
     while (decoded_path := _percent_decode(path)) != path:
         path = decoded_path
     parts = [part.partition(";")[0].strip() for part in path.split("/")]
@@ -84,7 +84,7 @@ def extract_recipient_id(path: str) -> str:
 
 
 class PathTemplates:
-    """Formats paths for logs: only words of the interface, never ids or other client text."""
+    """Formats paths for logs: words of the interface only, never ids or other client text."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         paths = [endpoint.path for endpoint in ENDPOINTS]
@@ -122,5 +122,5 @@ def _compile_pattern(path: str) -> re.Pattern[str]:
 
 def redact_path(path: str, words: frozenset[str] | set[str]) -> str:
     """Replaces each path segment that is not one of the words with an ellipsis."""
-    # Bounded, because a client chooses the length of the path.
+    # The length is bounded, because a client chooses the path.
     return "/".join(part if part in words else "…" for part in path.split("/")[:8])

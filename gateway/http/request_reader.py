@@ -36,10 +36,10 @@ IS_LAST_RESPONSE: web.RequestKey[Callable[[], bool]] = web.RequestKey("is_last_r
 """Whether a response sent now is the last on its connection, and needs ``Connection: close``."""
 
 CONNECTION: web.RequestKey[ClientConnection] = web.RequestKey("connection", None)
-"""The connection that a request came on."""
+"""The connection on which a request arrived."""
 
 ARRIVED_AT: web.RequestKey[float] = web.RequestKey("arrived_at", float)
-"""When the request came, by the loop's clock; earlier than it was read if the process was stopped."""
+"""Arrival time by the event loop's clock; before the time of reading if the process was stopped."""
 
 ON_RESET: web.RequestKey[Callable[[], None]] = web.RequestKey("on_reset", None)
 """Called if the connection is reset while the response is sent, or soon after."""
@@ -54,7 +54,7 @@ _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 class ClientConnection(RequestConnection, Protocol):
     def authenticate(self, tenant: Hashable) -> None:
-        """Attribute the connection to a tenant; until then it counts for its client's address."""
+        """Attributes the connection to a tenant; until then it counts for its client's address."""
 
 
 class BodyTooLarge(Exception):
@@ -82,8 +82,8 @@ def requires_connection_close(request: web.BaseRequest) -> bool:
 
 
 def mark_authenticated(request: web.BaseRequest, tenant: Hashable) -> None:
-    # Before the body is read: at the connection limit, unknown clients then cannot displace this
-    # one.
+    # Done before the body is read, so that unknown clients cannot displace this connection at the
+    # limit.
     if connection := request.get(CONNECTION):
         connection.authenticate(tenant)
 
@@ -214,8 +214,10 @@ BODY_TOO_SLOW = Problem("invalid_field", "The body did not arrive in time.")
 
 @dataclass(frozen=True, slots=True)
 class BodyPace:
-    """The minimum rate of a body: something within each ``seconds``, and after the first
-    ``seconds``, ``bytes_per_second`` on average (0 is no minimum).
+    """The minimum rate of a body.
+
+    Some bytes must arrive within each ``seconds``, and after the first ``seconds`` at least
+    ``bytes_per_second`` on average (0 is no minimum).
     """
 
     seconds: float
@@ -233,12 +235,12 @@ class BodyPace:
 async def iter_body_chunks(
     request: web.BaseRequest, max_bytes: int, slot: AdmissionSlot, pace: BodyPace
 ) -> AsyncIterator[bytes]:
-    """Yields the raw body while it arrives; raises BodyTooLarge, and Invalid if it is incomplete."""
+    """Yields the raw body as it arrives; raises BodyTooLarge, and Invalid if it is incomplete."""
     reserved_bytes = request.content_length or 0
     # The declared length is reserved at once, so that concurrent uploads cannot exceed the memory.
     slot.reserve_bytes(reserved_bytes)
     if request.headers.get("Expect", "").lower() == "100-continue":
-        # Sent here and not earlier, so that a refused client does not send its body.
+        # 100 Continue is not sent earlier, so that a refused client does not send its body.
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         # Otherwise aiohttp takes the final response for one that has already started.
         request.writer.output_size = 0
@@ -262,8 +264,8 @@ async def iter_body_chunks(
 async def _read_chunk(request: web.BaseRequest, seconds: float) -> bytes:
     try:
         with Timeout(seconds):
-            # Whatever has arrived: waiting for a whole chunk would count a slow but steady client
-            # as stalled.
+            # Reads whatever has arrived: with whole chunks, a slow but steady client would count as
+            # stalled.
             return await request.content.readany()
     except TimeoutError:
         request[BODY_TIMED_OUT] = True

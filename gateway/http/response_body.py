@@ -63,7 +63,7 @@ class CompleteResponse(web.StreamResponse):
         await writer.drain()
 
     async def write_eof(self, _data: bytes = b"") -> None:
-        """Does nothing: ``prepare`` has written the body too."""
+        """Does nothing, because ``prepare`` has written the body too."""
 
     def _encode_head(self, request: web.BaseRequest) -> bytes:
         version = request.version
@@ -71,7 +71,7 @@ class CompleteResponse(web.StreamResponse):
             "Content-Length": str(len(self._data)),
             "Date": rfc822_formatted_time(),
         }
-        # Only the deviation from the version's default needs a Connection header.
+        # Connection is needed only to deviate from the default of the HTTP version.
         if self._is_last is (version == HttpVersion11):
             connection_headers["Connection"] = "close" if self._is_last else "keep-alive"
         status_line = (
@@ -105,9 +105,10 @@ class BufferedPayload(Payload):
         for buffer in self._value:
             view = memoryview(buffer)
             for start in range(0, len(view), CHUNK_BYTES):
-                # Waits for the client, so that the write buffer never holds a second copy of the body.
+                # Waits for the client, so that the write buffer never holds a second copy of the
+                # body.
                 await writer.write(view[start : start + CHUNK_BYTES])
-                await asyncio.sleep(0)  # a fast client must not keep others waiting
+                await asyncio.sleep(0)  # lets other requests run while a fast client reads
                 sent_bytes += len(view[start : start + CHUNK_BYTES])
                 if total_bytes > CHUNK_BYTES:
                     progress.record_progress("sending_response", sent_bytes, total_bytes)

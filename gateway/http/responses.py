@@ -93,7 +93,7 @@ def build_web_response(
         "Server": SERVER,
         "X-Request-Id": request_id,
         **build_rate_limit_headers(admission),
-        # Last, so that a response can override any of them.
+        # Applied last, so that a response can override any of them.
         **legacy_response.headers,
     }
     web_response: web.StreamResponse
@@ -123,7 +123,7 @@ def build_passthrough_response(
     """
     # A copy, because shadow traffic still compares the original.
     headers = passed_response.headers.copy()
-    # The service counts the same key on its own; two sets of numbers would contradict each other.
+    # Both count the same key, so the service's rate limit numbers would contradict the gateway's.
     if not any(name.lower().startswith("ratelimit") for name in headers):
         headers.update(build_rate_limit_headers(admission))
     headers["Server"] = SERVER

@@ -40,20 +40,20 @@ class Timeout:
         if task is None:
             raise RuntimeError("a timeout must be entered by a task")
         self._task = task
-        # Tells a cancellation by somebody else from that by this timeout.
+        # Distinguishes cancellations by others from the one by this timeout.
         self._earlier_cancellations = task.cancelling()
         self._timer = self._loop.call_at(self._timer_deadline, self._cancel_or_reschedule)
         return self
 
     def _cancel_or_reschedule(self) -> None:
-        # It was extended meanwhile: wait for the rest.
+        # The deadline was extended: wait for the rest.
         if self.deadline > self._timer_deadline:
             self._timer_deadline = self.deadline
             self._timer = self._loop.call_at(self._timer_deadline, self._cancel_or_reschedule)
         else:
             self._has_expired = True
-            # Only a flag and a cancellation: the exception becomes TimeoutError where the task
-            # leaves the block.
+            # This sets a flag and cancels the task; ``__exit__`` then converts CancelledError to
+            # TimeoutError.
             self._task.cancel()
 
     def __exit__(
@@ -63,7 +63,7 @@ class Timeout:
         trace: TracebackType | None,
     ) -> None:
         self._timer.cancel()
-        # If somebody else cancelled the task as well, CancelledError must reach them.
+        # If another cancellation was requested too, CancelledError must propagate to its origin.
         is_own_cancellation = (
             self._has_expired and self._task.uncancel() <= self._earlier_cancellations
         )

@@ -14,7 +14,7 @@ import structlog
 from gateway.config.settings import ConfigurationError, Server
 
 CHECK_INTERVAL_SECONDS = 5
-"""Seconds between two checks whether the certificate files have changed."""
+"""Seconds between two checks for changed certificate files."""
 
 ALPN_PROTOCOLS = ["http/1.1"]
 
@@ -27,9 +27,9 @@ class Certificate:
     """The listener's certificate; a new connection uses the last one that could be loaded."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Raises ConfigurationError."""
+        """Loads the files for the first time; raises ConfigurationError."""
         self._files = (certificate, key)
-        # Before the files are loaded: a change during the load is then seen by the next check.
+        # Taken before the files are loaded, so that the next check sees a change during the load.
         self._loaded_stamps = self._read_file_stamps()
         self.context = _create_server_ssl_context(certificate, key)
 
@@ -63,7 +63,8 @@ def _read_file_stamp(path: Path) -> tuple[int, int] | None:
         status = path.stat()
     except OSError:
         return None
-    # The inode as well: certificate tools replace files, and may keep the modification time.
+    # The inode is compared too: certificate tools replace files, perhaps with the same modification
+    # time.
     return status.st_mtime_ns, status.st_ino
 
 
@@ -79,7 +80,8 @@ def _create_server_ssl_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(ALPN_PROTOCOLS)
     try:
-        # Without a password OpenSSL would prompt for that of an encrypted key, and block.
+        # An empty password makes an encrypted key fail; otherwise OpenSSL would prompt for it and
+        # block.
         context.load_cert_chain(certificate, key, password="")
     except ssl.SSLError as error:
         problem = f"server.tls_certificate_file, tls_key_file: not a certificate and its key ({error.reason})"

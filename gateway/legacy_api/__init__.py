@@ -1,1 +1,1 @@
-"""The legacy interface: routing, request and response translation, deprecation headers."""
+"""The legacy interface: routing, translation of requests and responses, deprecation headers."""

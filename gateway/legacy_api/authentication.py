@@ -60,7 +60,7 @@ class CallerAuthenticator:
             received_at=context.start_time,
         )
         if key.allowed_ips and (address is None or not key.admits(address)):
-            # Logged only: the response does not say which check failed.
+            # The reason is only logged: the response does not say which check failed.
             context.log_fields["reason"] = "the client's address is not in the key's allowed_ips"
             raise Invalid(errors.NOT_AUTHORIZED)
         return await self._limits.admit(key.id, key.requests_per_hour or self._requests_per_hour)
@@ -88,7 +88,7 @@ class CallerAuthenticator:
 
     async def _require_api_key(self, request: web.BaseRequest, context: RequestContext) -> ApiKey:
         header_values = request.headers.getall("X-API-Key", [])
-        # Of several keys a proxy in front may check one and the gateway use another.
+        # With several keys, a proxy in front may check one while the gateway uses another.
         if len(header_values) == 1:
             key = await self._key_store.find(header_values[0].strip())
             # Keys stay stored when an environment is taken out of the configuration.

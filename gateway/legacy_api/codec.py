@@ -75,7 +75,7 @@ class LegacyCodec:
         )
         # The size of a compressed body says nothing about its decompressed size.
         is_long = len(data) > json_codec.LARGE_BYTES or bool(encoding)
-        # First: the shapes below know only the neutral words.
+        # Words come first, because the shapes below contain only the neutral ones.
         translated = self._vocabulary.translate_to_neutral(body_shape, body)
         parsed_body: tuple[JSON, tuple[Problem, ...]]
         parsed_body = await run_in_thread_if(
@@ -115,7 +115,7 @@ class LegacyCodec:
             body = await run_in_thread(_materialize_lists, body)
         return Request(
             now=self._clock(),
-            seed=generate_id(),  # not the request id: a client may use one for two requests
+            seed=generate_id(),  # not the request id, which a client may use for two requests
             ids={name: current_ids.get(id_, id_) for name, id_ in ids.items()},
             query=replace_ids(operation.query_shape, parameters, current_ids),
             body=body,
@@ -138,7 +138,7 @@ class LegacyCodec:
             or not cast("Operation", context.operation).is_write
         ):
             return {}
-        # All of them could be hundreds of thousands.
+        # Limited to the ids in the path, because a long body may have hundreds of thousands.
         if context.caller.is_long:
             current_ids = {id_: current_ids[id_] for id_ in path_ids.values() if id_ in current_ids}
         return self._ids.select_imported_legacy_ids(context.caller.key.tenant, current_ids)
@@ -208,7 +208,7 @@ class LegacyCodec:
                 context, tenant, body, deferred_ids, is_long=is_long
             )
             body = replace_ids(operation.answer_shape, body, client_ids)
-        # Last: ids are found by the neutral field names.
+        # Words come last, because ids are found by the neutral field names.
         response = responses.build_success_response(
             self._vocabulary.translate_from_neutral(operation.answer_shape, body)
         )
@@ -257,7 +257,7 @@ class LegacyCodec:
             dict.fromkeys(problem.code for problem in answer.problems)
         )
         if fields := [problem.field for problem in answer.problems if problem.field]:
-            # Bounded, because one body may have problems in thousands of fields.
+            # The number is bounded, because one body may have problems in thousands of fields.
             context.log_fields["error_fields"] = fields[:10]
         # A 4xx of the gateway's own checks is the client's mistake, and its codes say enough.
         if answer.status >= 500 or isinstance(failure, Refused | Halted):

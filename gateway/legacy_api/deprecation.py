@@ -32,7 +32,7 @@ class DeprecationNotice:
 
     def select_headers(self, environment: str | None = None) -> Mapping[str, str]:
         """Returns ``Deprecation``, ``Sunset`` and ``Link``; empty if no end is announced."""
-        # Built once at start: every response carries them.
+        # Built once at start, because every response carries them.
         return self._headers_by_environment.get(environment, {})
 
     def find_refusal(self, now: datetime) -> Problem | None:
@@ -54,7 +54,8 @@ class DeprecationNotice:
         }
         if not self._page:
             return dates
-        # Without a key the environment is unknown; any configured one shows where to migrate to.
+        # Without a key the environment is unknown; any configured one shows clients where to
+        # migrate.
         successor = self._successors.get(environment or next(iter(self._successors), ""))
         links = [f'<{successor}>; rel="successor-version"'] if successor else []
         links += [f'<{self._page}>; rel="deprecation"', f'<{self._page}>; rel="sunset"']

@@ -117,7 +117,7 @@ class LegacyHandler:
             request_reader.resolve_request_id(request), arrived_at, self._resolve_address(request)
         )
         on_disconnect: Callable[[bool], None] = partial(self._handle_disconnect, context)
-        # Set before anything is awaited: the client may disconnect at any time from here on.
+        # Set before the first await: the client may disconnect at any time from here on.
         request[request_reader.ON_DISCONNECT] = on_disconnect
         self._requests_in_progress.track_current_task(
             partial(_build_labels, ref(context)), context.start_time
@@ -128,8 +128,7 @@ class LegacyHandler:
             if context.slot:
                 context.slot.release()
         try:
-            # Before the response is sent: a client that has its response finds the request in the
-            # log.
+            # Logged first, so that a client that has its response finds the request in the log.
             self._record_request(request, context, legacy_response.status)
             environment = context.caller.key.environment if context.caller else None
             deprecation_headers = self._deprecation.select_headers(environment)
@@ -148,8 +147,7 @@ class LegacyHandler:
                 )
         finally:
             if context.pending_delivery:
-                # Also after an error or cancellation, so that a repeated request counts as a
-                # retry.
+                # Also after errors and cancellation, so that a repeated request is a retry.
                 self._idempotency_guard.stop_delivery(context.pending_delivery)
         # Queued, so that the client does not wait for the other service.
         if inbound := context.shadow_request:
@@ -190,8 +188,7 @@ class LegacyHandler:
 
         If the connection ended first, or is reset later, a repeated request is a retry.
         """
-        # Only a proxy sends this header. Its resets say nothing about the client behind it, and HAProxy
-        # resets each connection that it no longer needs.
+        # Behind a proxy, resets say nothing: HAProxy resets every connection it no longer needs.
         if "X-Forwarded-For" not in request.headers:
             on_reset: Callable[[], None] = partial(self._handle_reset, context, operation)
             request[request_reader.ON_RESET] = on_reset
@@ -205,7 +202,7 @@ class LegacyHandler:
             await response.write_eof()
         except OSError:
             return
-        # From here on a disconnect may follow a complete delivery.
+        # From here on, a disconnect may follow a complete delivery.
         context.is_response_written = True
         underlying_transport = request.get(request_reader.UNDERLYING_TRANSPORT)
         self._idempotency_guard.watch_delivery(
@@ -218,7 +215,7 @@ class LegacyHandler:
             await wait_for_acknowledgement(request.transport, underlying_transport)
             or context.is_delivered
         )
-        # The reset may have come while this waited.
+        # A reset may have arrived during the wait.
         if is_delivered and not context.is_reset:
             self._idempotency_guard.record_delivery(operation)
 
@@ -271,8 +268,7 @@ class LegacyHandler:
         except Exception as error:  # noqa: BLE001 - no client may see a traceback, and no log a text
             context.log_fields |= logs.describe_exception(error)
             if context.caller and context.caller.execution and context.caller.execution.writes:
-                # The write may have taken effect (for example, an answer without the new id):
-                # the client must not read 500 as "not executed", and reconciliation decides.
+                # It may have been executed: the client must not read 500 as "not executed".
                 return responses.build_error_response(
                     errors.translate_failure(Unknown(type(error).__name__))
                 )
@@ -348,8 +344,7 @@ class LegacyHandler:
         slot: AdmissionSlot,
     ) -> LegacyResponse | PassedResponse:
         """Answers from the legacy service, or with calls of the current one if that is selected."""
-        # A read with a body is answered without it, and the body is never forwarded (contract,
-        # section 2).
+        # The body of a read is ignored, and never forwarded (contract, section 2).
         is_body_ignored = request_reader.is_read_with_body(request)
         body = (
             b""
@@ -385,8 +380,7 @@ class LegacyHandler:
                 request, context, inbound.operation, flow_request, routing_records
             )
         except Failure as failure:
-            # Either service may have the payment: it belongs to a batch, and the request names
-            # none.
+            # Either service may have the payment: the request does not name its batch.
             if fallback_response := await self._forwarding.find_fallback_response(inbound, failure):
                 return fallback_response
             raise
@@ -434,7 +428,7 @@ class LegacyHandler:
         try:
             answer = await self._player.execute(flow, caller, problems)
             return await self._codec.build_response(comparison_context, answer)
-        # Not a difference: the caller does not count a comparison without an answer.
+        # Unreachable, so that the caller does not count this as a difference.
         except Unreachable:
             raise
         except Failure as failure:
@@ -443,10 +437,7 @@ class LegacyHandler:
     async def _build_inbound_request(
         self, request: web.BaseRequest, context: RequestContext, ids: Mapping[str, str], body: bytes
     ) -> InboundRequest:
-        """Builds the request to forward, with the flow request by which a retry is recognized.
-
-        A body that cannot be parsed is identified by its digest.
-        """
+        """Builds the request to forward, with the flow request by which a retry is recognized."""
         try:
             parsed_body = await self._codec.decode_and_validate_body(request, context, body)
             flow_request = await self._codec.build_request(request, context, ids, parsed_body)

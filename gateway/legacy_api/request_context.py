@@ -17,7 +17,7 @@ from mappings.effects import Operation
 
 @dataclass(slots=True, weakref_slot=True)
 class RequestContext:
-    """A request and what has been found out about it, for the response and the log.
+    """A request with the results of its checks and calls, for the response and the log.
 
     ``start_time`` is in seconds of the event loop's clock.
     """

@@ -1,4 +1,4 @@
-"""Access log line and recording of a legacy request."""
+"""Writes the access log line of a legacy request, and offers the request to the recorder."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def offer_exchange(
 ) -> None:
     """Offers the exchange to the recorder.
 
-    Only requests whose body was read: refusals of a key, a limit or a brownout are not recorded.
+    Requests whose body was not read are not recorded: refusals of a key, a limit or a brownout.
     """
     operation, key = context.operation, context.caller.key if context.caller else None
     if operation is None or context.body is None:
@@ -61,7 +61,7 @@ def offer_exchange(
         return
     seconds = asyncio.get_running_loop().time() - context.start_time
     path, query = request_reader.split_request_target(request)
-    # Not only the caller's key: a keyless operation may carry one that nobody has checked.
+    # All keys are secrets, not only the caller's: a keyless operation may carry an unchecked one.
     sent_secrets = [
         *request.headers.getall("X-API-Key", []),
         *request.headers.getall("Authorization", []),

@@ -62,7 +62,7 @@ class Routes:
         return None
 
     def redact_path(self, path: str) -> str:
-        """Formats an unknown path for the log: parts that are no words of the interface are masked."""
+        """Formats an unknown path for the log; segments that are no interface words are masked."""
         known_words = {
             "v1",
             *(part for operation in OPERATIONS for part in operation.path.split("/")),

@@ -1,7 +1,7 @@
 """Brownouts: time windows in which selected requests are refused on purpose.
 
-Clients that still depend on the legacy interface notice that before it ends. Windows are polled
-twice a second, so one can be switched off without a restart.
+They show clients that still depend on the legacy interface before it ends. Windows are polled twice
+a second, so one can be switched off without a restart.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ class Brownouts:
         ]
         for brownout in matching:
             self._hits[BrownoutHit(brownout.id, key.tenant, key.name, operation)] += 1
-        # The others only count, to preview the effect of a brownout.
+        # The other brownouts only count, to preview their effect.
         ends = [brownout.ends_at for brownout in matching if brownout.refuses]
         return _build_interruption(max(ends), now) if ends else None
 
     async def _reload_and_save_hits(self) -> None:
         self._open_brownouts = await list_open_brownouts(self._store, self._clock())
-        # Exchanged before the write: requests are counted while it waits for the database.
+        # Replaced before the write, because requests are counted while it waits for the database.
         hits, self._hits = self._hits, Counter()
         try:
             await add_brownout_hits(self._store, hits)
         except StoreUnavailable:
-            # Counted again at the next poll.
+            # These counts are written at the next poll.
             self._hits.update(hits)
             raise
 

@@ -53,7 +53,8 @@ async def list_named_batches(
         return [*path_ids.values()][:1]
     if operation.name != "delete_batches":
         return []
-    # From the raw body: the flow request has current ids, but batches are recorded by the client's.
+    # Parsed from the raw body: the flow request has current ids, but batches are recorded by the
+    # client's ids.
     body_fields = await run_in_thread_if(len(body) > json_codec.LARGE_BYTES, parse_fields, body)
     batch_ids = (body_fields or flow_request.body or {}).get("ids")
     return (

@@ -101,7 +101,7 @@ class Modes:
             await self._refresh_locked()
 
     async def _refresh_locked(self) -> None:
-        # The count first: a switch between the two queries is then seen by the next poll.
+        # The count is read first, so that the next poll sees a switch between the two queries.
         count = await load_switch_count(self._store)
         if count == self._switch_count:
             return
@@ -112,11 +112,11 @@ class Modes:
             (switch.tenant, switch.key, switch.group): switch.mode for switch in switches
         }
         self._tenants = frozenset(switch.tenant for switch in switches)
-        # Last: if loading fails, the next poll tries again.
+        # Set last: if loading fails, the next poll tries again.
         self._switch_count = count
 
     def _log_changes(self, switches: list[ModeSwitch]) -> None:
-        # Not on the first load, which would log every mode as a change.
+        # Skipped for the first load, which would log every mode as a change.
         for switch in switches if self._switch_count >= 0 else []:
             if self._switches.get((switch.tenant, switch.key, switch.group)) != switch.mode:
                 log.warning(

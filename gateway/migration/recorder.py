@@ -132,7 +132,7 @@ class Recorder:
 
     def offer(self, exchange: RecordedExchange) -> None:
         """Queues an exchange without waiting; called when the client's response is ready."""
-        # Never waits: a recording must not slow down the requests that it records.
+        # This never waits, because a recording must not slow down the requests that it records.
         if exchange.size > MAX_EXCHANGE_BYTES:
             self._record_loss("too_large")
         elif self._queued_bytes + exchange.size > MAX_QUEUED_BYTES or self._queue.full():
@@ -158,7 +158,8 @@ class Recorder:
         scrubbed_secrets = tuple(
             secret for secret in exchange.secrets if len(secret) >= MIN_SECRET_CHARACTERS
         )
-        # A new one for each exchange, because the secrets differ; the salt makes pseudonyms agree.
+        # Created for each exchange, because the secrets differ; the common salt makes pseudonyms
+        # agree.
         scrubber = Scrubber(self._salt, scrubbed_secrets, self._words)
         entry = scrubber.scrub_entry(_build_har_entry(exchange))
         self._file.write(json.dumps(entry, ensure_ascii=False, separators=(",", ":")).encode())

@@ -26,7 +26,7 @@ def list_recordings(directory: Path) -> list[Path]:
 class RotatingFile:
     """The file that a process writes; ``max_files`` applies to all processes together.
 
-    Methods raise OSError. A partially written line is truncated, so that files have whole lines only.
+    Methods raise OSError. A partially written line is cut off, so that all lines are whole.
     """
 
     directory: Path
@@ -56,12 +56,12 @@ class RotatingFile:
         return is_linked and self._file_size + size <= self.max_file_bytes
 
     def _open_file_and_delete_oldest(self) -> None:
-        # Recordings are scrubbed, but still not for other users of the machine.
+        # Recordings are scrubbed, but other users of the machine should not read them either.
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file_number += 1
         timestamp = f"{self.clock():%Y%m%dT%H%M%S%fZ}"
         path = self.directory / f"{PREFIX}{timestamp}-{os.getpid()}-{self._file_number}{SUFFIX}"
-        # Never an existing file or a symbolic link that somebody placed there.
+        # Fails for an existing file or a symbolic link that another user may have placed there.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor, self._file_size = os.open(path, flags, 0o600), 0
         try:

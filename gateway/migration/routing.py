@@ -95,8 +95,9 @@ class ServiceRouter:
         return answer
 
     async def build_routing_checks(self, inbound: InboundRequest) -> Sequence[CompareAndSet]:
-        """Loads the records that a translated write checks in its first transaction: that no other
-        request has assigned its batches to a service meanwhile.
+        """Loads the records that a translated write checks in its first transaction.
+
+        They ensure that no other request has assigned its batches to a service in the meantime.
         """
         return await self._batch_routing.build_unmarked_checks(
             inbound.caller.key.tenant, inbound.batches if inbound.is_write else []
@@ -113,14 +114,14 @@ class ServiceRouter:
     async def find_fallback_response(
         self, inbound: InboundRequest, failure: Failure
     ) -> PassedResponse | None:
-        """Fetches the legacy service's answer about a payment that the current service lacks."""
+        """Fetches the legacy service's answer about a payment missing at the current service."""
         if not (
             _is_batchless_payment_read(inbound) and errors.translate_failure(failure).status == 404
         ):
             return None
         if not self._sender.has_environment(inbound.caller.key.environment):
             return None
-        # The failure of the current service is the better answer than any other of the legacy one.
+        # The failure of the current service is a better answer than a failure of the legacy one.
         response = await self._sender.forward(inbound)
         if response.status != 200:
             return None
@@ -146,7 +147,7 @@ class ServiceRouter:
     # Comparing
 
     async def is_compared(self, inbound: InboundRequest) -> bool:
-        """Whether a request is also sent to the other service: a read of data that both may have."""
+        """Whether the other service gets the request too: a read of data that both may have."""
         key, group = inbound.caller.key, find_mode_group(inbound.operation)
         if inbound.is_write or self._modes.select_mode(key, group) != COMPARE:
             return False
@@ -164,5 +165,5 @@ class ServiceRouter:
 
 
 def _is_batchless_payment_read(inbound: InboundRequest) -> bool:
-    # It names no batch, so either service may have the payment.
+    # The request names no batch, so either service may have the payment.
     return inbound.operation.name == "read_any_payment"

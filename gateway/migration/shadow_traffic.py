@@ -1,8 +1,9 @@
 """Shadow traffic: sends reads to the other service too, and counts the differences.
 
-Only reads of keys and groups in mode ``compare``, after the client has its response. They wait in
-a bounded queue, and are dropped if it is full. A difference is checked again, because the data may
-have changed between the two reads. Only the places of differences are stored, never values.
+Compares only reads of keys and groups in mode ``compare``, after the client has its response. Reads
+wait in a bounded queue, and are dropped if it is full. A difference is checked again, because the
+data may have changed between the two reads. Only the places of differences are stored, never
+values.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class _Item:
 
 
 class _NotComparableError(Exception):
-    """One of the two answers is missing, or would take too much memory to parse."""
+    """Raised if one of the two answers is missing, or would take too much memory to parse."""
 
 
 class ShadowTraffic:
@@ -135,7 +136,7 @@ class ShadowTraffic:
             differences = await self._find_differences(item, item.response)
             if differences:
                 await asyncio.sleep(RECHECK_SECONDS)
-                # Only differences that both rounds have in common.
+                # Only differences found in both rounds count.
                 differences &= await self._find_differences(item, None)
         except (_NotComparableError, Failure, StoreUnavailable):
             self._select_tally(item.inbound).failed += 1
@@ -170,7 +171,7 @@ class ShadowTraffic:
         differ = Differ(
             self._rules, IdMap(has_separate_ids=False), operation=item.inbound.operation.name
         )
-        # Without headers: they differ between the services and say nothing about the data.
+        # Headers are left out: they differ between the services and say nothing about the data.
         control_answer, candidate_answer = (
             Answer(control.status, {}, bodies[0]),
             Answer(candidate.status, {}, bodies[1]),
@@ -205,7 +206,7 @@ class ShadowTraffic:
 def merge_tallies(
     older: Mapping[TallyKey, Tally], newer: Mapping[TallyKey, Tally]
 ) -> dict[TallyKey, Tally]:
-    """Adds up the counts of both."""
+    """Returns the sums of the counts of both."""
     merged = dict(older)
     for tally_key, tally in newer.items():
         existing = merged.get(tally_key)

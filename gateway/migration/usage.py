@@ -78,7 +78,7 @@ class UsageCounter:
     ) -> None:
         """Counts one request when its response is sent."""
         now = self._clock()
-        # Not only "later than the span": the clock may be set back.
+        # Compared for inequality, because the clock may be set back.
         if not self._span <= now < self._span + SPAN_LENGTH:
             self._span = find_span_start(now)
         count_key = (self._span, tenant, key, operation)
@@ -91,7 +91,7 @@ class UsageCounter:
         tally.ms += ms
         tally.service_ms += round(service_seconds * 1000)
         tally.slowest_ms = max(tally.slowest_ms, ms)
-        # With concurrent calls, the sum of their durations can exceed that of the request.
+        # The sum of concurrent calls' durations can exceed the duration of the request.
         tally.gateway.count(max(seconds - service_seconds, 0) * 1000)
         if service_seconds:
             tally.service.count(service_seconds * 1000)
@@ -99,12 +99,12 @@ class UsageCounter:
 
     async def _write_tallies(self) -> None:
         """Writes the counts; if that fails, they are written next time."""
-        # Exchanged before the write: requests are counted while it waits for the database.
+        # Replaced before the write, because requests are counted while it waits for the database.
         tallies, self._tallies = self._tallies, {}
         try:
             await add_usage(self._store, _sum_usage_by_day(tallies), _sum_traffic_by_span(tallies))
         except StoreUnavailable:
-            # Requests were counted during the failed write.
+            # Merged, because requests were counted during the failed write.
             for count_key, tally in self._tallies.items():
                 tallies.setdefault(count_key, Tally()).add_tally(tally)
             self._tallies = tallies
@@ -121,6 +121,6 @@ def _sum_usage_by_day(tallies: Mapping[CountKey, Tally]) -> dict[UsageKey, Usage
 def _sum_traffic_by_span(tallies: Mapping[CountKey, Tally]) -> dict[Span, Traffic]:
     traffic: dict[Span, Traffic] = {}
     for (span, tenant, _key, operation), tally in tallies.items():
-        # Without the key, to bound the number of rows.
+        # The key is left out, to bound the number of rows.
         traffic.setdefault(Span(span, *tenant, operation), Traffic()).add(tally)
     return traffic

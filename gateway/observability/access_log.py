@@ -28,10 +28,10 @@ def log_and_measure_request(
     upstream_seconds: float = 0.0,
     extra_fields: Mapping[str, Any],
 ) -> None:
-    """Log a request, and record its metrics and span, so that all three agree.
+    """Logs a request, and records its metrics and span, so that all three agree.
 
-    ``tenant`` is the merchant and environment. ``extra_fields`` must contain nothing that the client
-    sent.
+    ``tenant`` is the merchant and environment. ``extra_fields`` must contain nothing that the
+    client sent.
     """
     merchant, environment = tenant or (None, None)
     metrics.observe_request(

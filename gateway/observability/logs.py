@@ -20,7 +20,7 @@ import structlog
 
 
 def configure_logging(*, level: str = "info", **common_fields: Any) -> None:
-    """Configure structlog and the standard library; every line has ``common_fields``."""
+    """Configures structlog and the standard library; every line has ``common_fields``."""
 
     def add_common_fields(
         _logger: Any, method: str, fields: MutableMapping[str, Any]
@@ -47,8 +47,8 @@ def configure_logging(*, level: str = "info", **common_fields: Any) -> None:
         logger_factory=logger_factory,
         cache_logger_on_first_use=True,
     )
-    # Libraries log the texts of exceptions, which can hold what a client sent. So can the message
-    # that Python itself writes about an uncaught exception, also in a thread or a finalizer.
+    # Libraries log the texts of exceptions, which may contain client data. So may the message that
+    # Python writes about an uncaught exception, also in a thread or a finalizer.
     logging.basicConfig(handlers=[_LibraryLogHandler()], level=logging.WARNING, force=True)
     logging.captureWarnings(capture=True)
     sys.excepthook = lambda _type, error, _trace: log_crash(error)
@@ -60,6 +60,7 @@ def _format_current_time() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
+# Values of unknown types are logged as their repr, instead of failing the log call.
 _JSON_ENCODER = msgspec.json.Encoder(enc_hook=repr)
 
 
@@ -107,7 +108,7 @@ def log_crash(error: BaseException | None) -> None:
 
 
 def describe_exception(error: BaseException | None) -> dict[str, Any]:
-    """Return the log fields of an exception: its type and frames, but not its text."""
+    """Returns the log fields of an exception: its type and frames, but not its text."""
     if error is None:
         return {}
     frames = traceback.extract_tb(error.__traceback__)

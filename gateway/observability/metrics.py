@@ -1,8 +1,8 @@
 """The Prometheus metrics of one process, for `/metrics`.
 
-Label values come only from fixed sets: interfaces, operations, endpoints, environments, outcomes. No
-key, merchant, path or id is a label, so no client can add a series. An exemplar has the request id
-that is in the access log too (only in the OpenMetrics format).
+Label values come only from fixed sets: interfaces, operations, endpoints, environments, outcomes.
+No key, merchant, path or id is a label, so no client can add a series. An exemplar has the request
+id that is in the access log too (only in the OpenMetrics format).
 
 With several workers, the supervisor adds their metrics up; see
 ``gateway.server.workers.metrics_aggregation``.
@@ -24,6 +24,7 @@ from mappings.current import ENDPOINTS
 # The `_created` series would double the number of series of counters and histograms.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # the library's own
 
+# The default registry would add series about Python and its garbage collector.
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
 
@@ -36,6 +37,7 @@ DATABASE_UNAVAILABLE = "database_unavailable"
 SIGNED_OPERATION, NO_OPERATION, OTHER_ENDPOINT = "signed", "none", "other"
 """Labels for requests without a legacy operation, and for endpoints that are not listed."""
 
+# The buckets below 50 ms resolve the gateway's own overhead; 25 s is the default upstream timeout.
 DURATION_BUCKETS_SECONDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1, 2.5, 5, 10, 25, 60),
@@ -137,6 +139,7 @@ open_writes = Gauge(
     registry=REGISTRY,
 )
 superseded_batches = Gauge(
+    # "Abandoned" is an older word for "superseded"; dashboards and alerts use the name.
     _prefix_name("abandoned_batches"),
     "Batches at the service that must not be started.",
     registry=REGISTRY,
@@ -236,21 +239,22 @@ def observe_request(
     request_id: str,
     log_fields: Mapping[str, Any],
 ) -> None:
-    """Record a request from the fields of its log line. Times are in seconds."""
+    """Records a request from the fields of its log line. Times are in seconds."""
     operation_label = operation or (SIGNED_OPERATION if api == "signed" else NO_OPERATION)
     exemplar = {"request_id": request_id} if len(request_id) <= MAX_EXEMPLAR_CHARACTERS else None
     requests_series = _get_requests_series(
         api,
         operation_label,
         environment,
+        # Only the status class, to bound the number of series.
         f"{status // 100}xx",
         classify_outcome(status, log_fields),
     )
-    # Successful requests are too many for their exemplars to be of use.
+    # Exemplars help only to find failed or slow requests; successful ones are too many.
     requests_series.inc(exemplar=exemplar if status >= 500 else None)
     labels = (api, operation_label, environment)
     _observe_duration(_get_request_duration_series(*labels), duration_seconds, exemplar)
-    # The times of parallel calls are added, so they may exceed the duration of the request.
+    # The times of parallel calls are added up, so they may exceed the duration of the request.
     _observe_duration(
         _get_overhead_series(*labels), max(duration_seconds - upstream_seconds, 0.0), exemplar
     )
@@ -265,7 +269,8 @@ def _observe_duration(
 
 
 def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:
-    """Return the value of the label ``outcome`` for a request."""
+    """Returns the value of the label ``outcome`` for a request."""
+    # The gateway's own limits come first, because by status they would count as "refused".
     reason = log_fields.get("reason")
     if reason == RATE_LIMIT_REASON:
         return "rate_limited"
@@ -279,7 +284,7 @@ def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:
     error = log_fields.get("error.type")
     if error == DATABASE_UNAVAILABLE:
         return DATABASE_UNAVAILABLE
-    # An error that no code expected; those below were raised on purpose.
+    # An unexpected exception; the errors below were raised on purpose.
     if "exception.stacktrace" in log_fields:
         return "internal_error"
     if error in _FAILURE_OUTCOMES:
@@ -288,23 +293,23 @@ def classify_outcome(status: int, log_fields: Mapping[str, Any]) -> str:
 
 
 def count_ignored_parameters(operation: str, count: int) -> None:
-    """``operation`` is the name of an operation."""
+    """Counts unknown query parameters; ``operation`` is the name of a legacy operation."""
     ignored_parameters.labels(operation).inc(count)
 
 
 def count_upstream_call(environment: str, method: str, path: str, outcome: str) -> None:
-    """Count a call; ``path`` is the endpoint's template, with placeholders for ids."""
+    """Counts a call; ``path`` is the endpoint's template, with placeholders for ids."""
     _get_upstream_calls_series(
         environment, _ENDPOINTS.get((method, path), OTHER_ENDPOINT), outcome
     ).inc()
 
 
 def count_legacy_call(environment: str, operation: str, outcome: str) -> None:
-    """``operation`` is the name of an operation."""
+    """Counts a request to the legacy service; ``operation`` is the name of an operation."""
     _get_legacy_calls_series(environment, operation, outcome).inc()
 
 
 def render_metrics(accept_header: str, collector: Collector = REGISTRY) -> tuple[bytes, str]:
-    """Render metrics in the format that the Accept header asks for; return it with its type."""
+    """Renders metrics in the format that the Accept header asks for; returns it with its type."""
     encoder, content_type = choose_encoder(accept_header)
     return encoder(collector), content_type

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def pluralize(count: int, singular: str, plural: str = "") -> str:
-    """Format ``1 key`` or ``2 keys``; ``plural`` is needed only for irregular plurals."""
+    """Formats ``1 key`` or ``2 keys``; ``plural`` is needed only for irregular plurals."""
     return f"{count} {singular if count == 1 else plural or f'{singular}s'}"

@@ -1,9 +1,9 @@
 """OpenTelemetry traces, if `[traces]` configures a collector.
 
 Requires ``pip install payout-gateway[traces]``. Each request is a span, with a child span for each
-upstream call. Spans contain route templates (``/v1/recipients/{id}``), statuses and outcomes, but no
-ids, queries, bodies, addresses or error texts. Only ``traceparent`` is taken from a client's headers;
-the sampling decision is made here.
+upstream call. Spans contain route templates (``/v1/recipients/{id}``), statuses and outcomes, but
+no ids, queries, bodies, addresses or error texts. Only ``traceparent`` is taken from a client's
+headers; the sampling decision is made here.
 
 Both services receive a ``traceparent``. Signatures do not cover headers (current interface, section
 5), so it does not affect them.
@@ -36,6 +36,7 @@ ROUTES_BY_OPERATION = {
 }
 """``http.route`` of each operation, by its name."""
 
+# Shared by all requests, so that tracing costs almost nothing if it is off.
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 
 _tracer: Tracer | None = None
@@ -43,7 +44,7 @@ _tracer: Tracer | None = None
 
 @asynccontextmanager
 async def open_tracing(settings: Traces) -> AsyncIterator[None]:
-    """Export traces to the configured collector, if any.
+    """Exports traces to the configured collector, if any.
 
     Raises ConfigurationError if the extra is not installed.
     """
@@ -72,7 +73,7 @@ async def open_tracing(settings: Traces) -> AsyncIterator[None]:
 def export_spans_to(
     exporter: SpanExporter, ratio: float = 1.0, *, batched: bool = False
 ) -> Iterator[TracerProvider]:
-    """Export the spans of this process until the context ends."""
+    """Exports the spans of this process until the context ends."""
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - an extra
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import (  # noqa: PLC0415
@@ -86,7 +87,7 @@ def export_spans_to(
     # The client's sampled flag is ignored: otherwise clients could decide how much is exported.
     sampler = ParentBased(ratio_sampler, remote_parent_sampled=ratio_sampler)
     resource = Resource({"service.name": "payout-gateway"})
-    # Without the library's exit handler, because `open_tracing` shuts it down.
+    # The library's exit handler is off, because `open_tracing` shuts the provider down.
     provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
     processor = BatchSpanProcessor(exporter) if batched else SimpleSpanProcessor(exporter)
     provider.add_span_processor(processor)
@@ -98,7 +99,7 @@ def export_spans_to(
 
 
 def start_request_span(request: web.BaseRequest) -> AbstractContextManager[None]:
-    """Start the span of a request of either interface; see ``record_request_span``."""
+    """Starts the span of a request of either interface; see ``record_request_span``."""
     return _NO_SPAN if _tracer is None else _open_request_span(_tracer, request)
 
 
@@ -110,7 +111,7 @@ def _open_request_span(tracer: Tracer, request: web.BaseRequest) -> Iterator[Non
     )
 
     traceparent = request.headers.get("traceparent", "")
-    # Without the client's tracestate, which can hold anything.
+    # The client's tracestate is dropped, because it can contain anything.
     parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent})
     method = _normalize_method(request.method)
     with tracer.start_as_current_span(
@@ -118,6 +119,7 @@ def _open_request_span(tracer: Tracer, request: web.BaseRequest) -> Iterator[Non
         parent,
         SpanKind.SERVER,
         {"http.request.method": method},
+        # Texts of exceptions may contain personal data.
         record_exception=False,
         set_status_on_exception=False,
     ):
@@ -127,7 +129,7 @@ def _open_request_span(tracer: Tracer, request: web.BaseRequest) -> Iterator[Non
 def record_request_span(
     *, api: str, method: str, operation: str | None, environment: str, status: int, outcome: str
 ) -> None:
-    """Set the attributes of the current request span, once the request is answered."""
+    """Sets the attributes of the current request span, once the request is answered."""
     if _tracer is None:
         return
     from opentelemetry.trace import StatusCode, get_current_span  # noqa: PLC0415
@@ -143,6 +145,7 @@ def record_request_span(
         "payout_gateway.outcome": outcome,
     }
     span.set_attributes({name: value for name, value in attributes.items() if value})
+    # By OpenTelemetry's conventions a 4xx is an error of a client span, not of a server span.
     if status >= 500:
         span.set_status(StatusCode.ERROR)
 
@@ -172,7 +175,7 @@ _NO_CALL_SPAN = nullcontext(CallSpan())
 def start_call_span(
     method: str, path: str, environment: str, service: Literal["current", "legacy"] = "current"
 ) -> AbstractContextManager[CallSpan]:
-    """Start the span of an upstream call; ``path`` is a route template, or empty."""
+    """Starts the span of an upstream call; ``path`` is a route template, or empty."""
     return (
         _NO_CALL_SPAN
         if _tracer is None
@@ -203,7 +206,7 @@ def _open_call_span(
 
 
 def build_trace_headers() -> Mapping[str, str]:
-    """Return the trace context headers of the current span, to be sent to the service."""
+    """Returns the trace context headers of the current span, to be sent to the service."""
     if _tracer is None:
         return {}
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
@@ -216,7 +219,7 @@ def build_trace_headers() -> Mapping[str, str]:
 
 
 def get_trace_id() -> str | None:
-    """Return the trace id of the current span, for the access log."""
+    """Returns the trace id of the current span, for the access log."""
     if _tracer is None:
         return None
     from opentelemetry.trace import format_trace_id, get_current_span  # noqa: PLC0415

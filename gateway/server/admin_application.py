@@ -27,7 +27,7 @@ def create_admin_application(
     list_breaker_states: Callable[[], Mapping[str, str]],
     client_port: int,
 ) -> web.Application:
-    """Create the application of the admin port. ``client_port`` is the bound port of clients."""
+    """Creates the application of the admin port. ``client_port`` is the bound port of clients."""
     settings, environments = (
         console_parts.settings,
         console_parts.settings.environments.select_configured(),
@@ -44,7 +44,8 @@ def create_admin_application(
             environments,
         ).render,
         list_breaker_states,
-        # Only the supervisor can reach a worker's admin socket, and it has authenticated the request.
+        # Only the supervisor can reach a worker's admin socket, and it has authenticated the
+        # request.
         [] if console_parts.has_parent else [create_auth_middleware(settings.server)],
     )
     console.add_console(application, console_parts)
@@ -52,7 +53,7 @@ def create_admin_application(
 
 
 def _build_api_description(settings: Settings, port: int) -> Mapping[str, JSON]:
-    """Build the OpenAPI document of the legacy interface, with the public URLs."""
+    """Builds the OpenAPI document of the legacy interface, with the public URLs."""
     addresses = openapi.list_public_urls(settings.server, port)
     return openapi.build_openapi_document(settings.vocabulary.build_vocabulary(), addresses)
 
@@ -89,11 +90,11 @@ def create_readiness_checks(
 
 
 async def _is_reachable(origin: str, request_options: Mapping[str, Any]) -> bool:
-    """Return whether a server speaks HTTP there; sends an unsigned request that changes nothing."""
+    """Whether a server speaks HTTP there; sends an unsigned request that changes nothing."""
     try:
         async with (
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
-            # Any status will do, also 401 or a redirect: something that speaks HTTP has answered.
+            # Any status suffices, even 401 or a redirect: a server that speaks HTTP has answered.
             session.get(f"{origin}/v1/", allow_redirects=False, **request_options),
         ):
             return True

@@ -69,12 +69,12 @@ class RunningGateway:
     load: LoadShedder
 
     def reload_certificate(self) -> None:
-        """Reload the TLS certificate; open connections keep the old one."""
+        """Reloads the TLS certificate; open connections keep the old one."""
         if self.server.certificate:
             self.server.certificate.reload()
 
     async def retire(self, seconds: float = RETIRE_IDLE_SECONDS) -> None:
-        """Stop accepting connections, and close each open one after its next response."""
+        """Stops accepting connections, and closes each open one after its next response."""
         await self.listener.close()
         await self.server.drain_connections(seconds)
 
@@ -103,7 +103,7 @@ async def run_gateway(
     monotonic: Callable[[], float] = time.monotonic,
     lease_seconds: float = LEASE_TTL_SECONDS,
 ) -> AsyncIterator[RunningGateway]:
-    """Run a gateway; on exit, requests in flight are finished first.
+    """Runs a gateway; on exit, requests in flight are finished first.
 
     ``inherited_sockets`` is set for one of several workers. ``clock``, ``monotonic`` and
     ``lease_seconds``: see Clocks. Raises ConfigurationError, also if a port cannot be bound, and
@@ -128,8 +128,9 @@ async def run_gateway(
                 stack, settings, backends, runtime, usage=usage, clocks=clocks
             ),
         )
-        # Registers this process. Before the ports open, because without a heartbeat other processes
-        # take its operations over; and closed after them, for the deliveries of the last responses.
+        # Registers this process before the ports open, because without a heartbeat other processes
+        # would take over its operations. It is closed after the ports, to record the last
+        # deliveries.
         await stack.enter_async_context(runtime.reconciler)
         for periodic_task in _create_periodic_tasks(settings, backends, runtime):
             await stack.enter_async_context(periodic_task)
@@ -160,7 +161,7 @@ async def run_gateway(
 def _create_periodic_tasks(
     settings: Settings, backends: Backends, runtime: FlowRuntime
 ) -> tuple[SupersededBatchMonitor | RetentionTask | PeriodicTask, ...]:
-    """Create the tasks that run in the background, in the order in which they start."""
+    """Creates the tasks that run in the background, in the order in which they start."""
     ledger_reconciler = Reconciler(
         backends.store,
         backends.object_states,
@@ -177,14 +178,14 @@ def _create_periodic_tasks(
 
 
 def _create_capability_reload_task(capabilities: CapabilityCache) -> PeriodicTask:
-    """Pick up what `doctor` or another process has learned about the service's capabilities."""
+    """Creates the task that reloads capabilities of the service that other processes have found."""
     return PeriodicTask(
         "capability_reload", RELOAD_SECONDS, capabilities.reload, runs_at_stop=False
     )
 
 
 async def _warn_about_database_without_keys(store: Store) -> None:
-    """Warn about a database without keys: it was often created by accident, in the wrong folder."""
+    """Warns about a database without keys; often it was created in the wrong folder."""
     if not await load_listed_keys(store):
         log.warning(
             "no_api_keys",

@@ -65,8 +65,9 @@ from mappings.vocabulary import map_legacy_words
 class Clocks:
     """The clocks of a gateway, which tests replace.
 
-    ``service`` is used for request timestamps; ``monotonic`` decides when a write that is not visible
-    can no longer be executed. A process without a heartbeat for ``lease_seconds`` is considered dead.
+    ``service`` is used for request timestamps; ``monotonic`` decides when a write that is not
+    visible can no longer be executed. A process without a heartbeat for ``lease_seconds`` is
+    considered dead.
     """
 
     service: ServiceClock
@@ -79,7 +80,7 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """What a gateway stores and counts in, and the client of the service."""
+    """The database, the rate limiter and the client of the service."""
 
     store: Store
     object_states: ObjectStateStore
@@ -92,7 +93,7 @@ class Backends:
     upstream: UpstreamClient
 
     def list_breaker_states(self) -> dict[str, str]:
-        """Return the circuit breaker state of each environment of both services."""
+        """Returns the circuit breaker state of each environment of both services."""
         legacy_states = self.legacy_breakers.list_states()
         return {
             **self.breakers.list_states(),
@@ -102,7 +103,7 @@ class Backends:
 
 @dataclass(frozen=True, slots=True)
 class FlowRuntime:
-    """What executes operations: caches, journal, executor, idempotency and reconciliation."""
+    """The parts that execute operations: caches, journal, executor, idempotency, reconciler."""
 
     load: LoadShedder
     recipient_caches: RecipientCaches
@@ -117,19 +118,19 @@ class FlowRuntime:
 
 
 async def open_backends(stack: AsyncExitStack, settings: Settings, clocks: Clocks) -> Backends:
-    """Open the backends; raises ConfigurationError and StoreUnavailable."""
+    """Opens the backends; raises ConfigurationError and StoreUnavailable."""
     await stack.enter_async_context(open_tracing(settings.traces))
     store = await stack.enter_async_context(
         open_store(settings.state, serves=True, clock=clocks.read_current_time)
     )
-    # Before anything that could send a write: after a restore no batch may be started.
+    # Checked before anything that could send a write: after a restore no batch may be started.
     await stack.enter_async_context(RestoreDetector(store, settings.state.mark_path))
     rate_limiter = await stack.enter_async_context(
         # Redis stores digests instead of names; all processes derive the same key for them.
         open_rate_limiter(settings, store.encryption.derive_lasting_key("limits"))
     )
     object_states = ObjectStateStore(store)
-    # From the database, so that a restart does not probe the service again.
+    # Loaded from the database, so that a restart does not probe the service again.
     capabilities = await load_capabilities(object_states, settings.environments.select_configured())
     breakers = create_breakers(settings)
     upstream = await stack.enter_async_context(
@@ -152,10 +153,10 @@ async def open_backends(stack: AsyncExitStack, settings: Settings, clocks: Clock
 async def open_flow_runtime(
     stack: AsyncExitStack, settings: Settings, backends: Backends, clocks: Clocks
 ) -> FlowRuntime:
-    """Create what executes operations. The reconciler is not started yet."""
+    """Creates the parts that execute operations; the reconciler is not started yet."""
     store, object_states = backends.store, backends.object_states
     recipient_caches = await stack.enter_async_context(_open_recipient_caches(settings, store))
-    # Only without other processes, whose changes would not invalidate these answers.
+    # Cached only if there are no other processes, whose changes would not invalidate these answers.
     recent_reads = RecentReads(
         is_single_process=store.is_of_one_process, on_change=recipient_caches.record_change
     )
@@ -212,7 +213,7 @@ async def open_legacy_handler(
     usage: UsageCounter,
     current_time: Callable[[], datetime],
 ) -> LegacyHandler:
-    """Create the handler of the legacy interface, with everything that migrates its clients."""
+    """Creates the handler of the legacy interface, with everything that migrates its clients."""
     service_router = await _open_service_router(stack, settings, backends, runtime)
     return LegacyHandler(
         settings,
@@ -238,7 +239,7 @@ async def open_legacy_handler(
 async def _open_service_router(
     stack: AsyncExitStack, settings: Settings, backends: Backends, runtime: FlowRuntime
 ) -> ServiceRouter:
-    """Create the router between the two services, with the client of the legacy one."""
+    """Creates the router between the two services, with the client of the legacy one."""
     sender = LegacySender(
         await stack.enter_async_context(
             open_passthrough(settings, _list_legacy_origins(settings), backends.legacy_breakers)
@@ -272,7 +273,7 @@ async def open_signed_handler(
     usage: UsageCounter,
     clocks: Clocks,
 ) -> SignedHandler:
-    """Create the handler of signed requests, with its own connections to the service."""
+    """Creates the handler of signed requests, with its own connections to the service."""
     signers = await stack.enter_async_context(SignerStore(backends.store, backends.keys))
     return SignedHandler(
         settings,
@@ -312,7 +313,7 @@ async def _open_recipient_caches(
     recipient_caches = RecipientCaches(
         settings.lists, create_remote_changes, wall_clock=lambda: store.clock().timestamp()
     )
-    # Nothing to invalidate, and no changes to read from the database every second.
+    # There is nothing to invalidate, and no need to read changes from the database every second.
     if not settings.lists.index:
         yield recipient_caches
         return
@@ -346,7 +347,7 @@ def _list_legacy_origins(settings: Settings) -> dict[str, str]:
 
 
 def _create_legacy_breakers(settings: Settings) -> CircuitBreakers:
-    """Create the legacy service's own breakers: it can be down while the current one works."""
+    """Creates the legacy service's own breakers: it can be down while the current one is up."""
     upstream = settings.upstream
     return CircuitBreakers(
         _list_legacy_origins(settings),

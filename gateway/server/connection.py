@@ -1,7 +1,7 @@
 """An HTTP server on aiohttp's low-level API, with the gateway's own error responses and logs.
 
-aiohttp's error pages are plain text, and its 400 page and log repeat a malformed header, even an API
-key. Here every response has the legacy format, and nothing that a client sent is logged.
+aiohttp's error pages are plain text, and its 400 page and log repeat a malformed header, even an
+API key. Here every response has the legacy format, and nothing that a client sent is logged.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from mappings import errors
 from mappings.failures import Problem
 
 BODY_DRAIN_SECONDS = 5
-"""After an early response the rest of the body is drained this long, so that the client reads it."""
+"""Seconds to drain the rest of a body after an early response, so that the client reads that."""
 
 TLS_SHUTDOWN_SECONDS = 5
-"""How long to wait for the client's TLS close_notify."""
+"""Seconds to wait for the client's TLS close_notify."""
 
 WRITE_STALL_SECONDS = 30
 """A connection is closed if its client reads no byte of a response for this time."""
@@ -57,10 +57,10 @@ RESET_RELEVANT_SECONDS = 60
 """A later reset does not concern the response: load balancers reset idle connections."""
 
 CLOSE_SECONDS = 5
-"""How long a connection stays half closed after its last response, so that a reset is noticed."""
+"""Seconds that a connection remains half-closed after its last response, to notice a reset."""
 
 RETIRE_IDLE_SECONDS = 5
-"""How long a replaced worker waits for the next requests on its connections."""
+"""Seconds that a replaced worker waits for the next requests on its connections."""
 
 SHUTDOWN_IDLE_SECONDS = 1
 """The same for a worker that is not replaced."""
@@ -78,7 +78,7 @@ _WELL_FORMED_REQUEST_LINE = re.compile(r"b'[A-Z]{1,20} /\S* HTTP/1\.[01]")
 
 
 def _has_data_dropped_by_aiohttp(data: bytes, message: RawRequestMessage) -> bool:
-    """Return whether aiohttp drops the data after a request, as it does after ``Upgrade: h2c``.
+    """Whether aiohttp drops the data after a request, as it does after ``Upgrade: h2c``.
 
     The connection must be closed after the response: a client that pipelined a second request would
     wait for its response forever.
@@ -95,7 +95,7 @@ def _get_peer_address(transport: asyncio.BaseTransport) -> str | None:
 
 
 class Connection(RequestHandler):
-    """One client connection."""
+    """A client connection: tracks its phase, refuses bad HTTP, reports disconnects and resets."""
 
     __slots__ = (
         "_ignores_input",
@@ -125,7 +125,7 @@ class Connection(RequestHandler):
         """The body of the last request received; only this one can be incomplete."""
 
     def track_tls_handshake(self, tcp_transport: asyncio.Transport) -> None:
-        """Track a new connection that starts with a TLS handshake."""
+        """Tracks a new connection that starts with a TLS handshake."""
         self._tcp_transport = tcp_transport
         self._tracker.register_connection(self, _get_peer_address(tcp_transport), shakes_hands=True)
 
@@ -142,7 +142,7 @@ class Connection(RequestHandler):
         return None if self._tcp_transport is self.transport else self._tcp_transport
 
     def abort(self) -> None:
-        """Close immediately: no response is pending."""
+        """Closes immediately: no response is pending."""
         if self._tcp_transport is not None:
             self._tcp_transport.abort()
 
@@ -156,7 +156,7 @@ class Connection(RequestHandler):
         self._tracker.end_work(self)
 
     def pause_writing(self) -> None:
-        """The response fills the buffer, so its request is no longer running."""
+        """Ends the request's work: its response fills the buffer, so it is no longer running."""
         super().pause_writing()
         self._tracker.end_work(self)
 
@@ -166,7 +166,7 @@ class Connection(RequestHandler):
         self._tracker.end_work(self)
 
     def is_stalled(self, now: float) -> bool:
-        """Return whether the client has read no response data for ``WRITE_STALL_SECONDS``."""
+        """Whether the client has read no response data for ``WRITE_STALL_SECONDS``."""
         buffered_bytes = self.transport.get_write_buffer_size() if self.transport is not None else 0
         # Only a smaller buffer is progress: a larger one shows that the handler wrote more.
         if not self._unread_bytes or buffered_bytes < self._unread_bytes:
@@ -178,7 +178,7 @@ class Connection(RequestHandler):
         if self._ignores_input:
             return
         super().data_received(data)
-        # Without an unanswered request the data is a part of a head, which has its own timeout.
+        # If no request is unanswered, the data belongs to a head, which has its own timeout.
         if self._request_count > self._response_count:
             self._tracker.start_request(self)
         else:
@@ -198,7 +198,7 @@ class Connection(RequestHandler):
             self._ignores_input = True
 
     def _refuse_unsupported_version_or_coding(self) -> None:
-        """Refuse HTTP/0.9 (responses without status), HTTP/2.0 (binary), and bodies with codings.
+        """Refuses HTTP/0.9 (responses without status), HTTP/2.0 (binary), and bodies with codings.
 
         aiohttp's parser accepts transfer codings before ``chunked`` and does not decode them.
         """
@@ -212,7 +212,7 @@ class Connection(RequestHandler):
                 self._messages[position] = (_ErrInfo(400, error, ""), EMPTY_PAYLOAD)
 
     def _fail_incomplete_body(self) -> bool:
-        """Fail the pending read of an incomplete body; return False if the body is complete."""
+        """Fails the pending read of an incomplete body; returns False if the body is complete."""
         if self._newest_body is None or self._newest_body.is_eof():
             return False
         self._newest_body.set_exception(web.RequestPayloadError("malformed"))
@@ -229,12 +229,12 @@ class Connection(RequestHandler):
         if self._request_count == self._response_count:
             self._tracker.become_idle(self)
         if request.get(BODY_TIMED_OUT):
-            # Its time is over; draining the rest would give it another BODY_DRAIN_SECONDS.
+            # The client is too slow; draining the rest would take another BODY_DRAIN_SECONDS.
             self._lingering_time = 0
         # The last request that was understood is answered; the rest of the input is unreadable.
         if self._ignores_input and self._response_count == self._request_count:
             self.close()
-        # Only after writes: a reset then makes an identical request a retry.
+        # Half-closed only after writes, where a reset makes an identical request a retry.
         if self._on_reset is not None:
             self._last_response_at = self._loop.time()
             if not resp.keep_alive:
@@ -242,7 +242,7 @@ class Connection(RequestHandler):
         return outcome
 
     async def _half_close_and_wait_for_peer(self) -> None:
-        """Wait for the client to close: the kernel does not report a reset on a closed socket."""
+        """Waits for the client to close: the kernel does not report a reset on a closed socket."""
         if self.transport is None or not self.transport.can_write_eof():
             return
         self.transport.write_eof()
@@ -258,7 +258,7 @@ class Connection(RequestHandler):
             elapsed = self._loop.time() - self._last_response_at
             if self._on_reset is not None and elapsed <= RESET_RELEVANT_SECONDS:
                 self._on_reset()
-            # A reset also discards the unacknowledged bytes, which would look as if all had arrived.
+            # A reset also discards unacknowledged bytes, which would look as if all had arrived.
             if request is not None and (on_reset := request.get(ON_RESET)):
                 on_reset()
         if self._peer_closed is not None and not self._peer_closed.done():
@@ -300,7 +300,7 @@ class Connection(RequestHandler):
     def log_exception(self, *_args: Any, **kwargs: Any) -> None:
         error = kwargs.get("exc_info")
         if isinstance(error, web.RequestPayloadError):
-            return  # the rest of a body after the response; nothing is left to report
+            return  # this is the rest of a body after the response; there is nothing left to report
         log.error(
             "connection_failed",
             **logs.describe_exception(error if isinstance(error, BaseException) else None),
@@ -334,7 +334,7 @@ class TlsHandshake(asyncio.Protocol):
         self._handshake_task.add_done_callback(self._server.handshakes.discard)
 
     def data_received(self, data: bytes) -> None:
-        """Buffer a request that arrives before this process has noticed the end of the handshake."""
+        """Buffers a request that arrives before this process notices the end of the handshake."""
         self._early_data.append(data)
 
     async def _finish_handshake(
@@ -350,7 +350,7 @@ class TlsHandshake(asyncio.Protocol):
                 tcp_transport.abort()
                 self._server.tracker.close(self._connection)
         if tls_transport is not None:
-            # In this order: the connection needs its transport before the data that came early.
+            # The order matters: the connection needs its transport before the data that came early.
             tls_transport.set_protocol(self._connection)
             self._connection.connection_made(tls_transport)
             for early_part in self._early_data:
@@ -373,7 +373,7 @@ class TlsHandshake(asyncio.Protocol):
 
 
 class HttpServer(web.Server):
-    """Creates a Connection for each client. As a context manager it runs their timeouts."""
+    """Creates a Connection for each client; as a context manager it enforces their timeouts."""
 
     def __init__(
         self,
@@ -387,7 +387,7 @@ class HttpServer(web.Server):
             request[IS_LAST_RESPONSE] = is_last_response
             connection = cast("Connection", request.protocol)
             request[CONNECTION] = connection
-            # Not the current time: the request may have waited while the process was stopped.
+            # May lie in the past: the request may have waited while the process was stopped.
             request[ARRIVED_AT] = self.tracker.estimate_earliest_arrival_time()
             if underlying_transport := connection.underlying_transport:
                 request[UNDERLYING_TRANSPORT] = underlying_transport
@@ -425,10 +425,10 @@ class HttpServer(web.Server):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def drain_connections(self, seconds: float) -> None:
-        """Make each response its connection's last; return when no connection is left.
+        """Makes each response its connection's last; returns when no connection is left.
 
-        Returns after ``seconds`` in any case: connections without a request until then can be closed.
-        Closing them immediately would lose requests that clients are just sending.
+        Returns after ``seconds`` in any case: connections without a request until then can be
+        closed. Closing them immediately would lose requests that clients are just sending.
         """
         self._is_retiring = True
         with suppress(TimeoutError):

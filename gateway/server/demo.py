@@ -44,7 +44,7 @@ DEMO_RECIPIENT = {
 
 @asynccontextmanager
 async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
-    """Start the simulator and yield demo settings; only the ports are taken from ``settings``."""
+    """Starts the simulator and yields demo settings; only the ports are taken from ``settings``."""
     words = build_simulator_words(settings.vocabulary)
     simulator = await start_simulator(
         service=Service(vocabulary=words, wallet_balance=WALLET_FUNDS)
@@ -70,7 +70,7 @@ async def open_demo_settings(settings: Settings) -> AsyncIterator[Settings]:
 
 
 def build_simulator_words(vocabulary: Words) -> Vocabulary:
-    """Convert the configured vocabulary of both interfaces to the simulator's."""
+    """Converts the configured vocabulary of both interfaces to the simulator's."""
     legacy = LegacyVocabulary(**map_legacy_words(vocabulary.build_vocabulary()))
     return Vocabulary(**vocabulary.current.model_dump(), legacy=legacy)
 
@@ -89,7 +89,7 @@ async def _import_demo_key(state: State) -> None:
 
 
 def format_demo_instructions(running: RunningGateway) -> str:
-    """Format the text for the terminal: a notice that this is a demo, and commands to try."""
+    """Formats the text for the terminal: a notice that this is a demo, and commands to try."""
     curl_command = f'curl -s -H "X-API-Key: {DEMO_API_KEY}"'
     return f"""
 This is a DEMO: the gateway in front of a built-in simulator, on loopback, with a demo key.

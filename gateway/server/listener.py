@@ -29,7 +29,7 @@ The kernel distributes the connections of a port among its queues.
 
 @dataclass(frozen=True, slots=True)
 class InheritedSockets:
-    """The sockets that a worker gets from the supervisor.
+    """The sockets that a worker inherits from the supervisor.
 
     It accepts clients from some of the port's queues, and the supervisor's admin requests at a Unix
     socket.
@@ -43,7 +43,7 @@ class InheritedSockets:
 def bind_accept_queues(
     host: str, port: int, variable: str, queue_count: int = 1
 ) -> list[AcceptQueue]:
-    """Bind a port and return its queues; raises ConfigurationError.
+    """Binds a port and returns its queues; raises ConfigurationError.
 
     ``port`` 0 is any free port. ``variable`` is the setting of the port, for the error message.
     """
@@ -91,7 +91,7 @@ class Listener:
         return find_bound_port(self._queues)
 
     async def accept_only_from_queues(self, numbers: Iterable[int]) -> None:
-        """Accept connections only from the queues with these numbers."""
+        """Accepts connections only from the queues with these numbers."""
         wanted_numbers = set(numbers)
         # New queues first, so that there is no moment in which nothing is accepted.
         for number in wanted_numbers - self._sites.keys():
@@ -106,7 +106,7 @@ class Listener:
                 await site.stop()
 
     async def close(self) -> None:
-        """Close this process's sockets; connections still queued are lost if no other has them."""
+        """Closes this process's sockets; connections still queued are lost if no other has them."""
         await self.accept_only_from_queues(())
         for queue in self._queues:
             _close_queue(queue)
@@ -118,7 +118,7 @@ async def start_client_listener(
     runner: web.BaseRunner,
     inherited_sockets: InheritedSockets | None,
 ) -> Listener:
-    """Start to accept client connections."""
+    """Starts accepting client connections, from the inherited sockets or from newly bound ones."""
     server = settings.server
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -183,7 +183,7 @@ def _resolve_addresses(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]
     address_infos = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    # Without duplicates: /etc/hosts often lists a name twice, and the second bind would fail.
+    # Duplicates are removed: /etc/hosts often lists a name twice, and the second bind would fail.
     return list(dict.fromkeys((family, address) for family, _, _, _, address in address_infos))
 
 

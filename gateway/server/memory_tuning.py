@@ -26,12 +26,12 @@ TRIM_SECONDS = 60
 
 
 def tune_memory() -> None:
-    """Freeze the current objects and collect garbage less often.
+    """Freezes the current objects and collects garbage less often.
 
     Objects that exist after the start stay alive, and scanning them again delays requests. Most
     objects of a request are freed by reference counting, so that the default threshold is too low.
     """
-    # Collected first, so that no garbage is frozen.
+    # Collects first, so that no garbage is frozen.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD_OBJECTS)
@@ -43,7 +43,7 @@ def tune_memory() -> None:
 
 
 def create_trim_task() -> PeriodicTask:
-    """Create a task, for ``async with``, that trims the heap.
+    """Creates a task, for ``async with``, that trims the heap.
 
     After a burst of requests glibc keeps all free memory below the highest block in use.
     """
@@ -55,6 +55,6 @@ async def _trim_in_thread() -> None:
 
 
 def trim_malloc() -> None:
-    """Return free pages to the system."""
-    with suppress(AttributeError, OSError):  # as above
+    """Returns free pages to the system."""
+    with suppress(AttributeError, OSError):  # the C library is not glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Shutdown: the signals that request it, how long it may take, and what is logged about it."""
+"""Shutdown: the signals that request it, its time limits, and its log lines."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from gateway.config.settings import Settings
 log = structlog.get_logger()
 
 SHUTDOWN_MARGIN_SECONDS = 5
-"""A shutdown waits this much longer than an upstream call may take for requests in flight."""
+"""Seconds that a shutdown waits for requests in flight, beyond the timeout of an upstream call."""
 
 
 def install_shutdown_event() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set.
+    """Returns an event that SIGTERM and SIGINT set.
 
     Call it before readiness is announced: the signal may follow immediately.
     """
     shutdown_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        # Not signal.signal: its handler could run in the middle of a callback.
+        # signal.signal is not used, because its handler could run in the middle of a callback.
         loop.add_signal_handler(signal_number, shutdown_requested.set)
     return shutdown_requested
 
 
 def calculate_operation_seconds(settings: Settings) -> float:
-    """Return the time that a running request may take."""
+    """Returns the time that a running request may take."""
     return settings.upstream.timeout_seconds + SHUTDOWN_MARGIN_SECONDS
 
 
 def calculate_shutdown_seconds(settings: Settings) -> float:
-    """Return how long a shutdown waits at most: some requests may still wait for admission."""
+    """Returns the maximum duration of a shutdown: some requests may still wait for admission."""
     return calculate_operation_seconds(settings) + settings.load.queue_seconds
 
 
@@ -47,7 +47,7 @@ class ProcessLifetime:
         self._pending_counts: dict[str, int] = {}
 
     def record_shutdown_start(self, **pending_counts: int) -> None:
-        """Record the start of the shutdown, and the counts of what it waits for."""
+        """Records the start of the shutdown, and the counts of requests that it waits for."""
         self._shutdown_at = time.monotonic()
         self._pending_counts = pending_counts
 

@@ -1,1 +1,1 @@
-"""The current interface itself: checks signed requests and passes them on."""
+"""The current interface: checks signed requests and passes them on."""

@@ -29,7 +29,7 @@ class MalformedSignature(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SignatureHeader:
-    """The parsed signature headers. ``stamp`` is the unchanged text, because that is what is signed."""
+    """The parsed signature headers. ``stamp`` is the unchanged text, which is signed."""
 
     access_key: str = field(repr=False)
     signature: str = field(repr=False)
@@ -98,7 +98,7 @@ class SignatureVerifier:
                 digest.update(part)
 
     def match_secrets(self) -> list[bool]:
-        """Returns for each secret whether it made the signature; call it after the last body part."""
+        """Returns whether each secret made the signature; to be called after the last part."""
         self.update(b"\n")
         return [self._has_match(digests) for digests in self._digests]
 

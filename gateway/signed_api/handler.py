@@ -80,7 +80,7 @@ CLIENT_CLOSED_REQUEST = 499
 
 @dataclass(slots=True)
 class SignedRequestContext:
-    """A request and what has been found out about it, for the response and the log.
+    """A request with the results of its checks and calls, for the response and the log.
 
     ``start_time`` is in seconds of the event loop's clock.
     """
@@ -141,7 +141,8 @@ class SignedHandler:
         try:
             response = await self._respond(request, context)
             if request.transport is not None or context.calls:
-                # Otherwise the client disconnected before anything was sent, and 499 stays.
+                # Otherwise the client disconnected before anything was sent, and the status remains
+                # 499.
                 context.status = response.status
         finally:
             if context.slot:
@@ -219,7 +220,7 @@ class SignedHandler:
         verifier = SignatureVerifier(secrets, signature_header, request.method, request.raw_path)
         slot = self._create_admission_slot(request, context, signers, address)
         async with self._spool_body(request, verifier, slot) as body:
-            # Only now: the signature covers the body, so it is known after the last byte.
+            # Checked only now: the signature covers the body, so it is known after the last byte.
             sender = self._sender_authenticator.require_sender(signers, verifier.match_secrets())
             context.tenant = sender.tenant
             request_reader.mark_authenticated(request, sender.tenant or UNKNOWN_TENANT)
@@ -329,8 +330,8 @@ class SignedHandler:
             finally:
                 path_parts = parse_path_parts(passthrough_request.target) if is_write else []
                 if sender.tenant and path_parts[:1] == ["recipients"]:
-                    # Even if the write failed: it may have changed the recipient, and a cached one
-                    # would be stale.
+                    # Done even if the write failed: it may have changed the recipient, and the
+                    # cache would be stale.
                     self._recent_reads.invalidate(sender.tenant, "".join(path_parts[1:2]))
             if upstream_response.status == 401 and sender.tenant:
                 # Hints at clock skew or credentials that were replaced at the service only.
@@ -392,7 +393,7 @@ class SignedHandler:
             with instrumentation.instrument_call(
                 passthrough_request.environment, passthrough_request.method, path
             ) as call_recorder:
-                # Within the span, so that the service's span becomes its child.
+                # Built within the span, so that the service's span becomes its child.
                 passthrough_request.headers.update(traces.build_trace_headers())
                 upstream_response = await stack.enter_async_context(
                     self._passthrough.send(passthrough_request, fence or _ClientFence(client))

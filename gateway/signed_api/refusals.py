@@ -20,7 +20,7 @@ WRONG_STATUS = Problem("invalid_status", "The batch's status does not allow this
 
 
 class Refusal(Exception):
-    """A request that is not passed on. ``reason`` is for the log and quotes nothing of the request."""
+    """A request that is not passed on; ``reason`` is for the log and does not quote the request."""
 
     def __init__(self, problem: Problem, reason: str, *, retry_after: int | None = None) -> None:
         super().__init__(reason)

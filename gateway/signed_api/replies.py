@@ -46,7 +46,7 @@ class StreamedResponse(web.StreamResponse):
     async def _prepare_headers(self) -> None:
         has_content_type = "Content-Type" in self.headers
         await super()._prepare_headers()
-        if not has_content_type:  # aiohttp adds a default that the service did not send
+        if not has_content_type:  # otherwise aiohttp adds a default that the service did not send
             self.headers.popall("Content-Type", None)
 
 
@@ -81,7 +81,8 @@ class WaitingClient:
     def reset_connection(self) -> None:
         """Resets the connection.
 
-        If it were closed, a client could take a truncated response without length for a whole one.
+        After a normal close, a client could not detect that a response without a length is
+        truncated.
         """
         if self.is_disconnected or self._connection is None:
             return  # the file descriptor may belong to another connection by now
@@ -109,7 +110,8 @@ async def stream_response(
         problem = await client.send_part(response, b"", seconds)
         async for part in upstream_response.iter_chunks():
             problem = problem or await client.send_part(response, part, seconds)
-            # Breaking off closes the connection to the service, which spares it the rest of a read.
+            # This closes the connection to the service, so that it does not send the rest of a
+            # read.
             if problem and not reads_to_end:
                 break
     except ResponseLost as lost:

@@ -59,7 +59,8 @@ class SenderAuthenticator:
         """
         signers = await self._signers.find(signature_header.access_key)
         active_signers = [signer for signer in signers if not signer.is_revoked]
-        # Not treated as unknown: an unknown key may be forwarded, a revoked one never.
+        # A revoked key does not count as unknown: an unknown key may be forwarded, a revoked one
+        # never.
         if signers and not active_signers:
             raise build_invalid_key_refusal("every API key with these credentials is revoked")
         if not signers and not self._unknown_key_environment:
@@ -96,16 +97,16 @@ class SenderAuthenticator:
         Raises Refusal if there is none, or more than one.
         """
         if not signers:
-            # Nothing here can verify it; the service does.
+            # The gateway cannot verify this signature; the service does.
             return AuthenticatedSender(self._unknown_key_environment, None, self._requests_per_hour)
         matching_signers = [
             candidate for candidate, is_match in zip(signers, matches, strict=True) if is_match
         ]
         # Guessing could move money in the live environment for a request meant as a test.
         if len(matching_signers) > 1:  # the same credentials in both environments: ambiguous
-            raise build_invalid_key_refusal("the signature is good in both environments")
+            raise build_invalid_key_refusal("the signature is valid in both environments")
         if not matching_signers:
-            raise build_invalid_key_refusal("the signature is wrong")
+            raise build_invalid_key_refusal("the signature does not match")
         signer = matching_signers[0]
         requests_per_hour = signer.select_requests_per_hour(self._requests_per_hour)
         return AuthenticatedSender(

@@ -91,7 +91,7 @@ class SignerStore:
         if signers:
             self._known[access_key] = signers
         else:
-            # Briefly, so that a flood of unknown keys does not become a flood of queries.
+            # Cached briefly, so that a flood of unknown keys does not become a flood of queries.
             self._unknown[access_key] = True
         return signers
 
@@ -116,13 +116,13 @@ class SignerStore:
         )
 
     def _invalidate(self, rows: Sequence[AnyRow] | None) -> None:
-        # A new key may be among them.
+        # The cached unknown keys may include a new one.
         self._unknown.clear()
         # Any key may have changed, for example because the database was restored.
         if rows is None:
             self._known.clear()
             return
-        # By tenant too: after a rotation the cached entry still has the old access key.
+        # Compared by tenant too: after a rotation the cached entry still has the old access key.
         tenants = {Tenant(row.merchant, row.environment) for row in rows}
         access_keys = {row.access_key for row in rows}
         for access_key, signers in list(self._known.items()):

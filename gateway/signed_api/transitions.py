@@ -92,7 +92,7 @@ class SignedWriteGuard:
         now: Callable[[], datetime],
         edit_wait_seconds: float,
     ) -> None:
-        """``edit_wait_seconds`` is how long a change waits for an edit of its batch."""
+        """A change waits at most ``edit_wait_seconds`` for an edit of its batch."""
         self._object_state = object_state
         self._operations = operations
         self._idempotency_guard = idempotency_guard
@@ -151,7 +151,8 @@ class SignedWriteGuard:
             # After a 5xx the service may still have executed it.
             is_in_doubt = response.status >= 500
             if write.payment is not None and 200 <= response.status < 300:
-                # Recorded, so that the check before a start does not take it for a stranger's.
+                # Recorded, so that the check before a start does not report the payment as a
+                # stranger's.
                 payment_records = [
                     CompareAndSet(SIGNED_ADDS, first_batch, {change_id: write.payment})
                 ]
@@ -191,8 +192,8 @@ class SignedWriteGuard:
             signed_changes = await self._object_state.load(
                 tenant, batch_locks.SIGNED_CHANGES_KIND, first_batch
             )
-            # No write claims the payment that this change may add: reconciliation could take it for that
-            # of an add in doubt.
+            # No write claims the payment that this change may add, and reconciliation could
+            # attribute it to an add in doubt.
             if facts.get("phase") in _BUSY_PHASES or facts.get(batch_locks.ADDS):
                 await asyncio.sleep(pause)
                 # Backs off, because many requests may wait for one edit.
@@ -225,7 +226,8 @@ class SignedWriteGuard:
     async def _unregister_change(self, tenant: Tenant, changes: CompareAndSet) -> None:
         """Unregisters a change before its response is sent on.
 
-        Waits for a bounded time: a client that waits too long for its response sends the change again.
+        Waits for a bounded time: a client that waits too long for its response sends the change
+        again.
         """
         task = asyncio.ensure_future(self._save_signed_changes(tenant, changes))
         self._unregister_tasks.add(task)
@@ -233,7 +235,7 @@ class SignedWriteGuard:
         await asyncio.wait([task], timeout=UNREGISTER_TIMEOUT_SECONDS)
 
     async def _save_signed_changes(self, tenant: Tenant, changes: CompareAndSet) -> None:
-        # A change that stays registered expires.
+        # A change that remains registered expires.
         with suppress(StoreUnavailable):
             await self._object_state.compare_and_set_all(tenant, [changes])
 
@@ -253,7 +255,7 @@ def extract_added_payment_fields(body: JSON) -> dict[str, JSON] | None:
     id_ = recipient.get("id") if isinstance(recipient, dict) else None
     if not isinstance(id_, str):
         return None
-    # As text: the service's amounts are compared with these by their value.
+    # Amounts become text, and are compared with the service's by value.
     amounts = {name: str(body[name]) for name in _AMOUNT_FIELDS if body.get(name) is not None}
     return {"recipient": {"id": id_}, **amounts}
 

@@ -60,7 +60,7 @@ class CircuitBreaker:
         """Admits a request; None if it must not be sent."""
         if self._open_until is None:
             return BreakerCall(is_probe=False)
-        # One probe at a time, so that a recovering service is not flooded.
+        # Only one probe is sent at a time, so that a recovering service is not flooded.
         if self._is_probing or now < self._open_until:
             return None
         self._is_probing = True
@@ -140,14 +140,14 @@ class CircuitBreakers:
         log_fields = {"service": self._service, "environment": environment}
         if new_state == "closed":
             log.warning("circuit_breaker_closed", **log_fields)
-        # Not when a probe fails: the outage is logged once.
+        # A failed probe is not logged: an outage is logged once.
         elif old_state == "closed":
             reason = f"{self._failures} calls in a row got no response"
             log.error("circuit_breaker_opened", **log_fields, reason=reason)
 
 
 class _TrackedCall:
-    """Context manager of ``CircuitBreakers.track``; a class, because a generator costs more per call."""
+    """Context manager of ``CircuitBreakers.track``; a class, as a generator costs more per call."""
 
     __slots__ = ("_breakers", "_call", "_environment")
 

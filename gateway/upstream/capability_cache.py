@@ -1,4 +1,4 @@
-"""Capabilities of the service found at run time: stored, cached, and shared by all processes."""
+"""Capabilities of the service, found at run time; stored, cached, and shared by all processes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ class CapabilityCache:
         return self._values.get((environment, name))
 
     def get_found_at(self, environment: str, name: str) -> datetime | None:
-        """Returns when it was found; None if this process found it after the last reload."""
+        """Returns the time of discovery; None if this process made it after the last reload."""
         return self._found_at.get((environment, name))
 
     async def put(self, environment: str, name: str, value: Any) -> None:
         """Stores a value; if that raises StoreUnavailable, this process uses the value anyway."""
-        # In memory first: the caller acts on the value even if the database is unavailable.
+        # Stored in memory first, because the caller uses the value even if the database is
+        # unavailable.
         self._values[environment, name] = value
         # The stored time follows with the next reload.
         self._found_at.pop((environment, name), None)

@@ -53,7 +53,7 @@ MAX_UNUSABLE_CONNECTIONS = 5
 """Unusable connections after which a call gives up: a server may send unasked data on each."""
 
 UNANSWERED_STATUSES = frozenset({502, 504, *range(520, 530)})
-"""Statuses of proxies and CDNs for a missing response: the service may have executed the request."""
+"""Statuses of proxies and CDNs for a missing response: the call may have been executed."""
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Limit for responses of the service, unless the limit for request bodies is higher."""
@@ -90,7 +90,7 @@ class Reply:
 
 @frozen_dataclass(frozen=True, slots=True)
 class _SigningOptions:
-    """How a call is signed, and which options differ from a refused attempt."""
+    """The way a call is signed, and which options differ from a refused attempt."""
 
     form: SignedTargetForm
     correction: float
@@ -101,7 +101,7 @@ class _SigningOptions:
 class Deadline:
     """The timeout of a call, extended for each byte sent and received at a minimum rate.
 
-    0 ``bytes_per_second`` is no extension.
+    With 0 ``bytes_per_second`` the timeout is not extended.
     """
 
     def __init__(self, seconds: float, bytes_per_second: int) -> None:
@@ -212,7 +212,7 @@ class UpstreamClient:
             fence=fence,
             deadline=Deadline(self.timeout_seconds, self._bytes_per_second),
         )
-        # Outside of the deadline: an open breaker refuses the call at once.
+        # Not part of the deadline: an open breaker refuses the call at once.
         with self._breakers.track(environment) as breaker_call:
             signing_options, answer = await self._send_before_deadline(call, breaker_call)
         await self._record_signing_outcome(call, signing_options, answer)
@@ -292,7 +292,7 @@ class UpstreamClient:
             except ResponseLost as lost:
                 if not (call.may_repeat and lost.is_connection_failure):
                     raise
-                # Only once; a second failure is reported.
+                # Tried again only once; a second failure is reported.
                 call.may_repeat = False
 
     async def _send_once(
@@ -320,11 +320,11 @@ class UpstreamClient:
         except Exception as error:
             if isinstance(error, ResponseLost) or not attempt.has_left:
                 raise
-            # After it was sent, any error leaves open whether the service executed it.
+            # Once the call was sent, after any error it is unknown whether the service executed it.
             lost = ResponseLost(type(error).__name__)
         finally:
             call.has_left = attempt.has_left
-            # Also after an error: the age of the timestamp says how long the write may still be
+            # Set even after an error: the timestamp's age limits how long the write may still be
             # executed.
             call.sent_at = attempt.sent_at
             # Only attempts that reached the network count.

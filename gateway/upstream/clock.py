@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SKEW_TOLERANCE_SECONDS = 2.0
-"""Offsets below this count as none, and two that are this close count as equal."""
+"""Offsets below this count as zero, and two offsets this close count as equal."""
 
 NOTEWORTHY_SKEW_SECONDS = 5.0
 """Offsets from which operators are alerted; smaller ones may be network delay."""
@@ -48,7 +48,7 @@ class SkewSample:
         return abs(self.offset - correction) <= max(SKEW_TOLERANCE_SECONDS, self.uncertainty)
 
     def accepts_stamp(self, stamp_offset: float) -> bool:
-        """Whether a service with this skew accepts a timestamp that far ahead of the local clock."""
+        """Whether a service with this skew accepts a timestamp this far ahead of local time."""
         return abs(self.offset - stamp_offset) <= MAX_STAMP_AGE_SECONDS + 2 * self.uncertainty
 
     @property
@@ -139,13 +139,13 @@ class ServiceClock:
     ) -> float | None:
         """Selects the correction for another try of a call refused with ``correction``.
 
-        The sample of the refusal; or no correction, if the call already used that sample, because
-        the correction itself may be wrong. None if there is nothing else to try.
+        Returns the sample of the refusal, or 0.0 if the call already used that sample, because the
+        correction itself may be wrong. Returns None if there is nothing else to try.
         """
         # A refused call proves that its timestamp was wrong, so one sample is enough here.
         if sample and not sample.agrees_with(correction):
             return sample.correction
-        # The current correction was never proven, so the local clock may be right.
+        # The current correction is unproven, so the local clock may be right.
         if correction and not self._ensure_environment_skew(environment).is_proven:
             return 0.0
         return None

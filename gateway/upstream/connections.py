@@ -16,8 +16,9 @@ connection that is being closed would be in doubt."""
 
 
 def create_session(settings: Settings, *skipped_headers: str) -> aiohttp.ClientSession:
-    """Creates a session with its own connection pool, so that slow responses elsewhere do not use
-    up its connections.
+    """Creates a session with its own connection pool.
+
+    Slow responses elsewhere then cannot use up its connections.
 
     ``skipped_headers`` are default headers of aiohttp that are not sent.
     """

@@ -34,7 +34,8 @@ class EgressConfig:
 
     def build_request_options(self, environment: str) -> dict[str, Any]:
         """Builds aiohttp's request options for an environment."""
-        # Base addresses with http:// are on the same host or network: the proxy is not used for them.
+        # Base addresses with http:// are on the same host or network: the proxy is not used for
+        # them.
         if environment not in self._ssl_contexts:
             return {}
         options: dict[str, Any] = {"ssl": self._ssl_contexts[environment]}

@@ -69,7 +69,7 @@ def filter_response_headers(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 
 def has_writable_response_headers(headers: CIMultiDictProxy[str]) -> bool:
-    """Whether the filtered headers can be sent: aiohttp parses values that it refuses to write."""
+    """Whether aiohttp can write the filtered headers; it refuses some values that it can parse."""
     if not any(
         map(_CONTROL_CHARACTER.search, headers.values())
     ):  # the common case, without filtering
@@ -80,7 +80,8 @@ def has_writable_response_headers(headers: CIMultiDictProxy[str]) -> bool:
 def _remove_headers(
     headers: CIMultiDictProxy[str], removed_names: frozenset[str]
 ) -> CIMultiDict[str]:
-    # ``Connection`` may name any header: what it names ends here (RFC 9110, section 7.6.1).
+    # ``Connection`` may name any header, which must then not be forwarded (RFC 9110, section
+    # 7.6.1).
     removed_names |= HOP_BY_HOP | _list_connection_headers(headers)
     return CIMultiDict(
         (name, value)

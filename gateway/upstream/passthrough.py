@@ -65,7 +65,7 @@ class PassthroughRequest:
 
 @dataclass(slots=True)
 class PassthroughAttempt(SingleSend):
-    """One sending of a request with the client's credentials, which are not replaced."""
+    """One attempt to send a request with the client's own credentials."""
 
     path: str
     fence: Fence | None = None
@@ -88,7 +88,7 @@ class PassthroughResponse:
 
     @property
     def has_detectable_end(self) -> bool:
-        """Whether a truncated body can be told from a complete one."""
+        """Whether a truncated body can be distinguished from a complete one."""
         is_chunked = "chunked" in self.headers.get("Transfer-Encoding", "").lower()
         is_empty = self.status in BODILESS_STATUSES or self._response.method == "HEAD"
         return is_chunked or is_empty or "Content-Length" in self.headers
@@ -156,10 +156,10 @@ class PassthroughClient:
     ) -> AsyncIterator[PassthroughResponse]:
         """Sends a request once, unless the fence refuses, and yields its response.
 
-        Raises Unreachable if a write was not sent or a read has no response; and Unknown if a
-        write was sent and has no response that can be passed on, so that it may have been
-        executed. The headers must arrive within ``upstream.timeout_seconds``, and then at least
-        one byte of the body within each such period.
+        Raises Unreachable if a write was not sent or a read has no response; and Unknown if a write
+        was sent and has no response that can be passed on, so that it may have been executed. The
+        headers must arrive within ``upstream.timeout_seconds``, and then at least one byte of the
+        body in each such period.
         """
         if not is_forwardable(request.target):
             raise ValueError("a target that must not be forwarded")
@@ -261,7 +261,8 @@ class PassthroughClient:
             else:
                 if response.status < 200:
                     response.close()
-                    # Such as 101: the connection would switch to a protocol that is not HTTP.
+                    # Includes 101, after which the connection would switch to a protocol other than
+                    # HTTP.
                     raise ResponseLost(f"status {response.status} instead of a final response")
                 return response
 

@@ -1,4 +1,4 @@
-"""A single sending of a request: signed when it has a connection, and sent at most once."""
+"""A single attempt to send a request: signed when it has a connection, and sent at most once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LARGE_BODY_BYTES = 1024 * 1024
 
 
 class ResponseLost(Exception):
-    """There is no usable response; after a connection failure, another connection may work."""
+    """No usable response arrived; after a connection failure, another connection may succeed."""
 
     def __init__(self, reason: str, *, is_connection_failure: bool = False) -> None:
         super().__init__(reason)
@@ -68,8 +68,8 @@ class UpstreamAnswer:
 class SingleSend:
     """A client middleware that sends one request at most once.
 
-    ``path`` must equal the target in the request line. ``has_left``: a byte of the request may
-    have reached the service.
+    ``path`` must equal the target in the request line. ``has_left``: whether a byte of the request
+    may have reached the service.
     """
 
     path: str
@@ -84,12 +84,12 @@ class SingleSend:
             return await handler(request)
         except (aiohttp.ClientError, OSError) as error:
             lost = build_response_lost(error)
-        # Replaces aiohttp's own error: after a dropped connection aiohttp would silently send
+        # This error replaces aiohttp's own: after a dropped connection aiohttp would silently send
         # GET, PUT and DELETE again.
         raise lost
 
     async def sign_and_verify_fence(self, headers: MutableMapping[str, str]) -> None:
-        """Adds the credentials, once there is a connection; raises what the fence raises."""
+        """Adds the credentials once there is a connection; raises the errors of the fence."""
         if self.has_left:
             # A bug in aiohttp or here: failing is better than paying twice.
             raise RuntimeError("a request is sent once")
@@ -107,7 +107,7 @@ class SingleSend:
 
 @dataclass(slots=True)
 class SignedAttempt(SingleSend):
-    """A sending that the gateway signs.
+    """An attempt that the gateway signs.
 
     ``signed_target`` is the target as it is signed. ``on_bytes_received`` is called with the
     number of bytes of each received part.
@@ -164,7 +164,8 @@ class SignedRequest(aiohttp.ClientRequest):
     async def send(self, conn: Connection) -> aiohttp.ClientResponse:
         # Data that arrived while it was idle (a proxy's 408) would be taken for the answer.
         if conn.protocol is None or conn.protocol.should_close or not conn.protocol.is_connected():
-            # Before signing, so that the caller may take another connection even for a write.
+            # Checked before signing, so that the caller may use another connection even for a
+            # write.
             raise UnusableConnection("no connection that can be used", is_connection_failure=True)
         # yarl may have normalized the target, and then the signature would not match.
         if self.url.raw_path_qs != self.attempt.path:
@@ -238,7 +239,7 @@ def _describe_connect_error(error: aiohttp.ClientConnectorError) -> str:
 
 
 def build_response_lost(error: Exception) -> ResponseLost:
-    """Converts an error; the message does not contain the URL, whose query may name a person."""
+    """Converts an error; the message omits the URL, because its query may name a person."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return ResponseLost(_describe_connect_error(error), is_connection_failure=True)
     # No connection failure: the proxy responds, and another connection would not help.

@@ -1,4 +1,4 @@
-"""Whether the signed path includes the query: left open by the current interface, section 5.
+"""Decides whether the signed path includes the query (left open: current interface, section 5).
 
 ``auto`` signs the path alone until a service has refused that and accepted the other form. The
 accepted form is remembered for each environment, and no other form is tried from then on.
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 class CapabilityStore(Protocol):
-    """Stores what was found out about an environment, across restarts."""
+    """Stores capabilities of an environment across restarts."""
 
     def get(self, environment: str, name: str) -> Any | None: ...
 
@@ -30,7 +30,7 @@ class CapabilityStore(Protocol):
 
 
 class NoCapabilities:
-    """Stores nothing."""
+    """Stores no capabilities."""
 
     def get(self, environment: str, name: str) -> None: ...
 
@@ -52,7 +52,7 @@ class SignedTargetForms:
                 self._form_by_environment[environment] = form
 
     def find_form(self, environment: str) -> SignedTargetForm | None:
-        """Returns the configured or remembered form; None while it is open."""
+        """Returns the configured or remembered form; None if neither is known."""
         return (
             self._form_by_environment.get(environment) if self._setting == "auto" else self._setting
         )
@@ -65,8 +65,7 @@ class SignedTargetForms:
     ) -> SignedTargetForm | None:
         """Returns the form for another try of a refused call; None if there is none.
 
-        Also if the form is known by now: a concurrent call may have found it after this one was
-        sent.
+        The form may be known by now: a concurrent call may have found it after this one was sent.
         """
         is_worth_trying = "?" in target and self._setting == "auto" and refused_form == "path"
         return (
@@ -75,7 +74,7 @@ class SignedTargetForms:
 
     async def record_accepted(self, environment: str, target: str, form: SignedTargetForm) -> None:
         """Records that a call signed in this form was accepted; ignored without a query."""
-        # Without a query both forms are equal.
+        # Without a query, both forms are equal.
         if "?" not in target or self.find_form(environment):
             return
         self._form_by_environment[environment] = form

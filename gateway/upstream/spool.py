@@ -1,4 +1,4 @@
-"""Buffer for a request body until it is complete: in memory if small, otherwise in a file."""
+"""Buffers a request body until it is complete: in memory if small, otherwise in a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Spool:
 
     async def append(self, part: bytes) -> None:
         self.size += len(part)
-        # From this size on the data is in a file, and writing it could block the event loop.
+        # From this size the data is in a file, and a write could block the event loop.
         if self.size > MAX_MEMORY_BYTES:
             await asyncio.to_thread(self._file.write, part)
         else:

@@ -47,7 +47,7 @@ class Origin:
         self._connector = session.connector
         self._timeout = session.timeout
         proxy = {"proxy": URL(egress_options["proxy"])} if "proxy" in egress_options else {}
-        # Carries the address for the connector; it is never sent.
+        # A carrier of the address for the connector; this request is never sent.
         self._connect_request = aiohttp.ClientRequest(
             "GET", address, session=session, **{**egress_options, **proxy}
         )
@@ -63,8 +63,7 @@ class Origin:
             connection = await self._acquire_connection()
             try:
                 answer = await self._exchange_on_connection(connection, attempt, headers, max_bytes)
-            # Also if it is cancelled: an unread answer would be taken for that of the next
-            # request.
+            # Closed even after a cancellation: the next request would receive an unread answer.
             except BaseException:
                 _close_connection(connection)
                 raise
@@ -80,7 +79,7 @@ class Origin:
 
     async def _acquire_connection(self) -> Connection:
         try:
-            # The pool may make the call wait: it is signed only afterwards.
+            # The call may wait for the pool, so it is signed only afterwards.
             return await self._connector.connect(self._connect_request, [], self._timeout)
         except TimeoutError:
             raise aiohttp.ConnectionTimeoutError from None
@@ -107,7 +106,7 @@ class Origin:
         head = encode_header_block(
             f"{attempt.method} {attempt.path} HTTP/1.1", self._host_header, headers
         )
-        # One write for head and body: one packet, and no task.
+        # Head and body in one write need only one packet, and no task.
         if len(attempt.body) <= WINDOW_BYTES:
             transport.write(head + bytes(attempt.body))
             return await _read_final_answer(protocol, attempt, max_bytes)

@@ -26,10 +26,11 @@ class EvictionCheck(NamedTuple):
 
 
 async def check_eviction_policy(url: str) -> EvictionCheck:
-    """Check which policy Redis applies when its memory is full; for `payout-gateway doctor`."""
+    """Checks which policy Redis applies when its memory is full; for `payout-gateway doctor`."""
     try:
         async with asyncio.timeout(2 * CONNECT_SECONDS), create_redis_client(url) as redis:
-            # Not CONFIG GET, which managed Redis services often forbid; INFO has the same value.
+            # CONFIG GET is not used, because managed Redis services often forbid it; INFO has the
+            # same value.
             memory_info = await redis.info("memory")
     except AuthenticationError:
         hint = "correct the user name and password in limits.url, or in the file named by limits.url_file"
@@ -51,7 +52,7 @@ async def check_eviction_policy(url: str) -> EvictionCheck:
 
 
 def assess_eviction_policy(policy: str | None) -> EvictionCheck:
-    """Accept only ``noeviction``.
+    """Assesses the policy; only ``noeviction`` is accepted.
 
     The volatile-… policies evict request counts too, and evict them first, because they expire.
     """

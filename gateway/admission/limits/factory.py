@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def find_limit_problems(settings: Settings) -> Iterator[str]:
-    """Yield the settings with which the limit would not hold, as messages for the operator."""
+    """Yields the settings with which the limit would not hold, as messages for the operator."""
     limits, server = settings.limits, settings.server
     if not limits.url.startswith("memory://"):
         from gateway.admission.limits.redis_connection import find_redis_url_problems  # noqa: PLC0415 - see the package
@@ -31,7 +31,7 @@ def find_limit_problems(settings: Settings) -> Iterator[str]:
 
 @asynccontextmanager
 async def open_rate_limiter(settings: Settings, naming_key: bytes) -> AsyncIterator[RateLimiter]:
-    """Open the configured rate limiter; raises ConfigurationError.
+    """Opens the configured rate limiter; raises ConfigurationError.
 
     ``naming_key`` keys the digests that are used as Redis keys.
     """

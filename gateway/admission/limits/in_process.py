@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WINDOW_SECONDS = 3_600
 RETAINED_SECONDS = WINDOW_SECONDS + 1
-"""Seconds for which the count of a second is kept: the window and the second that is not over."""
+"""Seconds for which the count of a second is stored: the window and the current second."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -35,31 +35,31 @@ class Admission:
 
 
 MAX_ADDRESSES = 65_536
-"""Addresses that are counted at a time. An attacker has any number of them, so there is a bound."""
+"""Maximum number of addresses that are counted. An attacker may have any number of them."""
 
 
 class RateLimiter(Protocol):
     async def admit(self, key: str, limit: int) -> Admission:
-        """Count a request of ``key`` if ``limit`` allows it; a refused request does not count."""
+        """Counts a request of ``key`` if ``limit`` allows it; a refused request does not count."""
         ...
 
     async def count_requests(self, keys: Sequence[str]) -> list[int] | None:
-        """Return the number of requests in the current window for each key.
+        """Returns the number of requests in the current window for each key.
 
         Returns None if the numbers of all processes are not available.
         """
         ...
 
     async def describe_fault(self) -> str | None:
-        """Return a message for the operator if the limiter does not work as configured, else None."""
+        """Returns a message for the operator if the limiter works differently than configured."""
         ...
 
 
 class _RequestWindow:
     """The admitted requests of one key, by second.
 
-    Two arrays of four bytes an entry. At most 3,601 entries are in use and as many are not cut off
-    yet: less than 70 KB, independent of the limit.
+    The two arrays have four bytes per entry. At most 3,601 entries are in use, and as many are not
+    yet removed: less than 70 KB, independent of the limit.
     """
 
     __slots__ = ("_counts", "_head", "_seconds", "total")
@@ -80,8 +80,8 @@ class _RequestWindow:
         ):
             self.total -= self._counts[self._head]
             self._head += 1
-        # Cut off only when half is expired: each removal copies the rest, so this keeps the
-        # average cost constant.
+        # Removed only when half is expired: each removal copies the rest, so this keeps the average
+        # cost constant.
         if self._head > len(self._seconds) // 2:
             del self._seconds[: self._head], self._counts[: self._head]
             self._head = 0
@@ -95,12 +95,12 @@ class _RequestWindow:
             self._counts.append(1)
 
     def calculate_wait_seconds(self, max_count: int, now: int) -> int:
-        """Return the seconds until at most ``max_count`` requests are counted; 0 if that is so now."""
+        """Returns the seconds until at most ``max_count`` requests are counted; 0 if so already."""
         remaining_count, position = self.total, self._head
         wait_seconds = 0
         while (
             remaining_count > max_count
-        ):  # loops more than once only after the key's limit was lowered
+        ):  # runs more than once only after the key's limit was lowered
             wait_seconds = self._seconds[position] + RETAINED_SECONDS - now
             remaining_count -= self._counts[position]
             position += 1
@@ -110,8 +110,8 @@ class _RequestWindow:
 class InProcessRateLimiter:
     """Counts requests in this process. ``clock`` returns seconds and never goes backwards.
 
-    Keys without a request in the last hour are dropped. If there are more than ``max_keys``, the key
-    with the oldest last admission is dropped.
+    Keys without a request in the last hour are dropped. If there are more than ``max_keys``, the
+    key with the oldest last admission is dropped.
     """
 
     def __init__(
@@ -160,7 +160,8 @@ class InProcessRateLimiter:
         return None
 
     def _drop_idle_keys(self, now: int) -> None:
-        # Keys are in the order of their last admission, so this stops at the first to be kept.
+        # Keys are in the order of their last admission, so this stops at the first that is not
+        # idle.
         while self._windows:
             key, window = next(iter(self._windows.items()))
             if window.newest_second + RETAINED_SECONDS > now:

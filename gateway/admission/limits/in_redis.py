@@ -1,7 +1,7 @@
 """The rate limiter that all processes on all hosts with the same Redis share.
 
-One script call (``admit.lua``) decides a request, by Redis's own clock. So neither the number of
-processes nor their clocks matter. Concurrent requests are sent in one pipeline.
+One script call (``admit.lua``) decides a request, by Redis's own clock. Therefore neither the
+number of processes nor their clocks matter. Concurrent requests are sent in one pipeline.
 
 If Redis is unavailable, each process decides locally: it admits its *share* of a key's limit, the
 limit divided by the number of processes, at least 1. Redis counts as unavailable after less than
@@ -72,7 +72,7 @@ class _PendingQuestion:
     reply: asyncio.Future[AdmissionReply | None]
 
     def set_reply(self, reply: AdmissionReply | None) -> None:
-        """Set the reply; None if Redis gave none. The request may have been cancelled."""
+        """Sets the reply, or None if Redis sent none, unless the request has been cancelled."""
         if not self.reply.done():
             self.reply.set_result(reply)
 
@@ -80,8 +80,9 @@ class _PendingQuestion:
 class RedisRateLimiter:
     """A rate limiter in Redis, used with ``async with``.
 
-    ``process_count`` is the number of processes that share the limit, on all hosts. ``outage_count``
-    and ``local_decision_count`` count outages of Redis and the requests decided without it.
+    ``process_count`` is the number of processes that share the limit, on all hosts.
+    ``outage_count`` and ``local_decision_count`` count outages of Redis and the requests decided
+    without it.
     """
 
     def __init__(self, url: str, naming_key: bytes, process_count: int) -> None:
@@ -101,7 +102,7 @@ class RedisRateLimiter:
         self.local_decision_count = 0
 
     async def __aenter__(self) -> Self:
-        await self._connect()  # so that the first requests do not have to wait
+        await self._connect()  # saves the first requests the wait
         self._worker_task = asyncio.create_task(self._serve_questions(), name="limits")
         return self
 
@@ -134,7 +135,7 @@ class RedisRateLimiter:
         return LOGIN_REFUSED_MESSAGE if self._is_password_refused else UNAVAILABLE_MESSAGE
 
     def build_redis_key(self, key: str) -> str:
-        """Return the Redis key under which the requests of an API key are counted."""
+        """Returns the Redis key under which the requests of an API key are counted."""
         return KEY_PREFIX + hmac.digest(self._naming_key, key.encode(), hashlib.sha256).hex()[:32]
 
     async def _admit_locally(self, key: str, limit: int) -> Admission:
@@ -160,7 +161,7 @@ class RedisRateLimiter:
                 await self._connect()
 
     async def _send_pending(self, connection: RedisConnection) -> None:
-        """Send the pending questions to Redis and pass the replies on."""
+        """Sends the pending questions to Redis and passes the replies on."""
         batch = [await self._pending.get()]
         while len(batch) < MAX_PIPELINED and not self._pending.empty():
             batch.append(self._pending.get_nowait())
@@ -189,8 +190,8 @@ class RedisRateLimiter:
             self._record_recovery()
 
     async def _disconnect(self) -> None:
-        """Close the connection; pending questions get no reply, and are decided locally."""
-        # Removed first: no further question is queued while this one waits for the close.
+        """Closes the connection; pending questions get no reply, and are decided locally."""
+        # Cleared first, so that no further question is queued while the close is awaited.
         connection, self._connection = self._connection, None
         while not self._pending.empty():
             self._pending.get_nowait().set_reply(None)

@@ -1,4 +1,4 @@
-"""A connection to Redis that decides many requests in one pipeline.
+"""A connection to Redis that asks about many requests in one pipeline.
 
 redis-py tries ten times by default. Here a call is tried once, because the caller can decide
 locally. A connection that failed is not used again.
@@ -24,7 +24,7 @@ CONNECT_SECONDS = 1.0
 
 MAX_POLLS = 18
 POLL_SECONDS = 0.005
-"""A reply is polled so often, at this interval: Redis counts as unavailable after 90 ms."""
+"""Number and interval of polls for a reply: Redis counts as unavailable after 90 ms."""
 
 ADMIT_SCRIPT = Path(__file__).with_name("admit.lua").read_text("utf-8")
 # EVALSHA identifies scripts by their SHA-1 digest.
@@ -44,7 +44,7 @@ class AdmissionQuestion(NamedTuple):
 
 
 AdmissionReply = tuple[bool, int, int]
-"""Whether the request is admitted, the requests that remain, and the seconds until more do."""
+"""Whether the request is admitted, the remaining requests, and the seconds until more remain."""
 
 
 class RedisConnection:
@@ -56,14 +56,14 @@ class RedisConnection:
     async def ask(
         self, questions: Sequence[AdmissionQuestion]
     ) -> list[AdmissionReply | ResponseError]:
-        """Return a reply or Redis's error for each question; raises one of ``REDIS_ERRORS``."""
+        """Returns a reply or Redis's error for each question; raises one of ``REDIS_ERRORS``."""
         return await await_redis_reply(self._ask_with_script(questions))
 
     async def close(self) -> None:
         await self._redis.aclose()
 
     async def load_script(self) -> None:
-        """Load the script into Redis's script cache."""
+        """Loads the script into Redis's script cache."""
         await self._redis.script_load(ADMIT_SCRIPT)
 
     async def _ask_with_script(
@@ -101,10 +101,10 @@ def _parse_reply(raw_reply: Any) -> AdmissionReply | ResponseError:
 
 
 async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Return the coroutine's result; raises TimeoutError after ``MAX_POLLS`` polls.
+    """Returns the coroutine's result; raises TimeoutError after ``MAX_POLLS`` polls.
 
-    It does not wait once for the whole time: if this process is busy, the reply may have arrived long
-    before the event loop gets to it, and Redis must not be declared unavailable for that.
+    One wait for the whole time would be wrong: if this process is busy, the reply may have arrived
+    long before the event loop handles it, and Redis would be declared unavailable.
     """
     task = asyncio.ensure_future(coroutine)
     task.add_done_callback(_retrieve_exception)
@@ -118,13 +118,13 @@ async def await_redis_reply(coroutine: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _retrieve_exception(task: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of a late reply, which asyncio would otherwise report as never retrieved."""
+    """Retrieves a late reply's exception; asyncio would otherwise report it as never retrieved."""
     if not task.cancelled():
         task.exception()
 
 
 def describe_redis_error(error: BaseException) -> str:
-    """Return the type of an error and Redis's error code, without the text, which may hold data."""
+    """Returns the type of an error and Redis's error code; its text may hold data."""
     error_code = str(error).partition(" ")[0]
     has_error_code = (
         isinstance(error, ResponseError) and error_code.isupper() and error_code.isalpha()
@@ -133,7 +133,7 @@ def describe_redis_error(error: BaseException) -> str:
 
 
 def create_redis_client(url: str) -> Redis:
-    """Create a client with one connection and no retries. It uses RESP2, which all servers support."""
+    """Creates a client with one connection, no retries, and RESP2, which all servers support."""
     # A retry could count a request twice: the first try may have been executed.
     client: Redis = Redis.from_url(
         url,
@@ -151,7 +151,7 @@ ALLOWED_URL_PARAMETERS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ch
 
 
 def find_redis_url_problems(url: str) -> Iterator[str]:
-    """Yield the problems of a redis:// or rediss:// URL, without repeating its password."""
+    """Yields the problems of a redis:// or rediss:// URL, without repeating its password."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - raises if it is not a number
@@ -170,7 +170,7 @@ def find_redis_url_problems(url: str) -> Iterator[str]:
 
 
 async def open_redis_connection(url: str, probe: AdmissionQuestion) -> RedisConnection:
-    """Open a connection and probe it with a question; raises one of ``REDIS_ERRORS``."""
+    """Opens a connection and probes it with a question; raises one of ``REDIS_ERRORS``."""
     connection = RedisConnection(create_redis_client(url))
     try:
         async with asyncio.timeout(2 * CONNECT_SECONDS):

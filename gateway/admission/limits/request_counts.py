@@ -1,6 +1,6 @@
 """Reads the current request counts from Redis, for displays and reports.
 
-It uses a connection of its own, so that no client request waits for it.
+It uses its own connection, so that no client request waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COUNT_TIMEOUT_SECONDS = 3.0
 
 
 async def fetch_request_counts(url: str, names: Sequence[str]) -> list[int]:
-    """Return the number of requests in the current window for each Redis key.
+    """Returns the number of requests in the current window for each Redis key.
 
     Raises one of ``REDIS_ERRORS``.
     """

@@ -19,7 +19,7 @@ TOO_MANY_REASON = "too many requests wait"
 
 
 class Overloaded(Halted):
-    """The gateway is overloaded; nothing was sent to the service. ``reason`` is for the log."""
+    """The gateway is overloaded, and nothing was sent to the service; ``reason`` is for the log."""
 
     error_type = "overloaded"
 
@@ -29,7 +29,7 @@ class Overloaded(Halted):
 
 
 class RequestConnection(Protocol):
-    """The connection of a request. It is not closed for others between these two calls."""
+    """The connection of a request; between these two calls it is not closed in favour of others."""
 
     def start_work(self) -> None: ...
     def end_work(self) -> None: ...
@@ -56,7 +56,7 @@ class LoadShedder:
     def create_slot(
         self, holder: str, connection: RequestConnection | None = None
     ) -> AdmissionSlot:
-        """Create the slot of a request; the caller must release it in any case.
+        """Creates the slot of a request; the caller must release it in any case.
 
         ``holder`` is the merchant, or the client's address, that the body's memory counts for.
         """
@@ -74,7 +74,7 @@ class LoadShedder:
         return waiter
 
     async def wait_for_turn(self, waiter: Waiter) -> None:
-        """Wait until the waiter may run; raises Overloaded if it may not in time."""
+        """Waits until the waiter may run; raises Overloaded if it may not in time."""
         wakeup = self._wakeups[waiter] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self.settings.queue_seconds):
@@ -87,7 +87,7 @@ class LoadShedder:
             raise self.record_shed(shed_reason)
 
     def wake_waiter(self, waiter: Waiter, shed_reason: str = "") -> None:
-        """Wake a waiter to run, or to fail if there is a reason."""
+        """Wakes a waiter, which then runs, or fails if there is a ``reason``."""
         wakeup = self._wakeups.get(waiter)
         # A timeout may have ended the wait in the same round of the event loop.
         if wakeup is not None and not wakeup.done():
@@ -111,7 +111,7 @@ class AdmissionSlot:
         self._waiter: Waiter | None = None
 
     def check_capacity(self, merchant: str) -> None:
-        """Raise Overloaded if the request would be rejected anyway, before its body is read."""
+        """Raises Overloaded if the request would be rejected after its body is read."""
         if self._load.limiter.would_shed(merchant):
             raise self._load.record_shed(TOO_MANY_REASON)
 
@@ -121,17 +121,17 @@ class AdmissionSlot:
         return self._load.memory_budget.max_bytes_per_merchant
 
     def reserve_bytes(self, size: int) -> None:
-        """Reserve memory for a part of the body; raises Overloaded."""
+        """Reserves memory for a part of the body; raises Overloaded."""
         if size and not self._load.memory_budget.try_reserve(
             self._holder, size, self._reserved_bytes
         ):
             raise self._load.record_shed("request bodies exceed load.held_bytes")
-        # Counted only after the budget accepted it, so that ``release`` gives back no more than it
-        # took.
+        # Counted only after the budget accepted it, so that ``release`` returns no more than was
+        # reserved.
         self._reserved_bytes += size
 
     async def acquire(self, merchant: str) -> None:
-        """Wait for a place among the running requests; raises Overloaded."""
+        """Waits for a place among the running requests; raises Overloaded."""
         waiter = self._waiter = self._load.enter_limiter(merchant)
         # Shed immediately: neither a place to run nor one to wait is free.
         if waiter.state is WaiterState.SHED:
@@ -139,12 +139,12 @@ class AdmissionSlot:
         if waiter.state is WaiterState.WAITING:
             await self._load.wait_for_turn(waiter)
         if self._connection:
-            # From here on the connection is not closed for others: the request may change
+            # From here on the connection is not closed in favour of others: the request may change
             # something.
             self._connection.start_work()
 
     def cancel_wait(self) -> None:
-        """Cancel the wait of a request whose client disconnected; a running request continues."""
+        """Cancels the wait of a request whose client disconnected; a running request continues."""
         if self._waiter is not None:
             self._load.wake_waiter(self._waiter, "the client disconnected while the request waited")
 

@@ -23,17 +23,17 @@ log = structlog.get_logger()
 
 class ClientConnection(Protocol):
     def abort(self) -> None:
-        """Close immediately, without waiting for buffered data."""
+        """Closes immediately, without waiting for buffered data."""
 
     def is_stalled(self, now: float) -> bool:
-        """Return whether the client has stopped reading its response."""
+        """Whether the client has stopped reading its response."""
 
 
 ConnectionT = TypeVar("ConnectionT", bound=ClientConnection)
 
 
 class ConnectionTracker(Generic[ConnectionT]):
-    """Tracks the phases of connections and closes those that have to go.
+    """Tracks the phases of connections, and closes those that are overdue or replaced.
 
     ``clock`` is the event loop's.
     """
@@ -41,7 +41,7 @@ class ConnectionTracker(Generic[ConnectionT]):
     def __init__(self, bounds: ConnectionBounds, clock: Callable[[], float]) -> None:
         self.connections: ConnectionTable[ConnectionT] = ConnectionTable(bounds)
         self.closed_counts: Counter[str] = Counter()
-        """How many connections were closed, by reason."""
+        """Number of closed connections, by reason."""
         self._clock = clock
         self._sweep_times: tuple[float, ...] = ()
         """Start times of the last two sweeps."""
@@ -85,10 +85,10 @@ class ConnectionTracker(Generic[ConnectionT]):
         self.connections.close(connection)
 
     def estimate_earliest_arrival_time(self) -> float:
-        """Return the earliest time at which a request that is read now can have arrived.
+        """Returns the earliest time at which a request that is read now can have arrived.
 
-        The kernel accepts bytes while the process is stopped. Bytes that are read within a second after
-        a pause may have arrived before it.
+        The kernel accepts bytes while the process is stopped, so bytes that are read within a
+        second after a pause may have arrived during it.
         """
         now = self._clock()
         times = (*self._sweep_times, now)
@@ -98,12 +98,12 @@ class ConnectionTracker(Generic[ConnectionT]):
         return next(times_before_pause, now)
 
     async def close_slow_connections(self) -> None:
-        """Close slow connections periodically, until cancelled."""
+        """Closes slow connections periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._sweep_interval_seconds)
             now = self._clock()
-            # Two times: a pause that ended just before this sweep must still be seen by the next
-            # request.
+            # Two times are stored, because the next request must still see a pause that ended just
+            # before this sweep.
             self._sweep_times = (*self._sweep_times[-1:], now)
             for connection in self.connections.pop_overdue(now):
                 self.closed_counts["overdue"] += 1
@@ -115,7 +115,7 @@ class ConnectionTracker(Generic[ConnectionT]):
             self._log_closed_connections()
 
     def _log_closed_connections(self) -> None:
-        """Log closed connections only under pressure: an idle timeout alone is normal."""
+        """Logs closed connections only under pressure: an idle timeout alone is normal."""
         if (
             self.connections.is_pressed(self._clock())
             and self.closed_counts.total() > self._logged_closed_count

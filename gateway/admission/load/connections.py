@@ -1,11 +1,11 @@
 """Decides which connections are closed, at the limit and after a timeout.
 
-At the limit, a new connection replaces another one, but never one with a running request. Connections
-of unauthenticated clients and those of tenants form two groups. The larger group loses a connection: of
-the address or tenant with the most connections, the one without progress for the longest time. So neither
-group can starve the other, however often its closed connections are opened again. Under pressure, when
-more than half of the connections are in use, the timeouts are shorter. ``ConnectionTracker`` closes
-connections whose clients do not read their responses.
+At the limit, a new connection replaces another one, but never one with a running request.
+Connections of unauthenticated clients and those of tenants form two groups. The larger group loses
+a connection: of the address or tenant with the most connections, the one without progress for the
+longest time. So neither group can starve the other, however often its closed connections are opened
+again. Under pressure, when more than half of the connections are in use, the timeouts are shorter.
+``ConnectionTracker`` closes connections whose clients do not read their responses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 PRESSURE_SECONDS = 30
-"""Pressure lasts this long after the last excess, so that the clients that caused it go too."""
+"""Seconds of pressure after the last excess, so that connections that caused it are closed too."""
 
 ConnectionT = TypeVar("ConnectionT")
 
@@ -36,13 +36,13 @@ class ConnectionPhase(Enum):
     SILENT = "no request yet"
     HEAD = "the head of a request is incomplete"
     REQUEST = "a request is received, waits for admission, or its response is sent"
-    WORK = "a request is carried out"
+    WORK = "a request is executed"
     IDLE = "between requests"
 
 
 @dataclass(slots=True)
 class _ConnectionState:
-    """``since`` is the start of the phase; ``tenant`` is set once the request is authenticated."""
+    """A connection's phase and its start; ``tenant`` is set once the request is authenticated."""
 
     address: Hashable
     phase: ConnectionPhase
@@ -72,7 +72,7 @@ class ConnectionTable(Generic[ConnectionT]):
         *,
         shakes_hands: bool = False,
     ) -> ConnectionT | None:
-        """Add a connection; return the one to close for it, which may be the new one itself."""
+        """Adds a connection; returns the one to close for it, which may be the new one itself."""
         replaced = None
         if len(self) >= self._bounds.max_connections:
             replaced = self._select_replaceable()
@@ -89,12 +89,12 @@ class ConnectionTable(Generic[ConnectionT]):
         self._change_phase(connection, ConnectionPhase.SILENT, now)
 
     def start_head(self, connection: ConnectionT, now: float) -> None:
-        """Record the first bytes of a header; further bytes do not extend its timeout."""
+        """Records the first bytes of a header; further bytes do not extend its timeout."""
         if self._get_phase(connection) is not ConnectionPhase.HEAD:
             self._change_phase(connection, ConnectionPhase.HEAD, now, is_other_request=True)
 
     def start_request(self, connection: ConnectionT, now: float) -> None:
-        """Record a complete header, or more of the body, which counts as progress."""
+        """Records a complete header, or more of the body, which counts as progress."""
         phase = self._get_phase(connection)
         if phase is not ConnectionPhase.WORK:
             self._change_phase(
@@ -105,9 +105,9 @@ class ConnectionTable(Generic[ConnectionT]):
             )
 
     def assign_tenant(self, connection: ConnectionT, tenant: Hashable, now: float) -> None:
-        """Move a connection to the group of a tenant, once its request is authenticated."""
+        """Moves a connection to the group of a tenant, once its request is authenticated."""
         state = self._states.get(connection)
-        # Not later: a connection in another phase has been closed or carries another request.
+        # Only in this phase: any other connection has been closed or carries another request.
         if state is not None and state.phase is ConnectionPhase.REQUEST:
             self._leave_group(connection, state)
             state.tenant = tenant
@@ -117,9 +117,8 @@ class ConnectionTable(Generic[ConnectionT]):
         self._change_phase(connection, ConnectionPhase.WORK, now)
 
     def end_work(self, connection: ConnectionT, now: float) -> None:
-        """Record that the response is being sent, or that the client read some of it."""
-        # Not for a connection that was closed or became idle meanwhile: it would count as busy
-        # again.
+        """Records that the response is being sent, or that the client read some of it."""
+        # A connection that was closed or became idle in the meantime must not count as busy again.
         if self._get_phase(connection) in (ConnectionPhase.WORK, ConnectionPhase.REQUEST):
             self._change_phase(connection, ConnectionPhase.REQUEST, now)
 
@@ -135,7 +134,7 @@ class ConnectionTable(Generic[ConnectionT]):
         return [connection for connection, state in self._states.items() if state.phase in phases]
 
     def pop_overdue(self, now: float) -> list[ConnectionT]:
-        """Remove and return the connections whose phase has timed out."""
+        """Removes and returns the connections whose phase has timed out."""
         self._extend_pressure_if_crowded(now)
         max_seconds = self._bounds.pressed_seconds if self.is_pressed(now) else float("inf")
         head_seconds, idle_seconds = (
@@ -193,7 +192,7 @@ class ConnectionTable(Generic[ConnectionT]):
         is_other_request: bool = False,
     ) -> None:
         state = self._states.get(connection)
-        if state is None:  # it was closed meanwhile
+        if state is None:  # it has been closed
             return
         self._leave_group(connection, state)
         state.phase, state.since = phase, now
@@ -202,8 +201,7 @@ class ConnectionTable(Generic[ConnectionT]):
         self._join_group(connection, state, now)
 
     def _join_group(self, connection: ConnectionT, state: _ConnectionState, now: float) -> None:
-        # A running request may pay somebody, so its connection is in no group and is never
-        # replaced.
+        # A running request may move money, so its connection is in no group and is never replaced.
         if state.phase is not ConnectionPhase.WORK:
             groups, holder = self._select_groups_and_holder(state)
             groups.setdefault(holder, {})[connection] = now

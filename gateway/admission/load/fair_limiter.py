@@ -37,7 +37,10 @@ class LimiterCapacity:
 
 
 class FairLimiter:
-    """Methods return the waiters of other requests whose state they changed."""
+    """Decides which requests run, wait or are shed.
+
+    Methods return the waiters of other requests whose state they changed.
+    """
 
     def __init__(self, capacity: LimiterCapacity) -> None:
         self._capacity = capacity
@@ -52,11 +55,11 @@ class FairLimiter:
         return sum(map(len, self._queues.values()))
 
     def would_shed(self, merchant: str) -> bool:
-        """Return whether a request that arrives now would be rejected."""
+        """Whether a request that arrives now would be rejected."""
         return not self._can_run(merchant) and not self._can_wait(merchant)
 
     def enter(self, merchant: str) -> tuple[Waiter, list[Waiter]]:
-        """Add a request; return its waiter, and the waiters that it displaced."""
+        """Adds a request; returns its waiter, and the waiters that it displaced."""
         self._last_sequence_number += 1
         waiter = Waiter(merchant, self._last_sequence_number)
         if self._can_run(merchant):
@@ -65,7 +68,7 @@ class FairLimiter:
         if not self._can_wait(merchant):
             waiter.state = WaiterState.SHED
             return waiter, []
-        # At a full queue the longest queue of a merchant gives a place to this shorter one.
+        # If the queue is full, the merchant with the longest queue gives up a place to this one.
         displaced = (
             [self._displace_newest()] if self.waiting_count >= self._capacity.max_waiting else []
         )
@@ -73,7 +76,7 @@ class FairLimiter:
         return waiter, displaced
 
     def leave(self, waiter: Waiter) -> list[Waiter]:
-        """Remove a finished or cancelled request; return the waiters that start instead."""
+        """Removes a finished or cancelled request; returns the waiters that start instead."""
         if waiter.state is WaiterState.WAITING:
             self._remove_from_queue(waiter)
         elif waiter.state is WaiterState.RUNNING:
@@ -94,7 +97,7 @@ class FairLimiter:
         )
 
     def _can_wait(self, merchant: str) -> bool:
-        # A merchant's own maximum holds even while the total queue is empty.
+        # A merchant's own maximum applies even while the total queue is empty.
         queue_length = len(self._queues.get(merchant, ()))
         if queue_length >= self._capacity.max_waiting_per_merchant:
             return False
@@ -107,7 +110,7 @@ class FairLimiter:
         return max(map(len, self._queues.values()), default=0)
 
     def _displace_newest(self) -> Waiter:
-        """Shed the newest request of the longest queue, so that the busiest merchant gives way."""
+        """Sheds the newest request of the longest queue, so that the busiest merchant gives way."""
         longest_queue = max(self._queues.values(), key=len)
         waiter = longest_queue[-1]
         self._remove_from_queue(waiter)
@@ -127,7 +130,8 @@ class FairLimiter:
 
     def _start_waiters(self) -> Iterator[Waiter]:
         while merchants := [merchant for merchant in self._queues if self._can_run(merchant)]:
-            # By running requests first, or a merchant with a long queue would get most places.
+            # Sorted by running requests first, or a merchant with a long queue would get most
+            # places.
             next_merchant = min(
                 merchants,
                 key=lambda merchant: (

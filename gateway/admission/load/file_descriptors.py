@@ -13,7 +13,7 @@ log = structlog.get_logger()
 
 
 def fit_connections_to_file_limit(connections: int, upstream_connections: int) -> int:
-    """Return how many client connections are possible, at most ``connections``.
+    """Returns the number of client connections that are possible, at most ``connections``.
 
     Raises the soft limit of this process as far as the hard limit allows.
     """

@@ -1,8 +1,8 @@
 """A budget of bytes for request bodies in memory.
 
 A body counts with its declared length before any of it is read, or else as its bytes arrive. One
-merchant gets at most half of the budget. The last eighth is reserved for small bodies, so that a few
-large, slow bodies cannot keep other clients from sending a payment.
+merchant gets at most half of the budget. The last eighth is reserved for small bodies, so that a
+few large, slow bodies cannot keep other clients from sending a payment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MemoryBudget:
         return self._max_bytes // 2
 
     def try_reserve(self, merchant: str, size: int, reserved: int = 0) -> bool:
-        """Reserve ``size`` more bytes for a body with ``reserved`` bytes; return whether they fit."""
+        """Reserves ``size`` bytes for a body that already has ``reserved``; False without room."""
         is_small = size + reserved <= SMALL_BODY_BYTES
         # Large bodies cannot use the last eighth.
         available_bytes = self._max_bytes if is_small else self._max_bytes - self._max_bytes // 8

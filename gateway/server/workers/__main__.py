@@ -30,7 +30,7 @@ START_FAILED_EXIT_CODE = 2
 
 
 async def run_worker(worker_config: WorkerConfig) -> int:
-    """Serve until a signal or the supervisor's message; return the exit code."""
+    """Serves until a signal or the supervisor's message; returns the exit code."""
     shutdown_requested, lifetime = install_shutdown_event(), ProcessLifetime()
     parent_socket = socket.socket(fileno=worker_config.parent_fd)
     reader, writer = await asyncio.open_connection(sock=parent_socket)
@@ -46,7 +46,8 @@ async def run_worker(worker_config: WorkerConfig) -> int:
                 accept_queues, worker_config.queue_numbers, Path(worker_config.admin_socket)
             ),
         ) as gateway:
-            # Before the worker is announced: freezing the start's objects takes a moment.
+            # Done before the worker is announced, because freezing the objects of the start takes
+            # time.
             tune_memory()
             writer.write(encode_message(accepts=True))
             await _serve_until_stopped(shutdown_requested, reader, gateway, lifetime)
@@ -65,7 +66,7 @@ async def _serve_until_stopped(
     gateway: RunningGateway,
     lifetime: ProcessLifetime,
 ) -> None:
-    """Wait for a signal, the supervisor's exit, or a finished retirement; then drain connections."""
+    """Waits for a signal, the supervisor's exit, or the end of a retirement; drains connections."""
     shutdown_task = asyncio.ensure_future(shutdown_requested.wait())
     message_task = asyncio.ensure_future(_handle_supervisor_messages(reader, gateway))
     try:

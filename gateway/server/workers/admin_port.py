@@ -1,7 +1,7 @@
 """The admin port of several workers.
 
-``/healthz`` reports that the supervisor runs. ``/readyz`` and ``/metrics`` combine the answers of all
-workers. Other requests are forwarded to the oldest worker.
+``/healthz`` reports that the supervisor runs. ``/readyz`` and ``/metrics`` combine the answers of
+all workers. Other requests are forwarded to the oldest worker.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def create_workers_admin_application(
     async def forward_to_worker(request: web.Request) -> web.Response:
         body = await request.read()
         headers = CIMultiDict(request.headers)
-        # Assigned, not added: a client may have sent this header itself.
+        # Assigned rather than added, because a client may have sent this header itself.
         headers[CLIENT_ADDRESS_HEADER] = request.remote or ""
         for worker in list_workers():
             try:
@@ -110,7 +110,7 @@ async def fetch_from_each_worker(
     seconds: float,
     headers: Mapping[str, str] | None = None,
 ) -> list[WorkerPage | None]:
-    """Fetch a page from each worker; None if one does not answer in time."""
+    """Fetches a page from each worker; None if one does not answer in time."""
 
     async def fetch_or_none(worker: Path) -> WorkerPage | None:
         try:
@@ -159,7 +159,7 @@ def _remove_hop_by_hop(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 
 def _merge_readiness(pages: Sequence[WorkerPage | None]) -> dict[str, Any]:
-    """Merge the workers' /readyz: ready if one answers and all that answer are ready."""
+    """Merges the workers' /readyz: ready if one answers and all that answer are ready."""
     reports = [json.loads(page.body) for page in pages if page]
     faults = {name: fault for report in reports for name, fault in report["faults"].items()}
     if not pages:
@@ -171,7 +171,7 @@ def _merge_readiness(pages: Sequence[WorkerPage | None]) -> dict[str, Any]:
 
 
 def _select_worst_states(reports: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the worst circuit breaker state of each environment, because each worker has its own."""
+    """Returns the worst circuit breaker state per environment, as each worker has its own."""
     worst_states: dict[str, str] = {}
     for report in reports:
         for name, state in report["circuit_breakers"].items():

@@ -1,11 +1,11 @@
 """`/metrics` of several workers, aggregated to one series each.
 
 Counters never decrease: the values of a worker that exited are kept, as of its last scrape. The
-supervisor scrapes workers before it retires them, so that only the counts of a retiring worker, or of
-the time between the last scrape and a crash, are lost.
+supervisor scrapes workers before it retires them, so that only the counts of a retiring worker, or
+of the time between the last scrape and a crash, are lost.
 
-The multiprocess mode of prometheus_client (files mapped by all processes) supports neither exemplars
-nor process metrics.
+The multiprocess mode of prometheus_client (files mapped by all processes) supports neither
+exemplars nor process metrics.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MINIMUM_GAUGES = frozenset(
         "process_start_time_seconds",
     }
 )
-"""Of these gauges the minimum is reported; of the gauges not listed, the value farthest from zero."""
+"""Gauges reported as the minimum; all other gauges are reported as the value farthest from zero."""
 
 ScrapeWorkers = Callable[[Sequence[Path]], Awaitable[list[str | None]]]
 """Returns the metrics page of each worker, None if one does not answer in time."""
@@ -72,10 +72,10 @@ class MetricsAggregator:
         self._exited_totals: list[Metric] = []
         self._scrape_lock = (
             asyncio.Lock()
-        )  # else a worker that exits meanwhile might be counted twice
+        )  # otherwise a worker that exits during a scrape might be counted twice
 
     async def scrape(self, workers: Sequence[Path]) -> None:
-        """Update the stored metrics of these workers."""
+        """Updates the stored metrics of these workers."""
         for worker, page in zip(workers, await self._scrape_workers(workers), strict=True):
             if page is not None:
                 families = text_string_to_metric_families(page)  # type: ignore[no-untyped-call] # the library's own

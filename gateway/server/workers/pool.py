@@ -46,7 +46,7 @@ class WorkerSlot:
         self.worker: WorkerProcess | None = None
 
     async def start_worker(self) -> None:
-        """Start a worker and wait until it accepts connections; raises WorkerStartError."""
+        """Starts a worker and waits until it accepts connections; raises WorkerStartError."""
         self.worker = await self._start_worker(self.queues)
         if self._stop_requested.is_set():
             # The stop came while the process was being created, and could not signal it.
@@ -54,12 +54,12 @@ class WorkerSlot:
         await self.worker.wait_until_accepting()
 
     def stop_restarting(self) -> WorkerProcess | None:
-        """Stop restarting; return the current worker, if any."""
+        """Stops restarting; returns the current worker, if any."""
         self._stop_requested.set()
         return self.worker
 
     async def supervise(self) -> None:
-        """Restart the worker whenever it exits, until ``stop_restarting``."""
+        """Restarts the worker whenever it exits, until ``stop_restarting``."""
         while self.worker:
             started_at = time.monotonic()
             exit_code = await self.worker.wait_for_exit()
@@ -118,7 +118,7 @@ class WorkerPool:
         self._supervisor_tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Wait until all workers accept connections.
+        """Waits until all workers accept connections.
 
         If one does not start, stop all and raise WorkerStartError.
         """
@@ -136,13 +136,13 @@ class WorkerPool:
         self._supervisor_tasks = [asyncio.ensure_future(slot.supervise()) for slot in self._slots]
 
     def iter_accepting_workers(self) -> Iterator[WorkerProcess]:
-        """Yield the workers that accept connections."""
+        """Yields the workers that accept connections."""
         for slot in self._slots:
             if slot.worker and slot.worker.is_accepting:
                 yield slot.worker
 
     def _reassign_queues(self) -> None:
-        """Let the other workers accept from the queues of a slot without a worker."""
+        """Lets the other workers accept from the queues of a slot without a worker."""
         vacant_queues = {
             number
             for slot in self._slots
@@ -162,8 +162,8 @@ class WorkerPool:
             worker.send_signal(signal_number)
 
     async def wait_for_exit(self) -> None:
-        """Wait until the workers that were retired or signalled have exited."""
-        # First, because a restart that has begun may still add a worker.
+        """Waits until the workers that were retired or signalled have exited."""
+        # Awaited first, because a restart that has begun may still add a worker.
         await asyncio.gather(*self._supervisor_tasks, return_exceptions=True)
         for worker in self._stop_restarting_and_iter_workers():
             await worker.wait_for_exit()
@@ -175,10 +175,10 @@ class WorkerPool:
 
 
 def assign_queues(worker_count: int, queue_count: int) -> list[list[int]]:
-    """Return the queue numbers of each worker; every queue has a worker, evenly distributed."""
+    """Returns the queue numbers of each worker; every queue has a worker, evenly distributed."""
     if worker_count > queue_count:
-        # After a restart with more workers, because the queues were bound at the start; or without
-        # SO_REUSEPORT.
+        # There may be fewer queues than workers: queues are bound at the start, before a restart
+        # with more workers, and there is only one without SO_REUSEPORT.
         return [[worker_number % queue_count] for worker_number in range(worker_count)]
     return [
         list(range(worker_number, queue_count, worker_count))

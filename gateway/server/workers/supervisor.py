@@ -32,7 +32,7 @@ from gateway.server.workers.pool import WorkerPool
 from gateway.server.workers.worker_process import WorkerProcess, WorkerStartError
 
 KILL_MARGIN_SECONDS = 10
-"""The supervisor waits this much longer than a worker's shutdown may take, and then kills it."""
+"""Seconds that the supervisor waits beyond a worker's shutdown limit before it kills the worker."""
 
 MAX_SOCKET_FOLDER_LENGTH = 90
 """The path of a Unix socket is limited to about 100 bytes."""
@@ -73,7 +73,7 @@ class Supervisor:
         )
 
     async def start(self) -> None:
-        """Start the workers and wait until all accept connections; raises WorkerStartError."""
+        """Starts the workers and waits until all accept connections; raises WorkerStartError."""
         server = self._settings.server
         # A new pool: the old one keeps serving until all workers of this one accept connections.
         pool = WorkerPool(server.workers, len(self._listening_queues), self._start_worker)
@@ -81,7 +81,7 @@ class Supervisor:
         self._pool = pool
 
     async def restart(self) -> None:
-        """Replace the workers by new ones with the current configuration."""
+        """Replaces the workers by new ones with the current configuration."""
         log.info("restart_started")
         old_settings, old_pool, old_sockets = self._settings, self._pool, self.list_worker_sockets()
         try:
@@ -100,7 +100,7 @@ class Supervisor:
         if old_pool:
             await self.metrics.scrape(
                 old_sockets
-            )  # or the counts since the last scrape would be lost
+            )  # otherwise the counts since the last scrape would be lost
             old_pool.retire()
             # Remembered, so that a shutdown during the restart stops the old workers too.
             self._retiring_pools[old_pool] = asyncio.ensure_future(old_pool.wait_for_exit())
@@ -110,7 +110,7 @@ class Supervisor:
         log.info("restart_complete", workers=self._settings.server.workers)
 
     async def shut_down(self) -> int:
-        """Stop all workers gracefully; return the exit code, 1 if one had to be killed."""
+        """Stops all workers gracefully; returns the exit code, 1 if one had to be killed."""
         pools = [*self._retiring_pools, *filter(None, [self._pool])]
         for pool in pools:
             pool.stop_with_signal()
@@ -137,7 +137,7 @@ class Supervisor:
 
 
 async def _wait_for_pools(pools: Sequence[WorkerPool], seconds: float) -> bool:
-    """Wait up to ``seconds`` for all workers to exit; return whether they did."""
+    """Waits up to ``seconds`` for all workers to exit; returns whether they did."""
     exit_tasks = [asyncio.ensure_future(pool.wait_for_exit()) for pool in pools]
     _, unfinished = await asyncio.wait(exit_tasks, timeout=seconds) if exit_tasks else ((), ())
     return not unfinished
@@ -154,7 +154,7 @@ async def supervise_workers(
     load_settings: Callable[[], Settings],
     announce: Callable[[str, str], None],
 ) -> int:
-    """Run workers until SIGTERM or SIGINT; return the exit code.
+    """Runs workers until SIGTERM or SIGINT; returns the exit code.
 
     ``announce`` is called with the client and admin URLs when all workers accept connections.
     Raises ConfigurationError and WorkerStartError.
@@ -182,7 +182,7 @@ async def supervise_workers(
         application = create_workers_admin_application(
             supervisor.list_worker_sockets,
             supervisor.metrics,
-            # Here, not in the workers, whose sockets only this process can reach.
+            # Authenticated here and not in the workers, whose sockets only this process can reach.
             [create_auth_middleware(settings.server)],
         )
         async with _serve_application(AdminRunner(application, access_log=None), admin_queues):
@@ -210,7 +210,7 @@ def _install_restart_event() -> asyncio.Event:
 
 @contextmanager
 def _create_socket_folder() -> Iterator[Path]:
-    """Create a folder for sockets that only this user can access."""
+    """Creates a folder for sockets that only this user can access."""
     try:
         temporary_folder = tempfile.TemporaryDirectory(prefix="payout-gateway-")
     except OSError as error:
@@ -241,7 +241,7 @@ async def _serve_application(
 async def _run_or_cancel_on_shutdown(
     shutdown_requested: asyncio.Event, coroutine: Coroutine[Any, Any, Any]
 ) -> bool:
-    """Run a coroutine, cancelled on shutdown; return whether it completed before a shutdown."""
+    """Runs a coroutine, cancelled on shutdown; returns whether it completed before a shutdown."""
     work_task, shutdown_task = (
         asyncio.ensure_future(coroutine),
         asyncio.ensure_future(shutdown_requested.wait()),

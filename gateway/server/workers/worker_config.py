@@ -1,8 +1,8 @@
 """The configuration that a worker is started with, and the messages between it and the supervisor.
 
 Messages are lines of JSON on a socket pair. The worker sends ``{"accepts": true}`` when it accepts
-connections, or ``{"failed": reason}``. The supervisor sends ``{"queues": [0, 1]}``, the queues to accept
-from, or ``{"retire": true}``. Each notices the exit of the other by the end of the stream.
+connections, or ``{"failed": reason}``. The supervisor sends ``{"queues": [0, 1]}``, the queues to
+accept from, or ``{"retire": true}``. Each notices the exit of the other by the end of the stream.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class WorkerConfig:
     """The argument of the worker's command line; it contains no secrets.
 
     ``socket_fds`` and ``parent_fd`` are inherited file descriptors: the listening sockets of all
-    queues, and the worker's end of the socket pair. ``queue_numbers`` are the queues to accept from at
-    first; ``admin_socket`` is the path at which it serves its admin pages.
+    queues, and the worker's end of the socket pair. ``queue_numbers`` are the queues to accept from
+    at first; ``admin_socket`` is the path at which it serves its admin pages.
     """
 
     config_file: str | None

@@ -20,7 +20,7 @@ from gateway.server.workers.worker_config import WorkerConfig, encode_message
 
 
 class WorkerStartError(Exception):
-    """A worker exited before it accepted connections; the text is for the operator."""
+    """Raised if a worker exits before it accepts connections; the text is for the operator."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class WorkerProcess:
         queue_numbers: Sequence[int],
         admin_socket: Path,
     ) -> Self:
-        """Start a worker with a configuration and inherited sockets; raises WorkerStartError."""
+        """Starts a worker with a configuration and inherited sockets; raises WorkerStartError."""
         parent_end, worker_end = socket.socketpair()
         descriptors = [
             [listening_socket.fileno() for listening_socket in queue] for queue in listening_queues
@@ -62,7 +62,8 @@ class WorkerProcess:
             parent_end.close()
             raise WorkerStartError(f"no process can be started ({error.strerror})") from None
         finally:
-            # The supervisor must not keep the worker's end open: it notices its exit by the end of stream.
+            # The supervisor must close its copy of the worker's end: it detects the worker's exit
+            # by the end of the stream.
             worker_end.close()
         return cls(process, *await asyncio.open_connection(sock=parent_end), admin_socket)
 
@@ -71,7 +72,7 @@ class WorkerProcess:
         return self.process.pid
 
     async def wait_until_accepting(self) -> None:
-        """Wait for the worker's first message; raises WorkerStartError."""
+        """Waits for the worker's first message; raises WorkerStartError."""
         with suppress(ConnectionError):
             line = await self.reader.readline()
             message = json.loads(line) if line else {}
@@ -85,11 +86,11 @@ class WorkerProcess:
             )
 
     def assign_queues(self, queues: Iterable[int]) -> None:
-        """Tell the worker to accept connections from these queues only."""
+        """Tells the worker to accept connections from these queues only."""
         self.writer.write(encode_message(queues=sorted(queues)))
 
     def retire(self) -> None:
-        """Tell the worker to accept no new connections and to exit after its last response."""
+        """Tells the worker to accept no new connections and to exit after its last response."""
         self.is_accepting = False
         self.writer.write(encode_message(retire=True))
 
@@ -99,7 +100,7 @@ class WorkerProcess:
             self.process.send_signal(signal_number)
 
     async def wait_for_exit(self) -> int:
-        """Wait until the process exits; return its exit code, negative for a signal."""
+        """Waits until the process exits; returns its exit code, negative for a signal."""
         exit_code = await self.process.wait()
         self.is_accepting = False
         self.writer.close()
@@ -115,7 +116,7 @@ def _build_command() -> list[str]:
 
 
 def describe_exit_code(exit_code: int) -> str:
-    """Describe the exit code of a process, or the signal that killed it."""
+    """Describes the exit code of a process, or the signal that killed it."""
     if exit_code >= 0:
         return f"exit code {exit_code}"
     with suppress(ValueError):
