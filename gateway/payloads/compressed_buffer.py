@@ -18,13 +18,14 @@ WINDOW_BYTES = 64 * 1024
 """Bytes that are read at a time; TLS encryption of a window blocks the event loop."""
 
 _COMPRESSION_LEVEL = 1
+"""The fastest level, because a request waits for the compression."""
 
 
 class CompressedBuffer:
     """An append-only buffer of compressed parts.
 
-    ``bytes(buffer)`` decompresses all of it. ``parts`` and ``size`` restore a buffer from the parts of
-    another one and its length.
+    ``bytes(buffer)`` decompresses all of it. ``parts`` and ``size`` restore a buffer from the parts
+    of another one and its length.
     """
 
     def __init__(self, parts: Iterable[bytes] = (), size: int = 0) -> None:
@@ -34,7 +35,7 @@ class CompressedBuffer:
 
     @classmethod
     def from_chunks(cls, chunks: Iterable[bytes]) -> Self:
-        """Compress chunks while they are produced."""
+        """Compresses chunks while they are produced."""
         buffer = cls()
         for chunk in chunks:
             buffer.append(chunk)
@@ -45,7 +46,7 @@ class CompressedBuffer:
             self._compressed_parts.append(zlib.compress(full_part, _COMPRESSION_LEVEL))
 
     async def append_in_thread(self, chunk: bytes) -> None:
-        """Append a chunk from the event loop; the compression runs in a thread.
+        """Appends a chunk from the event loop; the compression runs in a thread.
 
         It does not use ``run_in_thread``: there it would queue behind other work, while the sender
         waits for this body to be read.
@@ -56,7 +57,7 @@ class CompressedBuffer:
             )
 
     def _append_and_take_full_part(self, chunk: bytes) -> bytes:
-        """Append to the open part; return it if it is full, else nothing."""
+        """Appends to the open part; returns the part if it is full, else no bytes."""
         self._open_part.write(chunk)
         self._size += len(chunk)
         if self._open_part.tell() < COMPRESSED_PART_BYTES:
@@ -68,9 +69,9 @@ class CompressedBuffer:
         return self._size
 
     def iter_compressed_parts(self) -> Iterator[bytes]:
-        """Yield the compressed parts, which can be stored and restored."""
+        """Yields the compressed parts, which can be stored and restored."""
         yield from self._compressed_parts
-        # Compressed on its own and not kept: the buffer may still be appended to.
+        # Compressed for this call only, because the buffer may still be appended to.
         if open_part := self._open_part.getvalue():
             yield zlib.compress(open_part, _COMPRESSION_LEVEL)
 
@@ -84,7 +85,7 @@ class CompressedBuffer:
 
 
 def iter_windows(text: bytes | CompressedBuffer) -> Iterator[memoryview]:
-    """Yield the bytes of a plain or compressed text, one window at a time."""
+    """Yields the bytes of a plain or compressed text, one window at a time."""
     if isinstance(text, CompressedBuffer):
         return text.iter_windows()
     view = memoryview(text)

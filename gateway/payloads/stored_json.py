@@ -13,7 +13,7 @@ from mappings.effects import JSON
 StoredText = str | CompressedBuffer
 
 _COMPRESSED_PREFIX = "z"
-"""Prefix of texts in an older format, compressed as a whole and in base64; no JSON starts with it."""
+"""Prefix of the older format, compressed as a whole and in base64; no JSON starts with it."""
 
 
 def encode_value(value: JSON) -> StoredText:
@@ -30,7 +30,7 @@ def encode_value(value: JSON) -> StoredText:
 
 
 def compress_if_large(text: str) -> StoredText:
-    """Compress a JSON text for storage if it is large."""
+    """Compresses a JSON text for storage if it is large."""
     data = text.encode()
     return CompressedBuffer.from_chunks([data]) if len(data) > json_codec.LARGE_BYTES else text
 
@@ -40,14 +40,14 @@ def decompress_text(text: StoredText) -> str:
 
 
 def starts_with(text: StoredText, character: str) -> bool:
-    """Return whether a text starts with a character; a large one is decompressed only so far."""
+    """Whether a text starts with a character; a large one is decompressed only so far."""
     if isinstance(text, str):
         return text.startswith(character)
     return bytes(next(text.iter_windows(), b"")[:1]) == character.encode()
 
 
 def decode_value(text: StoredText) -> JSON:
-    """Decode a stored value; long lists become ``Rows``."""
+    """Decodes a stored value; long lists become lazy sequences."""
     if isinstance(text, CompressedBuffer):
         return json_codec.loads(text, json_codec.LONG_LISTS)
     # Stored by an older version; a database that it wrote must stay readable.
@@ -57,5 +57,5 @@ def decode_value(text: StoredText) -> JSON:
 
 
 def is_large(text: StoredText) -> bool:
-    """Return whether decoding the text takes so long that it should not block the event loop."""
+    """Whether decoding the text takes so long that it should not block the event loop."""
     return isinstance(text, CompressedBuffer) or text.startswith(_COMPRESSED_PREFIX)

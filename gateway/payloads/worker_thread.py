@@ -2,7 +2,8 @@
 
 The interpreter switches threads every few milliseconds, and operations on a slice
 (``mappings.lazy_sequences``) take no longer than that. There is only one such thread in a process:
-because of the interpreter lock several would not be faster, and the event loop would compete with each.
+because of the interpreter lock several would not be faster, and the event loop would compete with
+each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _thread = ThreadPoolExecutor(1, "worker")
 
 
 async def run_in_thread(work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-    """Return the result of the work, or raise its error.
+    """Runs work in the thread; returns its result or raises its error.
 
     The work runs to its end even if the caller is cancelled.
     """
@@ -33,5 +34,5 @@ async def run_in_thread(work: Callable[P, Result], *args: P.args, **kwargs: P.kw
 async def run_in_thread_if(
     is_slow: bool, work: Callable[P, Result], *args: P.args, **kwargs: P.kwargs
 ) -> Result:
-    """Run slow work in the thread; for short work the switch would cost more than it saves."""
+    """Runs slow work in the thread; for short work the switch would cost more than it saves."""
     return await run_in_thread(work, *args, **kwargs) if is_slow else work(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Answers list queries: with one call if the service supports the query, else from its whole list.
 
-The whole list comes from the recipient cache (``recipient_cache``) if there is one, else from a scan
-for this query only (``recipient_cache.scan``).
+The whole list comes from the recipient cache (``recipient_cache``) if there is one, else from a
+scan for this query only (``recipient_cache.scan``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ListReader:
     async def query(
         self, question: ListQuery, call_service: CallService, tenant: Tenant
     ) -> ListPage:
-        """Return the page of rows that a query asks for; raises the errors of a call."""
+        """Returns the page of rows that a query asks for; raises the errors of a call."""
         cache_key = (tenant, question.path)
         if question.native_query is not None and not self._may_list_have_hidden_rows(
             question, cache_key
@@ -76,7 +76,7 @@ class ListReader:
         call_service: CallService,
         tenant: Tenant,
     ) -> ListPage:
-        """Answer from the cache; raises CacheUnavailable if the recipients cannot be cached."""
+        """Answers from the cache; raises CacheUnavailable if the recipients cannot be cached."""
         if (
             not caches.has_complete_cache(tenant)
             and (rows := await fetch_single_page(question, call_service)) is not None
@@ -87,7 +87,7 @@ class ListReader:
             question, call_service, tenant, partial(self._add_alias_sort_key, tenant)
         )
         cache_key = (tenant, question.path)
-        # Asked once: after that the next query may go straight to the service.
+        # Determined once: after that the next query may go straight to the service.
         if question.excluded_ids and cache_key not in self._lists_hidden:
             self._lists_hidden[cache_key] = await caches.has_hidden_rows(question, tenant)
         return result
@@ -95,7 +95,7 @@ class ListReader:
     async def _add_alias_sort_key(
         self, tenant: Tenant, question: ListQuery, rows: Iterable[Row]
     ) -> ListQuery:
-        """Return the query with its sort key; ids are sorted by the alias ids that clients see."""
+        """Returns the query with its sort key; ids are sorted by the alias ids that clients see."""
         if not question.is_sorted_by_id:
             return question
         alias_ids = await self._load_aliases(tenant, {str(row["id"]) for row in rows})
@@ -109,7 +109,7 @@ class ListReader:
     def _record_whether_list_has_hidden(
         self, question: ListQuery, cache_key: tuple[Tenant, str], rows: list[Row]
     ) -> None:
-        """Record whether a list contains hidden rows.
+        """Records whether a list contains hidden rows.
 
         A filtered list proves it only if there are some; a whole list also if there are none.
         """
@@ -122,7 +122,7 @@ class ListReader:
 async def _query_service(
     question: ListQuery, native_query: Mapping[str, str], call_service: CallService
 ) -> ListPage | None:
-    """Ask the service; return None if it refuses the query or does not return the totals."""
+    """Asks the service; returns None if it refuses the query or does not return the totals."""
     try:
         page = parse_page(
             await call_service(Call("GET", question.path, query=native_query)),
@@ -130,10 +130,8 @@ async def _query_service(
             question.page,
         )
     except Refused as error:
-        if error.status in (
-            400,
-            406,
-        ):  # it does not support the value; lists have no 406 of their own
+        # The service does not support a value of the query; lists have no 406 of their own.
+        if error.status in (400, 406):
             return None
         raise
     if page.page_count is None or page.record_count is None:

@@ -1,9 +1,10 @@
 """Caches answers to recipient reads for a short time, until the merchant changes something.
 
-Recipients are cached by email address and id, because a large batch pays few of them. A change through
-this gateway invalidates all entries of the merchant; a change elsewhere is seen after the TTL. Results
-with no recipient or several are not cached. If other processes share the database, nothing is cached:
-this process would miss their changes, and the payee must not depend on which process answers.
+Recipients are cached by email address and id, because a large batch pays few of them. A change
+through this gateway invalidates all entries of the merchant; a change elsewhere is seen after the
+TTL. Results with no recipient or several are not cached. If other processes share the database,
+nothing is cached: this process would miss their changes, and the payee must not depend on which
+process answers.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RecentReads:
         return body if count == self.count_changes(tenant) else None
 
     def put(self, tenant: Tenant, call: Call, body: JSON, change_count: int) -> None:
-        """Store an answer; ``change_count`` is the count before the call.
+        """Stores an answer; ``change_count`` is the count before the call.
 
         If it has changed since, the answer may be from before a change and is not used.
         """
@@ -52,7 +53,7 @@ class RecentReads:
             self._answers[_build_cache_key(tenant, call)] = (change_count, body)
 
     def invalidate(self, tenant: Tenant, recipient_id: str = "") -> None:
-        """Invalidate all answers of a tenant; ``recipient_id`` is the changed one, if known."""
+        """Invalidates all answers of a tenant; ``recipient_id`` is the changed one, if known."""
         self._change_counts[tenant] += 1
         if recipient_id:
             self._on_change(tenant, recipient_id)
@@ -62,7 +63,7 @@ class RecentReads:
 
 
 def _has_single_recipient(body: JSON) -> bool:
-    """Return whether the answer has exactly one recipient.
+    """Whether the answer has exactly one recipient.
 
     No or several recipients make a batch fail. The client corrects that elsewhere and retries
     immediately, so such an answer must not be cached.

@@ -1,9 +1,8 @@
-"""Derives, stores and resolves alias ids: maps the ids that legacy clients use to those of the
-service.
+"""Maps the ids that legacy clients use to the ids of the service, and back.
 
-The object behind a legacy id never changes, so that direction is cached without expiry. The legacy
-id of an object may be imported later, so that direction expires. An alias id is saved before any
-client sees it.
+An id that legacy clients cannot store gets an alias id, which is derived from it. The object behind
+a legacy id never changes, so that direction is cached without expiry. The legacy id of an object
+may be imported later, so that direction expires. An alias id is saved before any client sees it.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ class AliasIds:
         self._store = store
         self._object_state = ObjectStateStore(store)
         self._mode = mode
+        # Another purpose would derive other aliases, so it keeps its first name.
         self._key = store.encryption.derive_lasting_key("stand-in ids")
         self._legacy_ids: TtlCache[tuple[Tenant, str], str] = TtlCache(_CACHE_SIZE, _CACHE_SECONDS)
         self._current_ids: LRUCache[tuple[Tenant, str], str] = LRUCache(_CACHE_SIZE)
@@ -75,9 +75,10 @@ class AliasIds:
     def select_imported_legacy_ids(
         self, tenant: Tenant, current_ids: Mapping[str, str]
     ) -> dict[str, str]:
-        """Selects the imported ids from a result of ``map_legacy_to_current_ids``: current id to legacy id.
+        """Selects the imported ids: returns legacy ids by current id.
 
-        An id that is not the derived alias can only come from an import.
+        ``current_ids`` is a result of ``map_legacy_to_current_ids``. An id that is not the derived
+        alias can only come from an import.
         """
         return {
             current_id: legacy_id
@@ -118,6 +119,7 @@ class AliasIds:
             else:
                 unsaved_aliases |= new_aliases
             known |= found | {id_: legacy_id for legacy_id, id_ in new_aliases.items()}
+            # An alias that the caller has still to save is not cached: its transaction may fail.
             cacheable_ids = (
                 missing if unsaved_aliases is None else missing - set(new_aliases.values())
             )
@@ -139,6 +141,7 @@ class AliasIds:
         for id_, kind in kinds_by_id.items():
             if needs_alias_id(kind, id_, self._mode):
                 name = derive_alias_id(self._key, tenant.merchant, id_)
+                # Two objects with one alias: a client would see one in place of the other.
                 if new.setdefault(name, id_) != id_:
                     raise IdCollisionError(name)
         return new

@@ -1,7 +1,7 @@
 """The file format of backups: database and key file together, as each is useless without the other.
 
-A tar file with mode 0600 that contains ``manifest.json``, ``state`` (an SQLite database, or a pg_dump
-in custom format) and ``key``.
+A tar file with mode 0600 that contains ``manifest.json``, ``state`` (an SQLite database, or a
+pg_dump in custom format) and ``key``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ DatabaseKind = Literal["sqlite", "postgresql"]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """``revision`` is the schema revision, ``undertakings`` the number of the last operation."""
+    """The manifest of a backup, whose field names are part of the format.
+
+    ``revision`` is the schema revision, ``undertakings`` the number of the last operation.
+    """
 
     made_at: str
     kind: DatabaseKind
@@ -38,7 +41,10 @@ class Manifest:
 
 @contextmanager
 def open_temporary_folder(path: Path) -> Iterator[Path]:
-    """Opens a private temporary directory on the file system of the file, and deletes it afterwards."""
+    """Opens a private temporary directory beside the file, and deletes it afterwards.
+
+    A rename from there is atomic, because both are on one file system.
+    """
     try:
         with TemporaryDirectory(dir=path.absolute().parent, prefix=f".{path.name}-") as name:
             yield Path(name)
@@ -51,7 +57,7 @@ def open_temporary_folder(path: Path) -> Iterator[Path]:
 
 
 def _choose_path_for_error(error: OSError, path: Path) -> str:
-    """The file name of an error; for the temporary directory, the file that the operator named."""
+    """Returns the path of an error; the operator's own in place of the temporary directory."""
     name = str(error.filename or path)
     return str(path) if Path(name).name.startswith(f".{path.name}-") else name
 
@@ -71,6 +77,7 @@ def pack(path: Path, manifest: Manifest, state: Path, key: Path, folder: Path) -
                     archive.addfile(_build_member_header(name, size), content)
         file.flush()
         os.fsync(file.fileno())
+    # Only after fsync: after a power failure the name must not stand for half an archive.
     temporary_file.replace(path)
     sync_parent_folder(path)
     return path.stat().st_size
@@ -119,6 +126,7 @@ def _extract_member(archive: tarfile.TarFile, name: str, folder: Path) -> Path:
         _open_member(archive, name) as content,
         os.fdopen(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file,
     ):
+        # In chunks, because a database may be larger than the memory.
         while chunk := content.read(1 << 20):
             file.write(chunk)
         file.flush()
@@ -136,6 +144,7 @@ def _build_not_a_backup_error(path: Path, reason: str) -> StoreUnavailable:
 
 def sync_parent_folder(path: Path) -> None:
     """Makes the rename of a file durable."""
+    # Some file systems have no fsync of directories; the rename is all they can do.
     with suppress(OSError):
         descriptor = os.open(path.absolute().parent, os.O_RDONLY)
         try:

@@ -1,4 +1,7 @@
-"""Audit log: the actions of operators, each saved in the transaction of the action and never deleted."""
+"""Audit log of operators' actions.
+
+Each event is saved in the transaction of its action, and never deleted.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +93,7 @@ async def list_audit_events(store: Store, scope: Tenant = ALL_TENANTS) -> list[A
 async def load_scopes_by_event_id(
     store: Store, texts: Sequence[str], since: datetime
 ) -> dict[str, Tenant]:
-    """Loads the scopes of recent events with these texts, by event id."""
+    """Loads the scopes of recent events with these actions, by event id."""
     query = select(audit_events.c.id, audit_events.c.merchant, audit_events.c.environment).where(
         audit_events.c.at >= since, audit_events.c.action.in_(texts)
     )
@@ -116,8 +119,9 @@ def act_as(operator_name: str) -> Iterator[None]:
 
 
 def find_operator() -> str:
-    """The operator's name: by default the user of this process, with the original user if it runs
-    under sudo.
+    """Returns the name under which events are recorded.
+
+    By default it is the user of this process, with the original user if it runs under sudo.
     """
     if acting_operator := _acting_operator.get():
         return acting_operator
@@ -134,6 +138,6 @@ def _find_user_name(uid: int) -> str:
 
 
 def describe_scope(scope: Tenant) -> str:
-    """A scope as text for operators."""
+    """Describes a scope for operators."""
     merchant = f"merchant {scope.merchant}" if scope.merchant else "every merchant"
     return f"{merchant}, {scope.environment or 'live and sandbox'}"

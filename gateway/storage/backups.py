@@ -56,7 +56,7 @@ async def save_backup(state: State, path: Path) -> tuple[Manifest, int]:
             await asyncio.to_thread(_copy_sqlite_database, sqlite_file, copy)
         else:
             await asyncio.to_thread(postgresql_tools.dump, address, copy)
-        # The key file is read after the database: a key may be added meanwhile, but none is removed.
+        # The key file is saved after the database: a key may be added meanwhile, but none removed.
         size = await asyncio.to_thread(
             pack, path, manifest, copy, state.encryption_key_file, folder
         )
@@ -72,7 +72,8 @@ async def _build_manifest(store: Store, kind: DatabaseKind) -> Manifest:
 
 
 def _copy_sqlite_database(source: Path, target: Path) -> None:
-    """Makes a consistent copy; other writers wait until it is done."""
+    """Copies a database consistently; other writers wait until it is done."""
+    # Created here, because SQLite would create it with the permissions of the umask.
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
         with closing(sqlite3.connect(source)) as from_, closing(sqlite3.connect(target)) as to:
@@ -94,8 +95,8 @@ def _copy_sqlite_database(source: Path, target: Path) -> None:
 async def restore_backup(state: State, path: Path, *, force: bool) -> tuple[Manifest, list[Path]]:
     """Restores a backup.
 
-    Returns the manifest, and the paths under which replaced files are kept. Raises StoreUnavailable,
-    also if a database exists and ``force`` is not set.
+    Returns the manifest, and the paths under which replaced files are kept. Raises
+    StoreUnavailable, also if a database exists and ``force`` is not set.
     """
     address = engine.parse_state_url(state.url)
     sqlite_file = engine.find_sqlite_file(address)
@@ -174,7 +175,7 @@ async def _restore_postgresql_database(
 
 
 def _list_database_files(sqlite_file: Path) -> list[Path]:
-    """The files of an SQLite database."""
+    """Lists the files that an SQLite database may consist of."""
     return [sqlite_file, *(Path(f"{sqlite_file}-{suffix}") for suffix in ("journal", "wal", "shm"))]
 
 
@@ -207,7 +208,7 @@ def _replace_key_file(state: State, backup_key_file: Path) -> list[Path]:
 
 
 def _keep_replaced_file(path: Path) -> Path:
-    """Keeps a file under a second, unused name before it is replaced."""
+    """Keeps a file that is about to be replaced under a second, unused name."""
     number = 1
     while True:
         kept_path = path.with_name(f"{path.name}.before-restore-{number}")
@@ -221,6 +222,7 @@ def _keep_replaced_file(path: Path) -> Path:
 
 def _link_or_copy(path: Path, kept_path: Path) -> None:
     try:
+        # Unlike a rename, a link never replaces the copy of an earlier restore.
         kept_path.hardlink_to(path)
     except FileExistsError:
         raise
@@ -237,6 +239,7 @@ def _read_high_water_mark(state: State) -> HighWaterMark:
     try:
         return read_mark(state.mark_path)
     except StoreUnavailable:
+        # A lost mark does not prevent a restore, which blocks starts anyway.
         return NO_MARK
 
 

@@ -49,7 +49,7 @@ class Brownout:
 
 @dataclass(frozen=True, slots=True)
 class BrownoutHit:
-    """What affected requests are counted by: brownout, key and operation."""
+    """The key by which affected requests are counted."""
 
     brownout: str
     tenant: Tenant
@@ -109,12 +109,14 @@ async def end_brownouts(store: Store, now: datetime, id_: str | None = None) -> 
 
 async def add_brownout_hits(store: Store, hits: Mapping[BrownoutHit, int]) -> None:
     if hits:
+        # Always in the same order: two instances that update the same rows must not deadlock.
         rows = sorted((_build_hit_row(hit, count) for hit, count in hits.items()), key=str)
         await store.write(lambda tx: tx.execute(_UPSERT_HITS, *rows))
 
 
 def _build_hits_upsert(kind: ModuleType) -> Any:
     new = kind.insert(brownout_hits)
+    # Added up by the database, because several instances count requests of the same keys.
     keys = [column.name for column in brownout_hits.primary_key]
     updates = {"requests": brownout_hits.c.requests + new.excluded.requests}
     return new.on_conflict_do_update(index_elements=keys, set_=updates)

@@ -1,4 +1,4 @@
-"""Saves checkpoints of operations: each is one transaction.
+"""Saves checkpoints of operations, each in one transaction.
 
 A checkpoint is refused if another instance has taken the operation over since: a process that was
 paused must not continue where another one has continued.
@@ -38,11 +38,15 @@ if TYPE_CHECKING:
     from gateway.storage.tenants import Tenant
 
 _PATH_IDS = re.compile(rf"(?<=/){ID_PATTERN}(?=[/?]|$)")
-"""The ids in a path; an action such as `start-processing` is none."""
+"""Matches the ids in a path; an action such as `start-processing` is not an id."""
 
 
 class CheckpointWriter:
-    """``may_be_sending`` tells of a running operation and its instance whether it may be sending."""
+    """Saves checkpoints.
+
+    ``may_be_sending`` returns whether an operation, which an instance is running, may have a write
+    in flight.
+    """
 
     def __init__(
         self,
@@ -59,11 +63,12 @@ class CheckpointWriter:
     async def save(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
         """Commits a checkpoint.
 
-        Raises OwnershipLostError, WritesFrozenError, RestoreUncheckedError, DuplicateOperationError,
-        AlreadyClaimedError, Conflict, IdCollisionError or StoreUnavailable.
+        Raises OwnershipLostError, WritesFrozenError, RestoreUncheckedError,
+        DuplicateOperationError, AlreadyClaimedError, Conflict, IdCollisionError or
+        StoreUnavailable.
         """
         locks = self._object_states.list_locks(record.tenant, checkpoint.object_changes)
-        # Two writes that look for their object at the same time must not both claim it.
+        # Two writes that look for their objects at the same time must not claim the same one.
         if any(map(_is_claim, checkpoint.resolved_writes)):
             locks |= {f"claims {record.tenant}"}
         # Two processes that begin the same request: one must see the other's row.
@@ -103,7 +108,7 @@ class CheckpointWriter:
     async def _save_steps_and_writes(
         self, tx: Transaction, record: OperationRecord, checkpoint: Checkpoint
     ) -> None:
-        """Saves what is not in the journal's own row: step results, writes, object ids."""
+        """Saves the rows besides the operation's own: step results, writes, object ids."""
         operation = {"operation_id": record.id}
         if checkpoint.drops_payload:
             await tx.execute(statements.DELETE_STEPS, operation)
@@ -131,10 +136,10 @@ class CheckpointWriter:
             await tx.execute(statements.INSERT_AUDIT_EVENT, event_row)
 
     async def _check_claims(self, tx: Transaction, record: OperationRecord, write: Write) -> None:
-        """Raises AlreadyClaimedError if another write made, or may be making, what this one made.
+        """Raises AlreadyClaimedError if another write created, or may be creating, the same object.
 
-        A write that is recorded after this transaction is sent after it too, so it cannot have made
-        what was found before.
+        A write that is recorded after this transaction is sent after it too, so it cannot have
+        created an object that was found before.
         """
         found = {
             "operation_id": record.id,
@@ -144,7 +149,7 @@ class CheckpointWriter:
         values = {**record.tenant._asdict(), **found}
         if await tx.fetch(statements.SELECT_CLAIM_OF_OTHERS, values):
             raise AlreadyClaimedError
-        # Another write like this one, still in flight, may be the one that made the object.
+        # An identical write that is still in flight may be the one that created the object.
         rivals = await tx.fetch(statements.SELECT_RIVALS, values)
         if any(self._may_be_sending(id_, instance) for id_, instance in rivals):
             raise AlreadyClaimedError
@@ -156,6 +161,7 @@ class CheckpointWriter:
         row |= {**record.tenant._asdict(), "request": None}
         if record.request is not None:
             row["request"] = await self._texts.encrypt(tx, record, "request", record.request)
+        # The only conflict is that of the Idempotency-Key, which another operation has.
         if not await tx.fetch(statements.INSERT_OPERATION, row):
             raise DuplicateOperationError
 
@@ -196,6 +202,7 @@ async def _refuse_identical(
     request = {"key_id": record.key_id, "fingerprint": record.fingerprint}
     values = {**record.tenant._asdict(), **request}
     for id_, idempotency in await tx.fetch(statements.SELECT_IDENTICAL, values):
+        # Two different Idempotency-Keys mean two requests.
         if id_ not in unrelated_ids and None in (idempotency, record.idempotency):
             raise DuplicateOperationError
 
@@ -203,7 +210,7 @@ async def _refuse_identical(
 def _build_operation_object_id_rows(
     record: OperationRecord, checkpoint: Checkpoint
 ) -> list[Parameters]:
-    """Rows of the objects that the operation names or made, and did not name before."""
+    """Builds rows of the objects that the operation names or created, and did not name before."""
     ids = [*(record.object_ids if checkpoint.is_first else ()), *checkpoint.object_ids]
     if checkpoint.new_write:
         path_ids = _PATH_IDS.findall(checkpoint.new_write.path)
@@ -222,7 +229,7 @@ _list_outcome_values = attrgetter(*statements.OUTCOME_COLUMNS)
 
 
 def _build_write_row(record: OperationRecord, write: Write) -> Mapping[str, Any]:
-    """The row of a write; it replaces the row of an earlier try that did not happen."""
+    """Builds the row of a write, which replaces that of an earlier attempt without effect."""
     values = dict(zip(statements.WRITE_COLUMNS, _list_write_values(write), strict=True))
     key = {"operation_id": record.id, "number": write.number}
     return {**values, **record.tenant._asdict(), **key}

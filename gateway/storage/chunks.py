@@ -1,9 +1,9 @@
-"""Long texts, stored in chunks: each is compressed and encrypted by itself, in a row of its own.
+"""Stores long texts in chunks, each compressed and encrypted by itself, in a row of its own.
 
-A database copies a value several times on its way to the disk, so no value is long. In place of a long
-text its row has a *head*, encrypted as the text would be, with the name and number of the chunks. Chunks
-are never changed: a text that replaces another has its own, and those of the other are deleted in the
-same transaction.
+A database copies a value several times on its way to the disk, so no value is long. In place of a
+long text its row has a *head*, encrypted as the text would be, with the name and number of the
+chunks. Chunks are never changed: a text that replaces another has its own, and those of the other
+are deleted in the same transaction.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _DELETE = Statement(
 
 
 class ChunkMissing(StoreUnavailable):
-    """A text without chunks, which may have been deleted since its head was read."""
+    """A text has lost its chunks, which may have been deleted since its head was read."""
 
 
 async def encrypt_in_chunks(
     tx: Transaction, keys: EncryptionKeys, text: StoredText, place: EncryptionContext, holder: str
 ) -> str:
-    """Stores the chunks of a long text; returns what is to be stored in its place."""
+    """Stores the chunks of a long text; returns the value to store in place of the text."""
     if isinstance(text, str):
         return keys.encrypt(text, place)
     # A new name for each text: chunks that are read while they are replaced cannot be mixed up.
@@ -99,8 +99,8 @@ async def decrypt_text(
     # A text with a part missing must not pass for a shorter one.
     if len(parts) != count:
         raise ChunkMissing(
-            f"pieces of {place.column} of {place.merchant} {place.environment} are missing",
-            means="the state was altered",
+            f"chunks of {place.column} of {place.merchant} {place.environment} are missing",
+            means="the database was altered",
             do="restore it from a backup",
         )
     return CompressedBuffer(parts, size)
@@ -117,5 +117,6 @@ def build_deletion_of_selected(holders: Select[tuple[str]]) -> Delete:
 
 
 def _build_chunk_context(place: EncryptionContext, name: str, number: int) -> EncryptionContext:
-    """Binds a chunk to its text and its position there, so that none can be moved."""
+    """Builds the context that binds a chunk to its text and its position there."""
+    # Authenticated with every stored chunk, so the wording can never change.
     return place._replace(column=f"piece {number} of {name}, {place.column}")

@@ -1,8 +1,8 @@
 """Transactions on SQLite or PostgreSQL.
 
-The body of a transaction is a coroutine function that is given a ``Transaction``, awaits nothing else,
-and changes nothing but the database: it may run again after a deadlock, and on SQLite it may run in the
-thread that owns the connection, where nothing else can be awaited.
+The body of a transaction is a coroutine function that receives a ``Transaction``, awaits nothing
+else, and changes nothing but the database: it may run again after a deadlock, and on SQLite it may
+run in the thread that owns the connection, where nothing else can be awaited.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 Body = Callable[["Transaction"], Coroutine[Any, Any, Result]]
 
 FEW = 50
-"""Rows up to which a read is brief."""
+"""Maximum number of rows of a brief read; see ``Database.read``."""
 
 
 class UniqueViolation(Exception):
@@ -36,12 +36,12 @@ class FaultyStatement(Exception):
 
 
 class Transaction(ABC):
-    """What the body of a transaction may await."""
+    """The operations that the body of a transaction may await."""
 
     dialect: DialectName
 
     async def fetch(self, statement: Any, *parameter_sets: Parameters) -> list[Any]:
-        """Returns named tuples of the rows that a SELECT or a RETURNING clause gives.
+        """Runs a statement, and returns the rows of its SELECT or RETURNING clause as named tuples.
 
         ``statement`` is a ``Statement`` or any SQLAlchemy Core statement; with several parameter
         sets it runs once for each, and the rows come in that order.
@@ -51,18 +51,18 @@ class Transaction(ABC):
         return [compiled.build_row(row) for row in rows]
 
     async def fetch_value(self, statement: Any, *parameter_sets: Parameters) -> Any:
-        """Returns the first column of the first row, or None."""
+        """Runs a statement; returns the first column of its first row, or None."""
         rows = await self.fetch(statement, *parameter_sets)
         return rows[0][0] if rows else None
 
     async def execute(self, statement: Any, *parameter_sets: Parameters) -> int:
-        """Returns the number of changed rows; -1 (unknown) with several parameter sets."""
+        """Runs a statement; returns the number of changed rows, -1 for several parameter sets."""
         compiled = self._compile(statement, parameter_sets)
         return await self._execute(compiled, parameter_sets or ({},))
 
     @abstractmethod
     async def lock(self, *names: str) -> None:
-        """Acquires locks, and waits for other processes that hold them; they end with the transaction."""
+        """Acquires locks, which end with the transaction; waits for processes that hold them."""
 
     @abstractmethod
     async def compute(
@@ -73,6 +73,7 @@ class Transaction(ABC):
     def _compile(self, statement: Any, parameter_sets: Sequence[Parameters]) -> CompiledStatement:
         if isinstance(statement, Statement):
             return statement.compile_for_dialect(self.dialect)
+        # The columns of an INSERT or UPDATE are those that the parameters name.
         names = list(parameter_sets[0]) if parameter_sets else ()
         return compile_statement(statement, self.dialect, names)
 
@@ -93,7 +94,7 @@ class Database(ABC):
     dialect: DialectName
 
     patience_seconds = 1.0
-    """If the database fails after a longer time, callers that wait get the same error at once."""
+    """Seconds; if the database takes longer to fail, waiting callers get the same error at once."""
 
     def __init__(self, location: str) -> None:
         self.location = location
@@ -104,23 +105,28 @@ class Database(ABC):
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
         """Runs a body that changes nothing; raises StoreUnavailable and what the body raises.
 
-        ``is_brief`` if it selects a few rows by their keys: on SQLite the event loop waits for it.
-        On PostgreSQL each of its statements sees what was committed when it began.
+        ``is_brief`` is for a few rows that are selected by their keys: on SQLite the event loop
+        waits for them. On PostgreSQL each statement of the body sees what was committed when it
+        began.
         """
 
     @abstractmethod
     async def write(self, body: Body[Result]) -> Result:
-        """Runs a body and commits; raises StoreUnavailable, UniqueViolation, and what the body raises.
+        """Runs a body and commits.
 
-        The transaction runs to its end even if the caller is cancelled. After StoreUnavailable it
-        is unknown whether it was committed.
+        Raises StoreUnavailable, UniqueViolation, and what the body raises. The transaction runs to
+        its end even if the caller is cancelled. After StoreUnavailable it is unknown whether it was
+        committed.
         """
 
     @abstractmethod
     async def close(self) -> None: ...
 
     def clear_write_error(self) -> None:
-        """To be called after a transaction that certainly changed a row: an empty commit proves nothing."""
+        """Clears the write error.
+
+        Call it after a transaction that certainly changed a row: an empty commit proves nothing.
+        """
         self.write_error = None
 
     def _record_write_error(self, reason: str) -> None:

@@ -63,6 +63,7 @@ async def add_tallies(store: Store, tallies: Mapping[TallyKey, Tally]) -> None:
 
 def _build_upsert(table: Table, summed_columns: Iterable[str], kind: ModuleType) -> Any:
     new = kind.insert(table)
+    # SQLite's ``max`` of several values is PostgreSQL's ``greatest``.
     greatest = func.greatest if kind is postgresql else func.max
     updates: dict[str, Any] = {name: table.c[name] + new.excluded[name] for name in summed_columns}
     updates["last_at"] = greatest(table.c.last_at, new.excluded.last_at)
@@ -107,7 +108,7 @@ def _build_difference_rows(key: TallyKey, tally: Tally) -> list[dict[str, Any]]:
 
 
 async def load_all_tallies_by_key(store: Store) -> dict[TallyKey, Tally]:
-    """Loads every tally, ordered by merchant, environment, key and operation; StoreUnavailable."""
+    """Loads every tally, by merchant, environment, key and operation; raises StoreUnavailable."""
     keys = list(comparisons.primary_key)
     tallies: dict[TallyKey, Tally] = {}
 
@@ -120,6 +121,7 @@ async def load_all_tallies_by_key(store: Store) -> dict[TallyKey, Tally]:
         values = {name: getattr(row, name) for name in (*_SUMS, "first_at", "last_at")}
         tallies[_parse_key(row)] = Tally(**values)
     for row in difference_rows:
+        # The two queries are no snapshot: a difference may be newer than the tallies.
         if tally := tallies.get(_parse_key(row)):
             tally.places[row.kind, row.place] = row.answers
     return tallies

@@ -25,7 +25,7 @@ PARTS: tuple[Part, ...] = ("gateway", "service")
 
 
 def list_columns(part: str) -> list[str]:
-    """The names of the bucket columns, in order."""
+    """Lists the names of the bucket columns, in order."""
     return [f"{part}_{bucket:02}" for bucket in range(BUCKET_COUNT)]
 
 
@@ -52,7 +52,7 @@ class Durations:
         return sum(self.counts)
 
     def percentile(self, percent: float) -> float | None:
-        """A percentile in milliseconds: None without requests, infinite above the last bound."""
+        """Returns a percentile in milliseconds; None without requests, infinity if unbounded."""
         rank = self.total * percent / 100
         lower_count = 0
         for bucket, count in enumerate(self.counts):
@@ -68,6 +68,5 @@ def _interpolate(bucket: int, fraction: float) -> float:
         return math.inf
     upper = BUCKET_BOUNDS_MS[bucket]
     lower = BUCKET_BOUNDS_MS[bucket - 1] if bucket else upper / 1.6
-    return float(
-        f"{lower * (upper / lower) ** fraction:.2g}"
-    )  # more digits would suggest a precision that a histogram does not have
+    # More digits would suggest a precision that a histogram does not have.
+    return float(f"{lower * (upper / lower) ** fraction:.2g}")

@@ -1,4 +1,4 @@
-"""Encryption of stored secrets and hashing of API keys, with the keys of the key file.
+"""Encrypts stored secrets and hashes API keys, with the keys of the key file.
 
 A key file has lines of ``<key id> <base64 of 32 random bytes>``. Every key decrypts, the last one
 encrypts. Keys may be added; a key must not be removed while rows are encrypted or hashed with it.
@@ -29,8 +29,10 @@ _NONCE_BYTES = 12
 
 
 class EncryptionContext(NamedTuple):
-    """Where an encrypted value is stored. It is authenticated with the value (AES-GCM associated data), so
-    that a value that was moved to another row or tenant cannot be decrypted.
+    """The place where an encrypted value is stored.
+
+    It is authenticated with the value (AES-GCM associated data), so that a value that was moved to
+    another row or tenant cannot be decrypted.
     """
 
     table: str
@@ -67,7 +69,7 @@ class EncryptionKeys:
         return self.ids[-1]
 
     def derive_keys(self, purpose: str) -> dict[str, bytes]:
-        """Derives 32 bytes for a purpose from each key; by key id, in file order."""
+        """Derives 32 bytes for a purpose from each key, by key id, in file order."""
         info = b"payout-gateway " + purpose.encode()
         return {
             key_id: HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(key)
@@ -83,7 +85,10 @@ class EncryptionKeys:
         return self.derive_keys(purpose)[self.oldest]
 
     def encrypt(self, text: str, context: EncryptionContext, *, key_id: str | None = None) -> str:
-        """Encrypts a text as ``<key id>:<base64 of nonce and ciphertext>``, by default with the newest key."""
+        """Encrypts a text as ``<key id>:<base64 of nonce and ciphertext>``.
+
+        The default of ``key_id`` is the newest key.
+        """
         key_id = key_id or self.newest_key_id
         return (
             f"{key_id}:{base64.b64encode(self._encrypt(text.encode(), context, key_id)).decode()}"
@@ -113,6 +118,7 @@ class EncryptionKeys:
             raise _build_undecryptable_error(context, key_id) from None
 
     def _encrypt(self, data: bytes, context: EncryptionContext, key_id: str) -> bytes:
+        # A random nonce is safe for 2**32 values of a key (NIST SP 800-38D, section 8.3).
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._ciphers[key_id].encrypt(
             nonce, data, _build_associated_data(key_id, context)
@@ -125,11 +131,11 @@ class EncryptionKeys:
         return self._ciphers[key_id].decrypt(nonce, body, _build_associated_data(key_id, context))
 
     def digest_api_key(self, api_key: str) -> str:
-        """The digest of an API key with the newest key."""
+        """Returns the digest of an API key with the newest key."""
         return self._newest_hashing.hexdigest(api_key.encode())
 
     def list_digests(self, api_key: str) -> tuple[Digest, ...]:
-        """The digests of an API key with each key, newest first."""
+        """Returns the digests of an API key with each key, newest first."""
         return tuple(
             Digest(key_id, hmac.digest(key, api_key.encode(), hashlib.sha256).hex())
             for key_id, key in reversed(self._hashing.items())
@@ -140,8 +146,8 @@ def _build_undecryptable_error(context: EncryptionContext, key_id: str) -> Store
     return StoreUnavailable(
         f"{context.column} of {context.merchant} {context.environment} in table {context.table} "
         f"cannot be decrypted with key {key_id[:32]!r}",
-        means="the key file had a different key or none with that id when it was read, or the row was "
-        "altered",
+        means="the key file had a different key or none with that id when it was read, or the row "
+        "was altered",
         do="if a key was added to the file since, restart every process that uses the database; "
         "otherwise restore the key file that belongs to the database, or the row",
     )
@@ -153,6 +159,6 @@ def _build_associated_data(key_id: str, context: EncryptionContext) -> bytes:
 
 
 def build_key_line() -> str:
-    """A line for the key file, with a random id and key."""
+    """Builds a line for the key file, with a random id and key."""
     key = base64.b64encode(os.urandom(KEY_BYTES)).decode()
     return f"{secrets.token_hex(4)} {key}\n"

@@ -1,4 +1,4 @@
-"""From ``state.url`` to a database, and what SQLite's file needs."""
+"""Opens the database of ``state.url``, and creates and checks the file of SQLite."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Result = TypeVar("Result")
 _CONNECT_SECONDS = 5
 _COMMAND_SECONDS = 30
 _STATEMENTS = 256
-"""How many statements the drivers keep prepared."""
+"""Number of statements that a driver keeps prepared."""
 CACHE_KIB = 16 * 1024
 READ_CACHE_KIB = 4 * 1024
-"""Less than for writing, because each change by another connection empties it."""
+"""Smaller than the cache for writing, because each change by another connection empties it."""
 _JOURNAL_BYTES = 4 * 1024 * 1024
-"""How much of a journal is kept: what one large transaction needed is not kept for good."""
+"""Bytes to which the journal is truncated after a large transaction."""
 
 
 def parse_state_url(url: str) -> URL:
-    """A state URL; StoreUnavailable where it is none. No message ever holds its password."""
+    """Parses ``state.url``; raises StoreUnavailable, whose text never contains the password."""
     try:
         address = make_url(url)
     except (ArgumentError, ValueError):
@@ -45,67 +45,71 @@ def parse_state_url(url: str) -> URL:
 
 def _check_sqlite_address(address: URL) -> None:
     if address.host:
-        raise _build_address_error("it has two slashes where three belong (sqlite:///gateway.db)")
+        raise _build_address_error("it has two slashes instead of three (sqlite:///gateway.db)")
     if address.query:
         raise _build_address_error("an SQLite address takes no parameters")
     if not address.database or address.database == ":memory:":
-        raise _build_address_error("it names no file, and keys have to outlive the process")
+        raise _build_address_error("it names no file, and stored keys must outlive the process")
 
 
 def _build_address_error(what: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"state.url is not an address of a database ({what})",
-        means="there is no place for keys and ledger",
-        do="write sqlite:///gateway.db, sqlite:////absolute/path.db or "
+        f"state.url is not the URL of a database ({what})",
+        means="API keys and operations cannot be stored",
+        do="set it to sqlite:///gateway.db, sqlite:////absolute/path.db or "
         "postgresql://user@host/database",
     )
 
 
 def format_address(address: URL) -> str:
-    """The address as operators may see it: without password and parameters."""
+    """Formats an address for operators, without password and parameters."""
     if address.drivername == "sqlite":
         return str(address.database)
     return address.set(query={}, password=None).render_as_string()
 
 
 def find_sqlite_file(address: URL) -> Path | None:
-    """SQLite's file; None for PostgreSQL."""
+    """Returns the path of the SQLite file; None for PostgreSQL."""
     return Path(str(address.database)) if address.drivername == "sqlite" else None
 
 
 def create_sqlite_file(path: Path, *, create: bool) -> None:
-    """Makes the file, for its owner only, unless it is there; StoreUnavailable."""
+    """Creates the file for its owner only, unless it exists; raises StoreUnavailable."""
     if not create and not path.is_file():
         raise StoreUnavailable(
             f"there is no database {path.absolute()}",
-            means="no key was ever imported there",
-            do="import keys; if that was done, run this where the gateway runs, or give its --config",
+            means="no API key was ever imported there",
+            do="import keys; if that was done, run this where the gateway runs, or pass its "
+            "--config",
         )
     try:
         # Created here, because SQLite would create it with the permissions of the umask.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
         raise StoreUnavailable(
-            f"database {path.absolute()} cannot be opened or made ({error.strerror})",
-            means="there is no place for keys and ledger",
-            do="see that its folder exists and that the gateway's user may write there "
-            f"(uid {os.geteuid()}), or name another place in state.url",
+            f"database {path.absolute()} cannot be opened or created ({error.strerror})",
+            means="API keys and operations cannot be stored",
+            do="check that its directory exists and that the gateway's user may write there "
+            f"(uid {os.geteuid()}), or set state.url to another path",
         ) from None
 
 
 def check_folder_writable(path: Path) -> None:
-    """SQLite keeps a journal beside its file: the folder has to be writable too."""
+    """Checks that the directory of the file is writable: SQLite creates its journal there."""
     folder = path.absolute().parent
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StoreUnavailable(
-            f"folder {folder} cannot be written by this user (uid {os.geteuid()})",
+            f"directory {folder} cannot be written by this user (uid {os.geteuid()})",
             means="the database in it can be neither changed nor safely read",
-            do="give the folder to the gateway's user, or run this as the user who owns it",
+            do="make the gateway's user the owner of the directory, or run this as its owner",
         )
 
 
 def open_sqlite_connection(path: Path, seconds: float) -> sqlite3.Connection:
-    """Opens the file; statements wait so many seconds for a lock. One thread at a time may use it."""
+    """Opens the file, for use by one thread at a time.
+
+    ``seconds`` is how long statements wait for a lock; 0 is a connection that only reads.
+    """
     connection = sqlite3.connect(
         path,
         timeout=seconds,
@@ -114,17 +118,18 @@ def open_sqlite_connection(path: Path, seconds: float) -> sqlite3.Connection:
         cached_statements=_STATEMENTS,
     )
     connection.execute("PRAGMA foreign_keys = ON")
-    # To invalidate the journal in place is half the work for the disk of making it again. Not WAL:
-    # before 3.51.3 a reset of it can lose writes when several connections have the file open.
+    # PERSIST invalidates the journal in place, half the disk work of creating it again. Not WAL:
+    # before SQLite 3.51.3 its reset can lose writes of several connections.
     connection.execute("PRAGMA journal_mode = PERSIST")
     connection.execute(f"PRAGMA journal_size_limit = {_JOURNAL_BYTES}")
+    # On disk before it is acknowledged: a write to the service leaves only after its record.
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute(f"PRAGMA cache_size = -{CACHE_KIB if seconds else READ_CACHE_KIB}")
     return connection
 
 
 def open_database(address: URL) -> Database:
-    """Nothing is connected before the first transaction."""
+    """Creates the database of an address, which connects with its first transaction."""
     if (path := find_sqlite_file(address)) is not None:
         return SqliteDatabase(
             format_address(address), lambda seconds: open_sqlite_connection(path, seconds)
@@ -145,7 +150,10 @@ _POSTGRESQL_OPTIONS: Mapping[str, Any] = {
 
 
 async def run_with_sqlalchemy(address: URL, function: Callable[[Connection], Result]) -> Result:
-    """Calls a function in a transaction that writes, as alembic needs it; raises StoreUnavailable."""
+    """Calls a function in a transaction that writes, as alembic needs it.
+
+    Raises StoreUnavailable.
+    """
     with translate_database_errors(format_address(address)):
         if (path := find_sqlite_file(address)) is not None:
             return await asyncio.to_thread(_run_on_sqlite, path, function)
@@ -173,9 +181,9 @@ def _run_on_sqlite(path: Path, function: Callable[[Connection], Result]) -> Resu
 
 
 def _configure_connection(connection: sqlite3.Connection, _record: object) -> None:
-    # The driver's own transactions leave reads and changes of tables outside.
+    # The driver's own transactions would leave reads and schema changes outside.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}")
     connection.execute("PRAGMA foreign_keys = ON")
-    # The folder too: a power failure that brings the journal back undoes the transaction.
+    # EXTRA also syncs the directory: a journal that reappears would undo the transaction.
     connection.execute("PRAGMA synchronous = EXTRA")

@@ -1,4 +1,4 @@
-"""StoreUnavailable, the only error of the storage layer, and its messages for operators."""
+"""The error of the storage layer, StoreUnavailable, and its messages for operators."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ class StoreUnavailable(Exception):
 
 
 def describe_database_error(error: BaseException) -> str:
-    """The error message of a database, in one line.
+    """Describes a database error in one line.
 
-    Only errors whose text cannot contain a stored value or a password are quoted; of all others the
-    result is the class name.
+    Only errors whose text cannot contain a stored value or a password are quoted; others are
+    described by their class name.
     """
     driver_error = error.orig if isinstance(error, DBAPIError) and error.orig else error
     original = driver_error.__cause__ or driver_error
     if isinstance(original, OSError):
         return original.strerror or str(original) or type(original).__name__
+    # Its text may quote the arguments of a statement.
     if isinstance(original, asyncpg.InterfaceError):
         return type(original).__name__
     if isinstance(error, DBAPIError) or isinstance(original, _QUOTABLE_ERRORS):
@@ -102,12 +103,13 @@ def _find_remedy(error: Exception) -> str:
     if isinstance(original, asyncpg.InvalidAuthorizationSpecificationError):
         return LOGIN_REMEDY
     code = getattr(original, "sqlite_errorcode", 0)
+    # The low byte of an extended result code is the primary one.
     is_damaged = code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
     return DAMAGED_FILE_REMEDY if is_damaged else DEFAULT_REMEDY
 
 
 def build_unwritable_error(location: str, reason: str) -> StoreUnavailable:
-    """An error for a database that cannot be written but may still be read."""
+    """Builds the error of a database that cannot be written but may still be read."""
     return StoreUnavailable(
         f"the database at {location} cannot be written ({reason})",
         means="writes of clients are refused until it can be written; reads may continue",

@@ -26,10 +26,11 @@ async def load_beat_counts(store: Store) -> dict[str, int]:
 
 
 async def is_in_use(store: Store) -> bool:
-    """Watches the counters for up to ``WATCH_SECONDS``."""
+    """Whether a gateway uses the database: a counter changes within ``WATCH_SECONDS``."""
     first_counts, loop = await load_beat_counts(store), asyncio.get_running_loop()
     deadline = loop.time() + WATCH_SECONDS
     while first_counts and loop.time() < deadline:
+        # A new instance is a change too: a gateway that has just started.
         if any(
             count != first_counts.get(id_) for id_, count in (await load_beat_counts(store)).items()
         ):

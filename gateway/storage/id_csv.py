@@ -18,8 +18,9 @@ class InvalidIdPairsError(Exception):
 
 
 def parse_id_pairs(data: bytes) -> dict[str, tuple[int, str]]:
-    """Parses the file to legacy id, line and current id; raises InvalidIdPairsError."""
+    """Parses the file; returns line and current id by legacy id. Raises InvalidIdPairsError."""
     try:
+        # Spreadsheets begin a CSV file with a byte order mark.
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidIdPairsError(data[: error.start].count(b"\n") + 1, "is not UTF-8") from None

@@ -1,4 +1,4 @@
-"""The ids that legacy clients know objects by, of one merchant and environment."""
+"""Stores the legacy ids of a tenant's objects: alias ids, and ids that were imported."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 
 
 MAX_ROWS_PER_STATEMENT = 500
-"""Rows that are inserted before the next ones are built."""
+"""Maximum number of rows that are built and inserted at a time."""
 
 
 class IdCollisionError(Exception):
-    """A legacy id that stands for another object already, and is never served for this one; or one
-    of an object that has ``another`` by an import: which of the two answers gave would be chance.
+    """A legacy id cannot stand for an object.
+
+    It stands for another object already, or an import gave the object the legacy id ``another``:
+    which of the two a client sees would be chance.
     """
 
     def __init__(self, legacy_id: str, another: str | None = None) -> None:
-        why = f"is of what was imported as {another}" if another else "stands for another object"
+        why = f"is of the object imported as {another}" if another else "stands for another object"
         super().__init__(f"{legacy_id} {why} already")
         self.legacy_id = legacy_id
 
@@ -36,12 +38,12 @@ class IdCollisionError(Exception):
 async def load_current_ids(
     store: Store, owner: Tenant, legacy_ids: Iterable[str]
 ) -> dict[str, str]:
-    """Legacy id to current id, for those that are known."""
+    """Loads current ids by legacy id, for the legacy ids that are known."""
     return dict(await _load_id_pairs(store, owner, _BY_LEGACY, legacy_ids))
 
 
 async def load_legacy_ids(store: Store, owner: Tenant, current: Iterable[str]) -> dict[str, str]:
-    """Current id to legacy id, for those that are known; an imported one before a stand-in."""
+    """Loads legacy ids by current id, if known; an imported one takes precedence over an alias."""
     rows = await _load_id_pairs(store, owner, _BY_CURRENT, current)
     return {current_id: legacy_id for legacy_id, current_id in rows}
 
@@ -49,7 +51,7 @@ async def load_legacy_ids(store: Store, owner: Tenant, current: Iterable[str]) -
 async def _load_id_pairs(
     store: Store, owner: Tenant, statement: Statement, wanted: Iterable[str]
 ) -> Sequence[Any]:
-    """Rows of a legacy and a current id, imported ones last."""
+    """Loads rows of legacy and current id; imported ones come last."""
     if not (names := sorted(set(wanted))):
         return ()
     values = {**owner._asdict(), "names": names}
@@ -93,14 +95,14 @@ def _build_operation_object_copy_insert(kind: ModuleType) -> Any:
 
 
 _COPY_OBJECTS = Statement(_build_operation_object_copy_insert)
-"""What named an object by its legacy id before that was known names it by the current one as well:
-a write that was lost at the legacy service is minded by whoever names it so."""
+"""Lets operations that name an object by its legacy id name it by its current id too, so that a
+write in doubt at the legacy service blocks requests with either id."""
 
 
 async def save_legacy_ids(
     store: Store, owner: Tenant, names: Mapping[str, str], *, imported: bool = False
 ) -> None:
-    """Keeps legacy id to current id; raises Collision, and then keeps none."""
+    """Saves current ids by legacy id, all or none; raises IdCollisionError."""
     now = store.clock()
     if names:
         await store.write(lambda tx: insert_legacy_ids(tx, owner, names, now, imported=imported))
@@ -137,7 +139,7 @@ async def insert_legacy_ids(
 
 
 async def count_objects_with_legacy_id(store: Store, owner: Tenant) -> int:
-    """How many objects clients know by an id that is not the service's."""
+    """Counts the objects that clients know by an id other than the service's."""
     query = select(func.count(legacy_ids.c.current_id.distinct())).where(
         _is_of_tenant(owner), legacy_ids.c.current_id != legacy_ids.c.legacy_id
     )

@@ -53,6 +53,7 @@ def add_key(path: Path) -> None:
     if read_key_file(path) is None:
         raise build_missing_error(path)
     has_final_newline = path.read_bytes().endswith(b"\n")
+    # Appended, never rewritten: a crash must not lose a key.
     _write_key_file_text(
         path, os.O_APPEND | os.O_WRONLY, ("" if has_final_newline else "\n") + build_key_line()
     )
@@ -75,7 +76,10 @@ def _write_key_file_text(path: Path, flags: int, text: str) -> None:
 
 
 def _check_permissions(path: Path, status: os.stat_result) -> None:
-    """Requires owner-only access; a file of root may be group-readable, as orchestrators mount secrets."""
+    """Raises StoreUnavailable if others than the owner have access.
+
+    A file of root may be group-readable, as orchestrators mount secrets so.
+    """
     allowed_mode = 0o640 if status.st_uid == 0 and os.geteuid() != 0 else 0o600
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077 & ~allowed_mode:

@@ -1,7 +1,7 @@
 """HMAC-SHA256 (RFC 2104) with a key that is used many times.
 
-The hash states of the key are computed once. The standard library processes the key for each message,
-which takes three times as long for a text of the size of a request.
+The hash states of the key are computed once. The standard library processes the key for each
+message, which takes three times as long for a text of the size of a request.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ _OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
 
 class KeyedHmac:
     def __init__(self, key: bytes) -> None:
+        # A key that is longer than a block is hashed first (RFC 2104, section 2).
         block = (sha256(key).digest() if len(key) > _BLOCK else key).ljust(_BLOCK, b"\0")
         self._inner = sha256(block.translate(_INNER_PAD))
         self._outer = sha256(block.translate(_OUTER_PAD))
 
     def hexdigest(self, *parts: bytes) -> str:
-        """The digest of a message in parts, so that a large one need not be joined."""
+        """Returns the digest of a message in parts, so that a large one need not be joined."""
         return self.hexdigest_parts(parts)
 
     def hexdigest_parts(self, parts: Iterable[bytes | memoryview]) -> str:

@@ -1,4 +1,4 @@
-"""Bringing the tables up to date at start."""
+"""Creates or upgrades the tables when the database is opened."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from gateway.storage.migrations import find_newest_revision
 
 
 def migrate(connection: Connection, where: str) -> None:
-    """Makes or updates the tables inside the caller's transaction; raises StoreUnavailable."""
+    """Creates or upgrades the tables in the caller's transaction; raises StoreUnavailable."""
     try:
         if not _is_up_to_date(connection):
-            # alembic takes long to load, and most starts and commands have no use for it.
+            # alembic takes long to load, and most starts and commands do not need it.
             from gateway.storage.schema_upgrade import upgrade_schema  # noqa: PLC0415
 
             upgrade_schema(connection, where)
     except DBAPIError as error:
         raise StoreUnavailable(
-            f"the tables of the state at {where} cannot be brought up to date ({describe_database_error(error)})",
-            means="this version does not run on them as they are; nothing was changed",
-            do="see that the database's user may create tables, that nothing else uses them "
-            "and that they are this gateway's",
+            f"the tables of the database at {where} cannot be brought up to date "
+            f"({describe_database_error(error)})",
+            means="this version cannot use them as they are; nothing was changed",
+            do="check that the database's user may create tables, that nothing else uses them "
+            "and that they belong to this gateway",
         ) from None
 
 

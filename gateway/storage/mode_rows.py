@@ -1,4 +1,4 @@
-"""Modes in the database: which service answers a key's requests, by group of operations.
+"""Stores modes: which service answers a key's requests, by group of operations.
 
 A row stays when its mode is set back to ``translate``: it shows that the legacy service may own
 batches. The table ``counters`` counts the changes, so that a gateway can poll for changes without
@@ -40,7 +40,10 @@ _COUNTER = "modes"
 
 @dataclass(frozen=True, slots=True)
 class ModeSwitch:
-    """The mode of a key and group; an empty key stands for every key of the tenant without its own."""
+    """The mode of a key and group.
+
+    An empty key stands for every key of the tenant without a mode of its own.
+    """
 
     tenant: Tenant
     key: str
@@ -54,12 +57,13 @@ async def set_mode(
 ) -> list[str]:
     """Sets the mode of groups, for a key or (empty key) for every key of a tenant.
 
-    Running gateways follow. A mode for every key replaces the modes of single keys; returns the names
-    of these keys.
+    Running gateways poll for the change. A mode for every key replaces the modes of single keys;
+    returns the names of these keys.
     """
     common = {**tenant._asdict(), "key": key, "mode": mode, "since": store.clock()}
 
     async def upsert_modes(tx: Transaction) -> list[str]:
+        # Two changes at a time could leave one count, and hide one of them from gateways.
         await tx.lock(_COUNTER)
         displaced_keys = [] if key else await _delete_displaced(tx, tenant, groups)
         for group in groups:
@@ -111,7 +115,7 @@ async def copy_modes(tx: Transaction, tenant: Tenant, key: str, new_name: str) -
 
 
 async def load_switch_count(store: Store) -> int:
-    """The number of changes so far; if it differs from before, modes have changed."""
+    """Returns the number of changes so far; if it differs from before, modes have changed."""
     return int(await store.read(lambda tx: tx.fetch_value(_SELECT_COUNT)) or 0)
 
 

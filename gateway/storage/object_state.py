@@ -1,4 +1,4 @@
-"""What the gateway remembers of objects, because the current interface has no place for it."""
+"""Stores object state: facts of objects that the current interface has no place for."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 _MAX_INLINE_LENGTH = 16 * 1024
-"""Characters from which facts are opened aside."""
+"""Length of facts, in characters, above which they are decoded in a worker thread."""
 
 ENCRYPTED_KINDS = frozenset({"batch", "payments"})
-"""Kinds whose facts are encrypted: descriptions and memos are written by people, about people."""
+"""Kinds whose facts are encrypted: people write descriptions and memos, about people."""
 
 
 _SINGLE_FACT_KINDS = {"payments": "entries"}
-"""Kinds of a single fact: it is replaced without a look at what it was, which may be long."""
+"""Kinds with one fact, which is replaced without loading the old one, as that may be long."""
 
 _OWN = and_(*(object_states.c[name] == bindparam(name) for name in ("merchant", "environment")))
 _KIND = and_(_OWN, object_states.c.kind == bindparam("kind"))
@@ -71,16 +71,16 @@ _UPSERT = build_upsert_statement(
 
 
 class ObjectStateStore:
-    """Facts of objects, by owner, kind and id; every method raises StoreUnavailable.
+    """The facts of objects, by tenant, kind and id; every method raises StoreUnavailable.
 
-    Values are JSON; decimals come back as decimals, never as floats.
+    Values are JSON; decimals stay exact, and are never floats.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def load(self, owner: Tenant, kind: str, id: str) -> dict[str, Any]:  # noqa: A002 - the documents' word
-        """An object's facts; empty where there are none."""
+        """Loads the facts of an object; an empty dict if it has none."""
         row = {**owner._asdict(), "kind": kind, "id": id}
         rows = await self._store.read(lambda tx: tx.fetch(_FACTS, row), is_brief=True)
         return (await self._decode_all(owner, kind, [(id, *rows[0])]))[id] if rows else {}
@@ -90,7 +90,7 @@ class ObjectStateStore:
     ) -> bool:
         """Whether any merchant of an environment has an object of this id with this fact.
 
-        For whoever is not known here, and of a kind that is not sealed.
+        Only for kinds that are not encrypted. It serves requests whose tenant is unknown.
         """
         table = object_states.c
         query = select(table.facts).where(
@@ -102,7 +102,7 @@ class ObjectStateStore:
     async def load_facts_by_id(
         self, owner: Tenant, kind: str, among: Sequence[str] | None = None
     ) -> dict[str, dict[str, Any]]:
-        """The facts of every object of a kind that has any, by id; or of those among some."""
+        """Loads the facts of a kind's objects, by id: of all objects, or of those in ``among``."""
         values = {**owner._asdict(), "kind": kind}
         if among is None:
             rows = await self._store.read(lambda tx: tx.fetch(_ALL_FACTS, values))
@@ -116,12 +116,12 @@ class ObjectStateStore:
         return await self._decode_all(owner, kind, rows)
 
     async def load_superseded_batch_aliases(self, owner: Tenant) -> dict[str, dict[str, Any]]:
-        """The aliases of batches that were abandoned: few among those of payments."""
+        """Loads the aliases of superseded batches, with an index: most aliases are of payments."""
         rows = await self._store.read(lambda tx: tx.fetch(_ABANDONED, owner._asdict()))
         return await self._decode_all(owner, "alias", rows)
 
     async def load_legacy_ids(self, owner: Tenant, among: Iterable[str]) -> dict[str, str]:
-        """What clients call some objects where that is known: current id to legacy id."""
+        """Loads legacy ids by current id, for the objects that have one."""
         return await load_legacy_ids(self._store, owner, among)
 
     async def compare_and_set(
@@ -132,15 +132,16 @@ class ObjectStateStore:
         facts: Mapping[str, Any],
         find: Mapping[str, Any] | None = None,
     ) -> None:
-        """Merges facts into an object's; None forgets a fact, and the object with its last one.
+        """Merges facts into those of an object.
 
-        A fact is replaced as a whole: what is inside of it is not merged. Raises Conflict where
-        the facts are not those to ``find``, of which None is one that there is not.
+        None deletes a fact, and the object with its last one. A fact is replaced as a whole: its
+        content is not merged. Raises Conflict if the stored facts differ from ``find``, in which
+        None stands for a missing fact.
         """
         await self.compare_and_set_all(owner, [CompareAndSet(kind, id, facts, find or {})])
 
     async def compare_and_set_all(self, owner: Tenant, records: Sequence[CompareAndSet]) -> None:
-        """Several objects' facts, all of them or none."""
+        """Changes the facts of several objects in one transaction; raises Conflict."""
         locks = self.list_locks(owner, records)
         records = await encode_long_changes(records)
 
@@ -151,7 +152,10 @@ class ObjectStateStore:
         await self._store.write(apply_all)
 
     def list_locks(self, owner: Tenant, records: Sequence[CompareAndSet]) -> frozenset[str]:
-        """What is held while they are merged. A row's own would not do: two may be about to make it."""
+        """Lists the locks to hold while facts are merged.
+
+        Row locks do not suffice: two transactions may be about to insert the same row.
+        """
         return frozenset(chain.from_iterable(_iterate_locks(owner, each) for each in records))
 
     async def apply_changes(
@@ -184,6 +188,7 @@ class ObjectStateStore:
             len(text) > _MAX_INLINE_LENGTH for text in texts.values()
         )
         new_facts = await tx.compute(is_long, _compute_new_facts, texts, records)
+        # Chunks are never changed: those of the old facts are deleted, new ones are inserted.
         if holders := [
             _build_lock_name(*owner, kind, id_)
             for kind, id_, facts in stored_rows
@@ -204,7 +209,7 @@ class ObjectStateStore:
     async def _encode_facts(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str, facts: Mapping[str, Any]
     ) -> str:
-        """Returns what is stored in the row; stores the chunks of long facts."""
+        """Returns the value to store in the row; stores the chunks of long facts."""
         if kind not in ENCRYPTED_KINDS:
             return json_codec.dumps_trusted(facts).decode()
         if isinstance(facts, _EncodedFacts):
@@ -226,7 +231,7 @@ class ObjectStateStore:
     async def _decode_all(
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
     ) -> dict[str, dict[str, Any]]:
-        """What was remembered of several objects, of their ids and texts."""
+        """Decodes rows of id and stored facts, and loads those that are stored in chunks."""
         chunked_ids = [id_ for id_, facts in rows if chunks.is_head(facts)]
         is_long = len(rows) > FEW or any(len(facts) > _MAX_INLINE_LENGTH for _id, facts in rows)
         facts_by_id = await run_in_thread_if(is_long, self._decode_whole, owner, kind, rows)
@@ -240,7 +245,7 @@ class ObjectStateStore:
     def _decode_whole(
         self, owner: Tenant, kind: str, rows: Sequence[tuple[Any, ...]]
     ) -> dict[str, dict[str, Any]]:
-        """Of those that are not in pieces."""
+        """Decodes the rows whose facts are not in chunks."""
         whole = ((id_, facts) for id_, facts in rows if not chunks.is_head(facts))
         if kind in ENCRYPTED_KINDS:
             return {id_: self._decrypt_facts(owner, kind, facts) for id_, facts in whole}
@@ -254,25 +259,30 @@ class ObjectStateStore:
     async def _load_chunked(
         self, tx: Transaction, owner: Tenant, kind: str, id_: str
     ) -> StoredText:
-        """As it is now: what it was when it was seen to be long may have been replaced."""
+        """Loads the current facts of an object that are stored in chunks.
+
+        They may have been replaced since their head was read, so a head without chunks is read
+        again.
+        """
         row, seen = {**owner._asdict(), "kind": kind, "id": id_}, ""
         while rows := await tx.fetch(_FACTS, row):
             try:
                 return await self._decrypt_facts_text(tx, owner, kind, id_, rows[0][0])
             except chunks.ChunkMissing:
+                # The head is still the same, so its chunks are really missing.
                 if rows[0][0] == seen:
                     raise
                 seen = rows[0][0]
         return "{}"
 
     async def load_capabilities(self, environment: str) -> dict[str, tuple[Any, datetime]]:
-        """What was found out about an environment's service, and when, by name."""
+        """Loads the learned capabilities of an environment's service: value and time, by name."""
         query = select(capabilities).where(capabilities.c.environment == environment)
         rows = await self._store.read(lambda tx: tx.fetch(query))
         return {row.name: (json_codec.loads_trusted(row.value), row.learned_at) for row in rows}
 
     async def save_capability(self, environment: str, name: str, value: Any) -> None:
-        """Keeps what was found out, in place of what was known by that name."""
+        """Saves a capability of an environment's service, in place of an earlier value."""
         row = {
             "environment": environment,
             "name": name,
@@ -298,7 +308,7 @@ def _compute_new_facts(
 
 
 def are_long_changes(records: Sequence[CompareAndSet]) -> bool:
-    """Whether it takes long to make and seal them."""
+    """Whether encoding and encrypting the changes takes long enough for a worker thread."""
     return any(
         json_codec.has_rows(record.facts)
         or isinstance(record.linked, LazySequence)
@@ -308,7 +318,7 @@ def are_long_changes(records: Sequence[CompareAndSet]) -> bool:
 
 
 class _EncodedFacts(dict[str, Any]):
-    """Facts, and the text that they make."""
+    """Facts, and the text that they are encoded as."""
 
     text: StoredText
 
@@ -340,7 +350,7 @@ def _encode_if_long(record: CompareAndSet) -> Mapping[str, Any]:
 
 
 def _merge_facts(facts: Mapping[str, Any], record: CompareAndSet) -> dict[str, Any]:
-    """What is kept of an object with these facts."""
+    """Merges the facts of a change into those of its object."""
     if not facts and isinstance(record.facts, _EncodedFacts):
         return record.facts
     both = {**facts, **record.facts}
@@ -348,7 +358,7 @@ def _merge_facts(facts: Mapping[str, Any], record: CompareAndSet) -> dict[str, A
 
 
 def has_expected_facts(record: CompareAndSet) -> bool:
-    """Whether it, or what is recorded also, may be refused for what is found."""
+    """Whether the change, or a linked one, depends on stored facts and may conflict."""
     is_many = isinstance(record.linked, LazySequence)
     return bool(record.expected) or (not is_many and any(map(has_expected_facts, record.linked)))
 
@@ -366,9 +376,8 @@ def _iterate_locks(owner: Tenant, record: CompareAndSet) -> Iterator[str]:
 
 
 _POOLED_LOCK_KIND, _LOCK_POOL_SIZE = "alias", 64
-"""The kind of which there may be very many at once, since a draft has one for each of its payments; and
-how many locks they share: a database has room for some thousands.
-"""
+"""The kind of which one change may concern very many, as a draft has one for each payment; and the
+number of locks that they share, because a database has room for some thousands."""
 
 
 def _choose_object_lock_id(record: CompareAndSet) -> str:
@@ -383,11 +392,15 @@ def _is_replaced(record: CompareAndSet) -> bool:
 
 
 def _build_context(owner: Tenant, kind: str) -> EncryptionContext:
+    # The first name of the table. It is authenticated with every value, so it can never change.
     return EncryptionContext("remembered", owner.merchant, owner.environment, f"facts of a {kind}")
 
 
 def _build_lock_name(*named: str) -> str:
-    """A JSON array, because parts that are merely joined can be cut apart elsewhere."""
+    """Builds the name of a lock, which is also the holder of chunks and can never change.
+
+    A JSON array is unambiguous: joined parts could be split at other positions.
+    """
     return f'["remembered",{",".join(map(encode_basestring_ascii, named))}]'
 
 

@@ -1,9 +1,9 @@
-"""Operations, their writes, and what a checkpoint stores of them.
+"""Operations, their writes, and the checkpoints at which they are saved.
 
 An *operation* is a request that writes, from its first change until its client has the response:
 
     running    an instance runs its flow, or did until it was killed
-    unsettled  in doubt: a write was sent and has no proof; the reconciler finds out what became of it
+    unsettled  in doubt: a write was sent and has no proof; the reconciler determines its outcome
     done       its flow has ended, and its client has not got the response
     answered   its client has the response
     undone     nothing of it happened, or all of it was undone
@@ -25,10 +25,11 @@ from mappings.frozen import frozen_dataclass
 OPERATOR_OUTCOMES = (CONFIRMED, ABSENT)
 
 FORWARDED_PREFIX = "forwarded "
-"""The start of the operation name of a request that was forwarded to the legacy service: it has no flow."""
+"""Prefix of the operation name of a request that was forwarded to the legacy service and has no
+flow."""
 
 OperatorOutcomes = tuple[tuple[int, str], ...]
-"""Numbers of writes, and what an operator found out of each."""
+"""Numbers of writes, each with the outcome that an operator recorded."""
 
 
 class OwnershipLostError(Exception):
@@ -36,15 +37,15 @@ class OwnershipLostError(Exception):
 
 
 class WritesFrozenError(Exception):
-    """An operator stopped the writes of this merchant, environment, or everything."""
+    """An operator has frozen the writes of this merchant, environment, or of all."""
 
 
 class RestoreUncheckedError(Exception):
-    """The database was restored from a backup; nothing is started until it was reconciled."""
+    """The database was restored from a backup; nothing is started until it is reconciled."""
 
 
 class AlreadyClaimedError(Exception):
-    """Another write made, or may be making, what this one was thought to have made."""
+    """Another write created, or may be creating, the object that was found for this one."""
 
 
 class DuplicateOperationError(Exception):
@@ -53,7 +54,7 @@ class DuplicateOperationError(Exception):
 
 @frozen_dataclass(frozen=True, slots=True)
 class OperationRecord:
-    """A row of the journal; ``asked`` and ``answer`` are decrypted."""
+    """A row of the journal; ``request`` and ``response`` are decrypted."""
 
     id: str
     tenant: Tenant
@@ -74,10 +75,10 @@ class OperationRecord:
     ended_at: datetime | None = None
     object_ids: tuple[str, ...] = ()
     fingerprint_before_import: str = ""
-    """The fingerprint without imported ids: the first try of the request may be older than the import."""
+    """The fingerprint without imported ids: the first attempt may be older than the import."""
 
     def has_same_request(self, other: OperationRecord) -> bool:
-        """Whether ``other``, which is older, may be the first try of this request."""
+        """Whether ``other``, which is older, may be the first attempt of this request."""
         is_alike = other.fingerprint in (self.fingerprint, self.fingerprint_before_import)
         return is_alike and other.key_id == self.key_id
 
@@ -104,7 +105,7 @@ class Write:
 
 @frozen_dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is stored in one transaction: all of it, or nothing."""
+    """The changes of an operation that one transaction saves."""
 
     is_first: bool = False
     refuses_if_frozen: bool = False
@@ -112,7 +113,8 @@ class Checkpoint:
     step_results: tuple[int, StoredText] | None = None
     """The number of the last step, and the results of the steps since the last checkpoint."""
     unrelated_ids: frozenset[str] | None = None
-    """Open operations that are known not to be an earlier try of one that begins; None skips the check."""
+    """Open operations that are known not to be an earlier attempt of a new one; None skips the
+    check."""
     resolved_writes: Sequence[Write] = ()
     new_write: Write | None = None
     object_changes: Sequence[CompareAndSet] = ()
@@ -124,6 +126,6 @@ class Checkpoint:
     has_chunks: bool = True
     """Whether any of these may be stored in chunks."""
     new_aliases: Mapping[str, str] = field(default_factory=dict)
-    """What clients call objects from now on: legacy id to current id."""
+    """New legacy ids of objects: legacy id to current id."""
     audit_action: str = ""
-    """What an operator does with it."""
+    """The action for the audit log, if an operator makes the change."""

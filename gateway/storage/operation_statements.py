@@ -1,4 +1,4 @@
-"""What is asked of the journal by works; each statement is put into a database's words once."""
+"""SQL statements of the journal, compiled once per dialect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ from gateway.storage.tables import (
 IS_OPEN_OPERATION = text(f"operations.{IS_OPEN}")
 IS_SENT_WRITE = text(f"upstream_writes.{IS_SENT}")
 IS_UNREAD_ANSWER = text(UNREAD_ANSWER_CONDITION)
-"""In the words of the indexes: with others a database reads the whole table, and those only grow."""
+"""Conditions in the exact text of the partial indexes: otherwise a database would read the whole
+table, which only grows."""
 
 
 TENANT_COLUMNS = ("merchant", "environment")
@@ -98,7 +99,11 @@ def _build_fingerprint_condition() -> ColumnElement[bool]:
 def build_related_operations_query(
     *besides: ColumnElement[bool], shares: ColumnElement[bool] | None = None
 ) -> Any:
-    """What is open and the same request, or is not settled and ``shares`` an object with it."""
+    """Builds a query for the operations that matter to a new one.
+
+    They are open ones with the same request, unfinished ones that match ``shares``, and those that
+    match one of ``besides``.
+    """
     same = _build_fingerprint_condition()
     concerns = same if shares is None else or_(same, and_(UNFINISHED, shares))
     shown = select(*(operations.c[name] for name in SUMMARY_COLUMNS)).order_by(
@@ -108,7 +113,7 @@ def build_related_operations_query(
 
 
 def build_related_operations_by_objects_query(*besides: ColumnElement[bool]) -> Any:
-    """The same, of an undertaking that names objects: those are ``objects``."""
+    """Like ``build_related_operations_query``, for an operation that names ``objects``."""
     named = select(operation_objects.c.operation_id).where(
         is_of_tenant(operation_objects),
         AnyOf(operation_objects.c.object_id, "objects"),
@@ -125,7 +130,7 @@ SELECT_RELATED_OR_SAME_KEY = (
     Statement(lambda _kind: build_related_operations_query(HAS_IDEMPOTENCY_KEY)),
     Statement(lambda _kind: build_related_operations_by_objects_query(HAS_IDEMPOTENCY_KEY)),
 )
-"""For undertakings that name no object, and for those that do."""
+"""For operations that name no object, and for operations that do."""
 
 SELECT_IDENTICAL = Statement(
     lambda _kind: select(operations.c.id, operations.c.idempotency).where(
@@ -141,7 +146,7 @@ SELECT_DELIVERING_INSTANCES = Statement(
         .distinct()
         .where(
             is_of_tenant(operations),
-            # Each in the words of an index.
+            # Each alternative matches a partial index.
             or_(
                 and_(IS_UNREAD_ANSWER, _build_fingerprint_condition()),
                 and_(
@@ -187,7 +192,7 @@ SELECT_RESTORED = Statement(
 def build_next_number(kind: ModuleType) -> Any:
     if kind is postgresql:
         return operation_numbers.next_value()
-    # One writes at a time.
+    # SQLite has one writer at a time, so that no number is used twice.
     return select(func.coalesce(func.max(operations.c.number), 0) + 1).scalar_subquery()
 
 
@@ -196,6 +201,7 @@ INSERT_OPERATION = Statement(
         kind.insert(operations)
         .values(number=build_next_number(kind))
         .on_conflict_do_nothing()
+        # Returns no row if the Idempotency-Key is used, without failing the transaction.
         .returning(operations.c.id)
     ),
     (*NEW_OPERATION_COLUMNS, *TENANT_COLUMNS, "request"),
@@ -204,7 +210,7 @@ INSERT_OPERATION = Statement(
 
 @cache
 def build_fenced_update(columns: tuple[str, ...], new_state: str | None) -> Statement:
-    """Builds the update of an operation by its owner; None leaves it running."""
+    """Builds the update of an operation by its owner; with the state None it stays running."""
     sources = states.list_sources(states.OPERATION_TRANSITIONS, new_state or "")
     is_own = and_(
         operations.c.id == bindparam("operation_id"),
@@ -223,7 +229,7 @@ DELETE_STEPS = Statement(
     )
 )
 ANSWER_HOLDER_PREFIX = "answer "
-"""How it begins whose the pieces of an answer are: it may be kept for longer than the rest."""
+"""Prefix of the holder of a response's chunks, which may be stored longer than other texts."""
 CLOSE_OPERATIONS = Statement(
     lambda _kind: (
         update(operations)
@@ -232,8 +238,8 @@ CLOSE_OPERATIONS = Statement(
     ),
     ("state", "ended_at"),
 )
-"""Gives what it was asked if that is still there. Its response stays for a minute: the connection may
-yet be reset, which says that its client has not read it."""
+"""Returns the stored request of each closed operation. The response stays for a while, because a
+connection reset may yet show that its client has not read it."""
 
 REOPEN_OPERATION = Statement(
     lambda _kind: (

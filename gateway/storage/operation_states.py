@@ -1,13 +1,14 @@
 """The states of operations and of their writes, and the only changes between them.
 
-The statements that change a state take its allowed sources from these tables, the simulation refuses
-every other change, and ``operation_states.md`` prints them.
+The statements that change a state take its allowed sources from these tables, the simulation
+refuses every other change, and ``operation_states.md`` prints them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Values of the database, which keep the names of the first version.
 RUNNING, IN_DOUBT, DONE, ANSWERED, UNDONE = "running", "unsettled", "done", "answered", "undone"
 OPEN = (RUNNING, IN_DOUBT, DONE)
 
@@ -131,7 +132,7 @@ WRITE_TRANSITIONS = (
 
 
 def list_sources(transitions: tuple[Transition, ...], target: str) -> tuple[str, ...]:
-    """The states from which a row may change to ``target``."""
+    """Returns the states from which a row may change to ``target``."""
     sources = (row.source for row in transitions if row.target == target)
     return tuple(dict.fromkeys(source for source in sources if source is not None))
 
@@ -144,10 +145,10 @@ STATE_DESCRIPTIONS = {
 
 
 def describe_write_state(state: str) -> str:
-    """A state of a write, or an outcome that an operator recorded, as text for operators."""
+    """Describes a state of a write, or an outcome that an operator recorded."""
     return STATE_DESCRIPTIONS.get(state, state)
 
 
 def build_operator_outcome_audit_text(write_name: str, operator_outcome: str) -> str:
-    """The audit log text for an outcome that an operator recorded."""
-    return f"told of {write_name}: {describe_write_state(operator_outcome)}"
+    """Builds the audit log text for an outcome that an operator recorded."""
+    return f"recorded the outcome of {write_name}: {describe_write_state(operator_outcome)}"

@@ -22,7 +22,7 @@ _CONTEXT_NAMES: dict[TextColumn, str] = {
     "results": "given",
     "response": "answer",
 }
-"""What the columns were called when the first texts were encrypted; they decrypt under no other name."""
+"""Names of the columns when the first texts were encrypted; they decrypt under no others."""
 
 
 class OperationTexts:
@@ -32,14 +32,14 @@ class OperationTexts:
     async def encrypt(
         self, tx: Transaction, record: OperationRecord, column: TextColumn, text: StoredText
     ) -> str:
-        """Returns what the column is to contain; stores the chunks of a long text."""
+        """Returns the value to store in the column; stores the chunks of a long text."""
         context, holder = build_context(record, column), _build_holder_id(record, column)
         return await chunks.encrypt_in_chunks(tx, self._store.encryption, text, context, holder)
 
     async def decrypt(
         self, record: OperationRecord, column: TextColumn, encrypted: StoredText | None
     ) -> StoredText | None:
-        """Returns None also if the text was deleted because it is no longer needed."""
+        """Decrypts a column; None if it is empty, or its chunks were deleted as obsolete."""
         if not isinstance(encrypted, str):
             return encrypted
         keys, context = self._store.encryption, build_context(record, column)
@@ -60,5 +60,6 @@ def build_context(record: OperationRecord, column: TextColumn) -> EncryptionCont
 
 
 def _build_holder_id(record: OperationRecord, column: TextColumn) -> str:
-    """The holder of a column's chunks."""
+    """Returns the holder of a column's chunks."""
+    # A holder of its own, because a response may be stored longer than the other texts.
     return f"{ANSWER_HOLDER_PREFIX}{record.id}" if column == "response" else record.id

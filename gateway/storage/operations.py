@@ -91,7 +91,7 @@ class OperationRepository:
         object_states: ObjectStateStore,
         may_be_sending: Callable[[str, str], bool] = lambda _operation_id, _instance: True,
     ) -> None:
-        """``may_be_sending``: see CheckpointWriter."""
+        """``may_be_sending`` is passed to CheckpointWriter."""
         self._store = store
         self._texts = OperationTexts(store)
         self._checkpoints = checkpoints.CheckpointWriter(
@@ -99,15 +99,15 @@ class OperationRepository:
         )
 
     async def save_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
-        """See CheckpointWriter.save."""
+        """Saves a checkpoint; see CheckpointWriter.save."""
         await self._checkpoints.save(record, checkpoint)
 
     async def is_frozen(self, tenant: Tenant) -> bool:
-        """Whether an operator stopped its writes; an empty merchant matches only the widest freezes."""
+        """Whether a tenant's writes are frozen; an empty merchant matches the widest freezes."""
         return await self._store.read(lambda tx: checkpoints.is_frozen(tx, tenant), is_brief=True)
 
     async def is_restore_unchecked(self) -> bool:
-        """Whether the database was restored from a backup and not reconciled: nothing may be started."""
+        """Whether the database was restored and not reconciled, so that nothing may be started."""
         return await self._store.read(checkpoints.is_restored, is_brief=True)
 
     async def take_over(self, record: OperationRecord, instance: str) -> OperationRecord | None:
@@ -117,6 +117,7 @@ class OperationRepository:
             operations.c.fence == record.fence,
             operations.c.state.in_(list_sources(OPERATION_TRANSITIONS, RUNNING)),
         )
+        # Compare-and-set by the fence: of several that try, only one gets the operation.
         new_values = {"fence": record.fence + 1, "instance": instance, "state": RUNNING}
         statement = update(operations).where(is_unchanged).values(**new_values)
         if await self._store.write(lambda tx: tx.execute(statement)) != 1:
@@ -124,9 +125,9 @@ class OperationRepository:
         return replace(record, fence=record.fence + 1, instance=instance, state=RUNNING)
 
     async def mark_answered(self, ids: Sequence[str]) -> None:
-        """Closes operations whose clients have the responses, and deletes all texts but the responses.
+        """Closes operations whose clients have the responses, and deletes all texts but those.
 
-        Operations in other states than ``done`` stay: one that was taken over is still needed whole.
+        Operations in other states than ``done`` stay: one that was taken over needs its texts.
         """
         if not ids:
             return
@@ -144,7 +145,7 @@ class OperationRepository:
         await self._store.write(close_operations)
 
     async def reopen(self, id_: str) -> None:
-        """Reopens an operation whose response was not read after all: the same request is a retry again."""
+        """Reopens an operation whose response was not read, so that the same request is a retry."""
         values = {"operation_id": id_}
         await self._store.write(lambda tx: tx.execute(statements.REOPEN_OPERATION, values))
 
@@ -157,11 +158,11 @@ class OperationRepository:
     # Reading
 
     async def list_related_open(self, record: OperationRecord) -> list[OperationRecord]:
-        """Lists the operations that a new one must heed: open ones with the same request, unfinished
-        ones that name one of its objects, and its own first try.
+        """Lists the operations that matter to a new one.
 
-        The results lack their requests (see ``load_request``), name only the objects that ``record``
-        names too, and have responses only if these may be sent again.
+        They are open ones with the same request, unfinished ones that name one of its objects, and
+        its own first attempt. The results lack their requests (see ``load_request``), name only the
+        objects that ``record`` names too, and have responses only if these may be sent again.
         """
         by_request, by_request_or_objects = (
             statements.SELECT_RELATED
@@ -197,7 +198,10 @@ class OperationRepository:
     async def list_delivering_instances(
         self, record: OperationRecord, since: datetime
     ) -> list[str]:
-        """Lists other instances that deliver the response to an identical request, or did ``since`` then."""
+        """Lists other instances that deliver the response to an identical request, or did recently.
+
+        ``since`` is the earliest end of an operation whose delivery counts as recent.
+        """
         values = {
             **record.tenant._asdict(),
             "key_id": record.key_id,
@@ -220,7 +224,7 @@ class OperationRepository:
         return replace(record, response=answer)
 
     async def load_request(self, record: OperationRecord) -> StoredText | None:
-        """Loads the request; None if it was deleted because nothing needs it any more."""
+        """Loads the request; None if it was deleted because it is no longer needed."""
         if record.request is not None:
             return record.request
         query = select(operations.c.request).where(operations.c.id == record.id)
@@ -239,7 +243,7 @@ class OperationRepository:
     async def list_by_object(
         self, tenant: Tenant | None, ids: Iterable[str]
     ) -> list[OperationRecord]:
-        """Lists every operation that named or made one of some objects, oldest first."""
+        """Lists every operation that names or created one of some objects, oldest first."""
         operation_ids = select(operation_objects.c.operation_id).where(
             operation_objects.c.object_id.in_(list(ids)),
             *(() if tenant is None else (_is_of_tenant(operation_objects, tenant),)),
@@ -249,8 +253,9 @@ class OperationRepository:
     async def list_by_request_or_operation_id(
         self, tenant: Tenant | None, id_: str
     ) -> list[OperationRecord]:
-        """Lists the operations of a request id (a client may send one twice), or whose id starts so."""
+        """Lists operations by request id, which a client may use twice, or by id prefix."""
         condition = operations.c.request_id == id_
+        # A shorter prefix might match other operations by chance.
         if re.fullmatch(r"[0-9a-f]{12,}", id_):
             condition = or_(condition, operations.c.id.startswith(id_))
         if tenant is not None:
@@ -304,7 +309,7 @@ class OperationRepository:
         return writes_by_id
 
     async def load_claimed_ids(self, record: OperationRecord, since: datetime) -> set[str]:
-        """Loads the ids of what writes of the tenant's other operations made since then."""
+        """Loads the ids of objects that other operations of the tenant have created since then."""
         query = select(upstream_writes.c.object_id).where(
             _is_of_tenant(upstream_writes, record.tenant),
             upstream_writes.c.recorded_at >= since,
@@ -314,12 +319,12 @@ class OperationRepository:
         return {row.object_id for row in await self._store.read(lambda tx: tx.fetch(query))}
 
     async def is_made_by_other_operation(self, record: OperationRecord, made: str) -> bool:
-        """Whether a write of another operation of the tenant made this object."""
+        """Whether a write of another operation of the tenant created this object."""
         query = _build_claim_count_query(record, made)
         return bool(await self._store.read(lambda tx: tx.fetch_value(query)))
 
     async def list_rivals(self, record: OperationRecord, write: Write) -> list[OperationRecord]:
-        """Lists the other unfinished operations with an unresolved write like this one."""
+        """Lists the other unfinished operations with an identical write that is unresolved."""
         return await self._list_where(
             and_(
                 statements.IS_OPEN_OPERATION,
@@ -331,9 +336,9 @@ class OperationRepository:
     async def record_operator_outcome(
         self, record: OperationRecord, number: int, outcome: str, write_name: str
     ) -> bool:
-        """Records what an operator found out of a write; False if it is resolved already.
+        """Records an outcome that an operator found out; False if the write is resolved already.
 
-        The reconciler uses it when it reads the open operations the next time.
+        The reconciler applies it in its next sweep.
         """
         is_unresolved = and_(
             upstream_writes.c.operation_id == record.id,
@@ -352,7 +357,7 @@ class OperationRepository:
         return await self._store.write(save_outcome)
 
     async def load_operator_outcomes(self, ids: Sequence[str]) -> dict[str, OperatorOutcomes]:
-        """Loads what operators found out of the writes of operations, by operation id."""
+        """Loads the outcomes that operators recorded, by operation id."""
         outcomes: dict[str, OperatorOutcomes] = {}
         query, values = (
             _WRITES_QUERY.where(upstream_writes.c.operator_outcome.is_not(None)),
@@ -366,10 +371,10 @@ class OperationRepository:
     async def close_and_clear_expired_operations(
         self, before: datetime, unread_before: datetime
     ) -> None:
-        """Closes operations that began ``before`` and are done, and deletes their responses and
-        Idempotency-Keys, because no client will retry them.
+        """Closes and clears operations that no client will retry.
 
-        Responses without a key are deleted if they were sent ``unread_before``.
+        Those that began ``before`` and are done are closed, and lose their responses and
+        Idempotency-Keys. Responses without a key are deleted if they were sent ``unread_before``.
         """
         is_old = operations.c.started_at < before
         done = select(operations.c.id).where(
@@ -386,6 +391,7 @@ class OperationRepository:
 
         async def delete_answers(tx: Transaction) -> None:
             for condition in (has_old_key, has_old_answer):
+                # The chunks first, as the condition no longer matches a cleared operation.
                 holders = select(statements.ANSWER_HOLDER_PREFIX + operations.c.id).where(condition)
                 await tx.execute(chunks.build_deletion_of_selected(holders))
                 clearing = (
@@ -421,7 +427,7 @@ def _parse_summary(
 
 
 def _build_identical_writes_query(record: OperationRecord, write: Write) -> Any:
-    """Selects the ids of other operations with an unresolved write like this one."""
+    """Builds a query for other operations with an identical write that is unresolved."""
     return select(upstream_writes.c.operation_id).where(
         _is_of_tenant(upstream_writes, record.tenant),
         upstream_writes.c.call_digest == write.call_digest,

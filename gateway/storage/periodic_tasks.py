@@ -1,4 +1,4 @@
-"""Tasks that run at an interval while the gateway runs."""
+"""Runs tasks at an interval while the gateway runs."""
 
 from __future__ import annotations
 

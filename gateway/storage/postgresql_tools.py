@@ -36,8 +36,8 @@ def dump(address: URL, target: Path) -> None:
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     remedy = (
         "install PostgreSQL's client programs of the server's version or later on this machine, or "
-        f"save `pg_dump --format=custom --file=gateway.dump {format_address(address)}` and then the key file "
-        "yourself"
+        f"save `pg_dump --format=custom --file=gateway.dump {format_address(address)}` and then "
+        "the key file yourself"
     )
     _run_program(
         ["pg_dump", "--format=custom", "--no-owner", f"--file={target}"], address, "saved", remedy
@@ -86,7 +86,10 @@ def _build_environment(address: URL) -> dict[str, str]:
 
 
 async def load_revision(address: URL) -> str | None:
-    """Loads the schema revision of a database; None if it has no tables. Raises StoreUnavailable."""
+    """Loads the schema revision of a database; None if it has no tables.
+
+    Raises StoreUnavailable.
+    """
     try:
         connection = await asyncpg.connect(address.render_as_string(hide_password=False), timeout=5)
         try:
@@ -100,7 +103,8 @@ async def load_revision(address: URL) -> str | None:
             await connection.close()
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
         raise StoreUnavailable(
-            f"the database at {format_address(address)} cannot be used ({describe_database_error(error)})",
+            f"the database at {format_address(address)} cannot be used "
+            f"({describe_database_error(error)})",
             means="nothing was restored",
             do="check that it runs and is reachable",
         ) from None

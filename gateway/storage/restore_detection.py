@@ -35,7 +35,7 @@ RESTORE_NOTICED, RESTORE_RECONCILED = "noticed an older state", "reconciled a re
 
 
 class HighWaterMark(NamedTuple):
-    """How far a database has come; a later mark compares greater."""
+    """The progress of a database; a later mark compares greater."""
 
     generation: int
     number: int
@@ -50,7 +50,7 @@ class RestoreState(NamedTuple):
 
 
 async def load_restore_state(store: Store) -> RestoreState:
-    """Loads how far the database has come, and whether it is known to be restored."""
+    """Loads the mark of the database, and whether it is known to be restored."""
     return await store.read(_load_restore_state)
 
 
@@ -78,7 +78,7 @@ def _build_restore_state(counts: Mapping[str, int], number: int | None) -> Resto
 async def flag_restored(
     store: Store, mark: HighWaterMark, audit_text: str = RESTORE_NOTICED
 ) -> bool:
-    """Blocks starts from now on, as the database is restored; False if they were blocked already."""
+    """Blocks starts because the database is restored; False if they were blocked already."""
 
     async def insert_flag(tx: Transaction) -> bool:
         await tx.lock(RESTORED)
@@ -128,8 +128,10 @@ def read_mark(path: Path) -> HighWaterMark:
 
 def write_mark_if_greater(path: Path, mark: HighWaterMark) -> None:
     """Writes the greater of this mark and the one in the file; raises OSError."""
+    # A file that cannot be read is replaced.
     with contextlib.suppress(StoreUnavailable):
         mark = max(mark, read_mark(path))
+    # Renamed when it is complete, because a crash must not leave half a mark.
     descriptor, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -146,5 +148,6 @@ def _build_unreadable_error(path: Path, reason: str) -> StoreUnavailable:
     return StoreUnavailable(
         f"mark file {path} cannot be read ({reason})",
         means="it is unknown whether the database is the one that was used last",
-        do="give the gateway's user read permission, or delete it and run `payout-gateway reconcile`",
+        do="give the gateway's user read permission, or delete it and run "
+        "`payout-gateway reconcile`",
     )

@@ -16,7 +16,7 @@ from gateway.storage.migrations import FOLDER
 
 
 def build_alembic_config(connection: Connection | None = None) -> Config:
-    """The alembic configuration, in place of an ``alembic.ini``."""
+    """Builds the alembic configuration, in place of an ``alembic.ini``."""
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
@@ -37,13 +37,14 @@ def upgrade_schema(connection: Connection, location: str) -> None:
         revision for revision in current_heads if revision not in known_revisions
     ]:
         raise StoreUnavailable(
-            f"the database at {location} is at revision {', '.join(newer_revisions)}, unknown to this version",
+            f"the database at {location} is at revision {', '.join(newer_revisions)}, "
+            "unknown to this version",
             means="a newer version of the gateway has upgraded it",
             do="run that version, or restore a backup from before the upgrade",
         )
 
     def list_steps(current: Any, _context: MigrationContext) -> Any:
-        return scripts._upgrade_revs("head", current)  # noqa: SLF001 - as alembic's own cookbook does
+        return scripts._upgrade_revs("head", current)  # noqa: SLF001 - as in its cookbook
 
     # Like `command.upgrade`, but without reading every script again.
     with EnvironmentContext(

@@ -1,4 +1,4 @@
-"""SQLAlchemy Core statements, compiled once for each database."""
+"""Compiles SQLAlchemy Core statements once for each database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ Convert = Callable[[Any], Any]
 
 DIALECTS: Mapping[DialectName, tuple[ModuleType, Dialect]] = {
     "sqlite": (sqlite, sqlite.dialect(paramstyle="qmark")),
-    "postgresql": (postgresql, PGDialect_asyncpg()),  # type: ignore[no-untyped-call] # the library's own
+    # SQLAlchemy's dialect, although asyncpg runs the statements: it numbers the parameters.
+    "postgresql": (postgresql, PGDialect_asyncpg()),  # type: ignore[no-untyped-call]
 }
 
 
@@ -57,8 +58,8 @@ class CompiledStatement:
 class Statement:
     """A statement that is compiled when it is first used.
 
-    ``build`` is given the dialect's module, whose ``insert`` knows ``ON CONFLICT``. ``columns`` are
-    the columns that an INSERT or UPDATE sets, each from a parameter of its own name; all other
+    ``build`` receives the dialect's module, whose ``insert`` supports ``ON CONFLICT``. ``columns``
+    are the columns that an INSERT or UPDATE sets, each from a parameter of its own name; all other
     parameters are ``bindparam``s.
     """
 
@@ -94,6 +95,7 @@ def compile_statement(
         and (convert := parameter.type.dialect_impl(dialect).bind_processor(dialect))
     }
     for parameter, key in zip(binds, names, strict=True):
+        # A literal NULL has no value above, and is no parameter of the caller.
         if parameter is not None and not parameter.required:
             defaults.setdefault(key, None)
     columns_read = _list_selected_columns(statement)
@@ -140,7 +142,7 @@ def _load_json(raw: Any) -> Any:
 
 
 def build_upsert_statement(table: Table, key: Sequence[str], columns: Sequence[str]) -> Statement:
-    """Inserts a row, or updates the columns of the row with the same key."""
+    """Builds a statement that inserts a row, or updates the columns of the row with its key."""
 
     def build(dialect: ModuleType) -> Any:
         insert = dialect.insert(table)
@@ -153,7 +155,7 @@ def build_upsert_statement(table: Table, key: Sequence[str], columns: Sequence[s
 def build_insert_if_absent_statement(
     table: Table, columns: Sequence[str], *returned: Any
 ) -> Statement:
-    """Inserts a row unless one with its key exists; then it returns none either."""
+    """Builds a statement that inserts a row; if one with its key exists, it returns no row."""
 
     def build(dialect: ModuleType) -> Any:
         insert = dialect.insert(table).on_conflict_do_nothing()
@@ -188,7 +190,7 @@ class AnyOf(ColumnElement[bool]):
         self.parameter = bindparam(name, type_=_TextList())
 
     def self_group(self, against: object = None) -> AnyOf:  # noqa: ARG002 - SQLAlchemy's
-        """Without ``= 1``, which SQLite would be given otherwise, and which no index serves."""
+        """Prevents SQLAlchemy from appending ``= 1`` on SQLite, which no index serves."""
         return self
 
 

@@ -1,4 +1,4 @@
-"""Transactions on SQLite's file."""
+"""Transactions on an SQLite file."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gateway.storage.errors import translate_database_errors
 from gateway.storage.sql import CompiledStatement, Parameters
 
 BUSY_SECONDS = 5
-"""How long a transaction on SQLite waits for another process."""
+"""Seconds for which a transaction waits for the lock of another process."""
 
 MAX_GROUP_SIZE = 64
-"""Transactions in one commit on SQLite: none of them is acknowledged before its end."""
+"""Maximum transactions in one commit; none is acknowledged before it has ended."""
 
 
 class SqliteTransaction(Transaction):
@@ -60,7 +60,7 @@ class SqliteTransaction(Transaction):
 
 
 class _Job:
-    """A body that waits for the thread, runs there, and whose result is given to the caller."""
+    """A body that is queued for the thread, and the future with which its caller waits."""
 
     def __init__(self, body: Body[Any], *, writes: bool) -> None:
         self.body = body
@@ -82,9 +82,9 @@ class _Job:
 class SqliteDatabase(Database):
     """A thread with a connection that writes, and one for brief reads in the event loop's thread.
 
-    Transactions that wait for the thread together share a commit, because a commit waits for the disk
-    and costs as much for many as for one. ``connect`` is given the seconds for which the connection
-    waits for a lock.
+    Transactions that wait for the thread share a commit (group commit), because a commit waits for
+    the disk and costs as much for many as for one. ``connect`` receives the seconds for which the
+    connection waits for a lock.
     """
 
     dialect = "sqlite"
@@ -142,7 +142,7 @@ class SqliteDatabase(Database):
             jobs, is_last = self._take_waiting([job], MAX_GROUP_SIZE) if job else ([], True)
             error = self._run_read_and_write_groups(jobs)
             if error is not None and not is_last:
-                # These have waited as long: each group would wait once more for the same lock.
+                # The queued jobs have waited as long, and would wait again for the same lock.
                 refused, is_last = self._take_waiting([], self._jobs.qsize())
                 for job in refused:
                     job.error = error
@@ -156,7 +156,7 @@ class SqliteDatabase(Database):
             self._connection.close()
 
     def _take_waiting(self, jobs: list[_Job], limit: int) -> tuple[list[_Job], bool]:
-        """Adds jobs that wait, up to a number; also returns whether the last one has been taken."""
+        """Adds queued jobs up to a number; also returns whether the queue has been closed."""
         with suppress(queue.Empty):
             while len(jobs) < limit:
                 job = self._jobs.get_nowait()
@@ -166,9 +166,13 @@ class SqliteDatabase(Database):
         return jobs, False
 
     def _run_read_and_write_groups(self, jobs: Sequence[_Job]) -> BaseException | None:
-        """Returns the error if the file could not be used for longer than ``patience_seconds``."""
+        """Runs reads, then writes; returns the error of a file that failed too slowly.
+
+        That is after more than ``patience_seconds``, so that nobody else should wait for it.
+        """
         reads = [job for job in jobs if not job.writes]
         writes = [job for job in jobs if job.writes]
+        # IMMEDIATE, because a read that becomes a write may not get the lock.
         for begin, group in (("BEGIN", reads), ("BEGIN IMMEDIATE", writes)):
             started_at = time.monotonic()
             error = self._run_group(group, begin) if group else None
@@ -179,7 +183,10 @@ class SqliteDatabase(Database):
         return None
 
     def _run_group(self, jobs: Sequence[_Job], begin: str) -> BaseException | None:
-        """Runs jobs in one transaction; one that fails is rolled back alone. Returns the file's error."""
+        """Runs jobs in one transaction, and rolls back alone a job that fails.
+
+        Returns the error if the file cannot be used.
+        """
         try:
             if self._connection is None:
                 self._connection = self._connect(BUSY_SECONDS)
@@ -198,8 +205,10 @@ class SqliteDatabase(Database):
 
     def _run_job(self, connection: sqlite3.Connection, job: _Job, *, is_alone: bool) -> None:
         if not is_alone:
+            # A job that fails must not undo the other jobs of the group.
             connection.execute("SAVEPOINT job")
         try:
+            # In the caller's context, whose variables are those of its request.
             body = job.body(SqliteTransaction(connection))
             job.result = job.context.run(run_without_waiting, body)
         except sqlite3.Error as error:
@@ -215,7 +224,7 @@ class SqliteDatabase(Database):
             connection.execute("RELEASE job")
 
     async def close(self) -> None:
-        """Runs the jobs that wait, and closes the file; it opens again with the next transaction."""
+        """Runs the queued jobs, and closes the file, which the next transaction opens again."""
         if self._read_connection is not None:
             self._read_connection.close()
             self._read_connection = None
@@ -265,7 +274,7 @@ def _resolve_jobs(jobs: Sequence[_Job]) -> None:
 
 
 def run_without_waiting(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Runs a coroutine that awaits nothing that has to wait."""
+    """Runs a coroutine that never suspends; raises TypeError if it does."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

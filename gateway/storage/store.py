@@ -1,4 +1,4 @@
-"""The open store: a database, its encryption keys, and a clock."""
+"""The store: a database, its encryption keys, and a clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def utc_now() -> datetime:
 
 
 class Store:
-    """One database; made by ``open_store``."""
+    """An open database; created by ``open_store``."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self.database = database
@@ -47,20 +47,20 @@ class Store:
         return self.database.write_error
 
     def clear_write_error(self) -> None:
-        """See ``Database.clear_write_error``."""
+        """Clears the write error; see ``Database.clear_write_error``."""
         self.database.clear_write_error()
 
     @property
     def is_of_one_process(self) -> bool:
-        """Whether no more than one gateway may run on it at a time."""
+        """Whether only one gateway may use the database at a time."""
         return self.database.dialect == "sqlite"
 
     async def read(self, body: Body[Result], *, is_brief: bool = False) -> Result:
-        """See ``Database.read``."""
+        """Runs a transaction that only reads; see ``Database.read``."""
         return await self.database.read(body, is_brief=is_brief)
 
     async def write(self, body: Body[Result]) -> Result:
-        """See ``Database.write``."""
+        """Runs a transaction that writes; see ``Database.write``."""
         return await self.database.write(body)
 
     async def close(self) -> None:
@@ -78,9 +78,9 @@ async def open_store(
 ) -> AsyncIterator[Store]:
     """Opens the database, migrates it and checks that the key file fits; raises StoreUnavailable.
 
-    ``create=False`` is for commands that need an existing database, ``serves`` for a gateway, of which
-    SQLite allows one at a time. ``as_it_is`` neither migrates nor checks keys, because the database is
-    about to be replaced.
+    ``create=False`` is for commands that need an existing database, ``serves`` for a gateway, of
+    which SQLite allows one at a time. ``as_it_is`` neither migrates nor checks keys, because the
+    database is about to be replaced.
     """
     address = engines.parse_state_url(state.url)
     file = engines.find_sqlite_file(address)
@@ -100,17 +100,17 @@ async def open_store(
 
 
 async def _migrate_and_load_keys(store: Store, address: URL, key_file: Path) -> EncryptionKeys:
-    """Migrates and checks the keys in one transaction: if a key does not fit, no table is changed."""
+    """Migrates and checks the keys in one transaction: if one does not fit, nothing changes."""
 
     def migrate_under_lock(connection: Connection) -> EncryptionKeys:
         if not store.is_of_one_process:
-            # Of processes that start at the same time, one migrates, and the others wait.
+            # Of processes that start at the same time, one migrates while the others wait.
             lock = select(text("pg_advisory_xact_lock(:class, hashtext(''))"))
             connection.execute(lock, {"class": ADVISORY_LOCKS})
         migrate(connection, store.where)
         return _load_and_verify_keys(store, connection, key_file)
 
-    # alembic's ``context`` and ``op`` are one for the whole process.
+    # alembic's ``context`` and ``op`` are global, so migrations run one at a time.
     async with _migrations.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         return await engines.run_with_sqlalchemy(address, migrate_under_lock)
 
@@ -122,7 +122,7 @@ def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) 
     rows = connection.execute(select(encryption_keys)).all()
     checks = {row.id: row.check_value for row in rows}
     keys = read_key_file(key_file)
-    # Never for a database that was used before: a new key would hide that the old one is lost.
+    # Not for a database that was used before: a new key would hide that the old one is lost.
     if keys is None and store.is_of_one_process and not checks:
         create_key_file(key_file)
         keys = read_key_file(key_file)
@@ -136,7 +136,7 @@ def _load_and_verify_keys(store: Store, connection: Connection, key_file: Path) 
     if new:
         connection.execute(insert(encryption_keys), _build_check_rows(keys, new, store.clock()))
     if rows:
-        # Not by the file: an operator who moves another key to its end may move the first one too.
+        # By the time of first use, because an operator may reorder the lines of the file.
         keys.oldest = min(rows, key=lambda row: (row.created_at, keys.ids.index(row.id))).id
     return keys
 
@@ -171,8 +171,8 @@ def _build_check_context(key_id: str) -> EncryptionContext:
 
 def _build_key_mismatch_error(key_file: Path, where: str, what: str) -> StoreUnavailable:
     return StoreUnavailable(
-        f"key file {key_file} {what}, with which the state at {where} was encrypted",
-        means="it is not this state's key file, or lines of it are gone, "
+        f"key file {key_file} {what}, with which the database at {where} was encrypted",
+        means="it is not this database's key file, or lines of it are missing, "
         "and stored secrets cannot be decrypted",
         do="restore the file; keys may be added to it, but none removed",
     )

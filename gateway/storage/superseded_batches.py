@@ -1,8 +1,8 @@
 """Superseded batches: batches that still exist at the service and that clients no longer see.
 
 If the service cannot edit or delete a batch, the gateway replaces it and never starts the old one,
-but a person can still start it in the service's dashboard, which would pay twice. The same holds for
-a batch whose ``POST /batches`` had no response from a service that does not list batches.
+but a person can still start it in the service's dashboard, which would pay twice. The same holds
+for a batch whose ``POST /batches`` had no response from a service that does not list batches.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NEVER_START_ADVICE = "never start it"
 class SupersededBatch:
     """A superseded batch, or one that may exist.
 
-    ``batch_id`` is the id that clients use, ``upstream_id`` the service's id of the superseded batch.
-    Both are None for a batch that may exist, which request ``request_id`` sent at ``since``.
+    ``batch_id`` is the id that clients use, ``upstream_id`` the service's id of the superseded
+    batch. Both are None for a batch that may exist, which request ``request_id`` sent at ``since``.
     """
 
     tenant: Tenant
@@ -52,7 +52,8 @@ class SupersededBatch:
         if self.upstream_id is None:
             when = f"{self.since:%Y-%m-%d %H:%M:%S} UTC"
             return (
-                f"request {self.request_id} got no response, and the service may have created its batch: "
+                f"request {self.request_id} got no response, and the service may have created its "
+                "batch: "
                 f"look in the dashboard for a batch created at about {when} whose id "
                 f"`payout-gateway trace` does not know; delete it or leave it; {NEVER_START_ADVICE}"
             )
@@ -79,6 +80,7 @@ async def list_superseded_batches(store: Store) -> list[SupersededBatch]:
                 is_deleted = batches.get(id_ or "", {}).get("phase") == "deleted"
                 legacy_id = legacy_ids.get(id_, id_) if id_ else None
                 superseded.append(SupersededBatch(tenant, legacy_id, marked_id, since, is_deleted))
+    # Writes whose outcome nobody can read have no mark in the object state.
     superseded += await _list_batches_that_may_exist(store)
     return sorted(
         superseded, key=lambda upstream_id: (upstream_id.since, upstream_id.upstream_id or "")

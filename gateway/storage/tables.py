@@ -54,7 +54,7 @@ class UTCDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         if value.tzinfo is None:
-            raise ValueError("a moment without a zone")
+            raise ValueError("a time without a zone")
         moment = value.astimezone(UTC)
         # SQLite has no such type: text without a zone, so that text order is time order.
         return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
@@ -78,7 +78,7 @@ def _format_moment(value: datetime | None) -> str | None:
     if value is None:
         return None
     if value.tzinfo is None:
-        raise ValueError("a moment without a zone")
+        raise ValueError("a time without a zone")
     if value.tzinfo is not UTC:
         value = value.astimezone(UTC)
     return value.isoformat(" ", "microseconds").removesuffix("+00:00")
@@ -164,7 +164,7 @@ object_states = Table(
     Index(None, "kind", "updated_at"),
 )
 _HAS_ABANDONED_FACT = """facts LIKE '%"abandoned"_true%'"""
-"""Matches the JSON as it is stored. ``_`` stands for the colon, which would start a parameter."""
+"""Matches the JSON as it is stored. ``_`` is the colon, which would begin a parameter."""
 IS_ABANDONED = f"kind = 'alias' AND {_HAS_ABANDONED_FACT}"
 """A superseded batch: its id is an alias of the replacement."""
 Index(
@@ -217,15 +217,14 @@ operations = Table(
     Column("request_id", Text, nullable=False),
     Column("fingerprint", Text, nullable=False),  # keyed digest of operation, ids and body
     Column("idempotency", Text),  # keyed digest of the client's Idempotency-Key
-    Column("state", Text, nullable=False),  # see operations.py
+    Column("state", Text, nullable=False),  # see operation_states.py
     Column("reason", Text),  # why it is in doubt, for the operator
-    Column("instance", Text, nullable=False),  # executes it, or did last
+    Column("instance", Text, nullable=False),  # the process that executes it, or did last
     Column("fence", Integer, nullable=False),  # fencing token: number of takeovers
-    Column(
-        "is_client_disconnected", Boolean, nullable=False
-    ),  # the client disconnected before the response
+    # Whether the client disconnected before it had the response.
+    Column("is_client_disconnected", Boolean, nullable=False),
     Column("request", Text),  # the request, encrypted
-    # Encrypted; kept after delivery for a minute, or with an Idempotency-Key for a day.
+    # Encrypted; stored after its delivery for 90 seconds, or with an Idempotency-Key for a day.
     Column("response", Text),
     Column("started_at", UTCDateTime, nullable=False),
     Column("ended_at", UTCDateTime),
@@ -289,7 +288,7 @@ operation_steps = Table(
 )
 
 text_chunks = Table(
-    # Chunks of texts that are too long for one value, see chunks.py. They are deleted with their holder.
+    # Chunks of texts that are too long for one value, see chunks.py; deleted with their holder.
     "text_chunks",
     metadata,
     Column("holder", Text, nullable=False),  # an operation, or the state of an object
@@ -310,7 +309,7 @@ upstream_writes = Table(
     Column("method", Text, nullable=False),
     Column("path", Text, nullable=False),
     Column("call_digest", Text, nullable=False),  # keyed digest of method, path and body
-    Column("state", Text, nullable=False),  # see operations.py
+    Column("state", Text, nullable=False),  # see operation_states.py
     Column("status", Integer),
     Column("object_id", Text),  # id of the created object
     # An outcome recorded by an operator: an object id, or one of OPERATOR_OUTCOMES.
@@ -419,9 +418,8 @@ brownouts = Table(
     Column("merchant", Text, nullable=False),
     Column("key", Text, nullable=False),
     Column("operations", JSON, nullable=False),
-    Column(
-        "refuses", Boolean, nullable=False
-    ),  # false: it only counts the requests it would refuse
+    # False: it only counts the requests that it would refuse.
+    Column("refuses", Boolean, nullable=False),
     Column("ended", Boolean, nullable=False),  # ended early by an operator
 )
 

@@ -1,7 +1,8 @@
 """Traffic of the last days in spans of five minutes, by merchant and operation, for the charts.
 
 ``usage_rows`` counts usage by day, for as long as the configuration says. This table is finer and
-shorter: rows are deleted after ``RETENTION``, so there are at most 576 for each merchant and operation.
+shorter: rows are deleted after ``RETENTION``, so there are at most 576 for each merchant and
+operation.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Span:
 
 
 class TrafficCounts(Protocol):
-    """Counters that can be added to ``Traffic``."""
+    """The counters that ``Traffic.add`` reads."""
 
     requests: int
     refused: int
@@ -57,9 +58,9 @@ class TrafficCounts(Protocol):
 class Traffic:
     """Counters of requests.
 
-    ``refused`` were answered 4xx and ``failed`` 5xx. ``ms`` is the total time, ``service_ms`` the part
-    of it at the service. ``gateway`` and ``service`` are histograms: the time in the gateway itself, of
-    every request, and the time at the service, of requests that called it.
+    ``refused`` were answered 4xx and ``failed`` 5xx. ``ms`` is the total time, ``service_ms`` the
+    part of it at the service. ``gateway`` and ``service`` are histograms: the time in the gateway
+    itself, of every request, and the time at the service, of requests that called it.
     """
 
     requests: int = 0
@@ -83,7 +84,7 @@ class Traffic:
         return self.requests - self.refused - self.failed
 
     def percentile(self, part: Part, percent: float) -> float | None:
-        """The percentile in milliseconds, limited to the slowest request; None without requests."""
+        """Returns a percentile in milliseconds, at most the slowest request; None without any."""
         durations = self.gateway if part == "gateway" else self.service
         percentile = durations.percentile(percent)
         # A slowest request of 0 ms was rounded down from less than half a millisecond.
@@ -100,7 +101,7 @@ class Traffic:
 
 
 def find_span_start(moment: datetime) -> datetime:
-    """The start of the span that contains a moment."""
+    """Returns the start of the span that contains a moment."""
     seconds = SPAN_LENGTH.total_seconds()
     return datetime.fromtimestamp(moment.timestamp() // seconds * seconds, UTC)
 
@@ -147,8 +148,8 @@ async def load_traffic_sums(
 ) -> dict[tuple[Any, ...], Traffic]:
     """Sums the spans since a time, grouped by columns; raises StoreUnavailable.
 
-    ``required_values`` filters by columns. The database adds them up, so that the process stays free
-    for payments. ``has_durations`` loads the histograms too, which takes three times as long.
+    ``required_values`` filters by columns. The database adds them up, so that the process stays
+    free for payments. ``has_durations`` loads the histograms too, which takes three times as long.
     """
     columns = [traffic.c[name] for name in column_names]
     summed_columns = (*_SUMS, *_DURATION_COLUMNS) if has_durations else _SUMS

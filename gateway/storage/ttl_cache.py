@@ -1,7 +1,7 @@
 """A bounded cache whose entries expire.
 
-All entries have the same lifetime, so insertion order is expiry order and nothing is sorted: a lookup
-costs a tenth of one in ``cachetools.TTLCache``.
+All entries have the same lifetime, so insertion order is expiry order and nothing is sorted: a
+lookup costs a tenth of one in ``cachetools.TTLCache``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 
 class TtlCache(Generic[Key, Value]):
-    """At most ``max_entries``, each for ``seconds``; the oldest is evicted first."""
+    """A cache of ``max_entries``, each valid for ``seconds``; the oldest is evicted first."""
 
     def __init__(
         self, max_entries: int, seconds: float, clock: Callable[[], float] = time.monotonic
@@ -32,6 +32,7 @@ class TtlCache(Generic[Key, Value]):
 
     def put(self, key: Key, value: Value) -> None:
         now = self._clock()
+        # Removed first, so that a renewed entry moves to the end of the order.
         self._entries.pop(key, None)
         self._entries[key] = (now + self._seconds, value)
         self._evict(now)

@@ -20,10 +20,10 @@ from gateway.storage.traffic_rows import Span, Traffic, add_traffic
 
 @dataclass(frozen=True, slots=True)
 class UsageKey:
-    """What usage is counted by.
+    """The key by which usage is counted.
 
-    ``key`` is the name of the API key, empty for requests without a known one; ``operation`` is empty
-    for paths that match no operation.
+    ``key`` is the name of the API key, empty for requests without a known one; ``operation`` is
+    empty for paths that match no operation.
     """
 
     merchant: str
@@ -35,7 +35,7 @@ class UsageKey:
 
 @dataclass(slots=True)
 class UsageCounts:
-    """Requests, those answered 4xx (``refused``) and 5xx (``failed``), and their time in milliseconds."""
+    """Requests, those answered 4xx (``refused``) or 5xx (``failed``), and milliseconds."""
 
     requests: int = 0
     refused: int = 0
@@ -54,7 +54,10 @@ async def add_usage(
     counts: Mapping[UsageKey, UsageCounts],
     traffic_by_span: Mapping[Span, Traffic] | None = None,
 ) -> None:
-    """Adds usage and traffic to the stored counters in one transaction; raises StoreUnavailable."""
+    """Adds usage and traffic to the stored counters in one transaction.
+
+    Raises StoreUnavailable.
+    """
     if not counts:
         return
     # Always in the same order: two instances that update the same rows must not deadlock.
@@ -113,6 +116,7 @@ async def load_usage(store: Store, since: date | None = None) -> list[UsageSumma
     """Loads usage by merchant, environment, key and operation; raises StoreUnavailable."""
     columns = (usage.c.merchant, usage.c.environment, usage.c.key, usage.c.operation)
     sums = [func.sum(usage.c[name]).label(name) for name in ("requests", "refused", "failed")]
+    # With the column's type, which an aggregate does not have on SQLite.
     first = func.min(usage.c.first_at, type_=usage.c.first_at.type).label("first_at")
     last = func.max(usage.c.last_at, type_=usage.c.last_at.type).label("last_at")
     query = select(*columns, *sums, first, last).group_by(*columns).order_by(*columns)
@@ -139,7 +143,10 @@ class DailyUsage:
 
 
 async def load_daily_usage(store: Store, since: date) -> list[DailyUsage]:
-    """Loads usage by day and operation, of requests with a known merchant; raises StoreUnavailable."""
+    """Loads usage by day and operation; raises StoreUnavailable.
+
+    Requests without a known merchant are not counted.
+    """
     requests = func.sum(usage.c.requests).label("requests")
     keys = func.count(usage.c.key.distinct()).label("keys")
     query = (

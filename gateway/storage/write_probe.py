@@ -25,8 +25,9 @@ async def check_writable(store: Store) -> None:
         raise StoreUnavailable(
             (store.write_error or error).happened,
             means="every write of a client is refused",
-            do="grant the gateway's database user write access to its tables (GRANT ALL ON ALL TABLES IN "
-            "SCHEMA public), or make its operating system user the owner of the file and its directory",
+            do="grant the gateway's database user write access to its tables (GRANT ALL ON ALL "
+            "TABLES IN SCHEMA public), or make its operating system user the owner of the file "
+            "and its directory",
         ) from None
 
 

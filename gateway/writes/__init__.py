@@ -1,3 +1,1 @@
-"""Executes flows: each write is recorded before it leaves, is sent once, and is reconciled if its
-response is lost.
-"""
+"""Executes flows: records each write, sends it once, and reconciles it without a response."""

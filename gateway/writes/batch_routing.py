@@ -1,5 +1,6 @@
-"""Which service owns a batch: a batch stays at the service that first changed it, whichever service
-its key is switched to later.
+"""Determines which service owns a batch: the one that changed it first.
+
+A batch stays there, also if its API key is switched to the other service later.
 
 A batch that went through the legacy service has a mark in the object state (kind ``begun``, by the
 legacy id). The mark names the operation that was the first: if that operation was not executed, the
@@ -34,7 +35,7 @@ Backend = Literal["legacy", "current"]
 
 
 class BatchRoutedElsewhereError(Exception):
-    """The other service owns the batch since a moment ago; nothing of this request was executed."""
+    """The other service has just become the batch's owner; nothing was executed."""
 
 
 class BatchRouting:
@@ -55,9 +56,8 @@ class BatchRouting:
             mark = await self._object_state.load(tenant, BACKEND_KIND, batch_id)
             if not mark:
                 marks.append(await self._build_legacy_mark(tenant, batch_id, operation_id))
-            elif only_operation_id := mark.get(
-                "by"
-            ):  # used by two operations now: no longer reverted
+            # Two operations use the mark now, so that neither of them reverts it.
+            elif only_operation_id := mark.get("by"):
                 marks.append(
                     CompareAndSet(
                         BACKEND_KIND, batch_id, {"by": None}, expected={"by": only_operation_id}
@@ -76,7 +76,7 @@ class BatchRouting:
                 return CompareAndSet(BACKEND_KIND, batch_id, mark, expected=NO_MARK)
             case "current":
                 raise BatchRoutedElsewhereError
-        # The facts do not change; the condition makes this transaction fail if another request has just
+        # Changes no facts; its condition lets the transaction fail if another request has just
         # changed the batch at the current service.
         untouched = CompareAndSet(
             "batch", current_id, {}, expected=build_unchanged_batch_condition(facts)
@@ -94,7 +94,7 @@ class BatchRouting:
         for batch_id in batch_ids:
             current_id = await self._resolve_current_id(tenant, batch_id)
             legacy_id = await self._find_legacy_id(tenant, current_id) or current_id
-            # A mark may have been set under any of them, depending on what clients used before an import.
+            # The mark may be under any of them, as clients may have used each before an import.
             ids |= dict.fromkeys((batch_id, current_id, legacy_id))
         return [CompareAndSet(BACKEND_KIND, legacy_id, {}, expected=NO_MARK) for legacy_id in ids]
 
@@ -116,7 +116,7 @@ class BatchRouting:
             )
 
     async def find_backend(self, tenant: Tenant, batch_id: str) -> Backend | None:
-        """The service that owns a batch, by any of its legacy ids; None if neither has changed it."""
+        """Finds the owner of a batch by any legacy id; None if neither service has changed it."""
         if await self._object_state.load(tenant, BACKEND_KIND, batch_id):
             return "legacy"
         current_id = await self._resolve_current_id(tenant, batch_id)
@@ -131,10 +131,12 @@ class BatchRouting:
             return "legacy"
         facts = await self._object_state.load(tenant, "batch", current_id)
         if not facts:
+            # The facts of a replaced batch are stored under the id of the first one.
             alias = await self._object_state.load(tenant, "alias", current_id)
             facts = await self._object_state.load(
                 tenant, "batch", str(alias.get("id") or current_id)
             )
+            # Only the current service's batches are superseded.
             if alias.get("abandoned"):
                 return "current"
         return "current" if facts and not is_unchanged_import(facts) else None
@@ -145,7 +147,7 @@ class BatchRouting:
         )
 
     async def _find_legacy_id(self, tenant: Tenant, current_id: str) -> str | None:
-        """The legacy id of a batch, if it differs from its current id."""
+        """Returns the legacy id of a batch, if it differs from its current id."""
         return (await self._alias_ids.load_existing_legacy_ids(tenant, {current_id})).get(
             current_id
         )
@@ -154,7 +156,7 @@ class BatchRouting:
 async def revert_marks(
     object_state: ObjectStateStore, tenant: Tenant, batch_ids: Iterable[str], operation_id: str
 ) -> None:
-    """Deletes the marks that only this operation set, once it is known not to have been executed."""
+    """Deletes the marks that only this operation set; call it if the operation was not executed."""
     for batch_id in batch_ids:
         # A conflict means that another operation uses the mark now.
         with suppress(Conflict):
@@ -164,6 +166,6 @@ async def revert_marks(
 
 
 def is_unchanged_import(facts: Mapping[str, Any]) -> bool:
-    """Whether a batch has not been changed since its import: every change increments its version."""
+    """Whether a batch is unchanged since its import: every change increments its version."""
     imported = facts.get("imported")
     return imported is not None and (imported, "sent") == (facts.get("version"), facts.get("phase"))

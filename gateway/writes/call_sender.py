@@ -1,7 +1,7 @@
 """Sends the calls of a flow to the service.
 
-It translates vocabulary both ways, and turns each response into a result or one of the four errors
-(Refused, Unreachable, Unknown, NoSuchOperation).
+Translates the vocabulary in both directions, and turns each response into a result or one of the
+four failures (Refused, Unreachable, Unknown, NoSuchOperation).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ log = structlog.get_logger()
 
 
 MAX_ANSWER_MEMORY_BYTES = 8 * MAX_ANSWER_BYTES
-"""Estimated bytes in memory. The service sends no answer with a value in every ten bytes; hostile
-input does."""
+"""Maximum estimated memory of a decoded response. No response of the service has a value in every
+ten bytes; hostile input does."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartFence:
-    """The fence of a batch start, which is also refused when it is late or its client has disconnected."""
+    """The fence of a batch start; it also refuses a start that is late or whose client is gone."""
 
     caller: Caller
     execution: OperationExecution
@@ -69,7 +69,7 @@ class StartFence:
 
     async def verify_fence(self) -> None:
         if not self._can_be_sent:
-            raise Unreachable("not sent: its client does not wait any more")
+            raise Unreachable("not sent: the client no longer waits for the response")
         await self.execution.verify_fence()
 
 
@@ -98,7 +98,10 @@ class CallSender:
         self._load = load or LoadShedder(settings.Load())
 
     async def send(self, call: Call, caller: Caller) -> JSON:
-        """Sends a call and returns the body of a 2xx response; raises Refused, Unreachable or Unknown."""
+        """Sends a call and returns the body of a 2xx response.
+
+        Raises Refused, Unreachable or Unknown.
+        """
         # A client that signed its request must get the service's response to its own bytes.
         if caller.send_write is not None and not call.is_read:
             return await caller.send_write(call, caller.execution)
@@ -114,13 +117,19 @@ class CallSender:
         )
         if reply.status == 204 and call.method == "DELETE":
             body = {}  # deletes may be answered without a body (legacy document, section 4.3)
+        # A 2xx with ``ok: false`` is a refusal, which is handled below.
         if 200 <= reply.status < 300 and body is not None and body.get("ok") is not False:
             translated = self._translator.translate_to_neutral(endpoint.response_shape, body)
             if not has_expected_shape(endpoint, translated):
-                raise Unreachable("unreadable")
+                raise Unreachable("the response is unreadable")
             return translated
         if 200 <= reply.status < 300 and not (body and body.get("errors")):
-            raise Unreachable("unreadable") if call.is_read else Unknown("unreadable")
+            # A read without a result changed nothing; a write may have been executed.
+            raise (
+                Unreachable("the response is unreadable")
+                if call.is_read
+                else Unknown("the response is unreadable")
+            )
         # A 404 of an optional endpoint proves that nothing happened if other reads show that the
         # service itself answers.
         is_confirmed = (
@@ -136,14 +145,16 @@ class CallSender:
     async def _decode_long(
         self, call: Call, caller: Caller, data: bytes | CompressedBuffer
     ) -> dict[str, JSON] | None:
-        """Decodes a long response; None if it is not JSON or needs more memory than a request may use.
+        """Decodes a long response; None if it is not JSON or needs too much memory.
 
-        A response that cannot be decoded in slices is charged to ``load.held_bytes`` meanwhile.
+        While a response that cannot be decoded in slices is decoded, its memory is reserved from
+        ``load.held_bytes``.
         """
         cost = await run_in_thread(json_codec.estimate_memory_bytes, data)
         if cost > MAX_ANSWER_MEMORY_BYTES:
             return None
-        # Decoding in slices needs a fraction of the memory, so it is tried before memory is reserved.
+        # Decoding in slices needs a fraction of the memory, so it is tried before memory is
+        # reserved.
         with suppress(json_codec.NotSliceableError):
             return _discard_non_object(
                 await run_in_thread(json_codec.loads_in_slices, data, json_codec.LONG_LISTS)
@@ -157,7 +168,7 @@ class CallSender:
         except Overloaded as overloaded:
             if call.is_read:
                 raise
-            # The write has been executed: its response could only not be decoded.
+            # The write was executed, and only its response cannot be decoded: it is in doubt.
             raise Unknown(overloaded.reason) from None
         finally:
             admission_slot.release()
@@ -217,7 +228,7 @@ class CallSender:
     def _translate_field_map(
         self, call: Call, endpoint: Endpoint, problems: Sequence[Problem]
     ) -> dict[str, str]:
-        """The field map in the service's own field names, which its error messages use."""
+        """Returns the field map in the service's own field names, as its error messages use."""
         names = errors.reduce_field_map_to_problems(call.field_map, problems)
         return {
             self._translator.translate_field_path(endpoint.body_shape, name): field_
@@ -231,7 +242,7 @@ def _log_progress(
     call: Call,
     body: bytes | CompressedBuffer,
 ) -> None:
-    """Logs and records the progress of large bodies; the many short reads of a large request are not."""
+    """Logs and records the progress of large bodies, but not of a large request's short reads."""
     if caller.is_long and (not call.is_read or len(body) > json_codec.LARGE_BYTES):
         endpoint_name = f"{call.method} {find_documented_endpoint(call.method, call.path).path}"
         log.info(
@@ -258,8 +269,9 @@ def _discard_non_object(body: JSON) -> dict[str, JSON] | None:
 def _is_proven_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
     """Whether a response to a write proves that it was not executed (contract, section 7).
 
-    A 4xx with the service's own error JSON does, and so does a 2xx with ``ok: false`` and error codes.
-    A 5xx does not: it may come from a proxy that gave up while the service was still working.
+    A 4xx with the service's own error JSON does, and so does a 2xx with ``ok: false`` and error
+    codes. A 5xx does not: it may come from a proxy that gave up while the service was still
+    working.
     """
     # Every code must blame the client: one that does not may mean that a part was done.
     if status < 300:
@@ -268,14 +280,14 @@ def _is_proven_refusal(status: int, body: Mapping[str, JSON] | None) -> bool:
 
 
 def _derive_status_from_error_codes(body: Mapping[str, JSON]) -> int:
-    """The status that the error codes of a 2xx with ``ok: false`` stand for; 500 if one has no code."""
+    """Returns the status for the errors of a 2xx with ``ok: false``; 500 if one has no code."""
     problems = [_parse_problem(entry) for entry in _list_error_entries(body)]
     parsed = [problem for problem in problems if problem is not None]
     return errors.derive_status_from_problem_codes(parsed) if len(parsed) == len(problems) else 500
 
 
 def _extract_retry_after_header(reply: Reply) -> str | None:
-    """The Retry-After of a response; None if it is not valid as a header value."""
+    """Returns the Retry-After of a response; None if it is not valid as a header value."""
     header = reply.headers.get("Retry-After", "")
     # It goes into a response header, where a control character would start another header.
     return header if header and header.isascii() and header.isprintable() else None

@@ -31,9 +31,9 @@ class Caller:
     is_connection_closed: Callable[[], bool] = bool
     """Whether the client's end of the connection is closed at this moment."""
     is_long: bool = False
-    """Whether its bodies are so large that they are processed in a worker thread."""
+    """Whether the request's bodies are so large that a worker thread processes them."""
     send_write: Callable[[Call, OperationExecution | None], Awaitable[JSON]] | None = None
-    """Sends the writes, if the client has signed them itself."""
+    """Sends a write in the client's own bytes, if the client signed its request itself."""
     stamped_at: datetime | None = None
     """The timestamp of the client's own signature."""
     _read_slots: asyncio.Semaphore | None = None

@@ -59,10 +59,10 @@ from mappings.failures import (
 )
 
 READ_BACK_SECONDS = 5.0
-"""Seconds for the reads right after a write without a response: its client is waiting."""
+"""Time limit, in seconds, of the reads right after a write without a response: its client waits."""
 
 MIN_RETRY_AFTER_SECONDS = 2
-"""The least Retry-After, in seconds, of a write in doubt."""
+"""The minimum ``Retry-After`` of a write in doubt, in seconds."""
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """Seconds between two reads of object state that another request or process is about to change."""
@@ -118,15 +118,15 @@ class FlowExecutor:
             if problems and isinstance(step, Call) and not step.is_read:
                 raise Invalid(*problems)
             if caller is None:
-                raise TypeError("an operation without a key can ask the service nothing")
+                raise TypeError("an operation without an API key cannot call the service")
             try:
                 result = await self._perform_or_replay(step, caller, execution)
                 if execution is not None or not isinstance(step, Call):
-                    # Only stored values are measured here; a call measured its response when it arrived.
+                    # A call measured its response when it arrived; this measures stored values.
                     caller.is_long = (
                         caller.is_long or json_codec.has_rows(result) or _has_many_objects(result)
                     )
-            # Never into the flow, which would compensate a write that may have been executed.
+            # Not raised in the flow, which would undo a write that may have been executed.
             except Unknown:
                 raise
             except Failure as failure:
@@ -140,6 +140,7 @@ class FlowExecutor:
                     if is_long
                     else _advance_flow(flow, result)
                 )
+        # A flow that ends without a write has not reported the problems yet.
         if answer is None or problems:
             raise Invalid(*problems)
         return answer
@@ -150,7 +151,7 @@ class FlowExecutor:
         """Performs a step, or returns the recorded result while the execution is replaying."""
         if execution is None:
             if isinstance(step, Call) and not step.is_read:
-                raise TypeError("a write has to be entered in the journal")
+                raise TypeError("a write needs an execution, which records it in the journal")
             return await self._perform_step(step, caller)
         if execution.is_replaying:
             outcome = await run_in_thread_if(caller.is_long, execution.replay_step, step)
@@ -175,7 +176,7 @@ class FlowExecutor:
                 # A failed read is no reason to undo earlier writes: the replay is retried later.
                 raise Unknown("the service cannot be read") from None
             if execution.is_resumed and execution.writes and isinstance(step, AwaitFacts):
-                raise Unknown("other changes are under way") from None
+                raise Unknown("other changes of the same object are in progress") from None
             execution.record_step(step, failure)
             execution.failed_reads += [failure] if _is_retryable_read_failure(failure) else []
             raise
@@ -193,11 +194,15 @@ class FlowExecutor:
     async def _perform_write(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
-        """Sends a write once; it is in the journal before it leaves."""
+        """Records a write in the journal and sends it once.
+
+        Raises Unknown if its outcome is open.
+        """
         try:
             return await self._send_or_reconcile(call, caller, execution)
         except Unknown as unknown:
             execution.in_doubt_change = call.in_doubt
+            # A retry before this time could not learn more than this attempt did.
             if unknown.retry_after is None:
                 retry_after = self._policy.seconds_until_conclusive(execution.operation_record)
                 unknown.retry_after = max(retry_after, MIN_RETRY_AFTER_SECONDS)
@@ -206,11 +211,12 @@ class FlowExecutor:
     async def _send_or_reconcile(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> JSON:
+        # An earlier execution recorded this write and may have sent it.
         if execution.current_write is not None:
             return await self._reconcile_write(call, execution.current_write, caller, execution)
         environment = caller.key.environment
         if not _can_send_write(call, execution):
-            failure: Failure = Unreachable("not sent: its client does not wait any more")
+            failure: Failure = Unreachable("not sent: the client no longer waits for the response")
         elif call.probe_ids is not None and (
             missing_endpoint := self._optional_endpoints.find_missing_operation_name(
                 call, environment
@@ -244,7 +250,8 @@ class FlowExecutor:
             body = await self._perform_cached_call(call, caller)
         except Unknown:
             outcome = await self._confirm_write_by_reading(call, caller, execution)
-            # Nobody waits for a cleanup: it counts as refused, and what is left over is listed.
+            # No client waits for a cleanup: it counts as refused, and what it leaves over is
+            # listed.
             if outcome is None and call.is_cleanup:
                 refused = Refused(500)
                 execution.record_response(call, refused)
@@ -262,7 +269,10 @@ class FlowExecutor:
     async def _confirm_write_by_reading(
         self, call: Call, caller: Caller, execution: OperationExecution
     ) -> Confirmed | None:
-        """Reads once whether a write without a response was executed; None if that is not proven."""
+        """Reads once whether a write without a response was executed.
+
+        Returns None if that is not proven.
+        """
         if (
             call.reconcile is None
             or execution.current_write is None
@@ -283,7 +293,10 @@ class FlowExecutor:
     async def _reconcile_write(
         self, call: Call, write: Write, caller: Caller, execution: OperationExecution
     ) -> JSON:
-        """Reconciles a write that was recorded before; raises Unknown if its outcome is still open."""
+        """Reconciles a write that was recorded before.
+
+        Raises Unknown if its outcome is still open.
+        """
 
         async def read_outcome(
             outcome_rule: OutcomeRule, in_doubt_write: InDoubtWrite
@@ -298,12 +311,12 @@ class FlowExecutor:
         ):
             # Another write of the request was executed: it is completed rather than undone.
             return await self._enter_and_send(call, caller, execution)
-        # The service may have executed it long after it was sent, so reads cached since then are stale.
+        # The service may have executed it at any time since, so cached reads may be stale.
         self._invalidate_cache(call, caller.key.tenant)
         await execution.record_reconciled_outcome(call, outcome)
         if isinstance(outcome, Confirmed):
             return outcome.body
-        raise Unreachable("it was sent, and did not happen")
+        raise Unreachable("the write was sent, but not executed")
 
     async def _evaluate_outcome_rule(
         self, steps: Generator[Step, Any, WriteOutcome], caller: Caller
@@ -314,7 +327,7 @@ class FlowExecutor:
             step, outcome = await run_in_thread_if(caller.is_long, _advance_flow, steps)
             while step is not None:
                 if isinstance(step, CompareAndSet) or (isinstance(step, Call) and not step.is_read):
-                    raise TypeError("to find out is to read")
+                    raise TypeError("an outcome rule may only read")
                 try:
                     result = await self._perform_step(step, caller)
                 except Failure as failure:
@@ -341,6 +354,7 @@ class FlowExecutor:
                 return await self._listing.query(
                     step, lambda call: self._call_sender.send(call, caller), tenant
                 )
+            # Special kinds before the general cases, which would match them too.
             case LoadFacts("legacy id", None, ids):
                 return await self._object_state.load_legacy_ids(tenant, ids or ())
             case LoadFacts(kind, str() as id_):
@@ -378,7 +392,7 @@ class FlowExecutor:
 
         async def call_or_failure(call: Call) -> Any:
             if not call.is_read:
-                raise TypeError("only reads are made together: of a write the order matters")
+                raise TypeError("only reads may run in parallel: the order of writes matters")
             async with caller.parallel_read_semaphore:
                 try:
                     return await self._perform_cached_call(call, caller)
@@ -435,7 +449,7 @@ def _throw_into_flow(flow: Generator[Step, Any, Any], failure: Failure) -> tuple
 
 
 def _can_send_write(call: Call, execution: OperationExecution) -> bool:
-    """Whether a write may be sent. Without its client an operation is continued, but never started."""
+    """Whether a write may be sent: without its client an operation is continued, but not begun."""
     return execution.is_client_waiting or not (call.only_while_client_waits or not execution.writes)
 
 

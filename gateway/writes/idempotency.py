@@ -51,7 +51,7 @@ from mappings.failures import Failure, Halted, Invalid, Problem, Unknown
 from mappings.frozen import frozen_dataclass
 
 POLL_SECONDS = 0.2
-"""Seconds between two looks at an operation that a request waits for."""
+"""Seconds between two checks of an operation that a request waits for."""
 RenderAnswer = Callable[[Answer], Awaitable[LegacyResponse]]
 RenderFailure = Callable[[Failure], Awaitable[LegacyResponse]]
 RecordedResponse = tuple[LegacyResponse, OperationRecord | None]
@@ -70,7 +70,7 @@ class WriteRequest:
     idempotency_key: str | None = None
     problems: Sequence[Problem] = ()
     routing_changes: Sequence[CompareAndSet] = ()
-    """Marks and checks of the service that owns its batches; see ``OperationExecution``."""
+    """Changes and checks that keep a batch at the service that owns it."""
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _WaitState:
     """How long a request waits for other operations, and the first attempt it belongs to."""
 
     deadline: float
-    """By the monotonic clock."""
+    """When waiting ends, by the monotonic clock."""
     received_at: tuple[float, float]
     """When the request was received, by the monotonic and the wall clock."""
     first_attempt: OperationRecord | None = None
@@ -104,7 +104,7 @@ class IdempotencyGuard:
         joins_running: bool = True,
         replay_seconds: float = 0,
     ) -> None:
-        """A request waits ``wait_seconds`` for an identical one; see ``[writes]`` in the settings."""
+        """Creates a guard; a request waits ``wait_seconds`` for an identical one (``[writes]``)."""
         self._joins_running = joins_running
         self._replay_seconds = replay_seconds
         self._retries = RetryMatcher(
@@ -135,7 +135,7 @@ class IdempotencyGuard:
             monotonic + self._wait_seconds, (monotonic - elapsed, wall - elapsed)
         )
         try:
-            # Again if the first attempt turns out not to have been executed: this request takes its place.
+            # Repeated if the first attempt was not executed: this request takes its place.
             while True:
                 execution = await self._find_or_start_execution(
                     write_request, wait_state, render_answer
@@ -153,14 +153,14 @@ class IdempotencyGuard:
                     if not execution.writes:
                         raise
                     log.error("database_unavailable", reason=str(unavailable))
-                    raise Unknown("the state cannot be used") from None
+                    raise Unknown("the database cannot be used") from None
                 finally:
                     self._journal.release(execution)
                 if response is not None:
                     return response, execution.operation_record if execution.is_saved else None
                 wait_state.first_attempt = execution.operation_record
         except OwnershipLostError:
-            raise Unknown("another process goes on with it") from None
+            raise Unknown("another process has taken the operation over") from None
 
     async def _execute(
         self,
@@ -169,7 +169,7 @@ class IdempotencyGuard:
         render_answer: RenderAnswer,
         render_failure: RenderFailure,
     ) -> LegacyResponse | None:
-        """The response; None if a resumed first attempt turned out not to have been executed."""
+        """Runs the flow; returns None if a resumed first attempt turns out not to be executed."""
         key_digest = self._journal.digest_key(write_request.idempotency_key)
         write_request.caller.execution, has_key = (
             execution,
@@ -186,21 +186,23 @@ class IdempotencyGuard:
         except Unknown as unknown:
             await self._leave_in_doubt(execution, unknown)
             raise
+        # Nothing was sent: the caller routes the request to the other service.
         except BatchRoutedElsewhereError:
             await execution.close(UNDONE)
             raise
         except Failure as failure:
+            # After an executed write a failed read must not end the operation: it is replayed.
             if execution.is_failed_read(failure) and (
                 execution.has_executed_write or execution.is_resumed
             ):
-                unread = Unknown("it happened, and what follows could not be read")
+                unread = Unknown("the write was executed, but a later read failed")
                 await self._leave_in_doubt(execution, unread)
                 raise unread from None
             if execution.is_resumed:
                 await execution.close(UNDONE)
                 return None
             response = await render_failure(failure)
-            # A refusal that may pass is never stored for a key, which would repeat it for a day.
+            # A refusal that may pass is not stored: the Idempotency-Key would repeat it for a day.
             is_final = (
                 has_key and response.status in (404, 406) and not _is_temporary_refusal(failure)
             )
@@ -225,11 +227,11 @@ class IdempotencyGuard:
         has_key: bool,
     ) -> None:
         """Records the response of a successful operation, which is delivered next."""
-        # Registered before others can see that it is done: its response is as good as delivered.
+        # Registered before the commit shows others that it is done: its delivery has begun.
         self._journal.deliveries[execution.operation_record.id] = execution
         try:
             is_read = execution.operation.method == "GET"
-            # A long response is rebuilt from the steps instead, unless an Idempotency-Key may ask for it.
+            # A long response is rebuilt from the steps, unless it has an Idempotency-Key.
             is_stored = not is_read and (has_key or not response.is_long)
             stored = (
                 await run_in_thread_if(response.is_long, stored_responses.encode_response, response)
@@ -245,16 +247,16 @@ class IdempotencyGuard:
         try:
             await execution.leave_in_doubt(str(unknown))
         except StoreUnavailable as unavailable:
-            # It stays in the state running with no process executing it; the sweep reconciles that too.
+            # Its state stays running although nothing executes it; the sweep reconciles that too.
             log.error("database_unavailable", reason=str(unavailable))
 
     def watch_delivery(self, record: OperationRecord, is_acknowledged: Callable[[], bool]) -> None:
-        """Notes that the response is sent; ``is_acknowledged`` says whether the client's TCP acknowledged it."""
+        """Registers a sent response, and a check of its acknowledgement by the client's TCP."""
         if not self._replay_seconds:
             self._journal.delivery_checks[record.id] = is_acknowledged, self._journal.monotonic()
 
     def record_delivery(self, record: OperationRecord) -> None:
-        """Notes that the client has the response: after ``replay_seconds`` an identical request is new."""
+        """Records a delivery; after ``replay_seconds`` an identical request is a new one."""
         if self._replay_seconds:
             loop = asyncio.get_running_loop()
             loop.call_later(self._replay_seconds, self._journal.record_delivery, record)
@@ -262,7 +264,7 @@ class IdempotencyGuard:
             self._journal.record_delivery(record)
 
     def record_reset(self, record: OperationRecord) -> None:
-        """Notes that the connection was reset after its delivery: an identical request is a retry."""
+        """Records that the connection was reset after the delivery; the next request is a retry."""
         self._journal.record_reset(record)
 
     def stop_delivery(self, record: OperationRecord) -> None:
@@ -271,7 +273,7 @@ class IdempotencyGuard:
         self._journal.delivery_checks.pop(record.id, None)
 
     async def record_disconnect(self, execution: OperationExecution) -> None:
-        """Notes that the client disconnected before it had the response."""
+        """Records that the client disconnected before it had the response."""
         await self._journal.record_disconnect(execution)
 
     # Retry or new operation
@@ -279,7 +281,7 @@ class IdempotencyGuard:
     async def _find_or_start_execution(
         self, write_request: WriteRequest, wait_state: _WaitState, render_answer: RenderAnswer
     ) -> OperationExecution | RecordedResponse:
-        """The execution to run, new or resumed; or the response of a first attempt that has one."""
+        """Returns a new or resumed execution to run, or the response of a first attempt."""
         record = await self._build_record_after_resets(write_request, wait_state)
         while True:
             rows = await self._load_related_records(record)
@@ -306,8 +308,9 @@ class IdempotencyGuard:
                     return execution
                 continue
             if not record.has_same_request(first_attempt):
-                # Answering with the other request's response would confirm what the client did not ask for.
+                # The other request's response would confirm what this client did not ask for.
                 raise Invalid(KEY_REUSED)
+            # Until its delivery is reported, it is open whether this request is a retry of it.
             if self._retries.is_being_delivered(
                 first_attempt, record, wait_state.received_at[0], wait_state.first_attempt_id
             ):
@@ -320,6 +323,7 @@ class IdempotencyGuard:
             ):
                 return stored_responses.mark_replayed(response), first_attempt
             wait_state.first_attempt = first_attempt
+            # It was interrupted: this request finishes it.
             if not self._reconciler.is_executing(first_attempt) and (
                 execution := await self._reconciler.take_over(
                     first_attempt, write_request.operation
@@ -333,7 +337,7 @@ class IdempotencyGuard:
     async def _build_record_after_resets(
         self, write_request: WriteRequest, wait_state: _WaitState
     ) -> OperationRecord:
-        """The record of the request; returned once what others know of earlier responses is saved."""
+        """Builds the record, after other processes have saved the resets that they know of."""
         caller = write_request.caller
         build_record = partial(
             self._journal.build_record,
@@ -349,7 +353,7 @@ class IdempotencyGuard:
         return record
 
     async def _load_related_records(self, record: OperationRecord) -> list[OperationRecord]:
-        """Related operations, those first that no process is executing."""
+        """Loads the related operations; those that no process is executing come first."""
         checked_ids: set[str] = set()
         if self._journal.reset_ids:
             await self._journal.save_deliveries_and_resets()
@@ -393,6 +397,7 @@ class IdempotencyGuard:
                 await self._save_start(execution, write_request)
         except BaseException as error:
             self._journal.release(execution)
+            # Another process has saved the same request: the caller looks for it again.
             if isinstance(error, DuplicateOperationError):
                 return None
             raise
@@ -402,7 +407,7 @@ class IdempotencyGuard:
         try:
             await execution.save_start()
         except StoreUnavailable:
-            # The start may have been saved despite the error; nobody may take it for a first attempt.
+            # It may have been saved despite the error; nobody may take it for a first attempt.
             self._journal.failed_starts[execution.operation_record.id] = False
             raise
         try:
@@ -417,7 +422,7 @@ class IdempotencyGuard:
     ) -> RecordedResponse | None:
         """Waits briefly for a first attempt to end, and returns its response if it has one."""
         if self._journal.monotonic() > wait_state.deadline:
-            raise Unknown("its first try is still under way", retry_after=MIN_RETRY_AFTER_SECONDS)
+            raise Unknown("the first attempt is still running", retry_after=MIN_RETRY_AFTER_SECONDS)
         if execution := self._journal.executions.get(first_attempt.id):
             wait_state.execution = execution
         with suppress(TimeoutError):
@@ -426,7 +431,7 @@ class IdempotencyGuard:
         return self._find_response_in_memory(execution) if execution else None
 
     def _find_response_in_memory(self, execution: OperationExecution) -> RecordedResponse | None:
-        """The response of another attempt of the same request."""
+        """Returns the response of a first attempt that ended here; None if it has none."""
         response = self._responses.get(execution)
         return (
             (stored_responses.mark_replayed(response), execution.operation_record)
@@ -437,7 +442,7 @@ class IdempotencyGuard:
     async def _find_first_attempt_response(
         self, wait_state: _WaitState, caller: Caller, render_answer: RenderAnswer
     ) -> RecordedResponse | None:
-        """The response of a first attempt that is no longer open; raises Unknown if it is gone."""
+        """Returns the response of a closed first attempt; raises Unknown if it was deleted."""
         if wait_state.first_attempt is None:
             return None
         if wait_state.execution and (
@@ -448,13 +453,13 @@ class IdempotencyGuard:
         if row is not None and row.state in (DONE, ANSWERED):
             if response := await stored_responses.load_response(row, caller, render_answer):
                 return stored_responses.mark_replayed(response), row
-            raise Unknown("the same request, sent at the same time, was answered")
+            raise Unknown("the identical request sent at the same time was answered")
         return None
 
     async def _reconcile_related(
         self, record: OperationRecord, rows: list[OperationRecord], wait_state: _WaitState
     ) -> bool:
-        """Reconciles an operation in doubt on the same objects; False if there is none."""
+        """Reconciles, or waits for, an operation on the same objects; False if there is none."""
         for row in rows:
             if row.state == DONE or not set(row.object_ids) & set(record.object_ids):
                 continue
@@ -475,7 +480,7 @@ class IdempotencyGuard:
 
 
 def _is_temporary_refusal(failure: Failure) -> bool:
-    """Whether a refusal may be another one later, so that it is not stored for the key.
+    """Whether a refusal may differ on a later attempt, so that it is not stored for the key.
 
     The status of an object changes, and a failure or limit of the gateway passes.
     """
@@ -486,6 +491,6 @@ def _is_temporary_refusal(failure: Failure) -> bool:
 
 
 def check_client_connected(caller: Caller) -> None:
-    """Raises Unknown if the client has disconnected: it may have retried and been answered already."""
+    """Raises Unknown if the client has disconnected: it may have been answered elsewhere."""
     if caller.is_disconnected:
-        raise Unknown("its client went away before anything of it was begun")
+        raise Unknown("the client disconnected before the operation was begun")

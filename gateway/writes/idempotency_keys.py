@@ -24,7 +24,7 @@ def parse_idempotency_key(header_values: Sequence[str]) -> str | None:
         return None
     key = header_values[0].strip()
     if (
-        # Two values may be the work of a proxy that merged requests; neither is safe to choose.
+        # Two values may come from a proxy that merged requests; neither is safe to choose.
         len(header_values) > 1
         or not 0 < len(key) <= _MAX_KEY_LENGTH
         or not (key.isascii() and key.isprintable())

@@ -24,13 +24,14 @@ LEASE_TTL_SECONDS = 2.5
 was only paused, its next write fails at the fence."""
 
 REPORT_SECONDS = 20.0
-"""Seconds without a heartbeat after which nobody waits for an instance's report of resets. They are
-more than a lease, because a paused instance still has its connections, and no fence replaces what only
-it knows."""
+"""Seconds without a heartbeat after which requests no longer wait for an instance to report
+connection resets. Longer than a lease, because a paused instance still has its connections, and no
+fence replaces what only that instance knows."""
 
 HEARTBEATS_PER_LEASE = 5
+"""Heartbeats within one lease, so that some may be late before the lease expires."""
 SOLE_HEARTBEAT_SECONDS = 5.0
-"""Interval of a process that has its database alone: nobody waits for its heartbeats."""
+"""Seconds between heartbeats of a process that is alone on its database."""
 _POLL_SECONDS = 0.1
 
 
@@ -43,6 +44,8 @@ class _ObservedInstance:
 
 
 class Heartbeats:
+    """The heartbeats of this instance, and the leases of the others as observed here."""
+
     def __init__(
         self,
         store: Store,
@@ -63,13 +66,17 @@ class Heartbeats:
         self._format_large_requests = format_large_requests
         self._observed: dict[str, _ObservedInstance] = {}
         self._refreshed_at = clock()
-        # Refreshes are numbered when they start: of concurrent ones, the last to start is the newest.
+        # Refreshes are numbered when they start: of concurrent ones, the last to start is the
+        # newest.
         self._refresh_count = self._applied_refresh = 0
         self._beat_count = 0
         self._last_beat_at = -self.beat_seconds
 
     def is_alive(self, instance: str) -> bool:
-        """Whether a lease is valid; call ``refresh_if_any_unknown`` first for instances that may be new."""
+        """Whether a lease is valid.
+
+        Call ``refresh_if_any_unknown`` first for instances that may be new.
+        """
         return instance == self._own_instance or self._has_beaten_within(
             instance, self._ttl_seconds
         )
@@ -84,7 +91,10 @@ class Heartbeats:
             await self.refresh()
 
     async def register(self) -> None:
-        """Registers this instance; with SQLite, removes all others, as it allows one process at a time."""
+        """Registers this instance.
+
+        On SQLite it deletes all others, because only one process may use the file.
+        """
 
         async def insert_instance(tx: Transaction) -> None:
             # The process lock on the file says that no other process is alive.
@@ -105,7 +115,8 @@ class Heartbeats:
         row = self._build_row()
 
         async def write_heartbeat(tx: Transaction) -> None:
-            # Without a row (the database was replaced or restored) others would take over what runs here.
+            # The row is missing if the database was replaced or restored; without it others would
+            # take over what runs here.
             if not await tx.execute(update(instances).where(is_own).values(**values)):
                 await tx.execute(insert(instances).values(**row))
 
@@ -122,6 +133,7 @@ class Heartbeats:
         }
 
     async def refresh(self) -> None:
+        """Reads all counters; a lease without a change ages by the time since the last refresh."""
         self._refresh_count += 1
         refresh_number = self._refresh_count
         all_rows = await self._store.read(lambda tx: tx.fetch(select(instances)))
@@ -130,11 +142,12 @@ class Heartbeats:
             return  # a refresh that started later has finished first, and its rows are newer
         self._applied_refresh = refresh_number
         now = self._clock()
+        # Bounded, because this process observed nothing while it was itself paused.
         elapsed = min(now - self._refreshed_at, self._ttl_seconds / 2)
         self._refreshed_at = now
         for id_, row in rows.items():
             observed = self._observed.get(id_)
-            # Any other count is a sign of life, also a smaller one: a restored database has earlier counts.
+            # A smaller count is a sign of life too: a restored database has earlier counts.
             if observed is None or observed.beats != row.beats:
                 self._observed[id_] = _ObservedInstance(row.beats, large_requests=row.large)
             else:
@@ -163,7 +176,7 @@ class Heartbeats:
             await self.refresh()
 
     async def list_remote_large_requests(self) -> list[RequestProgress]:
-        """The large requests of other instances, as of the last heartbeat of each."""
+        """Returns the large requests of other instances, as of the last heartbeat of each."""
         if self._store.is_of_one_process:
             return []
         await self.refresh()

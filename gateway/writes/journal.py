@@ -1,7 +1,7 @@
 """The journal of operations that this process executes, a write-ahead log of their steps.
 
-The results of a flow's steps are held in memory and saved at checkpoints: before a write leaves, and
-together with each change of object state. If the process is killed, it is therefore known which
+The results of a flow's steps are held in memory and saved at checkpoints: before a write leaves,
+and together with each change of object state. If the process is killed, it is therefore known which
 writes were sent, and the flow can be replayed up to that point without sending anything twice.
 """
 
@@ -66,29 +66,32 @@ class Journal:
         self.new_id = new_id
         self.instance = new_id()
         self.executions: dict[str, OperationExecution] = {}
-        """By operation id, the executions that run or are about to; nothing else here takes these over."""
+        """The executions that run or are about to, by operation id; no other request here takes
+        them over."""
         self.deliveries: dict[str, OperationExecution] = {}
-        """By operation id, the executions whose responses are being sent to their clients."""
+        """The executions whose responses are being sent to their clients, by operation id."""
         self.unsaved_executions: dict[str, OperationExecution] = {}
         """Executions that could not save their last outcome, which only this process knows."""
         self.failed_starts: dict[str, bool] = {}
-        """Operations whose start failed with a database error and may be saved all the same; nothing
-        of them was sent. The value says whether one was once seen not to be open, which may have
-        been before its commit."""
+        """Operations whose start failed with a database error, although it may have been committed;
+        they have sent nothing. The value is true once a sweep did not find the operation open,
+        which may have been before its commit."""
         self.fence_after_seconds = lease_ttl_seconds / 2
-        """Seconds after the last fence check for which a write may be sent without another check."""
+        """Seconds after a fence check for which a write may be sent without another one."""
         self.clock = store.clock
         self._service_clock = service_clock
         self.monotonic = service_clock.monotonic
         self.delivery_checks: dict[str, tuple[Callable[[], bool], float]] = {}
-        """By operation id, a check whether the response was acknowledged, and when it was written."""
+        """A check of whether the response was acknowledged, and when it was written, by operation
+        id."""
         self.delivered_ids: dict[str, None] = {}
         """Operations whose clients have the response, until that is saved."""
         self.disconnected_ids: dict[str, None] = {}
-        """Operations whose clients have disconnected, until that is saved: other instances wait for it."""
+        """Operations whose clients have disconnected, until that is saved for other instances."""
         self.reset_ids: dict[str, None] = {}
         """Operations whose connections were reset after their delivery, until that is saved."""
         self.delivery_event = asyncio.Event()
+        """Set when there are deliveries or resets to save."""
         self._delivery_lock = asyncio.Lock()
         self._hmac = KeyedHmac(store.encryption.derive_lasting_key("journal"))
 
@@ -106,7 +109,7 @@ class Journal:
         """
         ids, body = request.ids, request.body
         object_ids = [*ids.values(), *_list_bulk_delete_ids(body)]
-        # Keyed, so that a copy of the database does not show which requests were equal to a guess.
+        # Keyed, so that nobody with a copy of the database can test a guess of a request's content.
         fingerprint = self._digest([operation.name, dict(ids), body])
         fingerprint_before_import = fingerprint
         if imported_ids := request.imported_ids:
@@ -131,7 +134,7 @@ class Journal:
         )
 
     def digest_key(self, idempotency_key: str | None) -> str | None:
-        """The keyed digest under which an Idempotency-Key is stored."""
+        """Returns the keyed digest under which an Idempotency-Key is stored."""
         return None if idempotency_key is None else self._digest(["key", idempotency_key])
 
     def start_execution(
@@ -178,6 +181,7 @@ class Journal:
 
     def release(self, execution: OperationExecution) -> None:
         """Ends an execution in this process."""
+        # Another request may have taken the operation over since.
         if self.executions.get(execution.operation_record.id) is execution:
             del self.executions[execution.operation_record.id]
         execution.ended.set()
@@ -195,6 +199,8 @@ class Journal:
         ]
         execution.writes = {write.number: write for write in writes}
         if (
+            # Only this process knows these outcomes. Another fence means that another process has
+            # had the operation since, and has determined them by reads.
             unsaved := self.unsaved_executions.pop(execution.operation_record.id, None)
         ) and unsaved.operation_record.fence == fence:
             await run_in_thread_if(
@@ -202,8 +208,8 @@ class Journal:
             )
 
     def _may_be_sending(self, operation_id: str, instance: str) -> bool:
-        """Whether a write may be in flight; true for every running operation of another instance."""
-        # Only that process knows; to assume the worst delays a conclusion and loses nothing.
+        """Whether a write may be in flight; true for every operation of another instance."""
+        # Only that process knows; assuming that it may delays a conclusion, but loses nothing.
         if instance != self.instance:
             return True
         execution = self.executions.get(operation_id)
@@ -217,19 +223,19 @@ class Journal:
         )
 
     def is_handled_here(self, record: OperationRecord) -> bool:
-        """Whether this process executes the operation, or has delivered or is delivering its response."""
+        """Whether this process executes the operation, or delivers or delivered its response."""
         return any(
             record.id in ids for ids in (self.executions, self.deliveries, self.delivered_ids)
         )
 
     def service_time(self, environment: str) -> datetime:
-        """The current time by the service's clock, with which a call that leaves now is stamped."""
+        """Returns the current time by the service's clock, for the timestamp of a call sent now."""
         return datetime.fromtimestamp(
             self._service_clock.wall() + self._service_clock.offset(environment), UTC
         )
 
     def read_clocks(self) -> tuple[float, float]:
-        """The monotonic clock and the wall clock of this machine, in seconds."""
+        """Returns the monotonic clock and the wall clock of this machine, in seconds."""
         return self.monotonic(), self._service_clock.wall()
 
     def forget_closed_operations(self, open_ids: set[str]) -> None:
@@ -245,8 +251,9 @@ class Journal:
     def list_identical_running_records(
         self, record: OperationRecord, rows: Sequence[OperationRecord]
     ) -> list[OperationRecord]:
-        """Identical requests that run in this process and are not among the rows, because they were
-        not saved yet when the rows were read.
+        """Lists identical requests that run in this process and are not among ``rows``.
+
+        They were not saved yet when the rows were read.
         """
         seen_ids = {row.id for row in rows}
         return [
@@ -269,21 +276,25 @@ class Journal:
         return self.monotonic() - written_at < ACKNOWLEDGEMENT_SECONDS
 
     def record_delivery(self, record: OperationRecord) -> None:
-        """Notes that the client has the response; it is saved soon after."""
+        """Records that the client has the response; it is saved soon after."""
         self.delivered_ids[record.id] = None
         self.delivery_event.set()
 
     def record_reset(self, record: OperationRecord) -> None:
-        """Notes that the connection was reset: the client may not have read the response."""
+        """Records that the connection was reset: the client may not have read the response."""
         self.delivered_ids.pop(record.id, None)
         self.reset_ids[record.id] = None
         self.delivery_event.set()
 
     async def save_deliveries_and_resets(self) -> None:
-        """Saves what is known of deliveries: the next identical request is new, or after a reset a retry."""
+        """Saves recorded deliveries and resets.
+
+        After a delivery the next identical request is new; after a reset it is a retry.
+        """
         self.delivery_event.clear()
         # One at a time: a delivery that is saved late must not undo the reset that followed it.
         async with self._delivery_lock:
+            # More deliveries may be recorded while a commit runs.
             while ids := list(self.delivered_ids):
                 await self.operations.mark_answered(ids)
                 for id_ in ids:
@@ -301,7 +312,7 @@ class Journal:
             await self.save_deliveries_and_resets()
 
     async def record_disconnect(self, execution: OperationExecution) -> None:
-        """Notes that the client disconnected: an identical request is then a retry."""
+        """Records that the client disconnected: an identical request is then a retry."""
         execution.is_client_disconnected = True
         if execution.is_saved:
             self.disconnected_ids[execution.operation_record.id] = None
@@ -313,6 +324,7 @@ class Journal:
             self.disconnected_ids.pop(id_, None)
 
     def digest_call(self, call: Call) -> str:
+        """Returns the keyed digest of a call, by which identical writes are recognized."""
         identity = call.body if call.match_fields is None else call.match_fields
         return self._digest([call.method, call.path, identity])
 
@@ -321,13 +333,13 @@ class Journal:
 
 
 def _list_bulk_delete_ids(body: JSON) -> list[JSON]:
-    """The ids in a bulk delete. The body is not validated yet."""
+    """Returns the ids in a bulk delete. The body is not validated yet."""
     ids = body.get("ids") if isinstance(body, dict) else None
     return ids if isinstance(ids, list) else []
 
 
 def _is_valid_id(value: JSON) -> TypeGuard[str]:
-    """Whether a value can be an id. Other text is hostile input that a database may not even accept."""
+    """Whether a value can be an id; others are hostile, and a database may refuse them."""
     return (
         isinstance(value, str) and len(value) <= _MAX_ID_LENGTH and bool(_ID_REGEX.fullmatch(value))
     )

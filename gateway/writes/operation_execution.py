@@ -1,8 +1,6 @@
-"""An operation that this process executes: its steps, writes and object state until they are saved.
+"""An operation that this process executes: its steps, writes and changes until they are saved.
 
-The results of a flow's steps are held in memory and saved at checkpoints: before a write leaves, and
-together with each change of object state. If the process is killed, it is therefore known which
-writes were sent, and the flow can be replayed up to that point without sending anything twice.
+``journal`` describes the checkpoints at which they are saved.
 """
 
 from __future__ import annotations
@@ -90,11 +88,11 @@ class OperationExecution:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     is_resumed: bool = False
     unrelated_ids: frozenset[str] | None = None
-    """Open operations of which this is known not to be a retry; any other identical one takes precedence."""
+    """Open operations that this is known not to retry; any other identical one has precedence."""
     received_at: tuple[float, float] = (0.0, 0.0)
     """When the waiting request was received, by the monotonic and the wall clock."""
     is_client_disconnected: bool = False
-    """Whether an identical request is a retry: the client disconnected, or this is a retry itself."""
+    """Whether an identical request is a retry: its client is gone, or this is a retry itself."""
     is_sending: bool = False
     """Whether a write is in flight, or its outcome is not saved yet."""
     fenced_at: tuple[float, float] = (0.0, 0.0)
@@ -104,10 +102,9 @@ class OperationExecution:
     failed_reads: list[Failure] = field(default_factory=list)
     """Reads since the last checkpoint that failed and may succeed later."""
     routing_changes: Sequence[CompareAndSet] = ()
-    """Marks and checks of the service that owns its batches, saved with its first change; a conflict
-    raises BatchRoutedElsewhereError."""
+    """Changes and checks that keep a batch at its service, saved with the first change."""
     new_aliases: dict[str, str] = field(default_factory=dict)
-    """New aliases in the response, legacy id to current id; saved when the operation is finished."""
+    """New aliases in the response, legacy to current id; saved when the operation is finished."""
     has_chunks: bool = False
     """Whether any of its stored texts may be in chunks."""
     _pending_changes: list[CompareAndSet] = field(default_factory=list)
@@ -128,11 +125,11 @@ class OperationExecution:
         return self._position < len(self.recorded_steps)
 
     def replay_step(self, step: Step) -> step_records.Outcome:
-        """The recorded result of the step; raises Unknown if another step was recorded."""
+        """Returns the recorded result of the step; raises Unknown if another step was recorded."""
         fingerprint, outcome = self.recorded_steps[self._position]
-        # To go on would pair a stored result with another question.
+        # Going on would pair a stored result with another step.
         if fingerprint != step_records.fingerprint_step(step):
-            raise Unknown("the program has changed since: it would go on differently")
+            raise Unknown("the program has changed since, and its flow yields another step now")
         self._position += 1
         return outcome
 
@@ -161,7 +158,7 @@ class OperationExecution:
 
     @property
     def write_in_doubt(self) -> Write | None:
-        """The write in doubt: at most one, the last."""
+        """The write in doubt, if any; only the last write can be."""
         return next((write for write in self.writes.values() if write.state == SENT), None)
 
     @property
@@ -174,10 +171,8 @@ class OperationExecution:
 
     def take_over_unsaved_steps(self, previous: OperationExecution) -> None:
         """Takes over the steps that an earlier execution in this process could not save."""
-        if (
-            # The commit whose outcome was unknown did happen, so the database has them.
-            previous._saved_step_count != self._saved_step_count
-        ):  # they were saved despite the error
+        # The commit that seemed to fail has succeeded, so the database has them.
+        if previous._saved_step_count != self._saved_step_count:
             return
         self._unsaved_steps, self._unsaved_outcomes = (
             previous._unsaved_steps,
@@ -203,7 +198,7 @@ class OperationExecution:
     # Checkpoints
 
     async def save_write(self, call: Call, stamped_at: datetime | None = None) -> None:
-        """Saves a write before it leaves. The timestamp of a signed request may be ahead of our clock."""
+        """Saves a write before it is sent; a client's ``stamped_at`` may be ahead of our clock."""
         journal = self.journal
         call_digest = await run_in_thread_if(
             self.has_long_checkpoint or step_records.is_slow_to_fingerprint(call),
@@ -238,7 +233,7 @@ class OperationExecution:
 
     @property
     def is_start_in_time(self) -> bool:
-        """Whether a start may still be sent, which is for ``START_DEADLINE_SECONDS`` after its request."""
+        """Whether the start was requested at most ``START_DEADLINE_SECONDS`` ago."""
         readings = zip(self.journal.read_clocks(), self.received_at, strict=True)
         return all(abs(now - earlier) < START_DEADLINE_SECONDS for now, earlier in readings)
 
@@ -253,10 +248,10 @@ class OperationExecution:
     async def compare_and_set(self, step: CompareAndSet) -> None:
         """Changes object state, and records the step in the same commit.
 
-        A change that cannot conflict and follows a write needs no commit of its own: it is saved with
-        the next checkpoint, before any further step and before the response.
+        A change that cannot conflict and follows a write needs no commit of its own: it is saved
+        with the next checkpoint, before any further step and before the response.
         """
-        # Saves a commit per request: nobody can see the difference before the next checkpoint.
+        # One commit less per request: no other request can see the difference until then.
         if self.is_saved and not (self.has_changed_nothing or has_expected_facts(step)):
             self._pending_changes.append(step)
             self._record_changing_step(step, None)
@@ -288,9 +283,7 @@ class OperationExecution:
         return self.routing_changes if self.has_changed_nothing else ()
 
     def _build_freeze_and_restore_checks(self, is_first_change: bool) -> dict[str, Any]:
-        """The checks that can refuse a first change; later changes are never refused, so that an
-        operation in progress can be completed.
-        """
+        """Builds the checks of a first change; later ones are not refused, but completed."""
         return {
             "refuses_if_frozen": is_first_change,
             "refuses_if_restored": is_first_change
@@ -310,7 +303,7 @@ class OperationExecution:
         self._record_changing_step(call, outcome)
 
     async def record_reconciled_outcome(self, call: Call, outcome: Confirmed | Absent) -> None:
-        """Records and saves the outcome of a write that had no response, so that others see it at once."""
+        """Records the outcome of a write without a response, and saves it for others to see."""
         write, change_end = self.writes[self._position], self._unsaved_change_end
         if isinstance(outcome, Confirmed):
             self._resolve_write(CONFIRMED, object_id=outcome.object_id)
@@ -327,7 +320,9 @@ class OperationExecution:
             self.writes[self._position] = write
             self._unsaved_steps.pop()
             self._unsaved_outcomes.pop()
-            raise Unknown("what was seen is another's", retry_after=1) from None
+            raise Unknown(
+                "another write has claimed the object that was found", retry_after=1
+            ) from None
 
     def _resolve_write(
         self, state: str, status: int | None = None, object_id: str | None = None
@@ -358,18 +353,17 @@ class OperationExecution:
         """Marks the operation as done, before its response is sent.
 
         It is never replayed if the answer is stored, or if it is a read for its client, who can
-        repeat it; the steps are then deleted. Otherwise the reads after the last change are dropped,
-        as a replay repeats them. ``key_digest`` is the Idempotency-Key of a retry, if the first
-        attempt had none.
+        repeat it; the steps are then deleted. Otherwise the reads after the last change are
+        dropped, as a replay repeats them. ``key_digest`` is the Idempotency-Key of a retry, if the
+        first attempt had none.
         """
         if self.is_saved:
             del self._unsaved_steps[self._unsaved_change_end :]
             changes: dict[str, Any] = {"state": DONE, "reason": None, "response": answer}
             if key_digest is not None:
                 changes["idempotency"] = key_digest
-            if (
-                not self.is_client_waiting
-            ):  # the response goes to a retry, which may come to another process
+            # The response then goes to a retry, which may come to another process.
+            if not self.is_client_waiting:
                 changes["is_client_disconnected"] = True
             drops = answer is not None or self.operation.method == "GET"
             await self._save_checkpoint(
@@ -380,13 +374,13 @@ class OperationExecution:
         """Closes the operation in an end state, and deletes its stored request."""
         if self.is_saved:
             changes: dict[str, Any] = {"state": state, "reason": None, "response": answer}
-            # The key is free again: with it the client may repeat a request of which nothing happened.
+            # The key is free again, because the client may repeat a request that had no effect.
             if state == UNDONE:
                 changes["idempotency"] = None
             await self._save_checkpoint(column_values=changes, drops_payload=True)
 
     async def leave_in_doubt(self, reason: str) -> None:
-        """Marks the operation as in doubt, to be replayed: a write is in doubt, or a later read failed."""
+        """Marks the operation as in doubt, because of a write or a failed read; it is replayed."""
         if self.is_saved:
             if self.failed_reads:
                 del self._unsaved_steps[self._unsaved_change_end :]
@@ -407,7 +401,7 @@ class OperationExecution:
         drops_payload: bool = False,
         **parts: Any,
     ) -> None:
-        # By the clocks from before the transaction: the fence is never held for longer than they say.
+        # Read before the transaction, so that the fence never seems to be held for too long.
         started_at = self.journal.read_clocks()
         saved_steps, outcomes = self._unsaved_steps[:], self._unsaved_outcomes[:]
         pending_changes = self._pending_changes[:]
@@ -447,9 +441,8 @@ class OperationExecution:
         del self._unsaved_steps[: len(saved_steps)]
         del self._unsaved_outcomes[: len(outcomes)]
         del self._pending_changes[: len(pending_changes)]
-        if (
-            is_first and self.is_client_disconnected and not record.is_client_disconnected
-        ):  # meanwhile
+        # It has disconnected while the transaction ran.
+        if is_first and self.is_client_disconnected and not record.is_client_disconnected:
             with suppress(StoreUnavailable):
                 await self.journal.record_disconnect(self)
 
@@ -459,7 +452,7 @@ class OperationExecution:
         return encoded
 
     async def _write_checkpoint(self, record: OperationRecord, checkpoint: Checkpoint) -> None:
-        """Saves a checkpoint; raises what the flow is told if the transaction refuses it."""
+        """Saves a checkpoint; raises a failure for the flow if the transaction refuses it."""
         try:
             await self.journal.operations.save_checkpoint(record, checkpoint)
         except WritesFrozenError:
@@ -482,7 +475,7 @@ _BATCH_PATH = re.compile(r"/batches/(B-[A-Za-z0-9]+)(?:/|$)")
 
 
 def _build_superseded_check(call: Call) -> list[CompareAndSet]:
-    """A check that the batch in the path of a write is not superseded (contract, section 7)."""
+    """Builds a check that the batch in a write's path is not superseded (contract, section 7)."""
     match = _BATCH_PATH.match(call.path)
     return [CompareAndSet("alias", match[1], {}, expected={"abandoned": None})] if match else []
 
@@ -491,7 +484,7 @@ _CREATED_FIELDS = ("recipient", "batch", "payment")
 
 
 def _find_created_id(call: Call, outcome: step_records.Outcome) -> str | None:
-    """The id of the object that a create returned."""
+    """Finds the id of a created object in a response; None if the call creates nothing."""
     if call.method != "POST" or not isinstance(outcome, dict):
         return None
     if re.search(r"/(generate-quote|start-processing)$", call.path):

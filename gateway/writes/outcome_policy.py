@@ -2,13 +2,13 @@
 
 An object that matches the write and that no other write claims proves at once that the write was
 executed. A missing object proves that it was not executed only after the service can no longer
-accept the request, which is when its timestamp is 30 seconds old (current interface, section 5), and
-only if two reads agree.
+accept the request, which is when its timestamp is 30 seconds old (current interface, section 5),
+and only if two reads agree.
 
-The monotonic clock measures how long ago the write can last have been sent, from the moment at which
-this process knew that it had no response. The time at which the write was recorded tells how far its
-timestamp may have been ahead of the service's clock: after a fast wall clock is corrected, the
-timestamp would otherwise seem older than it is.
+The monotonic clock measures how long ago the write can last have been sent, from the moment at
+which this process knew that it had no response. The time at which the write was recorded tells how
+far its timestamp may have been ahead of the service's clock: after a fast wall clock is corrected,
+the timestamp would otherwise seem older than it is.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ from mappings.effects import (
 from mappings.failures import Unknown
 
 STAMP_MARGIN_SECONDS = SKEW_TOLERANCE_SECONDS + 1
-"""The clock offset that is too small to be corrected, and the rounding of a timestamp to seconds."""
+"""A clock offset that is too small to be corrected, plus the rounding of a timestamp, in seconds.
+"""
 
 CONFIRMATION_PAUSE_SECONDS = 5.0
 """Seconds between the two reads that must agree that a write was not executed."""
 
-_NOT_SEEN_REASON = "nothing of it is seen yet"
+_NOT_SEEN_REASON = "the service does not show it yet"
 
 CREATION_TOLERANCE = timedelta(minutes=10)
 """How long before the write an object may have been created and still match it. Both clocks may be
@@ -68,10 +69,13 @@ class UnansweredWrite:
     really_quiet_since: float
     """By the real monotonic clock."""
     recorded_at: float
-    """Unix time at which the write was recorded, by the estimate of the service's clock at that time."""
+    """Unix time at which the write was recorded, by the estimate of the service's clock at that
+    time."""
 
 
 class OutcomePolicy:
+    """Decides what reads prove about a write; knows since when each write is without a response."""
+
     def __init__(
         self, journal: Journal, clock: ServiceClock, monotonic: Callable[[], float] | None = None
     ) -> None:
@@ -81,7 +85,7 @@ class OutcomePolicy:
         self._unanswered: dict[str, UnansweredWrite] = {}
 
     def record_unanswered(self, execution: OperationExecution, age_seconds: float) -> None:
-        """Notes that the last write was sent ``age_seconds`` ago and has no response."""
+        """Records that the last write was sent ``age_seconds`` ago and has no response."""
         if write := execution.write_in_doubt:
             entered = write.recorded_at.timestamp()
             now, really = self._monotonic() - age_seconds, self._clock.monotonic() - age_seconds
@@ -90,13 +94,13 @@ class OutcomePolicy:
             )
 
     def record_takeover(self, execution: OperationExecution, record: OperationRecord) -> None:
-        """Notes that an operation was taken over.
+        """Records that an operation was taken over.
 
         The process that had it sends nothing more: it has lost the fence.
         """
         unanswered, write = self._unanswered.get(record.id), execution.write_in_doubt
-        # A write of another process may have been sent until the moment of the takeover, so that the
-        # time has to be counted from then.
+        # A write of another process may have been sent until the moment of the takeover, so that
+        # the time has to be counted from then.
         was_owned_by_other = record.state == RUNNING and record.instance != self._journal.instance
         if (
             write is None
@@ -112,7 +116,7 @@ class OutcomePolicy:
             del self._unanswered[id_]
 
     def seconds_until_conclusive(self, record: OperationRecord) -> int:
-        """Seconds until a missing object proves that the write was not executed; 0 if it already does."""
+        """Returns the seconds until a missing object proves that the write was not executed."""
         offset = abs(self._clock.offset(record.tenant.environment))
         unanswered = self._unanswered.get(record.id)
         # The whole window: this process does not know when the write was last in flight.
@@ -133,7 +137,7 @@ class OutcomePolicy:
     def _estimate_service_time_when_sent(
         self, record: OperationRecord, unanswered: UnansweredWrite | None
     ) -> float:
-        """The service's time when the write was last known to be in flight, as far as it is known."""
+        """Estimates the service's time when the write was last known to be in flight."""
         elapsed = self._clock.monotonic() - unanswered.really_quiet_since if unanswered else 0.0
         return self._clock.wall() + self._clock.offset(record.tenant.environment) - elapsed
 
@@ -163,13 +167,17 @@ class OutcomePolicy:
     async def determine_outcome(
         self, call: Call, write: Write, execution: OperationExecution, read_outcome: OutcomeReader
     ) -> Confirmed | Absent:
-        """Determines whether a write without a response was executed; raises Unknown if it is open."""
+        """Determines whether a write without a response was executed.
+
+        Raises Unknown if it is open.
+        """
         # Its row was changed by hand, or by a version that knew other states.
         if write.state != SENT:
-            raise Unknown("the journal does not know what followed it")
+            raise Unknown("its recorded state is not one that this version can continue from")
         if call.reconcile is None:
-            raise Unknown("it leaves nothing that can be read")
-        # Measured before the read: a read that began too early proves nothing, however long it took.
+            raise Unknown("the service shows nothing by which it could be recognized")
+        # Measured before the read: a read that began too early proves nothing, however long it
+        # took.
         seconds_too_early = self.seconds_until_conclusive(execution.operation_record)
         in_doubt_write = await self.build_in_doubt_write(execution, write)
         outcome = await read_outcome(call.reconcile, in_doubt_write)
@@ -192,7 +200,7 @@ class OutcomePolicy:
     def _apply_operator_outcome(
         self, record: OperationRecord, write: Write, outcome: WriteOutcome
     ) -> Confirmed | Absent:
-        """The outcome that an operator recorded, unless the reads prove that the write was executed."""
+        """Applies an operator's outcome, unless reads prove that the write was executed."""
         # A recorded "did not happen" must not hide a payment that the service shows.
         if isinstance(outcome, Confirmed):
             return outcome
@@ -207,7 +215,10 @@ class OutcomePolicy:
     def _check_conclusive(
         self, execution: OperationExecution, outcome: Absent, seconds_too_early: int = 0
     ) -> None:
-        """Raises Unknown if the write may still be executed, or the read was this many seconds too early."""
+        """Raises Unknown if the write may still be executed.
+
+        The read that found nothing was ``seconds_too_early`` to prove anything.
+        """
         if wait := max(
             seconds_too_early, self.seconds_until_conclusive(execution.operation_record)
         ):

@@ -1,4 +1,4 @@
-"""Locks of recipients: writes on one recipient's payout methods take turns, across processes.
+"""Serializes the writes on one recipient's payout methods, across processes.
 
 See the contract of the translation, section 7, Blocking.
 """
@@ -46,7 +46,10 @@ class RecipientLocks:
         self._reconciler = reconciler
 
     async def acquire_recipient_lock(self, execution: OperationExecution, deadline: float) -> None:
-        """Waits until no process executes another write on the recipient's payout methods."""
+        """Waits until no process executes another write on the recipient's payout methods.
+
+        Raises Halted after ``deadline``, by the monotonic clock.
+        """
         recipient = execution.request.ids.get("id")
         if (
             # It held the lock when it was interrupted, and holds it until it is closed.
@@ -56,7 +59,8 @@ class RecipientLocks:
         ):
             return
         try:
-            # First in this process, in memory: of many waiting requests only one polls the database.
+            # First in this process, in memory: of many waiting requests only one polls the
+            # database.
             while earlier := self._find_earlier_execution(execution):
                 await self._wait_for_release_or_poll(deadline, earlier.ended)
             while self._reconciler.has_other_instances and not await self._try_acquire(
@@ -68,7 +72,8 @@ class RecipientLocks:
             raise
 
     def _find_earlier_execution(self, execution: OperationExecution) -> OperationExecution | None:
-        """An earlier execution in this process that writes to the same recipient."""
+        """Returns an earlier execution in this process that writes to the same recipient."""
+        # In order of insertion: the executions before this one started earlier.
         for earlier in self._journal.executions.values():
             if earlier is execution:
                 return None
@@ -93,7 +98,7 @@ class RecipientLocks:
                 await (ended.wait() if ended else asyncio.sleep(_POLL_SECONDS / 4))
 
     async def _try_acquire(self, execution: OperationExecution, recipient: str) -> bool:
-        """Tries to take the lock, which is free as soon as the operation that holds it is closed."""
+        """Tries to take the lock, which is free once the operation that holds it is closed."""
         record, object_state = execution.operation_record, self._journal.object_state
         holder = (await object_state.load(record.tenant, _RECIPIENT_LOCK_KIND, recipient)).get(
             "holder"
@@ -107,6 +112,7 @@ class RecipientLocks:
                 ):
                     raise self._reconciler.build_in_doubt_error(row)
                 return False
+        # Of several that saw the same holder, one can replace it.
         acquire = CompareAndSet(
             _RECIPIENT_LOCK_KIND, recipient, {"holder": record.id}, expected={"holder": holder}
         )

@@ -1,6 +1,6 @@
 """Reconciles writes whose response was lost, and finishes operations that were interrupted.
 
-A sweep runs from the start on. It takes over operations that are in doubt or whose process is dead,
+A sweep runs in the background. It takes over operations that are in doubt or whose process is dead,
 replays each up to the write in question, and determines the outcome of that write from reads of the
 service. A request that needs the outcome at once (a retry, the next write on the same object)
 reconciles the operation through this class as well.
@@ -59,18 +59,21 @@ from mappings.failures import Failure, Halted, Unknown
 
 SWEEP_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
+"""The first and the longest pause between two attempts to reconcile an operation."""
 _MAX_PARALLEL = 4
+"""Operations of one environment that are reconciled at a time."""
 _RETENTION = timedelta(hours=24)
+"""Time for which a client may retry (contract, section 7)."""
 _UNREAD_RETENTION = timedelta(seconds=90)
 """Time after which a response without an Idempotency-Key is deleted: by then a connection reset no
 longer makes the next identical request a retry."""
 _EXPIRY_INTERVAL_SECONDS = 60.0
 _DELIVERY_DELAY_SECONDS = 0.01
-"""Seconds in which deliveries are collected: a commit for each would delay the client's next request.
-If the process is killed meanwhile, the next identical request is a retry, although the client has
-the response; so the time is short."""
+"""Seconds in which deliveries are collected: a commit for each would delay the client's next
+request. If the process is killed meanwhile, the next identical request is a retry, although the
+client has the response; so the time is short."""
 
-_UNSAVED_REASON = "passed on to the legacy service: the state could not be written when it was over"
+_UNSAVED_REASON = "forwarded to the legacy service; its outcome could not be saved in the database"
 
 _OPERATIONS_BY_NAME = {operation.name: operation for operation in (*OPERATIONS, *UNLISTED, *SIGNED)}
 
@@ -80,9 +83,9 @@ log = structlog.get_logger()
 def evaluate_legacy_write_as_inconclusive(
     _in_doubt_write: InDoubtWrite,
 ) -> Generator[Step, Any, WriteOutcome]:
-    """The outcome rule of a write at the legacy service, which the gateway cannot read."""
+    """Outcome rule of a write at the legacy service, which the gateway cannot read."""
     yield from ()
-    return Inconclusive("it went to the legacy service")
+    return Inconclusive("it was forwarded to the legacy service, which the gateway cannot read")
 
 
 @dataclass(slots=True)
@@ -140,11 +143,11 @@ class WriteReconciler:
             log.error("database_unavailable", reason=str(unavailable))
 
     def seconds_until_conclusive(self, record: OperationRecord) -> int:
-        """Seconds after which a retry can expect a result."""
+        """Returns the seconds after which a retry can expect a result."""
         return self._policy.seconds_until_conclusive(record)
 
     def build_in_doubt_error(self, record: OperationRecord) -> Halted:
-        """Refuses a request, before anything is sent, because of another on the same object."""
+        """Builds the refusal of a request while another on the same object is in doubt."""
         retry_after = max(self.seconds_until_conclusive(record), MIN_RETRY_AFTER_SECONDS)
         return Halted(OTHER_IN_DOUBT, retry_after=retry_after)
 
@@ -175,13 +178,13 @@ class WriteReconciler:
             self._journal.release(execution)
 
     async def _reconcile_forwarded(self, record: OperationRecord) -> bool:
-        """Closes an operation that went to the legacy service once an operator has recorded its outcome."""
+        """Closes a forwarded operation once an operator has recorded its outcome."""
         operation = _OPERATIONS_BY_NAME.get(record.operation.removeprefix(FORWARDED_PREFIX))
         outcomes = (await self._journal.operations.load_operator_outcomes([record.id])).get(
             record.id
         )
         is_unsaved = record.id in self._journal.unsaved_executions
-        # A lost response that could not be saved is not listed as in doubt yet.
+        # A forwarded write without a response that could not be marked as in doubt yet.
         is_unlisted = record.state == RUNNING and self.is_own(record)
         if operation is None or not (outcomes or is_unsaved or is_unlisted):
             return False
@@ -192,6 +195,7 @@ class WriteReconciler:
             if is_unlisted and not (outcomes or is_unsaved):
                 await execution.leave_in_doubt(_UNSAVED_REASON)
                 return False
+            # This process knows the outcome, which could not be saved before.
             if not outcomes:
                 await execution.close()
                 return True
@@ -256,7 +260,7 @@ class WriteReconciler:
             if execution.operation.method == "GET":
                 await execution.close()
             else:
-                # The answer is stored: a retry may reach another version, which cannot replay this flow.
+                # Stored, because a retry may reach another version, which cannot replay this flow.
                 await execution.finish(
                     await run_in_thread_if(caller.is_long, stored_responses.encode_answer, answer)
                 )
@@ -266,6 +270,7 @@ class WriteReconciler:
     async def _build_caller(self, record: OperationRecord, execution: OperationExecution) -> Caller:
         credentials = await load_credentials(self._store, record.tenant)
         merchant, environment = record.tenant
+        # Built from the record, because the key may have been revoked since.
         key = ApiKey(
             record.key_id, record.key_name, "", merchant, environment, credentials, None, ()
         )
@@ -284,12 +289,12 @@ class WriteReconciler:
         )
 
     async def wait_for_resets(self, record: OperationRecord, deadline: float) -> None:
-        """Waits for other processes that deliver, or delivered, an identical request's response.
+        """Waits until other processes have saved the connection resets that reached them by now.
 
-        Until they have saved every reset that reached them by now: a client that gave up without
-        reading the response may retry here before the other process has noticed. Call it before
-        the related operations are read. ``deadline`` is by the monotonic clock; raises Unknown
-        when it has passed.
+        They are the processes that deliver, or delivered, the response to an identical request: a
+        client that gave up without reading it may retry here before the other process has noticed.
+        Call it before the related operations are read. ``deadline`` is by the monotonic clock;
+        raises Unknown when it has passed.
         """
         if not self.has_other_instances:
             return
@@ -302,23 +307,24 @@ class WriteReconciler:
                 await self._heartbeats.wait_for_whole_heartbeats(instances)
         except TimeoutError:
             raise Unknown(
-                "whether its first try was received is not known",
+                "it is not known whether the client received the first response",
                 retry_after=MIN_RETRY_AFTER_SECONDS,
             ) from None
 
     # The sweep
 
     async def _run_heartbeats(self) -> None:
-        """Runs apart from the sweep: a service that hangs delays the sweep, but this process is alive."""
+        """Sends heartbeats, apart from the sweep, which a service that hangs may delay."""
         while not self._stopping.is_set():
             try:
                 await self._journal.save_resets_received_so_far()
                 await self._heartbeats.beat()
-            # No heartbeat without the resets: it says that they are saved.
+            # No heartbeat is sent then, because it would say that the resets are saved.
             except StoreUnavailable as unavailable:
                 log.error("heartbeat_failed", reason=str(unavailable))
-            except Exception as error:  # noqa: BLE001 - without heartbeats others would take over what runs here
+            except Exception as error:  # noqa: BLE001 - heartbeats must not stop
                 log.error("heartbeat_failed", **logs.describe_exception(error))
+            # More often than a heartbeat is due, so that resets are saved early.
             await self._wait_for_stop(self._heartbeats.beat_seconds / 4)
 
     async def _wait_for_stop(self, seconds: float) -> None:
@@ -333,7 +339,7 @@ class WriteReconciler:
                 await self._clear_expired_operations_if_due()
             except StoreUnavailable as unavailable:
                 log.error("in_doubt_check_failed", reason=str(unavailable))
-            except Exception as error:  # noqa: BLE001 - the sweep must not end: nothing else reconciles
+            except Exception as error:  # noqa: BLE001 - the sweep must not end
                 log.error("in_doubt_check_failed", **logs.describe_exception(error))
             await self._wait_for_stop(SWEEP_SECONDS)
 
@@ -358,7 +364,7 @@ class WriteReconciler:
         for record in orphans:
             retry_state = self._retry_states.setdefault(record.id, _RetryState())
             if retry_state.operator_outcomes != (record_outcomes := outcomes.get(record.id, ())):
-                # An operator waits for the effect of what was recorded: no pause before the next attempt.
+                # An operator waits for the effect of the new outcome.
                 retry_state.operator_outcomes, retry_state.due_at, retry_state.pause_seconds = (
                     record_outcomes,
                     now,
@@ -376,7 +382,7 @@ class WriteReconciler:
                     return
         except StoreUnavailable as unavailable:
             log.error("in_doubt_write_not_resolved", write_id=record.id, reason=str(unavailable))
-        except Exception as error:  # noqa: BLE001 - an operation that fails must not stop the others
+        except Exception as error:  # noqa: BLE001 - others must go on
             log.error(
                 "in_doubt_write_not_resolved",
                 write_id=record.id,
@@ -386,14 +392,15 @@ class WriteReconciler:
             del self._attempts[record.id]
         retry_state.pause_seconds = min(retry_state.pause_seconds * 2, MAX_PAUSE_SECONDS)
         inconclusive_seconds = self.seconds_until_conclusive(record)
-        # With jitter, so that operations, and processes, that wait for each other do not stay in step.
+        # Jitter, so that operations or processes that wait for each other do not stay in step.
         pause_seconds = retry_state.pause_seconds * random.uniform(0.8, 1.0)  # noqa: S311
+        # No later than the moment from which a missing object proves something.
         retry_state.due_at = self._journal.monotonic() + (
             min(pause_seconds, inconclusive_seconds) if inconclusive_seconds else pause_seconds
         )
 
     async def load_instances(self, records: Iterable[OperationRecord]) -> None:
-        """Loads the leases of the instances of these operations; call it before ``is_executing``."""
+        """Loads the leases of the operations' instances; call it before ``is_executing``."""
         active_states = (RUNNING, DONE)
         await self._heartbeats.refresh_if_any_unknown(
             record.instance for record in records if record.state in active_states
@@ -441,7 +448,7 @@ class WriteReconciler:
                 await self._journal.save_deliveries_and_resets()
             except StoreUnavailable as unavailable:
                 log.error("database_unavailable", reason=str(unavailable))
-            except Exception as error:  # noqa: BLE001 - without it the next identical request would be a retry
+            except Exception as error:  # noqa: BLE001 - the loop must not end
                 log.error("delivery_not_recorded", **logs.describe_exception(error))
             else:
                 continue

@@ -1,4 +1,4 @@
-"""Which requests are retries of which operations (contract of the translation, section 7: Retries)."""
+"""Decides which requests are retries (contract of the translation, section 7: Retries)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from gateway.writes.reconciler import WriteReconciler
 from mappings.effects import Operation
 
 RETRY_WINDOW = timedelta(hours=24)
+"""Age of an operation from which an identical request is a new one."""
 DELIVERY_REPORT_SECONDS = 1.0
-"""Seconds within which the process that sends a response records for others that it was delivered."""
+"""Seconds within which the process that sends a response records its delivery for others."""
 
 
 class RetryMatcher:
@@ -60,8 +61,8 @@ class RetryMatcher:
             return False
         if self._joins_running or row.id == first_attempt_id:
             return True
-        # A takeover (turn > 0) means that the first attempt's process has ended, so its client has no
-        # response.
+        # A takeover (fence > 0) means that the first attempt's process has ended, so its client has
+        # no response.
         is_running = row.state == RUNNING and not row.fence and self._reconciler.is_executing(row)
         return not is_running or self._journal.is_client_disconnected(row) or self.is_resumed(row)
 
@@ -83,6 +84,7 @@ class RetryMatcher:
         is_joined = self._has_same_key(row, record) or row.id == first_attempt_id
         if not is_joined and self._journal.is_tcp_acknowledgement_pending(row):
             return True
+        # A process that is gone reports nothing any more.
         is_reported = row.is_client_disconnected or not self._reconciler.is_owned_by_other(row)
         return row.state == DONE and not is_joined and not is_reported
 

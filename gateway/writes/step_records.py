@@ -39,7 +39,7 @@ Outcome = Any
 
 
 def fingerprint_step(step: Step | str) -> str:
-    """A hash that identifies a step; a string already is one and is returned as it is."""
+    """Returns a hash that identifies a step; a string already is one and is returned as it is."""
     if isinstance(step, str):
         return step
     digest = hashlib.sha256()
@@ -55,6 +55,7 @@ def _build_step_key(step: Step) -> JSON:
             return [step.method, step.path, dict(step.query), step.body]
         case Parallel(calls):
             return [_build_step_key(call) for call in calls]
+        # The tags are part of stored fingerprints: another one would stop a replay.
         case ListQuery():
             return ["find", step.path, step.page, step.page_size, dict(step.prefilter)]
         case LoadFacts(kind, id_, ids):
@@ -98,6 +99,7 @@ def decode_steps(text: StoredText) -> list[tuple[str, Outcome]]:
 
 def _encode_outcome(outcome: Outcome) -> JSON:
     match outcome:
+        # The tags are stored too, and older versions wrote the same.
         case Failure():
             return {"failed": _encode_failure(outcome)}
         case ListPage():

@@ -1,4 +1,4 @@
-"""A request as it is stored for a replay."""
+"""Encodes requests for storage, and decodes them for a replay."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def encode_request(request: Request) -> StoredText:
         "ids": dict(request.ids),
         "query": dict(request.query),
         "body": request.body,
+        # Named as by older versions, whose requests may still have to be replayed.
         "manners": options,
     }
     return stored_json.encode_value(encoded)

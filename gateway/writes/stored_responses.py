@@ -31,12 +31,12 @@ _ANSWER_START = "{"
 
 
 def encode_response_parts(status: int, body: str, headers: Mapping[str, str]) -> str:
-    """The stored text of a response of either service: ``[status, body, headers]``."""
+    """Returns the stored text of a response of either service: ``[status, body, headers]``."""
     return json.dumps([status, body, dict(headers)])
 
 
 def decode_response_parts(text: StoredText) -> tuple[int, str, dict[str, str]]:
-    """The status, body and headers of a stored response."""
+    """Returns the status, body and headers of a stored response."""
     status, body, headers = json.loads(stored_json.decompress_text(text))
     return status, body, headers
 
@@ -60,6 +60,7 @@ def decode_stored_response(text: StoredText) -> LegacyResponse | Answer:
 
 
 def mark_replayed(response: LegacyResponse) -> LegacyResponse:
+    """Adds the header that tells a client of a replay (contract, section 7)."""
     return replace(response, headers={**response.headers, "Idempotent-Replayed": "true"})
 
 
@@ -68,7 +69,10 @@ async def load_response(
     caller: Caller,
     render_answer: Callable[[Answer], Awaitable[LegacyResponse]],
 ) -> LegacyResponse | None:
-    """The stored response of a first attempt, if any; raises Unknown if the legacy service had it."""
+    """Loads the stored response of a first attempt, if it has one.
+
+    Raises Unknown for a forwarded request without one: the gateway cannot rebuild its response.
+    """
     if first_attempt.response is not None and first_attempt.state in (DONE, ANSWERED):
         is_long = stored_json.is_large(first_attempt.response)
         stored = await run_in_thread_if(is_long, decode_stored_response, first_attempt.response)
@@ -77,5 +81,5 @@ async def load_response(
         caller.is_long = caller.is_long or is_long
         return await render_answer(stored)
     if first_attempt.operation.startswith(FORWARDED_PREFIX):
-        raise Unknown("its first try went to the legacy service")
+        raise Unknown("the first attempt was forwarded to the legacy service")
     return None

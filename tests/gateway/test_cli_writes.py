@@ -198,7 +198,7 @@ async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
         traced = (await operated.run_command("trace", write)).stdout
         assert f"POST /batches  did not happen (recorded by {find_operator()})" in traced
         assert ", did not happen\n" in traced, "of the request"
-        assert f"{find_operator()} told of {write}: did not happen: " in traced
+        assert f"{find_operator()} recorded the outcome of {write}: did not happen: " in traced
         assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 200
         assert operated.service.creation_counts["batch"] == 1
 
@@ -375,7 +375,7 @@ async def test_operator_outcomes_are_audited(tmp_path: Path) -> None:
         said = f"happened (recorded by {find_operator()}), made {created}"
         assert said in (await operated.run_command("trace", created)).stdout
         assert [(act["what"], act["by"]) for act in acts] == [
-            (f"told of {write}: {created}", find_operator())
+            (f"recorded the outcome of {write}: {created}", find_operator())
         ]
         assert acts[0]["undertaking"].startswith(write.partition(".")[0])
 

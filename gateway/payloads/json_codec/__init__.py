@@ -3,13 +3,13 @@
 Strings are ``str``, integers ``int``; numbers with a point or an exponent are ``Decimal`` and are
 encoded as they were read (``1.10``, ``1E5``). Floats are never used. The order of keys is kept.
 
-msgspec decodes and encodes, because it is ten times as fast as any stricter library. It silently keeps
-the last of two equal keys and reads ``-0`` as 0. So the decoded value is encoded again and compared with
-the input (``text_decoding``). If they differ by more than whitespace, simplejson decodes the text, and
-its result counts.
+msgspec decodes and encodes, because it is ten times as fast as any stricter library. It silently
+keeps the last of two equal keys and reads ``-0`` as 0. So the decoded value is encoded again and
+compared with the input (``text_decoding``). If they differ by more than whitespace, simplejson
+decodes the text, and its result counts.
 
-In a large text, long lists become lazy sequences (``slice_decoding``): they are decoded and encoded one
-slice at a time. The values and bytes are the same.
+In a large text, long lists become lazy sequences (``slice_decoding``): they are decoded and encoded
+one slice at a time. The values and bytes are the same.
 """
 
 from gateway.payloads.json_codec.decoding import LONG_LISTS, JsonError, loads

@@ -33,12 +33,12 @@ def loads(
     packed_lists: Collection[str] = (),
     max_memory_bytes: int | None = None,
 ) -> Any:
-    """Decode a JSON text, UTF-8 with or without a byte order mark; raises JsonError.
+    """Decodes a JSON text, UTF-8 with or without a byte order mark; raises JsonError.
 
     Also refused: objects with a duplicate key, ``NaN`` and ``Infinity``, lone surrogates, more than
     ``MAX_DEPTH`` levels or ``MAX_DIGITS`` digits. ``-0`` becomes 0. Long lists in the fields
-    ``packed_lists`` become lazy sequences. ``max_memory_bytes`` bounds the memory of a text that cannot be
-    decoded in slices (``estimate_memory_bytes``).
+    ``packed_lists`` become lazy sequences. ``max_memory_bytes`` bounds the memory of a text that
+    cannot be decoded in slices (``estimate_memory_bytes``).
     """
     if packed_lists and len(data) > LARGE_BYTES:
         with suppress(NotSliceableError):  # the decoding of the whole text below reports the error

@@ -15,7 +15,10 @@ from mappings.lazy_sequences import CompressedSequence, LazySequence, MappedSequ
 
 
 def dumps(value: Any) -> bytes:
-    """Encode as compact, unescaped UTF-8 JSON; raises TypeError for other values, such as floats."""
+    """Encodes as compact, unescaped UTF-8 JSON.
+
+    Raises TypeError for other values, such as floats.
+    """
     _check_encodable(value)
     return _encode(value, _CHECKED)
 
@@ -94,7 +97,7 @@ def _iter_encoded_slices(value: Any, options: _EncodeOptions) -> Iterator[bytes]
 
 
 def has_rows(value: Any) -> bool:
-    """Return whether a value, or an object in it, contains lazy sequences."""
+    """Whether a value, or an object in it, contains lazy sequences."""
     if not isinstance(value, dict):
         return isinstance(value, LazySequence)
     for item in value.values():  # noqa: SIM110 - any() would add a generator
@@ -109,7 +112,7 @@ class _HasRowsError(Exception):
 
 
 def _encode_custom_value(value: Any) -> msgspec.Raw:
-    """Encode the types that msgspec does not support."""
+    """Encodes the types that msgspec does not support."""
     if isinstance(value, ExactDecimal):
         return msgspec.Raw(str(value).encode())
     if isinstance(value, LazySequence):
@@ -127,15 +130,16 @@ _SHORT = _SIMPLE | _DECIMALS | {list, tuple}
 
 
 def _check_encodable(value: Any) -> None:
-    """Raise TypeError if the value cannot be encoded as JSON."""
+    """Raises TypeError if the value cannot be encoded as JSON."""
     if flaw := _find_flaw((value,), MAX_DEPTH):
         raise TypeError(flaw)
 
 
 def _find_flaw(values: Iterable[Any], max_depth: int) -> str:
-    """Return the reason that values cannot be encoded as JSON, or an empty string.
+    """Returns the reason that values cannot be encoded as JSON, or an empty string.
 
-    msgspec silently encodes floats, bytes, dates, NaN and numeric keys, and has no option against it.
+    msgspec silently encodes floats, bytes, dates, NaN and numeric keys, and has no option against
+    it.
     """
     for item in values:
         kind = type(item)
@@ -151,7 +155,7 @@ def _find_flaw(values: Iterable[Any], max_depth: int) -> str:
         elif kind not in _DECIMALS:
             return f"not a JSON value: {kind.__name__}"
         elif not item.is_finite():
-            return "not a JSON value: a number that is none"
+            return "not a JSON value: NaN or an infinite number"
     return ""
 
 

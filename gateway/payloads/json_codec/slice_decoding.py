@@ -49,10 +49,10 @@ def loads_in_slices(data: bytes | CompressedBuffer, packed_lists: Collection[str
 
 
 def estimate_memory_bytes(data: bytes | CompressedBuffer) -> int:
-    """Estimate the memory that the values of a JSON text need, without parsing it.
+    """Estimates the memory that the values of a JSON text need, without parsing it.
 
-    Every value but the first follows a comma or opens an array or object, so that counting these bytes
-    gives an upper bound. A hostile body is refused before it is parsed.
+    Every value but the first follows a comma or opens an array or object, so that counting these
+    bytes gives an upper bound. A hostile body is refused before it is parsed.
     """
     if isinstance(data, CompressedBuffer):
         return sum(estimate_memory_bytes(bytes(window)) for window in data.iter_windows())
@@ -74,7 +74,7 @@ class _SliceReader:
         self._may_have_lone_surrogates = False
 
     def read_document(self) -> Any:
-        """Decode the whole text; raises NeedsStrictDecode."""
+        """Decodes the whole text; raises NeedsStrictDecode."""
         if self._peek() != "{":
             raise NeedsStrictDecode
         value = self._read_object(1)
@@ -117,7 +117,7 @@ class _SliceReader:
         return self._read_value()
 
     def _iter_rows(self, depth: int) -> Iterator[Any]:
-        """Yield the items of a list, checked against the limits of the whole text."""
+        """Yields the items of a list, checked against the limits of the whole text."""
         for items in self._iter_item_groups():
             if self._may_have_lone_surrogates:
                 self._check_surrogates(items)
@@ -149,10 +149,10 @@ class _SliceReader:
             self._consume_character(",")
 
     def _read_many_items(self) -> list[Any]:
-        """Decode the items up to the last complete one in the decoded text, at once.
+        """Decodes the items up to the last complete one in the decoded text, at once.
 
-        Returns an empty list if there is none. If the boundary is inside of an item or a string, the
-        text before it is not a valid list and is not used.
+        Returns an empty list if there is none. If the boundary is inside of an item or a string,
+        the text before it is not a valid list and is not used.
         """
         self._peek()
         end = max(self._text.rfind(boundary, self._position) for boundary in _ITEM_BOUNDARIES)
@@ -180,7 +180,7 @@ class _SliceReader:
             raise NeedsStrictDecode from None
 
     def _read_value(self) -> Any:
-        """Decode the value at the current position."""
+        """Decodes the value at the current position."""
         while True:
             try:
                 value, end = scan_value(self._text, self._position)
@@ -193,7 +193,7 @@ class _SliceReader:
             self._decode_more()
 
     def _peek(self) -> str:
-        """Skip whitespace and return the next character; empty at the end."""
+        """Skips whitespace and returns the next character; empty at the end."""
         while True:
             while self._position < len(self._text):
                 if (character := self._text[self._position]) not in _WHITESPACE_TEXT:
@@ -213,7 +213,7 @@ class _SliceReader:
         return self._decoded < self._size
 
     def _decode_more(self) -> None:
-        """Decode another window, or double the text if one window was not enough."""
+        """Decodes another window, or doubles the text if one window was not enough."""
         if not self._has_more:
             raise NeedsStrictDecode
         remaining_text, new_text = self._text[self._position :], ""
@@ -226,13 +226,15 @@ class _SliceReader:
             except UnicodeDecodeError:
                 raise NeedsStrictDecode from None
         self._text, self._position = remaining_text + new_text, 0
-        # A value longer than a window is decoded again with each window, so its cost must be bounded.
+        # A value longer than a window is decoded again with each window, so its cost must be
+        # bounded.
         if (
             len(self._text) > LARGE_BYTES
             and estimate_memory_bytes(self._text.encode()) > SLICE_BYTES
         ):
             raise NeedsStrictDecode
-        # Escaped surrogates are rare, and searching for them is much faster than encoding each value.
+        # Escaped surrogates are rare, and searching for them is much faster than encoding each
+        # value.
         self._may_have_lone_surrogates = (
             self._may_have_lone_surrogates or "\\ud" in self._text or "\\uD" in self._text
         )

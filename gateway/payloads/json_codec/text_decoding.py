@@ -28,7 +28,7 @@ def loads_trusted(text: str) -> Any:
 
 
 def decode_text_with_refusal_reason(data: bytes) -> tuple[str, Any]:
-    """Return the reason for a refusal, or an empty string, and the value."""
+    """Returns the reason for a refusal, or an empty string, and the value."""
     try:
         value = decode_if_lossless(data)
     except NeedsStrictDecode:
@@ -42,14 +42,14 @@ def decode_text_with_refusal_reason(data: bytes) -> tuple[str, Any]:
 
 
 def decode_if_lossless(data: bytes) -> Any:
-    """Decode a text whose value would be encoded to the same text; raises NeedsStrictDecode."""
+    """Decodes a text whose value would be encoded to the same text; raises NeedsStrictDecode."""
     try:
         value = _FAST_DECODER.decode(data)
         written = _ENCODER.encode(value)
     except (ValueError, ArithmeticError, RecursionError):  # a DecodeError is a ValueError, too
         raise NeedsStrictDecode from None
-    # Duplicate keys and every other loss make the encoded text shorter, and nothing makes it longer.
-    # So removing whitespace inside of strings too cannot hide a difference.
+    # Duplicate keys and every other loss make the encoded text shorter, and nothing makes it
+    # longer. So removing whitespace inside of strings too cannot hide a difference.
     if written != data and written.translate(None, WHITESPACE) != data.translate(None, WHITESPACE):
         raise NeedsStrictDecode
     return value
@@ -81,7 +81,7 @@ def _decode_strict(data: bytes) -> tuple[str, Any]:
 
 
 def is_deeper(value: Any, max_depth: int) -> bool:
-    """Return whether a decoded value is nested deeper than ``max_depth``."""
+    """Whether a decoded value is nested deeper than ``max_depth``."""
     if type(value) not in _NESTS:
         return False
     if not max_depth:

@@ -1,11 +1,11 @@
 """The cache of one merchant's recipients in one environment, and its synchronization.
 
-Its correctness depends on one comparison. After an increment the cache has every recipient that the service
-has, and perhaps some that were archived elsewhere, because an increment does not list those. So if it has as
-many as the service counted just before, it has the same ones. If it has more, one call with the status filter
-lists the recipients that were archived last. If the service does not list them, or they do not explain the
-difference, the surplus entries are found by counting along the update dates: a binary search down to one
-page.
+Its correctness depends on one comparison. After an increment the cache has every recipient that the
+service has, and perhaps some that were archived elsewhere, because an increment does not list
+those. So if it has as many as the service counted just before, it has the same ones. If it has
+more, one call with the status filter lists the recipients that were archived last. If the service
+does not list them, or they do not explain the difference, the surplus entries are found by counting
+along the update dates: a binary search down to one page.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CacheDroppedError(Exception):
 
 
 async def list_no_remote_changes() -> Collection[str]:
-    """Return no changes, for a database that no other process uses."""
+    """Returns no changes, for a database that no other process uses."""
     return ()
 
 
@@ -94,7 +94,7 @@ class RecipientCache:
         self._wall_clock = wall_clock
         self._removed_deleted_ids: frozenset[str] = frozenset()
         self._removed_at: dict[str, float] = {}
-        """Recipients that the service no longer has, with the time of the request that showed it."""
+        """Recipients that the service no longer has, and the time of the request that showed it."""
         self._increment_start: int | None = None
         self._date_marks: list[tuple[float, int]] = []
         self._lock = asyncio.Lock()
@@ -114,19 +114,18 @@ class RecipientCache:
         return self.refresh_age_seconds < self._max_age_seconds
 
     async def sync(self, reader: ServiceListReader, deleted_ids: frozenset[str]) -> None:
-        """Bring the cache to the state of the service at the time of this call, or later.
+        """Brings the cache to the state of the service at the time of this call, or later.
 
-        ``deleted_ids`` are recipients that were deleted through the gateway. Raises CacheUnavailable,
-        CacheDroppedError, and the errors of a call.
+        ``deleted_ids`` are recipients that were deleted through the gateway. Raises
+        CacheUnavailable, CacheDroppedError, and the errors of a call.
         """
         self.used_at = self._monotonic()
         self._last_requested_sync += 1
         requested_sync = self._last_requested_sync
         async with self._lock:
-            # Queries that wait for the lock share one synchronization.
-            if (
-                self._last_finished_sync >= requested_sync
-            ):  # a synchronization that started after this call has finished
+            # Queries that wait for the lock share one synchronization that started after their
+            # call.
+            if self._last_finished_sync >= requested_sync:
                 return
             # Read here and not above: queries that came while this one waited are served by it too.
             newest_request = self._last_requested_sync
@@ -161,7 +160,7 @@ class RecipientCache:
             raise CacheUnavailable("there are more recipients than lists.index_recipients")
 
     def _remove_gateway_deleted(self, deleted_ids: frozenset[str]) -> None:
-        """Remove deleted recipients, only once: if the service still lists one, it is found again."""
+        """Removes deleted recipients, but only once: one that is still listed is stored again."""
         for id_ in self.rows.keys() & (deleted_ids - self._removed_deleted_ids):
             del self.rows[id_]
         self._removed_deleted_ids |= deleted_ids
@@ -186,7 +185,10 @@ class RecipientCache:
     def start_refresh(
         self, reader: ServiceListReader, deleted_ids: frozenset[str]
     ) -> asyncio.Task[None]:
-        """Start a full refresh, or return the running one. Client disconnects do not cancel it."""
+        """Starts a full refresh, or returns the running one.
+
+        Client disconnects do not cancel it.
+        """
         if self._refresh_task is None or self._refresh_task.done():
             self._refresh_task = asyncio.create_task(
                 self._refresh(reader, deleted_ids), name="index"
@@ -223,14 +225,14 @@ class RecipientCache:
         metrics.cache_refreshes.labels(self._tenant.environment, outcome).inc()
 
     async def close(self) -> None:
-        """Cancel a running refresh."""
+        """Cancels a running refresh."""
         self._is_dropped = True
         if self._refresh_task is not None:
             self._refresh_task.cancel()
             await asyncio.gather(self._refresh_task, return_exceptions=True)
 
     async def _refresh(self, reader: ServiceListReader, deleted_ids: frozenset[str]) -> None:
-        """Read all recipients of the service, and then remove those that it no longer has.
+        """Reads all recipients of the service, and then removes those that it no longer has.
 
         Queries may run meanwhile, because an older entry never replaces a newer one.
         """
@@ -278,7 +280,7 @@ class RecipientCache:
         )
 
     async def _apply_increment(self, reader: ServiceListReader) -> None:
-        """Read recipients changed since the last increment, and those changed here that it lacks."""
+        """Reads the recipients changed since the last increment, and those changed here."""
         changed_ids, self.changed_ids = self.changed_ids, set()
         try:
             changed_ids |= set(await self._list_remote_changes())
@@ -300,7 +302,7 @@ class RecipientCache:
         )
 
     def _advance_increment_start(self, sent_at: float, newest: int | None) -> None:
-        """Move the start of the next increment to a date before which nothing new can appear.
+        """Moves the start of the next increment to a date before which nothing new can appear.
 
         A change with such a date was dated before the mark was seen. So it was visible to this
         increment, if the increment was sent long enough after the mark.
@@ -317,7 +319,7 @@ class RecipientCache:
                 self._increment_start = newest - CHANGE_DELAY_MS
 
     def _limit_to_now(self, newest: int | None) -> int | None:
-        """Limit an update date to the present: later changes may have dates before a future one."""
+        """Limits an update date to the present: later changes may precede a future date."""
         now = int(self._wall_clock() * 1000)
         return (
             newest
@@ -328,7 +330,7 @@ class RecipientCache:
     async def _remove_archived_and_compare_count(
         self, reader: ServiceListReader, service_count: int, since: int | None
     ) -> bool:
-        """Remove archived recipients, back to ``since``; return whether the cache is correct now.
+        """Removes archived recipients, back to ``since``; returns whether the cache is correct now.
 
         A recipient may be archived just after the count. Equal numbers then prove equal recipients
         only if all archived ones have been listed: if the whole archive was read, or if archiving
@@ -354,7 +356,7 @@ class RecipientCache:
         return False
 
     async def _reload_surplus_spans(self, reader: ServiceListReader, service_count: int) -> None:
-        """Find the spans of update dates with surplus entries, and reload them."""
+        """Finds the spans of update dates with surplus entries, and reloads them."""
         entries_by_date = await run_in_thread(_sort_by_date, [*self.rows.values()])
         stamps = [entry.stamp for entry in entries_by_date]
         spans = [(0, len(stamps), len(stamps) - service_count)] if stamps else []
@@ -379,7 +381,7 @@ class RecipientCache:
                 spans.append((middle, end, surplus - left_surplus))
 
     async def _reload_span(self, reader: ServiceListReader, span: Sequence[RecipientEntry]) -> None:
-        """Remove entries that the service no longer lists in the span, unless read again since."""
+        """Removes entries that the service no longer lists in the span, unless read again since."""
         asked_at = self._monotonic()
         walked_entries = await reader.walk(
             self._store_newer_entries, span[0].stamp, span[-1].stamp + 1
@@ -396,6 +398,6 @@ def _sort_by_date(entries: list[RecipientEntry]) -> list[RecipientEntry]:
 
 
 def _find_date_boundary(stamps: Sequence[int], begin: int, end: int) -> int:
-    """Return a position near the middle at which the date changes; the end if all are equal."""
+    """Returns a position near the middle at which the date changes; the end if all are equal."""
     middle = bisect_left(stamps, stamps[(begin + end) // 2], begin, end)
     return middle if middle > begin else bisect_right(stamps, stamps[begin], begin, end)

@@ -108,7 +108,10 @@ class RecipientCaches:
         tenant: Tenant,
         prepare_order: PrepareOrder = _keep_order,
     ) -> ListPage:
-        """Return the page that a query asks for; raises CacheUnavailable and the errors of a call."""
+        """Returns the page that a query asks for.
+
+        Raises CacheUnavailable and the errors of a call.
+        """
         cache = self._caches.get(tenant)
         if cache is None:
             arguments = (
@@ -122,7 +125,7 @@ class RecipientCaches:
         reader = ServiceListReader(question, call_service, self._monotonic, cache.page_size)
         try:
             await cache.sync(reader, question.excluded_ids)
-        # Somebody dropped the cache during its refresh; the query starts again with a new one.
+        # The cache was dropped during its refresh; the query starts again with a new one.
         except CacheDroppedError:
             return await self.query(question, call_service, tenant, prepare_order)
         except CacheUnavailable as error:
@@ -144,27 +147,27 @@ class RecipientCaches:
         return await run_in_thread(_select_page, await prepare_order(question, rows), rows)
 
     async def has_hidden_rows(self, question: ListQuery, tenant: Tenant) -> bool:
-        """Return whether the service lists rows that clients must not see, as far as known."""
+        """Whether the service lists rows that clients must not see, as far as known."""
         cache = self._caches.get(tenant)
         return cache is None or await run_in_thread(_has_hidden, question, [*cache.rows.values()])
 
     async def close(self) -> None:
-        """Cancel background refreshes."""
+        """Cancels background refreshes."""
         await asyncio.gather(*self._drop_tasks, *(cache.close() for cache in self._caches.values()))
 
     def record_change(self, tenant: Tenant, recipient_id: str) -> None:
-        """Record that this process may have changed a recipient; it is read again before it is shown."""
+        """Records that this process may have changed a recipient, which is then read again."""
         if cache := self._caches.get(tenant):
             cache.changed_ids.add(recipient_id)
 
     def drop_caches_in_scope(self, scope: Tenant) -> None:
-        """Drop the caches of a scope; an empty merchant or environment means all."""
+        """Drops the caches of a scope; an empty merchant or environment means all."""
         for tenant, cache in [*self._caches.items()]:
             if is_tenant_in_scope(scope, tenant):
                 self._drop_cache(tenant, cache)
 
     def drop_expired(self) -> None:
-        """Drop idle caches that are too old to be used without a refresh."""
+        """Drops idle caches that are too old to be used without a refresh."""
         for tenant, cache in [*self._caches.items()]:
             if not cache.is_refresh_recent and self._is_idle(cache):
                 self._drop_cache(tenant, cache)
@@ -180,7 +183,7 @@ class RecipientCaches:
         return self._monotonic() - cache.used_at >= EVICTABLE_AFTER_SECONDS
 
     def _make_room(self, cache: RecipientCache, count: int) -> bool:
-        """Evict idle caches if necessary; return whether ``count`` recipients fit."""
+        """Evicts idle caches if necessary; returns whether ``count`` recipients fit."""
         max_recipients = self._settings.index_recipients
         other_caches = {
             tenant: other_cache

@@ -1,8 +1,8 @@
 """Reads the service's list by update date, with as few calls as possible.
 
-A *walk* follows the update dates and always asks for the rows after the last date it has. With page numbers,
-it would skip a row whenever an earlier one is removed. Rows that are changed meanwhile move to the end,
-where the walk meets them.
+A *walk* follows the update dates and always asks for the rows after the last date it has. With page
+numbers, it would skip a row whenever an earlier one is removed. Rows that are changed meanwhile
+move to the end, where the walk meets them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class CacheUnavailable(Exception):
 class ServiceListReader:
     """Reads recipients for one query or refresh, and counts the calls.
 
-    Methods call ``store_entries`` with the entries of each page as it arrives. ``page_size`` becomes
-    None if the service refuses that size; its default is used then.
+    Methods call ``store_entries`` with the entries of each page as it arrives. ``page_size``
+    becomes None if the service refuses that size; its default is used then.
     """
 
     question: ListQuery
@@ -52,16 +52,16 @@ class ServiceListReader:
     call_count: int = field(default=0, init=False)
 
     async def count_rows(self, since: int | None = None, until: int | None = None) -> int:
-        """Return the number of rows with an update date in a span, both ends included."""
+        """Returns the number of rows with an update date in a span, both ends included."""
         return _require_record_count(await self._fetch_page(since, until, size=1))
 
     async def count_and_find_newest(self) -> tuple[int, int | None]:
-        """Return the number of rows and the newest update date; None if there are no rows."""
+        """Returns the number of rows and the newest update date; None if there are no rows."""
         page = await self._fetch_page(None, None, size=1, direction="desc")
         return _require_record_count(page), parse_row_stamp(page.rows[0]) if page.rows else None
 
     async def walk_all(self, records: int, store_entries: StoreEntries) -> None:
-        """Walk along the whole list, in parallel if it is long enough."""
+        """Walks along the whole list, in parallel if it is long enough."""
         walk_count = min(MAX_PARALLEL_PAGES, records // (PAGE_SIZE * MIN_PAGES_PER_WALK) or 1)
         positions = [records * number // walk_count for number in range(1, walk_count)]
         boundaries = sorted(
@@ -82,7 +82,7 @@ class ServiceListReader:
     async def walk(
         self, store_entries: StoreEntries, since: int | None, until: int | None = None
     ) -> list[RecipientEntry]:
-        """Read every row with an update date in a span; some may be returned more than once."""
+        """Reads every row with an update date in a span; some may be returned more than once."""
         walked_entries: list[RecipientEntry] = []
         number = FIRST_PAGE
         while True:
@@ -106,7 +106,7 @@ class ServiceListReader:
                 number += 1
 
     async def fetch_archived_page(self, number: int) -> tuple[list[RecipientEntry], bool]:
-        """Fetch a page of archived recipients, newest first; return it and whether it is the last.
+        """Fetches a page of archived recipients, newest first, and whether it is the last.
 
         Returns no entries if the service does not support this filter or order.
         """
@@ -129,7 +129,7 @@ class ServiceListReader:
     async def fetch_and_list_missing_ids(
         self, ids: Iterable[str], store_entries: StoreEntries
     ) -> list[str]:
-        """Read rows by their ids; return the ids that do not exist or are archived.
+        """Reads rows by their ids; returns the ids that do not exist or are archived.
 
         A service that lists archived recipients adds them again with its list.
         """
@@ -177,7 +177,7 @@ class ServiceListReader:
         direction: str = "asc",
         status: str = "",
     ) -> ScannedPage:
-        """Fetch a page by update date; ``size`` overrides the normal page size."""
+        """Fetches a page by update date; ``size`` overrides the normal page size."""
         self.call_count += 1
         requested_size = self.page_size if size is None else size
         query = {"page": str(number)} | (
@@ -216,7 +216,7 @@ def _build_entries(rows: Sequence[Row], asked_at: float) -> list[RecipientEntry]
 
 
 def _check_dates(entries: Sequence[RecipientEntry], since: int | None, until: int | None) -> None:
-    """Raise CacheUnavailable if the rows are not filtered and sorted by update date as requested."""
+    """Raises CacheUnavailable if the rows are not filtered and sorted as requested."""
     stamps = [entry.stamp for entry in entries]
     is_in_order = stamps == sorted(stamps)
     is_in_span = not stamps or (

@@ -1,7 +1,7 @@
 """An entry of the recipient cache: the fields of queries, and the compressed fields of answers.
 
-Hundreds of thousands are in memory, so an entry is kept small: slots instead of a dict, common strings
-interned, the rest compressed.
+Hundreds of thousands are in memory, so an entry is kept small: slots instead of a dict, common
+strings interned, the rest compressed.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 class RecipientEntry:
     """One recipient, with the mapping interface of ``recipient_rows.select_query_fields``.
 
-    It is immutable; a later read replaces it. ``stamp`` is its update date in milliseconds since 1970;
-    ``asked_at`` is the time of the request that read it, by this process's monotonic clock.
+    It is immutable; a later read replaces it. ``stamp`` is its update date in milliseconds since
+    1970; ``asked_at`` is the time of the request that read it, by this process's monotonic clock.
     """
 
     __slots__ = (
@@ -102,26 +102,26 @@ class RecipientEntry:
         return self.get(name)
 
     def unpack_answer_fields(self) -> Row:
-        """Return the fields that answers show, as the service returned them."""
+        """Returns the fields that answers show, as the service returned them."""
         row: Row = json_codec.loads(_decompress(self.packed))
         return row
 
     def has_undated_change(self, other: RecipientEntry) -> bool:
-        """Return whether it has changed since ``other`` was read, with the same update date."""
+        """Whether the recipient has changed since ``other`` was read, with the same update date."""
         return self.stamp == other.stamp and self.packed != other.packed
 
     def is_older_than(self, other: RecipientEntry) -> bool:
-        """Return whether ``other`` is newer, by update date; if equal, by the time of the request."""
+        """Whether ``other`` is newer, by update date; if equal, by the time of the request."""
         return (self.stamp, self.asked_at) < (other.stamp, other.asked_at)
 
 
 def parse_row_stamp(row: Row) -> int:
-    """Return a row's update date in milliseconds since 1970; negative if it has none."""
+    """Returns a row's update date in milliseconds since 1970; negative if it has none."""
     return (dates.parse_instant(row.get("updatedAt")) - _EPOCH) // _MILLISECOND
 
 
 def format_stamp(stamp: int) -> str:
-    """Format a stamp for the service's date filters."""
+    """Formats a stamp for the service's date filters."""
     moment = _EPOCH + stamp * _MILLISECOND
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

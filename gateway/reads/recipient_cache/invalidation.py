@@ -51,5 +51,5 @@ class CacheInvalidation(PeriodicTask):
 
 
 async def invalidate_recipient_caches(store: Store, scope: Tenant) -> None:
-    """Make every running gateway drop the caches of a scope, by an entry in the audit log."""
+    """Makes every running gateway drop the caches of a scope, by an entry in the audit log."""
     await store.write(lambda tx: record_audit_event(store, tx, DROP_ACTION, scope))

@@ -1,7 +1,7 @@
 """Finds recipients that other processes have changed, in the journal in the database.
 
-Most changes move the service's update date. This covers those that may not: the document does not say
-that a change of an account moves the date of its recipient.
+Most changes move the service's update date. This covers those that may not: the document does not
+say that a change of an account moves the date of its recipient.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from mappings.failures import Refused, Unreachable
 from mappings.paging import FIRST_PAGE, Page, parse_count
 
 PAGE_SIZE = 250
-"""Rows in a page; the document states no maximum. If the service refuses it, its default is used."""
+"""Rows in a page; the document states no maximum. A service that refuses it gets its default."""
 
 MAX_PARALLEL_PAGES = 4
 """Pages of one scan that are requested at a time."""
@@ -41,7 +41,7 @@ class ScannedPage:
 
 
 def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
-    """Filter and sort all rows, and return the requested page."""
+    """Filters and sorts all rows, and returns the requested page."""
     matching_rows = [row for row in rows if not question.is_hidden(row) and question.is_match(row)]
     if question.sort_key is not None:
         # Sorted twice: the second sort is stable, so ties are in the order of ids in both
@@ -53,7 +53,7 @@ def select_page(question: ListQuery, rows: Iterable[Any]) -> ListPage:
 
 
 async def fetch_single_page(question: ListQuery, call_service: CallService) -> list[Row] | None:
-    """Fetch the list if one page contains all rows; None if not, or if it cannot be determined."""
+    """Fetches the list if one page contains all rows; None if not, or if that is unknown."""
     try:
         page = await _fetch_page(question, FIRST_PAGE, PAGE_SIZE, call_service)
     except Refused as error:
@@ -69,7 +69,7 @@ async def fetch_single_page(question: ListQuery, call_service: CallService) -> l
 
 
 async def fetch_all_rows(question: ListQuery, call_service: CallService) -> list[Row]:
-    """Fetch all rows, with the prefilter if the service supports it."""
+    """Fetches all rows, with the prefilter if the service supports it."""
     try:
         return await _fetch_stable_rows(question, call_service)
     except Refused as error:
@@ -93,10 +93,10 @@ async def _fetch_stable_rows(question: ListQuery, call_service: CallService) -> 
 async def _fetch_all_pages(
     question: ListQuery, call_service: CallService
 ) -> list[ScannedPage] | None:
-    """Fetch every page; None if rows moved between pages meanwhile.
+    """Fetches every page; None if rows moved between pages meanwhile.
 
-    The last page is read before the others and again after them: any row that was removed or inserted
-    meanwhile has changed the last page.
+    The last page is read before the others and again after them: any row that was removed or
+    inserted meanwhile has changed the last page.
     """
     size: int | None = PAGE_SIZE
     try:
@@ -121,7 +121,7 @@ async def _fetch_all_pages(
 async def _fetch_pages_in_parallel(
     question: ListQuery, max_pages: int, size: int | None, call_service: CallService
 ) -> list[ScannedPage]:
-    """Fetch pages until one has no new rows: a service may report more pages than it has."""
+    """Fetches pages until one has no new rows: a service may report more pages than it has."""
     numbers = count(FIRST_PAGE)
     pages_by_number = dict[int, ScannedPage]()
     seen_ids = set[str]()
@@ -142,7 +142,7 @@ async def _fetch_pages_in_parallel(
 
 
 async def gather_all(coroutines: Sequence[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Return all results; if one fails, wait for the others and raise its error."""
+    """Returns all results; if one fails, waits for the others and raises its error."""
     # Not cancelled at the first error: an aborted call would cost its connection.
     outcomes = await asyncio.gather(*coroutines, return_exceptions=True)
     for outcome in outcomes:
@@ -158,7 +158,7 @@ def _list_ids(pages: list[ScannedPage]) -> list[str]:
 async def _fetch_uncounted_twice(
     question: ListQuery, first: ScannedPage, size: int | None, call_service: CallService
 ) -> list[ScannedPage] | None:
-    """Fetch all pages twice, for a service without page counts; None if they differ."""
+    """Fetches all pages twice, for a service without page counts; None if they differ."""
     pages = await _fetch_uncounted_pages(question, first, size, call_service)
     if len(pages) == FIRST_PAGE:
         return pages
@@ -171,7 +171,7 @@ async def _fetch_uncounted_twice(
 async def _fetch_uncounted_pages(
     question: ListQuery, first: ScannedPage, size: int | None, call_service: CallService
 ) -> list[ScannedPage]:
-    """Fetch pages until one is empty or has no new rows, for a service without page counts."""
+    """Fetches pages until one is empty or has no new rows, for a service without page counts."""
     pages = [first]
     seen_ids = {row["id"] for row in first.rows}
     while pages[-1].rows:

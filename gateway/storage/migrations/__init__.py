@@ -8,5 +8,5 @@ FOLDER = Path(__file__).parent
 
 @cache
 def find_newest_revision() -> str:
-    """The newest revision, with which the name of its file begins."""
+    """Returns the newest revision, with which the name of the last script begins."""
     return max(file.name for file in FOLDER.glob("versions/*.py")).partition("_")[0]

@@ -39,7 +39,7 @@ async def test_object_has_one_imported_id_and_at_most_one_alias(state: State) ->
         for _ in range(2):
             await save_legacy_ids(store, ACME, {"R-FIRST": "R-REAL"}, imported=True)
         with pytest.raises(
-            IdCollisionError, match="R-SECOND is of what was imported as R-FIRST already"
+            IdCollisionError, match="R-SECOND is of the object imported as R-FIRST already"
         ):
             await save_legacy_ids(store, ACME, {"R-SECOND": "R-REAL"}, imported=True)
         await save_legacy_ids(store, OTHER, {"R-SECOND": "R-REAL"}, imported=True)

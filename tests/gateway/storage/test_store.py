@@ -368,7 +368,7 @@ async def test_check_value_cannot_be_moved_to_another_key(state: State) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("sqlite://gateway.db", "three belong"),
+        ("sqlite://gateway.db", "instead of three"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///gateway.db?mode=ro", "no parameters"),
@@ -385,7 +385,7 @@ async def test_invalid_url_error_shows_valid_form(url: str, says: str) -> None:
 async def test_missing_folder_is_named(tmp_path: Path) -> None:
     message = await open_and_describe_failure(State(url=f"sqlite:///{tmp_path}/nowhere/gateway.db"))
     assert f"{tmp_path}/nowhere/gateway.db" in message
-    assert "folder exists" in message
+    assert "directory exists" in message
 
 
 async def test_file_that_is_no_database_is_named(sqlite: State) -> None:
@@ -417,7 +417,7 @@ def test_folder_without_write_permission_is_named() -> None:
         (Path(folder) / "gateway.db").touch()
         command = [sys.executable, "-c", script, folder]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert f"folder {folder} cannot be written" in result.stdout, result
+    assert f"directory {folder} cannot be written" in result.stdout, result
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1/db", "127.0.0.1:5432/no_such_database"])
