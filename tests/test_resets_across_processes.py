@@ -195,13 +195,14 @@ async def test_identical_requests_of_which_the_first_was_read_are_two(
     connection.close()
 
 
-async def test_process_that_was_killed_does_not_hold_up_its_clients_next_request(
-    instances: Instances,
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+async def test_process_that_ended_does_not_hold_up_its_clients_next_request(
+    instances: Instances, signal_number: signal.Signals
 ) -> None:
     body = recipient_body(1)
     connection = await instances.send_and_wait_for_delivery("/v1/recipients", body)
     assert connection.recv(65536)
-    await instances.first.process.stop(signal.SIGTERM)
+    await instances.first.process.stop(signal_number)
     second = await instances.second.request("POST", "/v1/recipients", body)
     assert (second.status, second.headers.get("Idempotent-Replayed")) == (200, None)
     connection.close()

@@ -119,6 +119,13 @@ class Database(ABC):
         committed.
         """
 
+    async def hold_instance_lock(self, key: int) -> None:  # noqa: B027 - SQLite needs none
+        """Holds a lock until this process ends; called again, renews it after a lost connection."""
+
+    async def list_instance_locks(self) -> set[int] | None:
+        """Lists the locks that processes hold; None if the database has no such locks."""
+        return None
+
     @abstractmethod
     async def close(self) -> None: ...
 

@@ -12,8 +12,7 @@ from gateway.storage.tables import instances
 if TYPE_CHECKING:
     from gateway.storage.store import Store
 
-BEAT_SECONDS = 2.0
-WATCH_SECONDS = BEAT_SECONDS + 6
+WATCH_SECONDS = 8.0
 """Seconds in which every live gateway increases its counter, even if a slow disk delays it."""
 
 _POLL_SECONDS = 0.25

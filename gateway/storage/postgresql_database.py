@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
+from sqlalchemy import text
 
 from gateway.payloads.worker_thread import run_in_thread_if
 from gateway.storage.database import (
@@ -24,6 +25,9 @@ from gateway.storage.sql import CompiledStatement, Parameters
 
 ADVISORY_LOCKS = 0x7061796F
 """The gateway's class of PostgreSQL's advisory locks: "payo"."""
+
+INSTANCE_LOCKS = 0x7061796E
+"""The class of the locks that processes hold while they run: "payn"."""
 
 POOL_SIZE = 10
 CLOSE_SECONDS = 30
@@ -99,6 +103,11 @@ class PostgresqlTransaction(Transaction):
         return -1
 
 
+_INSTANCE_LOCKS = text(
+    "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database ="
+    " (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND classid = :lock_class"
+)
 _LOCK = "SELECT pg_advisory_xact_lock($1, hashtext(name)) FROM unnest($2::text[]) AS name"
 
 
@@ -112,6 +121,7 @@ class PostgresqlDatabase(Database):
         self._dsn = dsn
         self._options = options
         self._pool: Any = None
+        self._lock_connection: Any = None
         self._opening = asyncio.Lock()
         # The pool's own queue gives up after a time limit, also if the database is only busy.
         self._slots = asyncio.Semaphore(POOL_SIZE)
@@ -219,7 +229,24 @@ class PostgresqlDatabase(Database):
                 )
         return self._pool
 
+    async def hold_instance_lock(self, key: int) -> None:
+        # A connection of its own: the lock is free as soon as the server sees that it has ended.
+        with translate_database_errors(self.location):
+            if self._lock_connection is None or self._lock_connection.is_closed():
+                self._lock_connection = await asyncpg.connect(self._dsn, **self._options)
+            lock = "SELECT pg_try_advisory_lock($1, $2)"
+            await self._lock_connection.fetchval(lock, INSTANCE_LOCKS, key, timeout=BEGIN_SECONDS)
+
+    async def list_instance_locks(self) -> set[int] | None:
+        async def fetch_keys(tx: Transaction) -> set[int]:
+            rows = await tx.fetch(_INSTANCE_LOCKS, {"lock_class": INSTANCE_LOCKS})
+            return {row[0] for row in rows}
+
+        return await self.read(fetch_keys)
+
     async def close(self) -> None:
+        if self._lock_connection is not None:
+            self._lock_connection.terminate()
         if self._writing:
             await asyncio.wait(self._writing, timeout=CLOSE_SECONDS)
         if self._pool is not None:

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from zlib import crc32
 
 from sqlalchemy import delete, insert, select, update
 
@@ -38,6 +39,8 @@ _POLL_SECONDS = 0.1
 @dataclass(slots=True)
 class _ObservedInstance:
     beats: int
+    has_lock: bool | None
+    """Whether it holds its lock, which ends with its process; None if the database has no locks."""
     quiet_seconds: float = 0.0
     """Seconds for which this process has watched the counter without a change."""
     large_requests: str = ""
@@ -120,6 +123,7 @@ class Heartbeats:
             if not await tx.execute(update(instances).where(is_own).values(**values)):
                 await tx.execute(insert(instances).values(**row))
 
+        await self._store.database.hold_instance_lock(_build_lock_key(self._own_instance))
         await self._store.write(write_heartbeat)
         self._store.clear_write_error()
         self._last_beat_at = self._clock()
@@ -138,6 +142,7 @@ class Heartbeats:
         refresh_number = self._refresh_count
         all_rows = await self._store.read(lambda tx: tx.fetch(select(instances)))
         rows = {row.id: row for row in all_rows}
+        held_keys = await self._store.database.list_instance_locks()
         if refresh_number < self._applied_refresh:
             return  # a refresh that started later has finished first, and its rows are newer
         self._applied_refresh = refresh_number
@@ -146,11 +151,15 @@ class Heartbeats:
         elapsed = min(now - self._refreshed_at, self._ttl_seconds / 2)
         self._refreshed_at = now
         for id_, row in rows.items():
+            has_lock = None if held_keys is None else _build_lock_key(id_) in held_keys
             observed = self._observed.get(id_)
-            # A smaller count is a sign of life too: a restored database has earlier counts.
+            # Any other count is a sign of life, also a smaller one: a restored database has earlier counts.
             if observed is None or observed.beats != row.beats:
-                self._observed[id_] = _ObservedInstance(row.beats, large_requests=row.large)
+                self._observed[id_] = _ObservedInstance(
+                    row.beats, has_lock, large_requests=row.large
+                )
             else:
+                observed.has_lock = has_lock
                 observed.quiet_seconds += elapsed
         for id_ in self._observed.keys() - rows.keys():
             del self._observed[id_]
@@ -159,21 +168,25 @@ class Heartbeats:
         """Waits until each of these instances has made a whole heartbeat since the call.
 
         That is the second one to be saved: the first may have begun before the call. An instance
-        without a heartbeat for ``REPORT_SECONDS`` is not waited for.
+        that has ended, or sent no heartbeat for ``REPORT_SECONDS``, is not waited for.
         """
         await self.refresh()
         awaited = {
-            id_: self._observed[id_].beats + 2
-            for id_ in instance_ids
-            if self._has_beaten_within(id_, REPORT_SECONDS)
+            id_: self._observed[id_].beats + 2 for id_ in instance_ids if self._can_report(id_)
         }
         while awaited := {
             id_: beats
             for id_, beats in awaited.items()
-            if self._has_beaten_within(id_, REPORT_SECONDS) and self._observed[id_].beats < beats
+            if self._can_report(id_) and self._observed[id_].beats < beats
         }:
             await asyncio.sleep(_POLL_SECONDS)
             await self.refresh()
+
+    def _can_report(self, instance: str) -> bool:
+        observed = self._observed.get(instance)
+        # Only a process that was killed has lost its lock and its lease; one that was paused has not.
+        has_ended = observed is not None and observed.has_lock is False
+        return self._has_beaten_within(instance, self._ttl_seconds if has_ended else REPORT_SECONDS)
 
     async def list_remote_large_requests(self) -> list[RequestProgress]:
         """Returns the large requests of other instances, as of the last heartbeat of each."""
@@ -195,3 +208,7 @@ class Heartbeats:
     async def unregister(self) -> None:
         own_instance = delete(instances).where(instances.c.id == self._own_instance)
         await self._store.write(lambda tx: tx.execute(own_instance))
+
+
+def _build_lock_key(instance: str) -> int:
+    return crc32(instance.encode()) >> 1  # PostgreSQL's keys are signed
