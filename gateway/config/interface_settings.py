@@ -7,7 +7,14 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from gateway.config.section import Section
-from gateway.config.value_types import Label, NeutralWord, Token, WalletWord, require_unused_field
+from gateway.config.value_types import (
+    HeaderName,
+    Label,
+    NeutralWord,
+    Token,
+    WalletWord,
+    require_unused_field,
+)
 from mappings import current, legacy
 from mappings.effects import LegacyOptions, Vocabulary
 
@@ -41,7 +48,7 @@ class LegacyWords(Section):
 
 class CurrentWords(Section):
     scheme: Token = "svcsign"
-    timestamp_header: Token = "X-SVC-Timestamp"
+    timestamp_header: HeaderName = "X-SVC-Timestamp"
     wallet: WalletWord = "wallet"
     avatar_url: Annotated[
         NeutralWord,

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from gateway.config.section import Section
-from gateway.config.value_types import Day, Origin, parse_list
+from gateway.config.value_types import Day, OriginOrEmpty, parse_list
 
 MONTHS_TO_SUNSET = 3
 """Months from the announcement to the removal (current interface, section 9)."""
@@ -19,7 +19,7 @@ class Deprecation(Section):
     announced: Day = None
     sunset: Day = None
     after_sunset: Literal["serve", "refuse"] = "serve"
-    page: Literal[""] | Origin = ""
+    page: OriginOrEmpty = ""
 
     @model_validator(mode="after")
     def _check_dates(self) -> Self:

@@ -16,18 +16,28 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 def _check_origin(text: str) -> str:
     parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or not _is_one_word(text):
         raise ValueError("must be an address such as https://service.example")
     try:
-        _ = parts.port
+        port = parts.port
     except ValueError:
-        raise ValueError("must have a port from 0 to 65535, or none") from None
+        port = 0
+    if port == 0:
+        raise ValueError("must have a port from 1 to 65535, or none")
     if parts.query or parts.fragment or parts.username:
         raise ValueError("must be an address without query, fragment or credentials")
     if parts.path.rstrip("/").endswith("/v1"):
         raise ValueError("must be the address without /v1; the gateway adds it")
     # Paths are appended, and a double slash would be signed and sent.
     return text.rstrip("/")
+
+
+def _is_one_word(text: str) -> bool:
+    return text.isprintable() and not re.search(r"\s", text)
+
+
+def _check_origin_or_empty(text: str) -> str:
+    return _check_origin(text) if text else text
 
 
 def require_scheme(*schemes: str) -> Callable[[str], str]:
@@ -46,6 +56,21 @@ def _check_token(text: str) -> str:
             "must be an HTTP token: letters, digits and some punctuation, without spaces"
         )
     return text
+
+
+_RESERVED_HEADERS = frozenset(
+    {
+        *("authorization", "connection", "content-length", "content-type", "cookie", "date"),
+        *("expect", "host", "te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
+    }
+)
+"""Headers that HTTP or the gateway itself uses, which a signature would overwrite."""
+
+
+def _check_own_header(name: str) -> str:
+    if name.lower() in _RESERVED_HEADERS:
+        raise ValueError("must be a header of the service's own, such as X-Timestamp")
+    return name
 
 
 def _check_word(text: str) -> str:
@@ -132,10 +157,12 @@ def _check_retention_days(days: int) -> int:
 
 
 Origin = Annotated[str, AfterValidator(_check_origin)]
+OriginOrEmpty = Annotated[str, AfterValidator(_check_origin_or_empty)]
 
 Network = Annotated[str, AfterValidator(_check_network)]
 
 Token = Annotated[str, AfterValidator(_check_token)]
+HeaderName = Annotated[Token, AfterValidator(_check_own_header)]
 
 NeutralWord = Annotated[str, AfterValidator(_check_word)]
 

@@ -25,7 +25,7 @@ HOP_BY_HOP = _split_header_names(
 REMOVED_RESPONSE_HEADERS = _split_header_names(
     "access-control-allow-credentials alt-svc clear-site-data content-length nel public-key-pins "
     "report-to reporting-endpoints server set-cookie set-cookie2 strict-transport-security via "
-    "x-lighttpd-send-file x-litespeed-location x-reproxy-url x-sendfile"
+    "x-lighttpd-send-file x-lighttpd-send-tempfile x-litespeed-location x-reproxy-url x-sendfile"
 )
 """Headers that a client would store for the gateway's host, that a proxy in front of the gateway
 would act on (also ``X-Accel-*``), or that the gateway sets.

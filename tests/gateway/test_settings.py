@@ -48,12 +48,27 @@ def test_plain_http_to_another_host_requires_allow_http(name: str) -> None:
     load_settings(write_config(f"{text}allow_http = true\n"))
 
 
-@pytest.mark.parametrize("address", ["https://x:99999", "http://127.0.0.1:port"])
+@pytest.mark.parametrize("address", ["https://x:99999", "https://x:0", "http://127.0.0.1:port"])
 def test_invalid_port_is_a_configuration_error(address: str) -> None:
     with pytest.raises(
         ConfigurationError, match=r"gateway\.toml:2: environments\.live\.base_url: .* port"
     ):
         load_settings(write_config(f"[environments.live]\nbase_url = '{address}'"))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[environments.live]\nbase_url = 'https://x y'", "must be an address such as"),
+        ("[deprecation]\npage = 'x'", "deprecation.page: must be an address such as"),
+        (
+            "[vocabulary.current]\ntimestamp_header = 'Host'",
+            "must be a header of the service's own",
+        ),
+    ],
+)
+def test_unusable_value_is_named_by_its_key(text: str, problem: str) -> None:
+    assert problem in load_only_problem(text)
 
 
 def write_config(text: str) -> Path:
