@@ -18,13 +18,18 @@ SSN_NAMES = {"governmentIds": "ssn", "governmentIds[0]": "ssn"}
 
 
 def translate_problems(sent_as: dict[str, str], *problems: Problem) -> list[tuple[str | None, str]]:
-    translated = errors.translate_failure(Refused(400, list(problems), field_map=sent_as)).problems
-    return [(one.field, one.message) for one in translated]
+    translated_problems = errors.translate_failure(
+        Refused(400, list(problems), field_map=sent_as)
+    ).problems
+    return [(problem.field, problem.message) for problem in translated_problems]
 
 
 def test_current_fields_of_one_client_field_give_one_error() -> None:
-    wrong = "currency is not supported"
-    problems = [Problem("invalid_field", wrong, at) for at in ("currency", "payments[0].currency")]
+    message = "currency is not supported"
+    problems = [
+        Problem("invalid_field", message, field_path)
+        for field_path in ("currency", "payments[0].currency")
+    ]
     assert translate_problems(BATCH_NAMES, *problems) == [
         ("sourceCurrency", "sourceCurrency is not supported")
     ]
@@ -36,20 +41,20 @@ def test_errors_without_field_are_all_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "field"),
+    ("problem_field", "field"),
     [
         ("payments[0].recipient", "payments[0].recipient.id"),
         ("payments[1].recipient", "payments[7].recipient.email"),
     ],
 )
-def test_word_of_both_interfaces_is_not_replaced(named: str, field: str) -> None:
-    problem = Problem("invalid_status", "the recipient is not active", named)
+def test_word_of_both_interfaces_is_not_replaced(problem_field: str, field: str) -> None:
+    problem = Problem("invalid_status", "the recipient is not active", problem_field)
     assert translate_problems(BATCH_NAMES, problem) == [(field, "the recipient is not active")]
 
 
 def test_part_of_a_value_is_reported_by_client_field_name() -> None:
-    at = "governmentIds[0].value"
-    problem = Problem("invalid_field", f"{at} is not valid", at)
+    field_path = "governmentIds[0].value"
+    problem = Problem("invalid_field", f"{field_path} is not valid", field_path)
     assert translate_problems(SSN_NAMES, problem) == [("ssn", "ssn is not valid")]
 
 

@@ -9,15 +9,15 @@ HUGE_AMOUNT = "9" * 40 + ".01"
 
 def test_net_amount_is_exact_at_any_size():
     payments = [{"sourceAmount": HUGE_AMOUNT, "merchantFees": "0.98"}, {"sourceAmount": "0.01"}]
-    shown = summaries.compute_totals(payments)
-    assert str(shown["value"]) == "9" * 40 + ".02"
-    assert str(shown["net"]) == "1" + "0" * 40
+    totals = summaries.compute_totals(payments)
+    assert str(totals["value"]) == "9" * 40 + ".02"
+    assert str(totals["net"]) == "1" + "0" * 40
 
 
 def test_required_funds_are_exact_at_any_size():
     payments = [{"sourceAmount": HUGE_AMOUNT, "merchantFees": "0.01"}]
     assert str(funds.compute_required_funds(payments)) == "9" * 40 + ".02"
-    enough = [{"amount": "9" * 40 + ".02", "currency": "USD", "type": "service"}]
-    short = [{"amount": HUGE_AMOUNT, "currency": "USD", "type": "service"}]
-    assert funds.has_sufficient_funds(enough, payments, "USD")
-    assert not funds.has_sufficient_funds(short, payments, "USD")
+    sufficient_balances = [{"amount": "9" * 40 + ".02", "currency": "USD", "type": "service"}]
+    insufficient_balances = [{"amount": HUGE_AMOUNT, "currency": "USD", "type": "service"}]
+    assert funds.has_sufficient_funds(sufficient_balances, payments, "USD")
+    assert not funds.has_sufficient_funds(insufficient_balances, payments, "USD")

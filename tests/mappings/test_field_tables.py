@@ -60,7 +60,7 @@ STREET_TABLE = FieldTable(
 
 def build_row_groups(**changes: tuple[FieldRow, ...] | None) -> tuple[tuple[FieldRow, ...], ...]:
     """Build valid rows; a change of None removes one."""
-    fitting: dict[str, tuple[FieldRow, ...] | None] = {
+    valid_groups: dict[str, tuple[FieldRow, ...] | None] = {
         "id": mark_read_only("id", reason="the service's own"),
         "name": rename_field("name", "holder"),
         "province": rename_field("province", "region", answer_name="regionCode"),
@@ -68,7 +68,7 @@ def build_row_groups(**changes: tuple[FieldRow, ...] | None) -> tuple[tuple[Fiel
         "status": set_in_code("status", "state", reason="other words"),
         "colour": drop_fields("colour", reason="nothing is painted"),
     }
-    return tuple(some for some in {**fitting, **changes}.values() if some)
+    return tuple(row_group for row_group in {**valid_groups, **changes}.values() if row_group)
 
 
 def build_table(**changes: tuple[FieldRow, ...] | None) -> FieldTable:
@@ -99,13 +99,13 @@ def test_row_for_unknown_legacy_field_is_an_error() -> None:
 
 
 def test_mistyped_row_is_reported_with_field_left_without_row() -> None:
-    with pytest.raises(FieldTableError) as raised:
+    with pytest.raises(FieldTableError) as error:
         build_table(name=rename_field("nmae", "holder"))
-    assert str(raised.value) == "name: no row; nmae: not in the legacy shape"
+    assert str(error.value) == "name: no row; nmae: not in the legacy shape"
 
 
 @pytest.mark.parametrize(
-    ("changed", "target"),
+    ("changed_groups", "target"),
     [
         ({"name": rename_field("name", "holdr")}, "holdr"),
         ({"name": rename_field("name", "holder", answer_name="holdr")}, "holdr"),
@@ -115,10 +115,10 @@ def test_mistyped_row_is_reported_with_field_left_without_row() -> None:
     ids=["sent to", "shown as", "same name", "by hand"],
 )
 def test_unknown_current_field_is_an_error(
-    changed: dict[str, tuple[FieldRow, ...]], target: str
+    changed_groups: dict[str, tuple[FieldRow, ...]], target: str
 ) -> None:
     with pytest.raises(FieldTableError, match=f"^{target}: not in the current shape$"):
-        build_table(**changed)
+        build_table(**changed_groups)
 
 
 def test_two_rows_for_one_field_are_an_error() -> None:
@@ -132,9 +132,9 @@ def test_field_both_translated_and_dropped_is_an_error() -> None:
 
 
 def test_all_table_errors_are_reported_at_once() -> None:
-    with pytest.raises(FieldTableError) as raised:
+    with pytest.raises(FieldTableError) as error:
         build_table(id=None, again=rename_field("name", "holdr"))
-    assert str(raised.value) == (
+    assert str(error.value) == (
         "id: no row; name: more than one row; holdr: not in the current shape"
     )
 
@@ -149,8 +149,8 @@ def test_two_legacy_fields_may_map_to_one_current_field() -> None:
 
 
 def test_fields_are_renamed_and_keep_client_order() -> None:
-    sent = build_table().translate_to_current({"province": "QC", "name": "Zoë"})
-    assert list(sent.items()) == [("region", "QC"), ("holder", "Zoë")]
+    current_fields = build_table().translate_to_current({"province": "QC", "name": "Zoë"})
+    assert list(current_fields.items()) == [("region", "QC"), ("holder", "Zoë")]
 
 
 @pytest.mark.parametrize("value", [None, "", [], {}, 10**30, "ünï", ["a"]], ids=repr)
@@ -164,8 +164,8 @@ def test_read_only_manual_and_dropped_fields_are_not_sent(name: str) -> None:
 
 
 def test_nested_object_uses_its_own_table() -> None:
-    sent = build_table().translate_to_current({"street": {"town": "Köln", "line": "1"}})
-    assert sent == {"street": {"city": "Köln", "line": "1"}}
+    current_fields = build_table().translate_to_current({"street": {"town": "Köln", "line": "1"}})
+    assert current_fields == {"street": {"city": "Köln", "line": "1"}}
 
 
 @pytest.mark.parametrize("value", [None, "no object"])
@@ -181,21 +181,21 @@ def test_missing_field_is_not_added() -> None:
 
 
 def test_answer_has_exactly_the_legacy_fields_in_order() -> None:
-    shown = build_table().translate_to_legacy(
+    legacy_fields = build_table().translate_to_legacy(
         {"state": "x", "holder": "Zoë", "tags": ["current only"]}
     )
-    assert list(shown) == ["id", "name", "province", "street", "status"]
+    assert list(legacy_fields) == ["id", "name", "province", "street", "status"]
 
 
 def test_answer_is_read_by_its_own_field_names() -> None:
-    given = {"id": "R-1", "holder": "Zoë", "region": "asked", "regionCode": "given"}
-    shown = build_table().translate_to_legacy(
-        {**given, "street": {"city": "Köln", "country": "DE"}}
+    current_fields = {"id": "R-1", "holder": "Zoë", "region": "asked", "regionCode": "given"}
+    legacy_fields = build_table().translate_to_legacy(
+        {**current_fields, "street": {"city": "Köln", "country": "DE"}}
     )
-    assert shown["id"] == "R-1"
-    assert shown["name"] == "Zoë"
-    assert shown["province"] == "given"
-    assert shown["street"] == {"line": None, "town": "Köln"}
+    assert legacy_fields["id"] == "R-1"
+    assert legacy_fields["name"] == "Zoë"
+    assert legacy_fields["province"] == "given"
+    assert legacy_fields["street"] == {"line": None, "town": "Köln"}
 
 
 def test_missing_field_of_answer_is_null() -> None:
@@ -226,7 +226,11 @@ TABLES = {name: value for name, value in vars(objects).items() if isinstance(val
 
 @pytest.mark.parametrize("field_table", TABLES.values(), ids=TABLES.keys())
 def test_every_unsent_row_states_a_reason(field_table: FieldTable) -> None:
-    assert [row.legacy_name for row in field_table.rows if not row.is_sent and not row.reason] == []
+    assert [
+        table_row.legacy_name
+        for table_row in field_table.rows
+        if not table_row.is_sent and not table_row.reason
+    ] == []
 
 
 @pytest.mark.parametrize("field_table", TABLES.values(), ids=TABLES.keys())

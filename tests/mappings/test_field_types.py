@@ -50,24 +50,24 @@ class Shape(TypedDict, total=False):
 
 
 def parse_valid(**body: Any) -> Any:
-    taken, wrong = field_types.parse_body(Shape, body)
-    assert wrong == ()
-    return taken
+    parsed, problems = field_types.parse_body(Shape, body)
+    assert problems == ()
+    return parsed
 
 
-def list_problems(shape: Any, body: Any) -> list[Problem]:
+def list_problems(body_type: Any, body: Any) -> list[Problem]:
     try:
-        _taken, wrong = field_types.parse_body(shape, body)
+        _parsed, problems = field_types.parse_body(body_type, body)
     except Invalid as invalid:
         return list(invalid.problems)
-    return list(wrong)
+    return list(problems)
 
 
 # Each field type
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "taken"),
+    ("kind", "value", "expected_value"),
     [
         ("text", "Zoë 李 ", "Zoë 李 "),
         ("text", 12345678901234567890, "12345678901234567890"),
@@ -107,10 +107,10 @@ def list_problems(shape: Any, body: Any) -> list[Problem]:
         ("inner", {}, {}),
     ],
 )
-def test_field_type_normalizes_client_values(kind: str, value: Any, taken: Any) -> None:
-    parsed = parse_valid(**{kind: value})[kind]
-    assert parsed == taken
-    assert type(parsed) is type(taken)
+def test_field_type_normalizes_client_values(kind: str, value: Any, expected_value: Any) -> None:
+    parsed_value = parse_valid(**{kind: value})[kind]
+    assert parsed_value == expected_value
+    assert type(parsed_value) is type(expected_value)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_missing_required_field_is_an_empty_field() -> None:
 
 
 def test_empty_text_omits_the_field_at_any_depth() -> None:
-    parsed = parse_valid(
+    parsed_body = parse_valid(
         text="", email="", shown="", inner={"text": "", "email": "a@b"}, inners=[{"text": ""}]
     )
-    assert parsed == {"inner": {"email": "a@b"}, "inners": [{}]}
+    assert parsed_body == {"inner": {"email": "a@b"}, "inners": [{}]}
 
 
 def test_empty_street2_is_kept() -> None:
@@ -214,22 +214,24 @@ def test_non_object_body_is_refused_without_field(body: Any) -> None:
 
 
 def test_invalid_fields_are_removed_and_valid_ones_kept() -> None:
-    sent = {"text": "a", "day": "soon", "inner": {"text": "b", "email": "nobody"}}
-    taken, wrong = field_types.parse_body(Shape, {**sent, "inners": [{"text": "c"}, {"text": []}]})
-    assert taken == {"text": "a", "inner": {"text": "b"}, "inners": [{"text": "c"}, {}]}
-    assert [problem.field for problem in wrong] == ["day", "inner.email", "inners[1].text"]
+    body = {"text": "a", "day": "soon", "inner": {"text": "b", "email": "nobody"}}
+    parsed_body, problems = field_types.parse_body(
+        Shape, {**body, "inners": [{"text": "c"}, {"text": []}]}
+    )
+    assert parsed_body == {"text": "a", "inner": {"text": "b"}, "inners": [{"text": "c"}, {}]}
+    assert [problem.field for problem in problems] == ["day", "inner.email", "inners[1].text"]
 
 
 # Fields in errors
 
 
 def test_all_problems_are_listed_by_full_client_names() -> None:
-    sent = {
+    body = {
         "country": "Germany",
         "inner": {"email": "nobody"},
         "inners": [{"text": "a"}, {"text": ["b"], "email": None}],
     }
-    assert [(problem.code, problem.field) for problem in list_problems(Shape, sent)] == [
+    assert [(problem.code, problem.field) for problem in list_problems(Shape, body)] == [
         ("invalid_field", "country"),
         ("invalid_field", "inner.email"),
         ("invalid_field", "inners[1].text"),
@@ -259,7 +261,7 @@ def test_payout_problems_use_paths_of_the_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "text"),
+    ("path", "text"),
     [
         (("ids",), "ids"),
         (("payout", "accounts", "bank", "iban"), "payout.accounts.bank.iban"),
@@ -268,8 +270,8 @@ def test_payout_problems_use_paths_of_the_client() -> None:
         ((), ""),
     ],
 )
-def test_field_path_is_formatted_as_documented(place: tuple[str | int, ...], text: str) -> None:
-    assert field_types.format_field_path(place) == text
+def test_field_path_is_formatted_as_documented(path: tuple[str | int, ...], text: str) -> None:
+    assert field_types.format_field_path(path) == text
 
 
 # Errors do not quote the input
@@ -297,14 +299,14 @@ def test_no_message_quotes_the_value(kind: str, value: Any) -> None:
 
 @pytest.mark.parametrize("body", [SECRET_VALUE, [SECRET_VALUE]], ids=repr)
 def test_non_object_body_is_not_quoted(body: Any) -> None:
-    with pytest.raises(Invalid) as raised:
+    with pytest.raises(Invalid) as error:
         field_types.parse_body(Shape, body)
-    assert SECRET_VALUE not in repr((raised.value, raised.value.problems, raised.value.__cause__))
+    assert SECRET_VALUE not in repr((error.value, error.value.problems, error.value.__cause__))
 
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text()),
-    lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    lambda children: st.one_of(st.lists(children), st.dictionaries(st.text(), children)),
     max_leaves=6,
 )
 OPERATIONS_WITH_BODY = [operation for operation in OPERATIONS if operation.body_shape is not None]
@@ -318,7 +320,7 @@ def test_any_body_is_accepted_or_refused_with_legacy_codes(
     names = st.sampled_from(sorted(operation.body_shape.__annotations__))
     body = data.draw(st.one_of(VALUES, st.dictionaries(names, VALUES)))
     listed_problems = list_problems(operation.body_shape, body)
-    assert {one.code for one in listed_problems} <= {"invalid_field", "empty_field"}
+    assert {problem.code for problem in listed_problems} <= {"invalid_field", "empty_field"}
     assert len(listed_problems) == len(set(listed_problems))
 
 

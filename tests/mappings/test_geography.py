@@ -55,26 +55,28 @@ def test_every_country_is_complete() -> None:
 
 
 def test_country_file_matches_installed_sources() -> None:
-    committed = COUNTRIES_FILE.read_bytes()
-    there = json.loads(committed)
-    made_with = {name: there[name] for name in generate_countries.collect_source_versions()}
+    committed_bytes = COUNTRIES_FILE.read_bytes()
+    committed_countries = json.loads(committed_bytes)
+    recorded_versions = {
+        name: committed_countries[name] for name in generate_countries.collect_source_versions()
+    }
     now = generate_countries.collect_source_versions()
-    assert made_with == now, (
-        f"{COUNTRIES_FILE.name} was made with {made_with}, here is {now}: {REGENERATE_HINT}"
+    assert recorded_versions == now, (
+        f"{COUNTRIES_FILE.name} was made with {recorded_versions}, here is {now}: {REGENERATE_HINT}"
     )
-    same = generate_countries.render_countries().encode() == committed
-    assert same, f"{COUNTRIES_FILE.name} is not what {now} give: {REGENERATE_HINT}"
+    is_unchanged = generate_countries.render_countries().encode() == committed_bytes
+    assert is_unchanged, f"{COUNTRIES_FILE.name} is not what {now} give: {REGENERATE_HINT}"
 
 
 def test_generator_rejects_other_country_lists(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for listed in (
+    for country_codes in (
         COUNTRY_CODES + " AX",
         COUNTRY_CODES.replace(" ZM", ""),
         COUNTRY_CODES.replace("ZM", "ZA"),
     ):
-        monkeypatch.setattr(generate_countries, "COUNTRY_CODES", listed)
+        monkeypatch.setattr(generate_countries, "COUNTRY_CODES", country_codes)
         with pytest.raises(SystemExit, match="222"):
             generate_countries.render_countries()
     monkeypatch.setattr(generate_countries, "COUNTRY_CODES", COUNTRY_CODES.replace("ZM", "AN"))
@@ -124,10 +126,14 @@ def test_regions_are_iso_3166_2_of_every_level() -> None:
 
 
 def test_national_currency_is_shown_among_several() -> None:
-    several = {"BT": "BTN", "HT": "HTG", "LS": "LSL", "NA": "NAD", "PA": "PAB"}
-    assert {code: load_country(code)["currency"]["code"] for code in several} == several
+    national_currencies = {"BT": "BTN", "HT": "HTG", "LS": "LSL", "NA": "NAD", "PA": "PAB"}
+    assert {
+        code: load_country(code)["currency"]["code"] for code in national_currencies
+    } == national_currencies
 
 
 def test_withdrawn_currency_is_not_shown() -> None:
-    new = {"HR": "EUR", "CW": "XCG", "SX": "XCG", "BY": "BYN", "SV": "USD", "ST": "STN"}
-    assert {code: load_country(code)["currency"]["code"] for code in new} == new
+    new_currencies = {"HR": "EUR", "CW": "XCG", "SX": "XCG", "BY": "BYN", "SV": "USD", "ST": "STN"}
+    assert {
+        code: load_country(code)["currency"]["code"] for code in new_currencies
+    } == new_currencies

@@ -32,12 +32,15 @@ def test_alias_id_has_prefix_and_sixteen_upper_case_characters() -> None:
 def test_alias_id_depends_on_key_merchant_and_id_only() -> None:
     name = derive_alias_id(KEY, "acme", LONG_ID)
     assert name == derive_alias_id(KEY, "acme", LONG_ID)
-    others = [
+    other_arguments = [
         (b"l" * 32, "acme", LONG_ID),
         (KEY, "bolt", LONG_ID),
         (KEY, "acme", LONG_ID[:-1] + "H"),
     ]
-    assert len({name, *(derive_alias_id(*other) for other in others)}) == 4
+    assert (
+        len({name, *(derive_alias_id(*alias_arguments) for alias_arguments in other_arguments)})
+        == 4
+    )
 
 
 def test_alias_ids_are_unique() -> None:
@@ -46,7 +49,7 @@ def test_alias_ids_are_unique() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "id_", "mode", "needed"),
+    ("kind", "id_", "setting", "is_needed"),
     [
         ("batch", LONG_ID, "all", True),
         ("batch", LONG_ID, "batches", True),
@@ -58,8 +61,10 @@ def test_alias_ids_are_unique() -> None:
         ("recipient", "R-1", "all", False),
     ],
 )
-def test_only_too_long_id_needs_an_alias(kind: str, id_: str, mode: str, *, needed: bool) -> None:
-    assert needs_alias_id(kind, id_, mode) is needed  # type: ignore[arg-type]
+def test_only_too_long_id_needs_an_alias(
+    kind: str, id_: str, setting: str, *, is_needed: bool
+) -> None:
+    assert needs_alias_id(kind, id_, setting) is is_needed  # type: ignore[arg-type]
 
 
 def test_generated_id_fits_a_legacy_client() -> None:
@@ -81,15 +86,19 @@ def test_ids_of_answer_are_replaced_only_in_id_fields() -> None:
         }
     }
     names = {"P-1": "P-A", "R-1": "R-A", "B-1": "B-A"}
-    shown = replace_ids(legacy.PaymentAnswer, body, names)["payment"]
-    assert (shown["id"], shown["recipient"]["id"], shown["batch"]["id"]) == ("P-A", "R-A", "B-A")
-    assert (shown["memo"], shown["recipient"]["referenceId"]) == ("P-1", "R-1")
+    payment = replace_ids(legacy.PaymentAnswer, body, names)["payment"]
+    assert (payment["id"], payment["recipient"]["id"], payment["batch"]["id"]) == (
+        "P-A",
+        "R-A",
+        "B-A",
+    )
+    assert (payment["memo"], payment["recipient"]["referenceId"]) == ("P-1", "R-1")
 
 
 def test_only_known_ids_are_replaced_in_text() -> None:
     text = f"Payment P-9 of {LONG_ID} (not {LONG_ID}x)"
-    said = replace_ids_in_text(text, {LONG_ID: "B-A"}.get)
-    assert said == f"Payment P-9 of B-A (not {LONG_ID}x)"
+    replaced_text = replace_ids_in_text(text, {LONG_ID: "B-A"}.get)
+    assert replaced_text == f"Payment P-9 of B-A (not {LONG_ID}x)"
 
 
 @pytest.mark.parametrize("id_", ["B-", "B-a/b", "B-a.b", "B-é", "", "B", "B-a\n", "B-" + "x" * 65])

@@ -41,16 +41,16 @@ def test_packed_rows_equal_their_list(count: int) -> None:
     assert packed_rows == plain_rows
     assert plain_rows == packed_rows
     assert packed_rows != [*plain_rows, {}]
-    for place in {0, count // 2, count - 1} & set(range(count)):
-        assert packed_rows[place] == plain_rows[place]
-        assert packed_rows[place - count] == plain_rows[place - count]
+    for position in {0, count // 2, count - 1} & set(range(count)):
+        assert packed_rows[position] == plain_rows[position]
+        assert packed_rows[position - count] == plain_rows[position - count]
     assert packed_rows[5:-3] == plain_rows[5:-3]
     with pytest.raises(IndexError):
         packed_rows[count]
 
 
 def test_any_row_round_trips() -> None:
-    plain = {
+    plain_row = {
         "text": "ä\ud800",
         "number": 10**30,
         "none": None,
@@ -58,38 +58,45 @@ def test_any_row_round_trips() -> None:
         "nested": [1, (2, "b")],
     }
     number = ExactDecimal("1.10")
-    others = [Decimal("1E+5"), number, Problem("invalid_field", "No.", "memo"), {"in": [number]}]
-    for row in (plain, *others):
-        for mixed in ([row], [plain, row, plain]):
-            (*read,) = CompressedSequence(mixed)
-            assert [(repr(one), type(one)) for one in read] == [
-                (repr(one), type(one)) for one in mixed
+    other_rows = [
+        Decimal("1E+5"),
+        number,
+        Problem("invalid_field", "No.", "memo"),
+        {"in": [number]},
+    ]
+    for row in (plain_row, *other_rows):
+        for mixed_rows in ([row], [plain_row, row, plain_row]):
+            (*rows_read,) = CompressedSequence(mixed_rows)
+            assert [(repr(row_value), type(row_value)) for row_value in rows_read] == [
+                (repr(row_value), type(row_value)) for row_value in mixed_rows
             ]
-            assert read == mixed
-    (read,) = CompressedSequence([number])
-    assert str(read) == "1.10"
+            assert rows_read == mixed_rows
+    (rows_read,) = CompressedSequence([number])
+    assert str(rows_read) == "1.10"
 
 
 @pytest.mark.parametrize("count", ROW_COUNTS)
 def test_map_rows_gives_equal_results_for_packed_rows_and_lists(count: int) -> None:
-    those, numbers = build_rows(count), range(count)
-    made = map_rows(lambda number, row: (number, row["id"]), numbers, those)
-    view = map_rows(lambda number, row: (number, row["id"]), numbers, CompressedSequence(those))
-    assert isinstance(made, list)
-    assert isinstance(view, MappedSequence)
-    assert view == made
-    assert materialize_rows(view) == made
-    assert materialize_rows(made) is made
-    assert isinstance(materialize_rows(view), CompressedSequence)
-    assert view[-1:] == made[-1:]
+    rows, numbers = build_rows(count), range(count)
+    expected_results = map_rows(lambda number, row: (number, row["id"]), numbers, rows)
+    mapped_sequence = map_rows(
+        lambda number, row: (number, row["id"]), numbers, CompressedSequence(rows)
+    )
+    assert isinstance(expected_results, list)
+    assert isinstance(mapped_sequence, MappedSequence)
+    assert mapped_sequence == expected_results
+    assert materialize_rows(mapped_sequence) == expected_results
+    assert materialize_rows(expected_results) is expected_results
+    assert isinstance(materialize_rows(mapped_sequence), CompressedSequence)
+    assert mapped_sequence[-1:] == expected_results[-1:]
 
 
 def test_rows_are_mapped_one_chunk_at_a_time() -> None:
-    mapped: list[int] = []
-    view = map_rows(mapped.append, CompressedSequence(range(2 * SLICE_SIZE)))
-    reading = iter(view)
-    next(reading)
-    assert mapped == [*range(SLICE_SIZE)]
+    mapped_rows: list[int] = []
+    mapped_sequence = map_rows(mapped_rows.append, CompressedSequence(range(2 * SLICE_SIZE)))
+    iterator = iter(mapped_sequence)
+    next(iterator)
+    assert mapped_rows == [*range(SLICE_SIZE)]
 
 
 def test_sources_of_unequal_length_are_an_error() -> None:
@@ -118,22 +125,28 @@ def test_chunks_contain_all_items() -> None:
 @pytest.mark.parametrize("count", ROW_COUNTS)
 def test_keyed_values_are_read_in_any_order_like_a_dictionary(count: int) -> None:
     pairs = [(f"P-{number}", {"number": number}) for number in range(count)]
-    there, like = CompressedMapping(iter(pairs)), dict(pairs)
-    assert (len(there), bool(there), dict(there)) == (count, bool(like), like)
+    compressed_mapping, equal_dictionary = CompressedMapping(iter(pairs)), dict(pairs)
+    assert (len(compressed_mapping), bool(compressed_mapping), dict(compressed_mapping)) == (
+        count,
+        bool(equal_dictionary),
+        equal_dictionary,
+    )
     for name, value in random.Random(1).sample(pairs, count):
-        assert there[name] == value
-        assert f"{name}-" not in there
-    assert there.get("P-") is None
+        assert compressed_mapping[name] == value
+        assert f"{name}-" not in compressed_mapping
+    assert compressed_mapping.get("P-") is None
     with pytest.raises(KeyError):
-        there["R-1"]
+        compressed_mapping["R-1"]
 
 
 def test_last_value_of_duplicate_key_is_read() -> None:
     names = [f"P-{number % 50}" for number in range(SLICE_SIZE)]
     packed_rows = CompressedMapping()
-    for start in range(0, SLICE_SIZE, 7):
-        packed_rows.update((names[at], at) for at in range(start, min(start + 7, SLICE_SIZE)))
-    assert dict(packed_rows) == {name: at for at, name in enumerate(names)}
+    for slice_start in range(0, SLICE_SIZE, 7):
+        packed_rows.update(
+            (names[index], index) for index in range(slice_start, min(slice_start + 7, SLICE_SIZE))
+        )
+    assert dict(packed_rows) == {name: index for index, name in enumerate(names)}
     assert len(packed_rows) == len([*packed_rows]) == 50
 
 
@@ -142,6 +155,6 @@ def test_keyed_values_of_packed_rows_use_less_memory_than_a_dictionary() -> None
     assert build_row_mapping([], iter(pairs)) == dict(pairs)
     packed_rows = build_row_mapping(CompressedSequence([]), iter(pairs))
     assert isinstance(packed_rows, CompressedMapping)
-    held = sum(map(sys.getsizeof, vars(packed_rows).values()))
+    used_bytes = sum(map(sys.getsizeof, vars(packed_rows).values()))
     names = dict(pairs)
-    assert held < (sys.getsizeof(names) + sum(map(sys.getsizeof, names))) / 2
+    assert used_bytes < (sys.getsizeof(names) + sum(map(sys.getsizeof, names))) / 2

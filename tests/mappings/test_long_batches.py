@@ -40,32 +40,38 @@ INVALID_ROWS: list[dict[int, Any]] = [
 ]
 
 
-def parse_body(shape: Any, body: Any) -> Any:
+def parse_body(body_type: Any, body: Any) -> Any:
     try:
-        return field_types.parse_body(shape, body)
+        return field_types.parse_body(body_type, body)
     except Invalid as invalid:
         return invalid.problems
 
 
-@pytest.mark.parametrize("wrong", INVALID_ROWS)
+@pytest.mark.parametrize("invalid_rows", INVALID_ROWS)
 @pytest.mark.parametrize(
-    "head", [{}, {"sourceCurrency": "usd"}, {"sourceCurrency": 1, "payment": 2}]
+    "other_fields", [{}, {"sourceCurrency": "usd"}, {"sourceCurrency": 1, "payment": 2}]
 )
-def test_long_list_is_validated_like_a_short_one(wrong: dict[int, Any], head: Any) -> None:
+def test_long_list_is_validated_like_a_short_one(
+    invalid_rows: dict[int, Any], other_fields: Any
+) -> None:
     rows = build_payment_bodies()
-    for number, row in wrong.items():
+    for number, row in invalid_rows.items():
         rows[number] = row
-    by_slices = parse_body(legacy.BatchBody, {**head, "payments": CompressedSequence(rows)})
-    assert by_slices == parse_body(legacy.BatchBody, {**head, "payments": rows})
-    is_refused_at_once = len(wrong) > errors.MAX_ERRORS
-    assert is_refused_at_once or isinstance(by_slices[0]["payments"], CompressedSequence)
+    lazy_result = parse_body(
+        legacy.BatchBody, {**other_fields, "payments": CompressedSequence(rows)}
+    )
+    assert lazy_result == parse_body(legacy.BatchBody, {**other_fields, "payments": rows})
+    is_refused_at_once = len(invalid_rows) > errors.MAX_ERRORS
+    assert is_refused_at_once or isinstance(lazy_result[0]["payments"], CompressedSequence)
 
 
 def test_errors_of_long_change_lists_are_in_field_order() -> None:
-    wrong: list[Any] = [{"id": []}, *build_payment_bodies()]
-    lists = {"remove_payments": wrong, "payments": wrong, "update_payments": wrong}
-    packed = {name: CompressedSequence(rows) for name, rows in lists.items()}
-    results = [parse_body(legacy.BatchChangeBody, one) for one in (packed, lists)]
+    mixed_rows: list[Any] = [{"id": []}, *build_payment_bodies()]
+    lists = {"remove_payments": mixed_rows, "payments": mixed_rows, "update_payments": mixed_rows}
+    packed_lists = {name: CompressedSequence(rows) for name, rows in lists.items()}
+    results = [
+        parse_body(legacy.BatchChangeBody, change_lists) for change_lists in (packed_lists, lists)
+    ]
     assert results[0][0] == results[1][0]
     assert {problem.field for problem in results[0][1]} == {
         problem.field for problem in results[1][1]
@@ -74,9 +80,9 @@ def test_errors_of_long_change_lists_are_in_field_order() -> None:
 
 def test_misplaced_long_list_is_ignored_or_refused_like_a_short_one() -> None:
     rows = build_payment_bodies()
-    for shape in (legacy.RecipientBody, legacy.PayoutBody, legacy.RecipientIdsBody):
-        assert parse_body(shape, {"payments": CompressedSequence(rows)}) == parse_body(
-            shape, {"payments": rows}
+    for body_type in (legacy.RecipientBody, legacy.PayoutBody, legacy.RecipientIdsBody):
+        assert parse_body(body_type, {"payments": CompressedSequence(rows)}) == parse_body(
+            body_type, {"payments": rows}
         )
     assert parse_body(legacy.BatchBody, {"sourceCurrency": CompressedSequence(rows)}) == parse_body(
         legacy.BatchBody, {"sourceCurrency": rows}
@@ -88,13 +94,13 @@ def test_field_names_of_long_batch_equal_those_of_short_one() -> None:
     names = FieldNames({"currency": "sourceCurrency"}, {"payments": payments}, map_payment_fields)
     assert names == {"currency": "sourceCurrency", **map_payments_fields(payments)}
     assert len(names) == len(dict(names))
-    for odd in (
+    for missing_name in (
         "payments",
         "payments[x].amount",
         f"payments[{PAYMENT_COUNT}].amount",
         "payments[0].odd",
     ):
-        assert odd not in names
+        assert missing_name not in names
 
 
 def test_refusal_names_fields_of_long_batch() -> None:
@@ -105,14 +111,14 @@ def test_refusal_names_fields_of_long_batch() -> None:
         Problem("invalid_field", "not like payments[1300].recipient.id", "payments[7].recipient"),
         Problem("invalid_status", "currency and amount"),
     ]
-    few = errors.reduce_field_map_to_problems(names, problems)
-    assert len(few) < len(names) / 10
-    told = [
-        errors.translate_failure(Refused(400, problems, field_map=one))
-        for one in (few, dict(names))
+    reduced_names = errors.reduce_field_map_to_problems(names, problems)
+    assert len(reduced_names) < len(names) / 10
+    failures = [
+        errors.translate_failure(Refused(400, problems, field_map=field_map))
+        for field_map in (reduced_names, dict(names))
     ]
-    assert told[0] == told[1]
-    assert told[0].problems[0].field == "payments[1400].sourceAmount"
+    assert failures[0] == failures[1]
+    assert failures[0].problems[0].field == "payments[1400].sourceAmount"
 
 
 def build_service_payments(count: int = PAYMENT_COUNT, *, ids: bool = True) -> list[dict[str, Any]]:
@@ -123,23 +129,23 @@ def build_service_payments(count: int = PAYMENT_COUNT, *, ids: bool = True) -> l
     ]
 
 
-def build_entries(*, named: bool = False, count: int = PAYMENT_COUNT) -> list[dict[str, Any]]:
+def build_entries(*, has_ids: bool = False, count: int = PAYMENT_COUNT) -> list[dict[str, Any]]:
     return [
         {"recipient": entry["recipient"], "sourceAmount": entry["sourceAmount"]}
-        | ({"id": f"P-{number}"} if named else {})
+        | ({"id": f"P-{number}"} if has_ids else {})
         for number, entry in enumerate(build_payment_bodies(count))
     ]
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_payments_in_entry_order_are_matched_lazily(named: bool) -> None:
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_payments_in_entry_order_are_matched_lazily(has_ids: bool) -> None:
     pairs = match_payments(
         CompressedSequence(build_service_payments()),
-        CompressedSequence(build_entries(named=named)),
+        CompressedSequence(build_entries(has_ids=has_ids)),
         "USD",
     )
     assert isinstance(pairs, MappedSequence)
-    assert pairs == match_payments(build_service_payments(), build_entries(named=named), "USD")
+    assert pairs == match_payments(build_service_payments(), build_entries(has_ids=has_ids), "USD")
 
 
 def shuffle_rows(rows: list[Any]) -> list[Any]:
@@ -148,22 +154,22 @@ def shuffle_rows(rows: list[Any]) -> list[Any]:
 
 ORDERS_OUT_OF_STEP = [
     pytest.param(shuffle_rows(build_service_payments()), build_entries(), id="another order"),
-    pytest.param(shuffle_rows(build_service_payments()), build_entries(named=True), id="another order, by id"),
+    pytest.param(shuffle_rows(build_service_payments()), build_entries(has_ids=True), id="another order, by id"),
     pytest.param(build_service_payments()[:-1], build_entries(), id="one is not shown"),
     pytest.param(build_service_payments(), build_entries()[1:], id="one more is shown"),
-    pytest.param(build_service_payments(), [*build_entries()[:-1], *build_entries(named=True)[-1:]], id="the last has an id"),
-    pytest.param(build_service_payments(), [*build_entries(named=True)[:-1], *build_entries()[-1:]], id="the last has none"),
-    pytest.param([{**one, "sourceAmount": "1.00"} for one in build_service_payments()], build_entries(), id="amounts"),
+    pytest.param(build_service_payments(), [*build_entries()[:-1], *build_entries(has_ids=True)[-1:]], id="the last has an id"),
+    pytest.param(build_service_payments(), [*build_entries(has_ids=True)[:-1], *build_entries()[-1:]], id="the last has none"),
+    pytest.param([{**payment_entry, "sourceAmount": "1.00"} for payment_entry in build_service_payments()], build_entries(), id="amounts"),
     pytest.param(
-        [{**one, "sourceAmount": "much"} for one in build_service_payments()],
-        [{**one, "sourceAmount": "much"} for one in build_entries()],
+        [{**payment_entry, "sourceAmount": "much"} for payment_entry in build_service_payments()],
+        [{**payment_entry, "sourceAmount": "much"} for payment_entry in build_entries()],
         id="no amounts",
     ),
     pytest.param(
         build_service_payments(),
         [
-            {"recipient": one["recipient"], "targetAmount": one["sourceAmount"], "targetCurrency": "EUR"}
-            for one in build_entries()
+            {"recipient": payment_entry["recipient"], "targetAmount": payment_entry["sourceAmount"], "targetCurrency": "EUR"}
+            for payment_entry in build_entries()
         ],
         id="the other side",
     ),
@@ -180,28 +186,32 @@ def test_reordered_payments_match_the_same_entries_as_short_lists(
 
 
 def test_duplicate_payments_are_matched_in_order() -> None:
-    twice = [entry for entry in build_service_payments() for _ in range(2)]
-    asked = [{**entry, "memo": place} for entry in build_entries() for place in ("first", "second")]
-    pairs = match_payments(CompressedSequence(twice), CompressedSequence(asked), "USD")
+    duplicate_payments = [entry for entry in build_service_payments() for _ in range(2)]
+    sent_payments = [
+        {**entry, "memo": position} for entry in build_entries() for position in ("first", "second")
+    ]
+    pairs = match_payments(
+        CompressedSequence(duplicate_payments), CompressedSequence(sent_payments), "USD"
+    )
     assert isinstance(pairs, MappedSequence)
-    assert pairs == matching.match_payments(twice, asked, "USD")
+    assert pairs == matching.match_payments(duplicate_payments, sent_payments, "USD")
 
 
 def test_many_recipients_are_loaded_in_chunks() -> None:
     ids = [f"R-{number}" for number in range(2 * batch_bodies.RECIPIENTS_PER_LOAD + 1)]
-    asking = batch_bodies.load_recipient_facts(ids)
-    asked = []
-    given: Any = None
+    flow = batch_bodies.load_recipient_facts(ids)
+    loaded_ids = []
+    step_result: Any = None
     try:
         while True:
-            step = asking.send(given)
-            asked.append(step.ids)
-            given = {step.ids[0]: {"status": "disabled"}}
+            step = flow.send(step_result)
+            loaded_ids.append(step.ids)
+            step_result = {step.ids[0]: {"status": "disabled"}}
     except StopIteration as stop:
-        found = stop.value
-    assert [len(statement) for statement in asked] == [
+        loaded_facts = stop.value
+    assert [len(statement) for statement in loaded_ids] == [
         batch_bodies.RECIPIENTS_PER_LOAD,
         batch_bodies.RECIPIENTS_PER_LOAD,
         1,
     ]
-    assert [*found] == [statement[0] for statement in asked]
+    assert [*loaded_facts] == [statement[0] for statement in loaded_ids]

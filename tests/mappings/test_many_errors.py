@@ -21,17 +21,19 @@ PAYMENT_COUNT = 6000
 
 def test_problems_of_many_payments_take_linear_time() -> None:
     body = {"sourceCurrency": "USD", "payments": [{"sourceAmount": "1.50"}] * PAYMENT_COUNT}
-    read, problems = field_types.parse_body(legacy.BatchBody, body)
-    flow = create_batch(Request(datetime.now(UTC), body=read, problems=problems))
-    with pytest.raises(Invalid) as told:
+    parsed_body, problems = field_types.parse_body(legacy.BatchBody, body)
+    flow = create_batch(Request(datetime.now(UTC), body=parsed_body, problems=problems))
+    with pytest.raises(Invalid) as error:
         next(flow)
-    found = errors.translate_failure(told.value).problems
-    assert [problem.field for problem in found[:2]] == [
+    translated_problems = errors.translate_failure(error.value).problems
+    assert [problem.field for problem in translated_problems[:2]] == [
         "payments[0].recipient.id",
         "payments[1].recipient.id",
     ]
-    assert len(found) == errors.MAX_ERRORS
-    assert found[-1].message.endswith(f" … and {PAYMENT_COUNT - errors.MAX_ERRORS:,} more")
+    assert len(translated_problems) == errors.MAX_ERRORS
+    assert translated_problems[-1].message.endswith(
+        f" … and {PAYMENT_COUNT - errors.MAX_ERRORS:,} more"
+    )
 
 
 def test_service_errors_of_many_payments_take_linear_time() -> None:
@@ -39,15 +41,15 @@ def test_service_errors_of_many_payments_take_linear_time() -> None:
     target = {"recipient": {"id": "R-1"}, "targetAmount": "1", "targetCurrency": "EUR"}
     payments = [source, target] * (PAYMENT_COUNT // 2)
     names = map_payments_fields(
-        [SentPayment(one, f"payments[{number}].") for number, one in enumerate(payments)]
+        [SentPayment(entry, f"payments[{number}].") for number, entry in enumerate(payments)]
     )
     problems = [
         Problem("invalid_field", "amount is too small", f"payments[{number}].amount")
         for number in range(PAYMENT_COUNT)
     ]
-    told = errors.translate_failure(Refused(400, problems, field_map=names)).problems
-    assert len(told) == errors.MAX_ERRORS
-    assert [(one.field, one.message) for one in told[-2:]] == [
+    translated_problems = errors.translate_failure(Refused(400, problems, field_map=names)).problems
+    assert len(translated_problems) == errors.MAX_ERRORS
+    assert [(entry.field, entry.message) for entry in translated_problems[-2:]] == [
         ("payments[98].sourceAmount", "sourceAmount is too small"),
         (
             "payments[99].targetAmount",
@@ -58,7 +60,7 @@ def test_service_errors_of_many_payments_take_linear_time() -> None:
 
 def test_full_field_names_are_replaced_in_messages() -> None:
     names = {"payments[0].recipient.id": "payments[0].recipient.email", "branchId": "bank.routing"}
-    told = errors.translate_failure(
+    translated_problems = errors.translate_failure(
         Refused(
             400,
             [
@@ -68,7 +70,7 @@ def test_full_field_names_are_replaced_in_messages() -> None:
             field_map=names,
         )
     ).problems
-    assert [outcome.message for outcome in told] == [
+    assert [outcome.message for outcome in translated_problems] == [
         "payments[0].recipient.email: unknown.",
         "account.routing: 9 digits",
     ]

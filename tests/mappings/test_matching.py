@@ -18,12 +18,12 @@ ENTRIES: list[dict[str, Any]] = [
 PAYMENTS: list[dict[str, Any]] = [
     {
         **RECIPIENT,
-        "id": f"P-{place}",
+        "id": f"P-{index}",
         "sourceAmount": "0.01",
         "targetAmount": "0.01",
-        "targetCurrency": of,
+        "targetCurrency": currency,
     }
-    for place, of in enumerate(("CAD", "USD"))
+    for index, currency in enumerate(("CAD", "USD"))
 ]
 
 SequenceFactory = Callable[[Sequence[Any]], Sequence[Any]]
@@ -40,10 +40,16 @@ def test_position_decides_between_equal_candidates(kind: SequenceFactory) -> Non
 
 @pytest.mark.parametrize("kind", [list, CompressedSequence])
 def test_reordered_payment_is_matched_by_its_content(kind: SequenceFactory) -> None:
-    others = [{**entry, "sourceAmount": "5.00"} for entry in ENTRIES]
-    shown = [{**PAYMENTS[0], "sourceAmount": "7.00"}, {**PAYMENTS[1], "sourceAmount": "5.00"}]
-    there = [others[1], ENTRIES[0]]
-    assert match_memos(kind(shown), there) == [ENTRIES[0]["memo"], others[1]["memo"]]
+    changed_entries = [{**entry, "sourceAmount": "5.00"} for entry in ENTRIES]
+    listed_payments = [
+        {**PAYMENTS[0], "sourceAmount": "7.00"},
+        {**PAYMENTS[1], "sourceAmount": "5.00"},
+    ]
+    sent_entries = [changed_entries[1], ENTRIES[0]]
+    assert match_memos(kind(listed_payments), sent_entries) == [
+        ENTRIES[0]["memo"],
+        changed_entries[1]["memo"],
+    ]
 
 
 @pytest.mark.parametrize("kind", [list, CompressedSequence])

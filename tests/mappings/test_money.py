@@ -31,11 +31,14 @@ AMOUNT_FORMATS = [
 def test_number_has_one_format_everywhere(number: JSON, text: str) -> None:
     payment = {"id": "P-1", "sourceAmount": number, "fees": number, "recipient": {"id": "R-1"}}
     batch = build_batch("B-1", {}, [], {"currency": "USD", "status": "open"}, [payment])
-    bare = build_batch("B-1", {}, [], {"amount": number, "status": "open"}, None)
-    shown = build_legacy_payment(payment, None)
+    unread_batch = build_batch("B-1", {}, [], {"amount": number, "status": "open"}, None)
+    legacy_payment = build_legacy_payment(payment, None)
 
-    assert (shown["sourceAmount"], shown["fees"]) == (text, text)
-    assert (build_legacy_batch(batch)["amount"], build_legacy_batch(bare)["amount"]) == (text, text)
+    assert (legacy_payment["sourceAmount"], legacy_payment["fees"]) == (text, text)
+    assert (build_legacy_batch(batch)["amount"], build_legacy_batch(unread_batch)["amount"]) == (
+        text,
+        text,
+    )
     assert build_entries_from_batch(batch)[0]["sourceAmount"] == text
     assert read_one_balance(number) == text
 
@@ -58,8 +61,8 @@ def test_text_is_passed_on_unchanged(text: str) -> None:
 
 
 def test_rate_keeps_decimals_of_service() -> None:
-    shown = build_legacy_payment({"exchangeRate": Decimal("1.5"), "fxRate": 1}, None)
-    assert (shown["exchangeRate"], shown["fxRate"]) == ("1.5", "1")
+    legacy_payment = build_legacy_payment({"exchangeRate": Decimal("1.5"), "fxRate": 1}, None)
+    assert (legacy_payment["exchangeRate"], legacy_payment["fxRate"]) == ("1.5", "1")
 
 
 @pytest.mark.parametrize("value", [None, True, [], {}])
@@ -74,9 +77,9 @@ def test_non_amount_is_unchanged(value: JSON) -> None:
 def read_one_balance(amount: JSON) -> JSON:
     flow: Generator[Any, Any, Answer] = read_balances(build_request())
     next(flow)
-    with pytest.raises(StopIteration) as ended:
+    with pytest.raises(StopIteration) as stop:
         flow.send({"balances": {"USD": {"amount": amount, "type": "service"}}})
-    return ended.value.value.body["balances"]["USD"]["amount"]
+    return stop.value.value.body["balances"]["USD"]["amount"]
 
 
 def build_request() -> Request:

@@ -41,13 +41,13 @@ ADDED_PAYMENTS = ({"recipient": {"id": "R-1"}, "sourceAmount": "5.00"},)
 
 
 def build_concurrent_adds(
-    *others: dict[str, Any],
+    *other_bodies: dict[str, Any],
 ) -> Callable[[], Generator[Step, Any, list[dict[str, Any]]]]:
     """Build concurrent adds to the batch, in progress or without a known id."""
 
     def other_adds() -> Generator[Step, Any, list[dict[str, Any]]]:
         yield from ()
-        return list(others)
+        return list(other_bodies)
 
     return other_adds
 
@@ -64,39 +64,39 @@ OUTCOME_RULES: dict[str, Callable[[], OutcomeRule]] = {
 
 
 def read_outcome(
-    settle: OutcomeRule,
+    outcome_rule: OutcomeRule,
     summary: dict[str, Any],
-    sending: InDoubtWrite = IN_DOUBT_WRITE,
-    listed: dict[str, Any] = LISTED_BATCH,
+    in_doubt_write: InDoubtWrite = IN_DOUBT_WRITE,
+    listed_batch: dict[str, Any] = LISTED_BATCH,
 ) -> WriteOutcome:
     """Return the verdict for a service that lists one batch with this summary."""
-    reading = settle(sending)
+    rule_flow = outcome_rule(in_doubt_write)
     answer: Any = None
     while True:
         try:
-            step = reading.send(answer)
+            step = rule_flow.send(answer)
         except StopIteration as stop:
-            verdict: WriteOutcome = stop.value
-            return verdict
+            outcome: WriteOutcome = stop.value
+            return outcome
         assert isinstance(step, Call)
         is_list = step.path == "/batches"
-        answer = {"batches": [listed]} if is_list else {"batch": {"id": "B-9", **summary}}
+        answer = {"batches": [listed_batch]} if is_list else {"batch": {"id": "B-9", **summary}}
 
 
-@pytest.mark.parametrize("settle", OUTCOME_RULES.values(), ids=OUTCOME_RULES)
+@pytest.mark.parametrize("build_rule", OUTCOME_RULES.values(), ids=OUTCOME_RULES)
 @pytest.mark.parametrize(
     "summary", SUMMARIES_WITHOUT_PAYMENTS.values(), ids=SUMMARIES_WITHOUT_PAYMENTS
 )
 def test_summary_without_payments_is_inconclusive(
-    settle: Callable[[], OutcomeRule], summary: dict[str, Any]
+    build_rule: Callable[[], OutcomeRule], summary: dict[str, Any]
 ) -> None:
-    assert isinstance(read_outcome(settle(), summary), Inconclusive)
+    assert isinstance(read_outcome(build_rule(), summary), Inconclusive)
 
 
-@pytest.mark.parametrize("settle", OUTCOME_RULES.values(), ids=OUTCOME_RULES)
-def test_summary_with_payments_is_conclusive(settle: Callable[[], OutcomeRule]) -> None:
-    assert isinstance(read_outcome(settle(), {"payments": [SHOWN_PAYMENT]}), Confirmed)
-    assert isinstance(read_outcome(settle(), {"payments": []}), Absent)
+@pytest.mark.parametrize("build_rule", OUTCOME_RULES.values(), ids=OUTCOME_RULES)
+def test_summary_with_payments_is_conclusive(build_rule: Callable[[], OutcomeRule]) -> None:
+    assert isinstance(read_outcome(build_rule(), {"payments": [SHOWN_PAYMENT]}), Confirmed)
+    assert isinstance(read_outcome(build_rule(), {"payments": []}), Absent)
 
 
 EURO_PAYMENT = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "EUR"}
@@ -114,58 +114,70 @@ OUTCOME_RULES_IN_EUROS: dict[str, Callable[[], OutcomeRule]] = {
 }
 
 
-@pytest.mark.parametrize("settle", OUTCOME_RULES_IN_EUROS.values(), ids=OUTCOME_RULES_IN_EUROS)
+@pytest.mark.parametrize("build_rule", OUTCOME_RULES_IN_EUROS.values(), ids=OUTCOME_RULES_IN_EUROS)
 def test_payment_in_other_currencies_is_inconclusive_unless_amounts_decide(
-    settle: Callable[[], OutcomeRule],
+    build_rule: Callable[[], OutcomeRule],
 ) -> None:
-    shown = {
+    euro_payment = {
         **SHOWN_PAYMENT,
         "sourceCurrency": "USD",
         "targetAmount": "4.20",
         "targetCurrency": "GBP",
     }
-    assert isinstance(read_outcome(settle(), {"payments": [shown]}), Inconclusive)
+    assert isinstance(read_outcome(build_rule(), {"payments": [euro_payment]}), Inconclusive)
     euros = {"targetAmount": "5.00", "targetCurrency": "EUR"}
-    assert isinstance(read_outcome(settle(), {"payments": [{**shown, **euros}]}), Confirmed)
-    fewer = {"targetAmount": "4.00", "targetCurrency": "EUR"}
-    assert isinstance(read_outcome(settle(), {"payments": [{**shown, **fewer}]}), Absent)
-    other = {**shown, "recipient": {"id": "R-2"}}
-    assert isinstance(read_outcome(settle(), {"payments": [other]}), Absent)
+    assert isinstance(
+        read_outcome(build_rule(), {"payments": [{**euro_payment, **euros}]}), Confirmed
+    )
+    smaller_amount = {"targetAmount": "4.00", "targetCurrency": "EUR"}
+    assert isinstance(
+        read_outcome(build_rule(), {"payments": [{**euro_payment, **smaller_amount}]}), Absent
+    )
+    other_payment = {**euro_payment, "recipient": {"id": "R-2"}}
+    assert isinstance(read_outcome(build_rule(), {"payments": [other_payment]}), Absent)
 
 
-@pytest.mark.parametrize("settle", OUTCOME_RULES.values(), ids=OUTCOME_RULES)
-def test_payment_without_amount_is_inconclusive(settle: Callable[[], OutcomeRule]) -> None:
-    bare = {"id": "P-9", "recipient": {"id": "R-1"}}
-    assert isinstance(read_outcome(settle(), {"payments": [bare]}), Inconclusive)
+@pytest.mark.parametrize("build_rule", OUTCOME_RULES.values(), ids=OUTCOME_RULES)
+def test_payment_without_amount_is_inconclusive(build_rule: Callable[[], OutcomeRule]) -> None:
+    payment_without_amount = {"id": "P-9", "recipient": {"id": "R-1"}}
+    assert isinstance(
+        read_outcome(build_rule(), {"payments": [payment_without_amount]}), Inconclusive
+    )
 
 
 def test_target_amount_in_batch_currency_is_the_paid_amount() -> None:
-    asked = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "USD"}
-    shown = {
+    sent_payment = {"recipient": {"id": "R-1"}, "targetAmount": "5.00", "targetCurrency": "USD"}
+    listed_payment = {
         **SHOWN_PAYMENT,
         "sourceCurrency": "USD",
         "targetAmount": "4.60",
         "targetCurrency": "EUR",
     }
-    settle = build_edited_batch_rule("B-9", (), "USD", additions=(asked,))
-    assert isinstance(read_outcome(settle, {"payments": [shown]}), Confirmed)
+    outcome_rule = build_edited_batch_rule("B-9", (), "USD", additions=(sent_payment,))
+    assert isinstance(read_outcome(outcome_rule, {"payments": [listed_payment]}), Confirmed)
 
 
 def test_batch_claimed_by_another_write_is_not_read() -> None:
-    claimed = InDoubtWrite(IN_DOUBT_WRITE.not_before, frozenset({"B-9"}), 1, None, False)
-    assert isinstance(read_outcome(build_created_batch_rule(BATCH_BODY), {}, claimed), Absent)
+    write_of_claimed_batch = InDoubtWrite(
+        IN_DOUBT_WRITE.not_before, frozenset({"B-9"}), 1, None, False
+    )
+    assert isinstance(
+        read_outcome(build_created_batch_rule(BATCH_BODY), {}, write_of_claimed_batch), Absent
+    )
 
 
-@pytest.mark.parametrize("created", [{}, {"createdAt": None}], ids=["unlisted", "empty"])
+@pytest.mark.parametrize("creation_fields", [{}, {"createdAt": None}], ids=["unlisted", "empty"])
 def test_undated_batch_of_list_is_dated_by_its_summary(
-    created: dict[str, Any],
+    creation_fields: dict[str, Any],
 ) -> None:
-    listed = {"id": "B-9", **created}
-    settle, paying = build_created_batch_rule(BATCH_BODY), {"payments": [SHOWN_PAYMENT]}
-    old, new = ({**paying, "createdAt": f"{day}T09:00:00Z"} for day in ("2026-02-28", "2026-03-01"))
-    assert isinstance(read_outcome(settle, old, listed=listed), Absent)
-    assert isinstance(read_outcome(settle, new, listed=listed), Confirmed)
-    assert isinstance(read_outcome(settle, paying, listed=listed), Confirmed)
+    listed_batch = {"id": "B-9", **creation_fields}
+    outcome_rule, summary = build_created_batch_rule(BATCH_BODY), {"payments": [SHOWN_PAYMENT]}
+    old_summary, new_summary = (
+        {**summary, "createdAt": f"{day}T09:00:00Z"} for day in ("2026-02-28", "2026-03-01")
+    )
+    assert isinstance(read_outcome(outcome_rule, old_summary, listed_batch=listed_batch), Absent)
+    assert isinstance(read_outcome(outcome_rule, new_summary, listed_batch=listed_batch), Confirmed)
+    assert isinstance(read_outcome(outcome_rule, summary, listed_batch=listed_batch), Confirmed)
 
 
 EARLIER_PAYMENT = {**SHOWN_PAYMENT, "id": "P-1", "upstream": "P-1"}
@@ -186,12 +198,14 @@ OUTCOME_RULES_OF_CHANGES: dict[str, Callable[[], OutcomeRule]] = {
 }
 
 
-@pytest.mark.parametrize("settle", OUTCOME_RULES_OF_CHANGES.values(), ids=OUTCOME_RULES_OF_CHANGES)
+@pytest.mark.parametrize(
+    "build_rule", OUTCOME_RULES_OF_CHANGES.values(), ids=OUTCOME_RULES_OF_CHANGES
+)
 def test_payment_without_id_is_not_mistaken_for_another(
-    settle: Callable[[], OutcomeRule],
+    build_rule: Callable[[], OutcomeRule],
 ) -> None:
     """It may be the earlier payment, so it proves neither an addition nor a removal."""
-    assert isinstance(read_outcome(settle(), {"payments": [PAYMENT_WITHOUT_ID]}), Inconclusive)
+    assert isinstance(read_outcome(build_rule(), {"payments": [PAYMENT_WITHOUT_ID]}), Inconclusive)
 
 
 def build_payment_with_memo(memo: str | None) -> dict[str, Any]:
@@ -199,7 +213,7 @@ def build_payment_with_memo(memo: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("concurrent_body", "summary", "verdict"),
+    ("concurrent_body", "summary", "outcome_type"),
     [
         ({**SENT_PAYMENT, "amount": "6.00"}, SHOWN_PAYMENT, Confirmed),
         ({**SENT_PAYMENT, "memo": "other"}, SHOWN_PAYMENT, Inconclusive),
@@ -211,10 +225,10 @@ def build_payment_with_memo(memo: str | None) -> dict[str, Any]:
     ids=["other amount", "no memo", "its memo", "my memo", "another memo", "other currency"],
 )
 def test_added_payment_is_not_mistaken_for_a_concurrent_one(
-    concurrent_body: dict[str, Any], summary: dict[str, Any], verdict: type[WriteOutcome]
+    concurrent_body: dict[str, Any], summary: dict[str, Any], outcome_type: type[WriteOutcome]
 ) -> None:
     body = {**SENT_PAYMENT, "memo": "mine"}
-    settle = build_added_payment_rule(
+    outcome_rule = build_added_payment_rule(
         "B-9", body, "USD", (), build_concurrent_adds(concurrent_body)
     )
-    assert type(read_outcome(settle, {"payments": [summary]})) is verdict
+    assert type(read_outcome(outcome_rule, {"payments": [summary]})) is outcome_type

@@ -51,48 +51,50 @@ def test_pages_to_read_depend_on_counts_and_new_rows(
 def test_batch_pages_are_read_past_known_batches_up_to_the_count(
     meta: dict[str, JSON], calls: int
 ) -> None:
-    known = {f"B-{number}": {"phase": "sent", "upstream": f"B-{number}"} for number in range(4)}
+    batch_states = {
+        f"B-{number}": {"phase": "sent", "upstream": f"B-{number}"} for number in range(4)
+    }
     pages = [["B-0", "B-1"], ["B-2", "B-3"], ["B-4"]]
-    asked = 0
+    page_count = 0
 
-    def answered(step: Any) -> JSON:
-        nonlocal asked
+    def respond_to_step(step: Any) -> JSON:
+        nonlocal page_count
         if isinstance(step, Parallel):
-            return [answered(call) for call in step.calls]
+            return [respond_to_step(call) for call in step.calls]
         if not isinstance(step, Call):
-            return known if step == LoadFacts("batch") else {}
-        asked += 1
+            return batch_states if step == LoadFacts("batch") else {}
+        page_count += 1
         number = int(step.query["page"])
-        rows = pages[number - 1] if number <= len(pages) else []
-        return {"batches": [{"id": id_, **BATCH_FIELDS} for id_ in rows], "meta": meta}
+        page_ids = pages[number - 1] if number <= len(pages) else []
+        return {"batches": [{"id": id_, **BATCH_FIELDS} for id_ in page_ids], "meta": meta}
 
-    answer = run_flow(list_batches(Request(now=datetime.now(UTC))), answered)
+    answer = run_flow(list_batches(Request(now=datetime.now(UTC))), respond_to_step)
     assert answer.body["meta"]["records"] == 5
-    assert asked == calls
+    assert page_count == calls
 
 
 def test_batch_pages_are_read_concurrently_once_counted() -> None:
     steps: list[list[str]] = []
 
-    def answered(step: Any) -> JSON:
+    def respond_to_step(step: Any) -> JSON:
         calls = step.calls if isinstance(step, Parallel) else [step]
         if not isinstance(calls[0], Call):
             return {}
-        numbers = [call.query["page"] for call in calls]
-        steps.append(numbers)
-        told = [
-            {"batches": [{"id": f"B-{one}", **BATCH_FIELDS}], "meta": {"pages": 11}}
-            for one in numbers
+        page_numbers = [call.query["page"] for call in calls]
+        steps.append(page_numbers)
+        pages = [
+            {"batches": [{"id": f"B-{number}", **BATCH_FIELDS}], "meta": {"pages": 11}}
+            for number in page_numbers
         ]
-        return told if isinstance(step, Parallel) else told[0]
+        return pages if isinstance(step, Parallel) else pages[0]
 
-    answer = run_flow(list_batches(Request(now=datetime.now(UTC))), answered)
+    answer = run_flow(list_batches(Request(now=datetime.now(UTC))), respond_to_step)
     assert answer.body["meta"]["records"] == 11
     assert steps == [["1"], [*map(str, range(2, 10))], ["10", "11"]]
 
 
 def test_unreadable_batch_page_is_an_error() -> None:
-    def answered(step: Any) -> JSON:
+    def respond_to_step(step: Any) -> JSON:
         if isinstance(step, Parallel):
             return [{"batches": [{"id": "B-2", **BATCH_FIELDS}]}, Refused(500, [])]
         return (
@@ -102,11 +104,11 @@ def test_unreadable_batch_page_is_an_error() -> None:
         )
 
     with pytest.raises(Refused):
-        run_flow(list_batches(Request(now=datetime.now(UTC))), answered)
+        run_flow(list_batches(Request(now=datetime.now(UTC))), respond_to_step)
 
 
 def test_endpoint_missing_during_paging_leaves_no_partial_list() -> None:
-    def answered(step: Any) -> JSON:
+    def respond_to_step(step: Any) -> JSON:
         if isinstance(step, Parallel):
             return [NoSuchOperation("GET /batches")] * len(step.calls)
         if not isinstance(step, Call):
@@ -114,23 +116,23 @@ def test_endpoint_missing_during_paging_leaves_no_partial_list() -> None:
         return {"batches": [{"id": "B-1", **BATCH_FIELDS}], "meta": {"pages": 3}}
 
     with pytest.raises(Unreachable):
-        run_flow(list_batches(Request(now=datetime.now(UTC))), answered)
+        run_flow(list_batches(Request(now=datetime.now(UTC))), respond_to_step)
 
 
 def test_unpaged_payments_are_read_until_they_repeat() -> None:
-    asked = 0
+    call_count = 0
 
-    def answered(step: Any) -> JSON:
-        nonlocal asked
+    def respond_to_step(step: Any) -> JSON:
+        nonlocal call_count
         if step.path.endswith("/summary"):
             raise Refused(404, [])
-        asked += 1
-        assert asked <= 2, "the same page again and again"
+        call_count += 1
+        assert call_count <= 2, "the same page again and again"
         return {"payments": [{"id": "P-1", "batch": {"id": "B-9", "createdAt": "then"}}]}
 
-    shown, payments = {"id": "B-1", "createdAt": "then"}, [{"recipient": {"id": "R-1"}}]
-    run_flow(match_batch(shown, payments, {}, None), answered)
-    assert asked == 2
+    listed_batch, payments = {"id": "B-1", "createdAt": "then"}, [{"recipient": {"id": "R-1"}}]
+    run_flow(match_batch(listed_batch, payments, {}, None), respond_to_step)
+    assert call_count == 2
 
 
 def run_flow(flow: Flow, answer_step: Callable[[Any], JSON]) -> Answer:

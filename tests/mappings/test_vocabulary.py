@@ -48,7 +48,7 @@ class Shape(TypedDict, total=False):
     anything: Any
 
 
-SPELLING = VocabularyTranslator({"wallet": "paypal", "avatar_url": "gravatarUrl"})
+TRANSLATOR = VocabularyTranslator({"wallet": "paypal", "avatar_url": "gravatarUrl"})
 
 PAIRS = [
     ({"method": "wallet"}, {"method": "paypal"}),
@@ -76,61 +76,67 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("neutral", "spelled"), PAIRS, ids=[str(pair[1]) for pair in PAIRS])
-def test_words_are_translated_only_at_marked_fields(neutral: Any, spelled: Any) -> None:
-    assert SPELLING.translate_from_neutral(Shape, neutral) == spelled
-    assert SPELLING.translate_to_neutral(Shape, spelled) == neutral
+@pytest.mark.parametrize(
+    ("neutral_value", "configured_value"), PAIRS, ids=[str(value_pair[1]) for value_pair in PAIRS]
+)
+def test_words_are_translated_only_at_marked_fields(
+    neutral_value: Any, configured_value: Any
+) -> None:
+    assert TRANSLATOR.translate_from_neutral(Shape, neutral_value) == configured_value
+    assert TRANSLATOR.translate_to_neutral(Shape, configured_value) == neutral_value
 
 
 def test_word_inside_other_text_is_not_translated() -> None:
     for text in ("wallets", "my wallet", "WALLET", "wallet ", "e-wallet"):
-        assert SPELLING.translate_from_neutral(Shape, {"method": text}) == {"method": text}
+        assert TRANSLATOR.translate_from_neutral(Shape, {"method": text}) == {"method": text}
 
 
 def test_field_order_is_kept() -> None:
-    sent = {"text": 1, "paypal": {}, "method": 2, "gravatarUrl": 3}
-    assert list(SPELLING.translate_to_neutral(Shape, sent)) == [
+    client_fields = {"text": 1, "paypal": {}, "method": 2, "gravatarUrl": 3}
+    assert list(TRANSLATOR.translate_to_neutral(Shape, client_fields)) == [
         "text",
         "wallet",
         "method",
         "avatarUrl",
     ]
     assert list(
-        SPELLING.translate_from_neutral(Shape, SPELLING.translate_to_neutral(Shape, sent))
-    ) == list(sent)
+        TRANSLATOR.translate_from_neutral(
+            Shape, TRANSLATOR.translate_to_neutral(Shape, client_fields)
+        )
+    ) == list(client_fields)
 
 
 def test_default_field_name_is_ignored_if_configured_otherwise() -> None:
     """A client's ``wallet`` beside its ``paypal`` must not take its place."""
-    sent = {"paypal": {"text": "mine"}, "wallet": {"text": "not mine"}}
-    assert SPELLING.translate_to_neutral(Shape, sent) == {"wallet": {"text": "mine"}}
-    assert SPELLING.translate_to_neutral(Shape, dict(reversed(sent.items()))) == {
+    client_fields = {"paypal": {"text": "mine"}, "wallet": {"text": "not mine"}}
+    assert TRANSLATOR.translate_to_neutral(Shape, client_fields) == {"wallet": {"text": "mine"}}
+    assert TRANSLATOR.translate_to_neutral(Shape, dict(reversed(client_fields.items()))) == {
         "wallet": {"text": "mine"}
     }
 
 
 def test_value_without_shape_is_unchanged() -> None:
-    assert SPELLING.translate_to_neutral(None, {"paypal": "paypal"}) == {"paypal": "paypal"}
-    assert SPELLING.translate_from_neutral(None, {"wallet": "wallet"}) == {"wallet": "wallet"}
+    assert TRANSLATOR.translate_to_neutral(None, {"paypal": "paypal"}) == {"paypal": "paypal"}
+    assert TRANSLATOR.translate_from_neutral(None, {"wallet": "wallet"}) == {"wallet": "wallet"}
 
 
 @pytest.mark.parametrize("value", [None, [], "wallet", 5])
 def test_non_object_in_place_of_object_is_unchanged(value: Any) -> None:
-    assert SPELLING.translate_to_neutral(Shape, value) == value
-    assert SPELLING.translate_from_neutral(Shape, value) == value
+    assert TRANSLATOR.translate_to_neutral(Shape, value) == value
+    assert TRANSLATOR.translate_from_neutral(Shape, value) == value
 
 
 def test_input_is_not_modified() -> None:
-    given_ = {"wallet": {"method": "wallet"}, "inners": [{"method": "wallet"}]}
-    SPELLING.translate_from_neutral(Shape, given_)
-    assert given_ == {"wallet": {"method": "wallet"}, "inners": [{"method": "wallet"}]}
+    original = {"wallet": {"method": "wallet"}, "inners": [{"method": "wallet"}]}
+    TRANSLATOR.translate_from_neutral(Shape, original)
+    assert original == {"wallet": {"method": "wallet"}, "inners": [{"method": "wallet"}]}
 
 
 # Names of fields
 
 
 @pytest.mark.parametrize(
-    ("shape", "neutral", "spelled"),
+    ("body_type", "neutral_path", "configured_path"),
     [
         (Shape, "wallet.text", "paypal.text"),
         (Shape, "inners[3].method", "inners[3].method"),
@@ -150,9 +156,11 @@ def test_input_is_not_modified() -> None:
         (legacy.PayoutBody, "primary.method", "primary.method"),
     ],
 )
-def test_full_field_name_is_translated(shape: Any, neutral: str, spelled: str) -> None:
-    assert LEGACY.translate_field_path(shape, neutral) == spelled
-    assert NEUTRAL.translate_field_path(shape, neutral) == neutral
+def test_full_field_name_is_translated(
+    body_type: Any, neutral_path: str, configured_path: str
+) -> None:
+    assert LEGACY.translate_field_path(body_type, neutral_path) == configured_path
+    assert NEUTRAL.translate_field_path(body_type, neutral_path) == neutral_path
 
 
 # The shapes of both interfaces
@@ -176,7 +184,7 @@ RECIPIENT = {
 }
 
 
-def spell_recipient(recipient: dict[str, Any]) -> dict[str, Any]:
+def apply_client_words(recipient: dict[str, Any]) -> dict[str, Any]:
     payout = {
         **ANSWERED_PAYOUT,
         "method": "paypal",
@@ -192,64 +200,79 @@ def spell_recipient(recipient: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("shape", "wrap"),
+    ("answer_type", "build_answer"),
     [
-        (legacy.Recipient, lambda one: one),
-        (legacy.RecipientAnswer, lambda one: {"recipient": one}),
-        (legacy.RecipientsAnswer, lambda one: {"recipients": [one, one], "meta": {"page": 1}}),
-        (legacy.PaymentsAnswer, lambda one: {"payments": [{"memo": "wallet", "recipient": one}]}),
+        (legacy.Recipient, lambda recipient: recipient),
+        (legacy.RecipientAnswer, lambda recipient: {"recipient": recipient}),
+        (
+            legacy.RecipientsAnswer,
+            lambda recipient: {"recipients": [recipient, recipient], "meta": {"page": 1}},
+        ),
+        (
+            legacy.PaymentsAnswer,
+            lambda recipient: {"payments": [{"memo": "wallet", "recipient": recipient}]},
+        ),
     ],
     ids=["recipient", "answer", "list", "payments"],
 )
-def test_recipient_uses_client_words_and_keeps_free_text(shape: Any, wrap: Any) -> None:
-    assert LEGACY.translate_from_neutral(shape, wrap(RECIPIENT)) == wrap(spell_recipient(RECIPIENT))
+def test_recipient_uses_client_words_and_keeps_free_text(
+    answer_type: Any, build_answer: Any
+) -> None:
+    assert LEGACY.translate_from_neutral(answer_type, build_answer(RECIPIENT)) == build_answer(
+        apply_client_words(RECIPIENT)
+    )
 
 
 def test_payout_uses_client_words() -> None:
     assert (
         LEGACY.translate_from_neutral(legacy.Payout, ANSWERED_PAYOUT)
-        == spell_recipient(RECIPIENT)["payout"]
+        == apply_client_words(RECIPIENT)["payout"]
     )
 
 
 def test_returned_payout_is_read_in_client_words() -> None:
-    sent = {"payout": spell_recipient(RECIPIENT)["payout"]}
-    read = LEGACY.translate_to_neutral(legacy.RecipientBody, sent)["payout"]
-    assert read["primary"]["method"] == "wallet"
-    assert read["accounts"]["wallet"] == {"address": "wallet"}
-    assert read["accounts"]["bank"] == ANSWERED_PAYOUT["accounts"]["bank"]
+    client_body = {"payout": apply_client_words(RECIPIENT)["payout"]}
+    neutral_payout = LEGACY.translate_to_neutral(legacy.RecipientBody, client_body)["payout"]
+    assert neutral_payout["primary"]["method"] == "wallet"
+    assert neutral_payout["accounts"]["wallet"] == {"address": "wallet"}
+    assert neutral_payout["accounts"]["bank"] == ANSWERED_PAYOUT["accounts"]["bank"]
 
 
 def test_account_uses_service_words_both_ways() -> None:
     account = {"type": "wallet", "emailAddress": "wallet", "accountHolderName": "wallet"}
-    spelled = {**account, "type": "payco"}
-    assert CURRENT.translate_from_neutral(current.Account, account) == spelled
-    recipient = {"accounts": [spelled], "payoutMethod": "payco", "pictureUrl": "payco"}
+    configured_account = {**account, "type": "payco"}
+    assert CURRENT.translate_from_neutral(current.Account, account) == configured_account
+    recipient = {"accounts": [configured_account], "payoutMethod": "payco", "pictureUrl": "payco"}
     assert CURRENT.translate_to_neutral(current.RecipientAnswer, {"recipient": recipient}) == {
         "recipient": {"accounts": [account], "payoutMethod": "wallet", "avatarUrl": "payco"}
     }
 
 
 def test_summary_methods_are_read_in_service_words() -> None:
-    told = {"batchSummary": {"id": "payco", "methods": {"payco": {}, "bank-transfer": {}}}}
-    assert CURRENT.translate_to_neutral(current.SummaryAnswer, told) == {
+    answer = {"batchSummary": {"id": "payco", "methods": {"payco": {}, "bank-transfer": {}}}}
+    assert CURRENT.translate_to_neutral(current.SummaryAnswer, answer) == {
         "batchSummary": {"id": "payco", "methods": {"wallet": {}, "bank-transfer": {}}}
     }
 
 
-@pytest.mark.parametrize("word", ["wallet", "bank-transfer"])
-def test_list_filter_uses_words_of_each_side(word: str) -> None:
-    spelled = {"wallet": ("paypal", "payco")}.get(word, (word, word))
-    query = {"payoutMethod": word, "search": "wallet", "city": "wallet"}
-    client, service = ({**query, "payoutMethod": one} for one in spelled)
+@pytest.mark.parametrize("method", ["wallet", "bank-transfer"])
+def test_list_filter_uses_words_of_each_side(method: str) -> None:
+    configured_words = {"wallet": ("paypal", "payco")}.get(method, (method, method))
+    query = {"payoutMethod": method, "search": "wallet", "city": "wallet"}
+    client, service = (
+        {**query, "payoutMethod": configured_word} for configured_word in configured_words
+    )
     assert LEGACY.translate_to_neutral(legacy.RecipientsQuery, client) == query
     assert CURRENT.translate_from_neutral(current.RecipientsQuery, query) == service
 
 
 def test_method_display_uses_client_words() -> None:
-    for shown, told in (("Wallet", "Paypal"), ("Bank Transfer", "Bank Transfer")):
-        assert LEGACY.translate_from_neutral(legacy.Payout, {"methodDisplay": shown}) == {
-            "methodDisplay": told
+    for default_label, configured_label in (
+        ("Wallet", "Paypal"),
+        ("Bank Transfer", "Bank Transfer"),
+    ):
+        assert LEGACY.translate_from_neutral(legacy.Payout, {"methodDisplay": default_label}) == {
+            "methodDisplay": configured_label
         }
 
 
@@ -266,21 +289,21 @@ LABELS = Vocabulary(
 
 
 def test_each_label_has_its_own_words_and_capitals() -> None:
-    words = build_legacy_translator(LABELS)
-    for shown, told in (
+    legacy_translator = build_legacy_translator(LABELS)
+    for neutral_label, configured_label in (
         ("Wallet", "PayPal"),
         ("Bank Transfer", "Bank transfer"),
         ("Check", "Check"),
     ):
-        for shape in (legacy.Payout, legacy.ListedPayment):
-            assert words.translate_from_neutral(shape, {"methodDisplay": shown}) == {
-                "methodDisplay": told
-            }
+        for answer_type in (legacy.Payout, legacy.ListedPayment):
+            assert legacy_translator.translate_from_neutral(
+                answer_type, {"methodDisplay": neutral_label}
+            ) == {"methodDisplay": configured_label}
     methods = {
         "wallet": {"accountType": "wallet", "displayName": "Wallet"},
         "bank-transfer": {"accountType": "service", "displayName": "Bank Transfer"},
     }
-    assert words.translate_from_neutral(legacy.Summary, {"methods": methods}) == {
+    assert legacy_translator.translate_from_neutral(legacy.Summary, {"methods": methods}) == {
         "methods": {
             "paypal": {"accountType": "PayPaL", "displayName": "PAYPAL"},
             "bank-transfer": {"accountType": "AcMe", "displayName": "Local bank"},
@@ -290,7 +313,7 @@ def test_each_label_has_its_own_words_and_capitals() -> None:
 
 def test_summary_label_is_translated_to_client_words() -> None:
     """Capitals do not matter; a word that is not the wallet's is unchanged."""
-    given = {
+    current_answer = {
         "batch": {
             "methods": {
                 "payco": {"accountType": "PAYCO", "displayName": "PayCo"},
@@ -298,10 +321,10 @@ def test_summary_label_is_translated_to_client_words() -> None:
             }
         }
     }
-    told = build_current_translator(LABELS).translate_to_neutral(current.SummaryAnswer, given)[
-        "batch"
-    ]
-    assert build_legacy_translator(LABELS).translate_from_neutral(legacy.Summary, told)[
+    neutral_summary = build_current_translator(LABELS).translate_to_neutral(
+        current.SummaryAnswer, current_answer
+    )["batch"]
+    assert build_legacy_translator(LABELS).translate_from_neutral(legacy.Summary, neutral_summary)[
         "methods"
     ] == {
         "paypal": {"accountType": "PayPaL", "displayName": "PAYPAL"},
@@ -310,24 +333,32 @@ def test_summary_label_is_translated_to_client_words() -> None:
 
 
 def test_summary_label_is_unchanged_if_both_sides_use_the_same_word() -> None:
-    same = Vocabulary(legacy_wallet="paypal", current_wallet="paypal")
-    given = {"batch": {"methods": {"paypal": {"accountType": "PayPal", "displayName": "PayPal"}}}}
-    told = build_current_translator(same).translate_to_neutral(current.SummaryAnswer, given)[
-        "batch"
-    ]
+    shared_vocabulary = Vocabulary(legacy_wallet="paypal", current_wallet="paypal")
+    current_answer = {
+        "batch": {"methods": {"paypal": {"accountType": "PayPal", "displayName": "PayPal"}}}
+    }
+    neutral_summary = build_current_translator(shared_vocabulary).translate_to_neutral(
+        current.SummaryAnswer, current_answer
+    )["batch"]
     assert (
-        build_legacy_translator(same).translate_from_neutral(legacy.Summary, told) == given["batch"]
+        build_legacy_translator(shared_vocabulary).translate_from_neutral(
+            legacy.Summary, neutral_summary
+        )
+        == current_answer["batch"]
     )
 
 
 def test_default_word_is_invalid_if_client_uses_another() -> None:
-    for shape, name in ((legacy.RecipientsQuery, "payoutMethod"), (legacy.PrimaryBody, "method")):
-        assert LEGACY.translate_to_neutral(shape, {name: "wallet"})[name] not in (
+    for body_type, name in (
+        (legacy.RecipientsQuery, "payoutMethod"),
+        (legacy.PrimaryBody, "method"),
+    ):
+        assert LEGACY.translate_to_neutral(body_type, {name: "wallet"})[name] not in (
             "wallet",
             "paypal",
         )
-        assert NEUTRAL.translate_to_neutral(shape, {name: "wallet"}) == {name: "wallet"}
-        assert LEGACY.translate_to_neutral(shape, {name: "bank"}) == {name: "bank"}
+        assert NEUTRAL.translate_to_neutral(body_type, {name: "wallet"}) == {name: "wallet"}
+        assert LEGACY.translate_to_neutral(body_type, {name: "bank"}) == {name: "bank"}
 
 
 # Random words and values
@@ -337,23 +368,26 @@ word_strategies = st.sampled_from(
 )
 value_strategies = st.recursive(
     st.one_of(st.none(), st.sampled_from(["paypal", "bank", "x"]), st.integers()),
-    lambda inner: st.one_of(st.lists(inner), st.dictionaries(word_strategies, inner)),
+    lambda children: st.one_of(st.lists(children), st.dictionaries(word_strategies, children)),
 )
 
 
 @given(value_strategies)
 def test_translation_round_trips(value: Any) -> None:
-    for shape in (legacy.Recipient, legacy.RecipientAnswer, legacy.Payout):
+    for answer_type in (legacy.Recipient, legacy.RecipientAnswer, legacy.Payout):
         assert (
-            LEGACY.translate_from_neutral(shape, LEGACY.translate_to_neutral(shape, value)) == value
+            LEGACY.translate_from_neutral(
+                answer_type, LEGACY.translate_to_neutral(answer_type, value)
+            )
+            == value
         )
 
 
 @given(value_strategies)
 def test_default_vocabulary_translates_nothing(value: Any) -> None:
-    for shape in (legacy.Recipient, legacy.RecipientBody, current.Recipient):
-        assert NEUTRAL.translate_to_neutral(shape, value) is value
-        assert NEUTRAL.translate_from_neutral(shape, value) is value
+    for answer_type in (legacy.Recipient, legacy.RecipientBody, current.Recipient):
+        assert NEUTRAL.translate_to_neutral(answer_type, value) is value
+        assert NEUTRAL.translate_from_neutral(answer_type, value) is value
 
 
 def test_each_side_has_its_own_vocabulary() -> None:
