@@ -54,8 +54,8 @@ class SignedClient:
         self.signs_query = False
 
     def sign(self, timestamp, method, target, body):
-        signed = target if self.signs_query else target.split("?")[0]
-        text = b"\n".join([timestamp.encode(), method.encode(), signed.encode(), body, b""])
+        signed_target = target if self.signs_query else target.split("?")[0]
+        text = b"\n".join([timestamp.encode(), method.encode(), signed_target.encode(), body, b""])
         return hmac.new(self.secret_key.encode(), text, hashlib.sha256).hexdigest()
 
     async def call(self, method, target, body=None, *, timestamp=None, headers=None):
@@ -63,18 +63,18 @@ class SignedClient:
         data = (
             body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         )
-        stamp = str(int(self.service.clock())) if timestamp is None else timestamp
-        sent = {
+        timestamp_text = str(int(self.service.clock())) if timestamp is None else timestamp
+        request_headers = {
             "Authorization": f"{self.scheme} {self.access_key}:"
-            + self.sign(stamp, method, target, data),
-            self.timestamp_header: stamp,
+            + self.sign(timestamp_text, method, target, data),
+            self.timestamp_header: timestamp_text,
         }
         if data:
-            sent["Content-Type"] = "application/json"
-        sent.update(headers or {})
+            request_headers["Content-Type"] = "application/json"
+        request_headers.update(headers or {})
         url = URL(self.simulator.url + target, encoded=True)
         async with self.session.request(
-            method, url, data=io.BytesIO(data) if data else None, headers=sent
+            method, url, data=io.BytesIO(data) if data else None, headers=request_headers
         ) as response:
             return SimulatorResponse(response.status, response.headers, await response.text())
 
@@ -96,8 +96,8 @@ class SignedClient:
 
     def build_payment(self, recipient, amount="10.00", currency="USD", **fields):
         """Build a payment for a request body."""
-        paid = {"recipient": {"id": recipient["id"]}, "amount": amount, "currency": currency}
-        return {**paid, **fields}
+        payment = {"recipient": {"id": recipient["id"]}, "amount": amount, "currency": currency}
+        return {**payment, **fields}
 
     async def create_batch(self, *payments, currency="USD", **fields):
         """Create a batch of these payments and return it as the create answers it."""
@@ -125,7 +125,7 @@ class SignedClient:
     async def list_amounts(self, batch):
         """List (source, target) amounts of each payment."""
         payments = (await self.read_summary(batch))["payments"]
-        return [(each["sourceAmount"], each["targetAmount"]) for each in payments]
+        return [(payment["sourceAmount"], payment["targetAmount"]) for payment in payments]
 
 
 @pytest.fixture
@@ -134,23 +134,23 @@ def clock():
 
 
 @pytest.fixture
-async def connect(clock):
+async def connect_client(clock):
     """Return a factory that starts a simulator with these settings and returns its client."""
     async with AsyncExitStack() as stack:
 
-        async def connect(**settings):
+        async def connect_client(**settings):
             service = Service(**{"clock": clock, "seed": 1, **settings})
             simulator = await start_simulator(service=service, legacy_port=0)
             stack.push_async_callback(simulator.stop)
             session = await stack.enter_async_context(aiohttp.ClientSession())
             return SignedClient(session, simulator)
 
-        yield connect
+        yield connect_client
 
 
 @pytest.fixture
-async def client(connect):
-    return await connect()
+async def client(connect_client):
+    return await connect_client()
 
 
 @pytest.fixture

@@ -28,19 +28,27 @@ def remove_fields(account, *names):
 async def test_bank_account_is_masked_and_has_bank_details(
     client, recipient, accounts_path, us_bank
 ):
-    sent = us_bank | {"bankRegion": "NY", "bankCity": "Ithaca", "bankName": "Mine", "odd": [1]}
-    account = await client.create_account(recipient, **sent)
+    bank_fields = us_bank | {
+        "bankRegion": "NY",
+        "bankCity": "Ithaca",
+        "bankName": "Mine",
+        "odd": [1],
+    }
+    account = await client.create_account(recipient, **bank_fields)
     assert set(account) == BANK_FIELDS
     assert re.fullmatch(r"A-[A-Za-z0-9]{16}", account["recipientAccountId"])
     assert (account["accountNum"], account["iban"]) == ("****47", None)
     assert account["bankRegionCode"] == "NY"
     assert account["bankName"] not in (None, "", "Mine")
     assert account["primary"] is True
-    read = await client.call("GET", f"{accounts_path}/{account['recipientAccountId']}")
-    assert read.json == {"ok": True, "account": account}
-    shown = await client.read_recipient(recipient)
-    assert shown["accounts"] == [account]
-    assert (shown["payoutMethod"], shown["primaryCurrency"]) == ("bank-transfer", "USD")
+    response = await client.call("GET", f"{accounts_path}/{account['recipientAccountId']}")
+    assert response.json == {"ok": True, "account": account}
+    recipient_after = await client.read_recipient(recipient)
+    assert recipient_after["accounts"] == [account]
+    assert (recipient_after["payoutMethod"], recipient_after["primaryCurrency"]) == (
+        "bank-transfer",
+        "USD",
+    )
 
 
 async def test_iban_is_masked(client, recipient, german_bank):
@@ -49,7 +57,7 @@ async def test_iban_is_masked(client, recipient, german_bank):
 
 
 async def test_other_methods_have_their_own_fields(client, recipient, wallet):
-    mailing = {
+    mailing_address = {
         "name": "Zoë Peña",
         "street1": "PO Box 7",
         "city": "Austin",
@@ -58,38 +66,40 @@ async def test_other_methods_have_their_own_fields(client, recipient, wallet):
         "postal": "73301-0001",
     }
     wallet = await client.create_account(recipient, **wallet)
-    check = await client.create_account(recipient, type="check", mailing=mailing)
-    mobile = await client.create_account(recipient, type="mobile-wallet", phone="+1 555 0100")
+    check = await client.create_account(recipient, type="check", mailing=mailing_address)
+    mobile_wallet = await client.create_account(
+        recipient, type="mobile-wallet", phone="+1 555 0100"
+    )
     assert remove_fields(wallet, "recipientAccountId") == {
         "primary": True,
         "currency": "USD",
         "type": "wallet",
         "emailAddress": "zoe@example.org",
     }
-    assert check["mailing"] == mailing
-    assert mobile["phoneNumber"] == "+1 555 0100"
+    assert check["mailing"] == mailing_address
+    assert mobile_wallet["phoneNumber"] == "+1 555 0100"
 
 
 async def test_first_account_is_primary_and_only_one_is(
     client, recipient, accounts_path, us_bank, wallet
 ):
-    async def primary():
-        shown = await client.read_recipient(recipient)
-        types = [account["type"] for account in shown["accounts"] if account["primary"]]
-        return [*types, shown["payoutMethod"], shown["primaryCurrency"]]
+    async def list_primary_values():
+        recipient_details = await client.read_recipient(recipient)
+        types = [account["type"] for account in recipient_details["accounts"] if account["primary"]]
+        return [*types, recipient_details["payoutMethod"], recipient_details["primaryCurrency"]]
 
     first = await client.create_account(recipient, **us_bank, primary=False)
     assert first["primary"] is True
     second = await client.create_account(recipient, **wallet, currency="EUR")
     assert second["primary"] is False
-    assert await primary() == ["bank-transfer", "bank-transfer", "USD"]
+    assert await list_primary_values() == ["bank-transfer", "bank-transfer", "USD"]
     third = await client.create_account(recipient, **wallet, primary=True)
     assert third["primary"] is True
-    assert await primary() == ["wallet", "wallet", "USD"]
+    assert await list_primary_values() == ["wallet", "wallet", "USD"]
     await client.call("PATCH", f"{accounts_path}/{second['recipientAccountId']}", {"primary": True})
-    assert await primary() == ["wallet", "wallet", "EUR"]
+    assert await list_primary_values() == ["wallet", "wallet", "EUR"]
     await client.call("PATCH", f"{accounts_path}/{first['recipientAccountId']}", {"primary": True})
-    assert await primary() == ["bank-transfer", "bank-transfer", "USD"]
+    assert await list_primary_values() == ["bank-transfer", "bank-transfer", "USD"]
 
 
 async def test_primary_account_cannot_be_demoted(client, recipient, accounts_path, wallet):
@@ -103,22 +113,22 @@ async def test_primary_account_cannot_be_demoted(client, recipient, accounts_pat
 
 async def test_update_creates_a_new_account_id(client, recipient, accounts_path, us_bank, wallet):
     account = await client.create_account(recipient, **us_bank)
-    other = await client.create_account(recipient, **wallet)
-    old = f"{accounts_path}/{account['recipientAccountId']}"
-    answer = await client.call("PATCH", old, {"bankCity": "Ithaca", "bankRegion": "NY"})
-    changed = answer.json["account"]
-    assert changed["recipientAccountId"] != account["recipientAccountId"]
-    assert remove_fields(changed, "recipientAccountId") == remove_fields(
+    other_account = await client.create_account(recipient, **wallet)
+    old_path = f"{accounts_path}/{account['recipientAccountId']}"
+    answer = await client.call("PATCH", old_path, {"bankCity": "Ithaca", "bankRegion": "NY"})
+    changed_account = answer.json["account"]
+    assert changed_account["recipientAccountId"] != account["recipientAccountId"]
+    assert remove_fields(changed_account, "recipientAccountId") == remove_fields(
         account, "recipientAccountId"
     ) | {
         "bankCity": "Ithaca",
         "bankRegionCode": "NY",
     }
     for method in ("GET", "PATCH", "DELETE"):
-        answer = await client.call(method, old)
+        answer = await client.call(method, old_path)
         assert (answer.status, answer.errors) == (404, [("not_found", None)])
     # It keeps its position, and the other account its id.
-    assert (await client.read_recipient(recipient))["accounts"] == [changed, other]
+    assert (await client.read_recipient(recipient))["accounts"] == [changed_account, other_account]
 
 
 async def test_updated_account_is_validated_as_a_whole(client, recipient, accounts_path, us_bank):
@@ -147,24 +157,31 @@ async def test_deleting_primary_account_promotes_another(
     second = await client.create_account(recipient, **wallet, currency="EUR")
     answer = await client.call("DELETE", f"{accounts_path}/{first['recipientAccountId']}")
     assert (answer.status, answer.json) == (200, {"ok": True, "object": "deleted"})
-    shown = await client.read_recipient(recipient)
-    assert shown["accounts"] == [second | {"primary": True}]
-    assert (shown["payoutMethod"], shown["primaryCurrency"]) == ("wallet", "EUR")
+    recipient_after = await client.read_recipient(recipient)
+    assert recipient_after["accounts"] == [second | {"primary": True}]
+    assert (recipient_after["payoutMethod"], recipient_after["primaryCurrency"]) == (
+        "wallet",
+        "EUR",
+    )
 
 
 async def test_recipient_without_account_is_incomplete(client, us_address, us_bank):
-    made = await client.create_recipient(address=us_address, account=us_bank)
-    assert made["status"] == "active"
-    account = made["accounts"][0]["recipientAccountId"]
-    await client.call("DELETE", f"/v1/recipients/{made['id']}/accounts/{account}")
-    shown = await client.read_recipient(made)
-    assert (shown["status"], shown["accounts"], shown["payoutMethod"]) == ("incomplete", [], None)
+    recipient = await client.create_recipient(address=us_address, account=us_bank)
+    assert recipient["status"] == "active"
+    account = recipient["accounts"][0]["recipientAccountId"]
+    await client.call("DELETE", f"/v1/recipients/{recipient['id']}/accounts/{account}")
+    recipient_after = await client.read_recipient(recipient)
+    assert (
+        recipient_after["status"],
+        recipient_after["accounts"],
+        recipient_after["payoutMethod"],
+    ) == ("incomplete", [], None)
 
 
 async def test_account_belongs_to_one_recipient(client, recipient, wallet):
     account = await client.create_account(recipient, **wallet)
-    other = await client.create_recipient()
-    target = f"/v1/recipients/{other['id']}/accounts/{account['recipientAccountId']}"
+    other_recipient = await client.create_recipient()
+    target = f"/v1/recipients/{other_recipient['id']}/accounts/{account['recipientAccountId']}"
     for method in ("GET", "PATCH", "DELETE"):
         assert (await client.call(method, target)).status == 404
 
@@ -172,9 +189,9 @@ async def test_account_belongs_to_one_recipient(client, recipient, wallet):
 async def test_account_change_updates_recipient_date(client, clock, recipient, wallet):
     clock.now += 60
     await client.create_account(recipient, **wallet)
-    shown = await client.read_recipient(recipient)
-    assert recipient["updatedAt"] < shown["updatedAt"]
-    assert recipient["createdAt"] == shown["createdAt"]
+    recipient_after = await client.read_recipient(recipient)
+    assert recipient["updatedAt"] < recipient_after["updatedAt"]
+    assert recipient["createdAt"] == recipient_after["createdAt"]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +238,7 @@ async def test_all_account_errors_are_listed(client, accounts_path, body, errors
 
 
 @pytest.mark.parametrize(
-    ("changed", "errors"),
+    ("changes", "errors"),
     [
         ({"accountNum": None}, [("empty_field", "accountNum")]),
         ({"accountNum": "****47"}, [("invalid_field", "accountNum")]),
@@ -258,14 +275,14 @@ async def test_all_account_errors_are_listed(client, accounts_path, body, errors
     ],
 )
 async def test_bank_account_requires_fields_of_its_country(
-    client, accounts_path, us_bank, changed, errors
+    client, accounts_path, us_bank, changes, errors
 ):
-    answer = await client.call("POST", accounts_path, us_bank | changed)
+    answer = await client.call("POST", accounts_path, us_bank | changes)
     assert (answer.status, answer.errors) == (400, errors)
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "changes",
     [
         {"country": "AU", "branchId": "123456"},
         {"country": "GB", "branchId": "123456"},
@@ -281,48 +298,48 @@ async def test_bank_account_requires_fields_of_its_country(
     ],
 )
 async def test_bank_account_with_fields_of_its_country_is_accepted(
-    client, recipient, us_bank, changed
+    client, recipient, us_bank, changes
 ):
-    await client.create_account(recipient, **(us_bank | changed))
+    await client.create_account(recipient, **(us_bank | changes))
 
 
-async def test_account_number_can_be_required_with_iban(connect, german_bank):
-    client = await connect(options=ServiceOptions(account_number_with_iban="required"))
-    made = await client.create_recipient()
-    path = f"/v1/recipients/{made['id']}/accounts"
+async def test_account_number_can_be_required_with_iban(connect_client, german_bank):
+    client = await connect_client(options=ServiceOptions(account_number_with_iban="required"))
+    recipient = await client.create_recipient()
+    path = f"/v1/recipients/{recipient['id']}/accounts"
     answer = await client.call("POST", path, german_bank)
     assert (answer.status, answer.errors) == (400, [("empty_field", "accountNum")])
-    await client.create_account(made, **german_bank, accountNum="532013000")
+    await client.create_account(recipient, **german_bank, accountNum="532013000")
 
 
 async def test_some_countries_require_government_id_first(client, us_bank):
-    made = await client.create_recipient(
+    recipient = await client.create_recipient(
         address={"country": "CO", "street1": "1", "city": "B", "phone": "555123"}
     )
-    path = f"/v1/recipients/{made['id']}"
+    path = f"/v1/recipients/{recipient['id']}"
     bank = remove_fields(us_bank | {"country": "CO", "currency": "COP"}, "branchId")
     answer = await client.call("POST", f"{path}/accounts", bank)
     assert (answer.status, answer.errors) == (400, [("empty_field", "governmentIds")])
     ids = [{"country": "CO", "type": "other", "value": "1234567890"}]
     await client.call("PATCH", path, {"governmentIds": ids})
-    await client.create_account(made, **bank)
-    assert (await client.read_recipient(made))["status"] == "active"
+    await client.create_account(recipient, **bank)
+    assert (await client.read_recipient(recipient))["status"] == "active"
     answer = await client.call("PATCH", path, {"governmentIds": None})
     assert answer.json["recipient"]["status"] == "incomplete"
 
 
-async def test_recipient_without_government_id_can_stay_incomplete(connect, us_bank):
-    client = await connect(options=ServiceOptions(missing_government_id="incomplete"))
-    made = await client.create_recipient(
+async def test_recipient_without_government_id_can_stay_incomplete(connect_client, us_bank):
+    client = await connect_client(options=ServiceOptions(missing_government_id="incomplete"))
+    recipient = await client.create_recipient(
         address={"country": "CO", "street1": "1", "city": "B", "phone": "555123"}
     )
     bank = remove_fields(us_bank | {"country": "CO", "currency": "COP"}, "branchId")
-    await client.create_account(made, **bank)
-    assert (await client.read_recipient(made))["status"] == "incomplete"
+    await client.create_account(recipient, **bank)
+    assert (await client.read_recipient(recipient))["status"] == "incomplete"
 
 
 @pytest.mark.parametrize(
-    ("changed", "route", "minimum"),
+    ("changes", "route", "expected_minimum"),
     [
         ({}, "ach", "1"),
         ({"country": "GB", "branchId": "123456", "currency": "GBP"}, "fps", "1"),
@@ -336,8 +353,10 @@ async def test_recipient_without_government_id_can_stay_incomplete(connect, us_b
         ),
     ],
 )
-async def test_route_depends_on_country_and_account(client, us_bank, changed, route, minimum):
+async def test_route_depends_on_country_and_account(
+    client, us_bank, changes, route, expected_minimum
+):
     address = {"street1": "1 High Street", "city": "Austin", "country": "US", "phone": "555123"}
-    made = await client.create_recipient(address=address, account=us_bank | changed)
-    assert (made["routeType"], made["routeMinimum"]) == (route, minimum)
-    assert re.fullmatch(r"[0-9]+\.[0-9]{2}", made["estimatedFees"])
+    recipient = await client.create_recipient(address=address, account=us_bank | changes)
+    assert (recipient["routeType"], recipient["routeMinimum"]) == (route, expected_minimum)
+    assert re.fullmatch(r"[0-9]+\.[0-9]{2}", recipient["estimatedFees"])

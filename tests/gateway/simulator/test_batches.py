@@ -79,17 +79,21 @@ async def test_summary_contains_all_payments(client, payee):
 async def test_payment_is_added(client, clock, payee):
     batch = await client.create_batch()
     clock.now += 5
-    added = await client.add_payment(
+    added_payment = await client.add_payment(
         batch, client.build_payment(payee, "12.34", memo="second thought")
     )
-    assert set(added) == PAYMENT_FIELDS
-    assert added["recipient"] == await client.read_recipient(payee)
-    assert added["createdAt"] == added["batch"]["updatedAt"] == "2025-10-09T08:53:25.000Z"
+    assert set(added_payment) == PAYMENT_FIELDS
+    assert added_payment["recipient"] == await client.read_recipient(payee)
+    assert (
+        added_payment["createdAt"]
+        == added_payment["batch"]["updatedAt"]
+        == "2025-10-09T08:53:25.000Z"
+    )
     summary = await client.read_summary(batch)
     assert (summary["amount"], summary["totalPayments"]) == ("12.34", 1)
-    assert summary["updatedAt"] == added["createdAt"]
-    answer = await client.call("GET", f"/v1/payments/{added['id']}")
-    assert answer.json == {"ok": True, "payment": added}
+    assert summary["updatedAt"] == added_payment["createdAt"]
+    answer = await client.call("GET", f"/v1/payments/{added_payment['id']}")
+    assert answer.json == {"ok": True, "payment": added_payment}
 
 
 @pytest.mark.parametrize(
@@ -114,9 +118,9 @@ async def test_amount_must_be_positive_with_at_most_two_decimals(client, payee, 
 
 
 async def test_large_amounts_are_exact(client, payee):
-    large = "9" * 30 + ".99"
+    large_amount = "9" * 30 + ".99"
     batch = await client.create_batch(
-        client.build_payment(payee, large), client.build_payment(payee, "0.02")
+        client.build_payment(payee, large_amount), client.build_payment(payee, "0.02")
     )
     assert batch["amount"] == "1" + "0" * 30 + ".01"
     assert batch["status"] == "pending"
@@ -183,18 +187,18 @@ async def test_errors_of_an_added_payment_are_listed(client, payee):
     assert await count_created(client) == {"batch": 1, "payment": 0}
 
 
-async def test_validation_status_can_be_406(connect):
-    client = await connect(options=ServiceOptions(validation_status=406))
+async def test_validation_status_can_be_406(connect_client):
+    client = await connect_client(options=ServiceOptions(validation_status=406))
     assert (await client.call("POST", "/v1/batches", {})).status == 406
     batch = await client.create_batch()
     assert (await client.start_batch(batch)).status == 400
 
 
 async def test_unknown_recipient_is_not_found_if_fields_are_valid(client, payee):
-    odd = {**UNKNOWN_PAYEE_PAYMENT, "recipient": {"id": 7}}
+    invalid_id_payment = {**UNKNOWN_PAYEE_PAYMENT, "recipient": {"id": 7}}
     body = {
         "currency": "USD",
-        "payments": [client.build_payment(payee), UNKNOWN_PAYEE_PAYMENT, odd],
+        "payments": [client.build_payment(payee), UNKNOWN_PAYEE_PAYMENT, invalid_id_payment],
     }
     answer = await client.call("POST", "/v1/batches", body)
     unknown = [("not_found", f"payments[{position}].recipient.id") for position in (1, 2)]
@@ -204,8 +208,8 @@ async def test_unknown_recipient_is_not_found_if_fields_are_valid(client, payee)
     assert (answer.status, answer.errors) == (400, [("invalid_field", "payments[3].amount")])
 
 
-async def test_unknown_recipient_can_be_an_invalid_field(connect):
-    client = await connect(options=ServiceOptions(unknown_recipient=400))
+async def test_unknown_recipient_can_be_an_invalid_field(connect_client):
+    client = await connect_client(options=ServiceOptions(unknown_recipient=400))
     body = {
         "currency": "USD",
         "payments": [UNKNOWN_PAYEE_PAYMENT, {**UNKNOWN_PAYEE_PAYMENT, "amount": ""}],
@@ -229,19 +233,21 @@ async def test_suspended_and_archived_recipients_are_refused(client, payee, germ
         "payments": [client.build_payment(payee), client.build_payment(german_payee)],
     }
     answer = await client.call("POST", "/v1/batches", body)
-    wrong = [("invalid_status", f"payments[{position}].recipient.id") for position in (0, 1)]
-    assert (answer.status, answer.errors) == (400, wrong)
+    expected_errors = [
+        ("invalid_status", f"payments[{position}].recipient.id") for position in (0, 1)
+    ]
+    assert (answer.status, answer.errors) == (400, expected_errors)
     body["payments"].append(UNKNOWN_PAYEE_PAYMENT)
     answer = await client.call("POST", "/v1/batches", body)
     assert (answer.status, answer.errors) == (404, [("not_found", "payments[2].recipient.id")])
     assert await count_created(client) == {"batch": 0, "payment": 0}
 
 
-async def test_archived_recipient_can_be_unknown(connect):
-    client = await connect(options=ServiceOptions(reads_archived=False))
-    archived = await client.create_recipient()
-    await client.call("DELETE", f"/v1/recipients/{archived['id']}")
-    body = {"currency": "USD", "payments": [client.build_payment(archived)]}
+async def test_archived_recipient_can_be_unknown(connect_client):
+    client = await connect_client(options=ServiceOptions(reads_archived=False))
+    archived_recipient = await client.create_recipient()
+    await client.call("DELETE", f"/v1/recipients/{archived_recipient['id']}")
+    body = {"currency": "USD", "payments": [client.build_payment(archived_recipient)]}
     answer = await client.call("POST", "/v1/batches", body)
     assert (answer.status, answer.errors) == (404, [("not_found", "payments[0].recipient.id")])
 
@@ -284,32 +290,32 @@ async def test_batch_is_invisible_to_another_merchant(client, payee):
     assert answer.errors == [("not_found", "payments[0].recipient.id")]
 
 
-async def test_writes_can_answer_with_id_only(connect, us_bank, us_address):
-    client = await connect(options=ServiceOptions(answers="bare"))
+async def test_writes_can_answer_with_id_only(connect_client, us_bank, us_address):
+    client = await connect_client(options=ServiceOptions(answers="bare"))
     payee = await client.create_recipient(address=us_address, account=us_bank)
     batch = await client.create_batch(client.build_payment(payee))
     assert set(batch) == {"id"}
-    added = await client.add_payment(batch, client.build_payment(payee, "1"))
-    assert set(added) == {"id"}
+    added_payment = await client.add_payment(batch, client.build_payment(payee, "1"))
+    assert set(added_payment) == {"id"}
     path = f"/v1/batches/{batch['id']}"
-    bare = {"ok": True}
-    assert (await client.call("PATCH", path, {"description": "x"})).json == bare
-    target = f"{path}/payments/{added['id']}"
-    assert (await client.call("PATCH", target, {"memo": "x"})).json == bare
-    assert (await client.generate_quote(batch)).json == bare
-    read = (await client.call("GET", f"/v1/payments/{added['id']}")).json["payment"]
-    assert (set(read), read["memo"]) == (PAYMENT_FIELDS, "x")
-    assert (await client.call("DELETE", target)).json == bare
+    bare_answer = {"ok": True}
+    assert (await client.call("PATCH", path, {"description": "x"})).json == bare_answer
+    target = f"{path}/payments/{added_payment['id']}"
+    assert (await client.call("PATCH", target, {"memo": "x"})).json == bare_answer
+    assert (await client.generate_quote(batch)).json == bare_answer
+    payment = (await client.call("GET", f"/v1/payments/{added_payment['id']}")).json["payment"]
+    assert (set(payment), payment["memo"]) == (PAYMENT_FIELDS, "x")
+    assert (await client.call("DELETE", target)).json == bare_answer
     summary = await client.read_summary(batch)
     assert set(summary) == BATCH_FIELDS | {"payments"}
     assert set(summary["payments"][0]) == LISTED_PAYMENT_FIELDS
-    assert (await client.start_batch(batch)).json == bare
-    other = await client.create_batch()
-    assert (await client.call("DELETE", f"/v1/batches/{other['id']}")).json == bare
+    assert (await client.start_batch(batch)).json == bare_answer
+    other_batch = await client.create_batch()
+    assert (await client.call("DELETE", f"/v1/batches/{other_batch['id']}")).json == bare_answer
 
 
-async def test_vocabulary_and_id_lengths_are_configurable(connect, us_bank, us_address):
-    client = await connect(
+async def test_vocabulary_and_id_lengths_are_configurable(connect_client, us_bank, us_address):
+    client = await connect_client(
         vocabulary=Vocabulary(
             batch_currency="sourceCurrency",
             summary_path="/v1/batches/{id}/summary",

@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-c", "from gateway.cli.simulate import simulate; sim
 
 
 @contextmanager
-def run_simulator(*arguments, lines, stdin=""):
+def run_simulator(*arguments, line_count, stdin=""):
     """Run the command and yield its process, its URL, and the lines that it printed."""
     command = [*COMMAND, "--port", "0", *arguments]
     with subprocess.Popen(
@@ -30,9 +30,9 @@ def run_simulator(*arguments, lines, stdin=""):
     ) as process:
         process.stdin.write(stdin)
         process.stdin.close()
-        printed = [process.stdout.readline() for _ in range(lines)]
+        printed_lines = [process.stdout.readline() for _ in range(line_count)]
         try:
-            yield process, re.search(r"http://\S+", printed[0])[0], printed
+            yield process, re.search(r"http://\S+", printed_lines[0])[0], printed_lines
         finally:
             process.kill()
 
@@ -49,18 +49,18 @@ def send_signed(url, method, target, body=""):
     )
 
 
-def send_with_signature(address, method, text, pair, body=""):
-    access_key, secret_key = pair
-    stamp = str(int(time.time()))
-    signed = f"{stamp}\n{text}".encode()
-    signature = hmac.new(secret_key.encode(), signed, hashlib.sha256).hexdigest()
+def send_with_signature(address, method, text, credentials, body=""):
+    access_key, secret_key = credentials
+    timestamp = str(int(time.time()))
+    signed_text = f"{timestamp}\n{text}".encode()
+    signature = hmac.new(secret_key.encode(), signed_text, hashlib.sha256).hexdigest()
     request = urllib.request.Request(
         address,
         method=method,
         data=body.encode() or None,
         headers={
             "Authorization": f"svcsign {access_key}:{signature}",
-            "X-SVC-Timestamp": stamp,
+            "X-SVC-Timestamp": timestamp,
             "Content-Type": "application/json",
         },
     )
@@ -74,10 +74,10 @@ def send_with_signature(address, method, text, pair, body=""):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_command_uses_demo_credentials_and_stops_on_signal(number):
-    with run_simulator(lines=2) as (process, url, printed):
+    with run_simulator(line_count=2) as (process, url, printed_lines):
         assert url.startswith("http://127.0.0.1:")
-        line = json.loads(re.search(r"\{.*\}", printed[1])[0])
-        assert "keys import -" in printed[1]
+        line = json.loads(re.search(r"\{.*\}", printed_lines[1])[0])
+        assert "keys import -" in printed_lines[1]
         assert set(line) == {"merchant", "environment", "api_key", "access_key", "secret_key"}
         status, answer = list_recipients(url, line["access_key"], line["secret_key"])
         assert (status, answer["meta"]["records"]) == (200, 0)
@@ -96,10 +96,10 @@ def test_command_accepts_credentials_and_options():
         *("--keys", "-", "--seed", "3", "--recipients", "40", "--lists-archived"),
         *("--signed-target", "path-and-query", "--validation-status", "406"),
         *("--account-number-with-iban", "required"),
-        lines=1,
+        line_count=1,
         stdin=text,
-    ) as (_, url, printed):
-        assert "one" not in printed[0]
+    ) as (_, url, printed_lines):
+        assert "one" not in printed_lines[0]
         status, answer = list_recipients(url, "AK1", "one")
         assert (status, answer["meta"]["records"]) == (200, 40)
         assert list_recipients(url, "AK2", "two") == (status, answer)
@@ -109,19 +109,19 @@ def test_command_accepts_credentials_and_options():
 
 
 def test_command_can_disable_optional_endpoints_and_give_bare_answers():
-    with run_simulator("--no-inferred", "--bare", "--processing-seconds", "0", lines=2) as (
+    with run_simulator("--no-inferred", "--bare", "--processing-seconds", "0", line_count=2) as (
         _,
         url,
         _,
     ):
-        person = (
+        recipient_json = (
             '{"type": "individual", "firstName": "A", "lastName": "B", "email": "a@example.com",'
         )
-        person += '"address": {"country": "US"},'
-        person += '"account": {"type": "wallet", "emailAddress": "a@example.com"}}'
-        _, answer = send_signed(url, "POST", "/v1/recipients", person)
-        paid = {"recipient": {"id": answer["recipient"]["id"]}, "amount": "1", "currency": "USD"}
-        body = json.dumps({"currency": "USD", "payments": [paid]})
+        recipient_json += '"address": {"country": "US"},'
+        recipient_json += '"account": {"type": "wallet", "emailAddress": "a@example.com"}}'
+        _, answer = send_signed(url, "POST", "/v1/recipients", recipient_json)
+        payment = {"recipient": {"id": answer["recipient"]["id"]}, "amount": "1", "currency": "USD"}
+        body = json.dumps({"currency": "USD", "payments": [payment]})
         status, answer = send_signed(url, "POST", "/v1/batches", body)
         assert (status, set(answer["batch"])) == (200, {"id"})
         path = f"/v1/batches/{answer['batch']['id']}"
@@ -142,16 +142,18 @@ def list_legacy_recipients(url, api_key):
 
 
 def test_command_serves_both_interfaces_over_one_state():
-    with run_simulator("--legacy-port", "0", lines=3) as (_, url, printed):
-        legacy = re.search(r"http://\S+", printed[1])[0]
-        assert "legacy" in printed[1]
+    with run_simulator("--legacy-port", "0", line_count=3) as (_, url, printed_lines):
+        legacy = re.search(r"http://\S+", printed_lines[1])[0]
+        assert "legacy" in printed_lines[1]
         assert legacy != url
-        line = json.loads(re.search(r"\{.*\}", printed[2])[0])
+        line = json.loads(re.search(r"\{.*\}", printed_lines[2])[0])
         assert list_legacy_recipients(legacy, line["api_key"])[1]["meta"]["records"] == 0
-        person = '{"type": "business", "name": "Acme", "email": "acme@example.com"}'
-        _, made = send_signed(url, "POST", "/v1/recipients", person)
+        recipient_json = '{"type": "business", "name": "Acme", "email": "acme@example.com"}'
+        _, created = send_signed(url, "POST", "/v1/recipients", recipient_json)
         _status, answer = list_legacy_recipients(legacy, line["api_key"])
-        assert [recipient["id"] for recipient in answer["recipients"]] == [made["recipient"]["id"]]
+        assert [recipient["id"] for recipient in answer["recipients"]] == [
+            created["recipient"]["id"]
+        ]
         assert list_legacy_recipients(legacy, "wrong")[0] == 403
 
 
@@ -167,33 +169,33 @@ balance_path = "/v1/funds"
 """
 
 
-@pytest.mark.parametrize("way", ["named", "where it runs", "variables"])
-def test_both_interfaces_use_configured_vocabulary(way, tmp_path, monkeypatch):
+@pytest.mark.parametrize("source", ["named", "where it runs", "variables"])
+def test_both_interfaces_use_configured_vocabulary(source, tmp_path, monkeypatch):
     """Each merchant has a wallet balance, which can be read without any setup."""
     arguments = ["--legacy-port", "0"]
-    if way == "variables":
+    if source == "variables":
         for line in VOCABULARY_TOML.split("\n[")[1:]:
             section, *assignments = line.strip().splitlines()
-            for name, word in (assignment.split(" = ") for assignment in assignments):
+            for name, quoted_value in (assignment.split(" = ") for assignment in assignments):
                 key = f"{section.rstrip(']').lstrip('[')}__{name}".replace(".", "__").upper()
-                monkeypatch.setenv(f"PAYOUT_GATEWAY_{key}", word.strip('"'))
+                monkeypatch.setenv(f"PAYOUT_GATEWAY_{key}", quoted_value.strip('"'))
     else:
         (tmp_path / "gateway.toml").write_text(VOCABULARY_TOML)
-    if way == "named":
+    if source == "named":
         arguments += ["--config", str(tmp_path / "gateway.toml")]
     else:
         monkeypatch.chdir(tmp_path)
-    with run_simulator(*arguments, lines=3) as (_, url, printed):
-        legacy = re.search(r"http://\S+", printed[1])[0]
+    with run_simulator(*arguments, line_count=3) as (_, url, printed_lines):
+        legacy = re.search(r"http://\S+", printed_lines[1])[0]
         status, answer = send_signed(url, "GET", "/v1/funds")
         assert (status, answer["balances"]["payco"]["type"]) == (200, "payco")
         assert send_signed(url, "GET", "/v1/balance")[0] == 404
-        person = {"type": "business", "name": "Acme", "email": "acme@example.com"}
-        person["payout"] = {
+        recipient_body = {"type": "business", "name": "Acme", "email": "acme@example.com"}
+        recipient_body["payout"] = {
             "primary": {"method": "paypal", "currency": "USD"},
             "accounts": {"paypal": {"address": "acme@example.com"}},
         }
-        status, answer = send_legacy(legacy, "POST", "/v1/recipients", person)
+        status, answer = send_legacy(legacy, "POST", "/v1/recipients", recipient_body)
         assert (status, answer["recipient"]["payout"]["methodDisplay"]) == (200, "PayPal")
         status, answer = send_legacy(legacy, "GET", "/v1/profile/balances/paypal")
         assert (status, answer["balances"]["paypal"]["amount"]) == (200, "1000000.00")
@@ -232,13 +234,15 @@ def test_legacy_interface_accepts_api_keys_of_file():
         {"merchant": "zeta", "environment": "live", "access_key": "AK3", "secret_key": "three"},
     ]
     api_keys = [{"api_key": "first"}, {}, {"api_key": "second"}]
-    text = "\n".join(json.dumps({**key, **own}) for key, own in zip(keys, api_keys, strict=True))
+    text = "\n".join(
+        json.dumps({**key, **own_api_key}) for key, own_api_key in zip(keys, api_keys, strict=True)
+    )
     arguments = ("--keys", "-", "--seed", "1", "--recipients", "9", "--legacy-port", "0")
-    with run_simulator(*arguments, lines=2, stdin=text) as (_, _, printed):
-        legacy = re.search(r"http://\S+", printed[1])[0]
-        found = [list_legacy_recipients(legacy, key) for key in ("first", "second")]
-        assert [status for status, _ in found] == [200, 200]
-        ids = [{recipient["id"] for recipient in answer["recipients"]} for _, answer in found]
+    with run_simulator(*arguments, line_count=2, stdin=text) as (_, _, printed_lines):
+        legacy = re.search(r"http://\S+", printed_lines[1])[0]
+        responses = [list_legacy_recipients(legacy, key) for key in ("first", "second")]
+        assert [status for status, _ in responses] == [200, 200]
+        ids = [{recipient["id"] for recipient in answer["recipients"]} for _, answer in responses]
         assert not ids[0] & ids[1]
         assert (
             list_legacy_recipients(legacy, "simulator-api-key")[0]
@@ -278,8 +282,8 @@ def test_invalid_credentials_are_reported_in_one_line(text, expected_text):
 
 @pytest.mark.parametrize("ports", [("--port",), ("--port", "0", "--legacy-port")])
 def test_port_in_use_is_reported_in_one_line(ports):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as occupied_socket:
+        port = str(occupied_socket.getsockname()[1])
         command = [*COMMAND, *ports, port]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (2, "")

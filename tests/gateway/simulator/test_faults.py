@@ -36,18 +36,18 @@ async def test_fault_can_replace_answer_after_execution(client):
     assert await count_recipients(client) == 1
 
 
-@pytest.mark.parametrize(("when", "recipients"), [("before", 0), ("after", 1)])
-async def test_fault_can_close_connection(client, when, recipients):
-    client.simulator.inject_fault(Fault("POST", "/v1/recipients", close=when))
+@pytest.mark.parametrize(("close_time", "recipients"), [("before", 0), ("after", 1)])
+async def test_fault_can_close_connection(client, close_time, recipients):
+    client.simulator.inject_fault(Fault("POST", "/v1/recipients", close=close_time))
     with pytest.raises(aiohttp.ClientConnectionError):
         await client.call("POST", "/v1/recipients", RECIPIENT_BODY)
     assert await count_recipients(client) == recipients
-    assert [each.status for each in client.service.requests] == [None]
+    assert [request.status for request in client.service.requests] == [None]
 
 
-@pytest.mark.parametrize(("wait", "recipients"), [("delay", 0), ("answer_delay", 1)])
-async def test_fault_can_delay_before_or_after_execution(client, wait, recipients):
-    client.simulator.inject_fault(Fault("POST", "*", **{wait: 0.2}))
+@pytest.mark.parametrize(("delay_option", "recipients"), [("delay", 0), ("answer_delay", 1)])
+async def test_fault_can_delay_before_or_after_execution(client, delay_option, recipients):
+    client.simulator.inject_fault(Fault("POST", "*", **{delay_option: 0.2}))
     call = asyncio.create_task(client.call("POST", "/v1/recipients", RECIPIENT_BODY))
     await asyncio.sleep(0.1)
     assert await count_recipients(client) == recipients
@@ -69,17 +69,17 @@ async def test_fault_applies_to_its_method_and_path_a_given_number_of_times(clie
     assert (await client.call("GET", "/v1/recipients")).status == 200
     assert (await client.call("GET", "/v1/recipients/R-1/payments")).status == 404
     assert (await client.call("DELETE", "/v1/recipients/R-1")).status == 404
-    seen = [(await client.call("GET", "/v1/recipients/R-1")).status for _ in range(3)]
-    assert seen == [500, 500, 404]
+    statuses = [(await client.call("GET", "/v1/recipients/R-1")).status for _ in range(3)]
+    assert statuses == [500, 500, 404]
     assert (await client.call("GET", "/v1/recipients/R-1/logs?page=1")).status == 503
     assert client.service.faults == []
 
 
 async def test_unauthenticated_request_triggers_no_fault(client):
     client.simulator.inject_fault(Fault("*", "*", status=500))
-    right, client.secret_key = client.secret_key, "wrong"
+    secret_key, client.secret_key = client.secret_key, "wrong"
     assert (await client.call("GET", "/v1/recipients")).status == 401
-    client.secret_key = right
+    client.secret_key = secret_key
     assert (await client.call("GET", "/v1/recipients")).status == 500
 
 

@@ -191,20 +191,20 @@ async def test_list_has_six_orders_and_two_directions(client, recipients, order,
 
     def ties_by_id(emails, key):
         """Equal recipients are in the order of their ids, in either direction."""
-        ids = {each["email"].split("@")[0]: each["id"] for each in recipients}
+        ids = {name["email"].split("@")[0]: name["id"] for name in recipients}
         groups = [list(group) for _, group in itertools.groupby(emails, key)]
-        return [each for group in groups for each in sorted(group, key=ids.__getitem__)]
+        return [name for group in groups for name in sorted(group, key=ids.__getitem__)]
 
-    same = {"cy": "", "dot": ""} if order == "referenceId" else {}
-    same = {"ana": "bank", "bob": "bank"} if order == "payoutMethod" else same
+    equal_values = {"cy": "", "dot": ""} if order == "referenceId" else {}
+    equal_values = {"ana": "bank", "bob": "bank"} if order == "payoutMethod" else equal_values
 
     def key(email):
-        return same.get(email, email)
+        return equal_values.get(email, email)
 
     assert await in_order(f"orderBy={order}&sortBy=asc") == ties_by_id(expected, key)
-    downwards = ties_by_id(expected[::-1], key)
-    assert await in_order(f"orderBy={order}&sortBy=desc") == downwards
-    assert await in_order(f"orderBy={order}") == downwards
+    descending = ties_by_id(expected[::-1], key)
+    assert await in_order(f"orderBy={order}&sortBy=desc") == descending
+    assert await in_order(f"orderBy={order}") == descending
 
 
 async def test_default_order_is_last_updated_first(client, recipients):
@@ -223,13 +223,13 @@ async def test_default_page_size_is_ten(client):
     assert [page["meta"] for page in pages] == [
         {"page": n, "pages": 3, "records": 23} for n in (1, 2, 3, 4)
     ]
-    found = [recipient["email"] for page in pages for recipient in page["recipients"]]
-    assert found == [f"p{number:02d}@example.com" for number in range(23)]
+    emails = [recipient["email"] for page in pages for recipient in page["recipients"]]
+    assert emails == [f"p{number:02d}@example.com" for number in range(23)]
     assert (await list_recipients(client, "?pageSize=5"))["meta"]["pages"] == 5
 
 
-async def test_page_size_is_limited(connect):
-    client = await connect(options=ServiceOptions(max_page_size=2))
+async def test_page_size_is_limited(connect_client):
+    client = await connect_client(options=ServiceOptions(max_page_size=2))
     for _ in range(3):
         await client.create_recipient()
     answer = await list_recipients(client, "?pageSize=1000")

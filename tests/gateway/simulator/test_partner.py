@@ -56,18 +56,25 @@ async def submerchant(client):
 
 
 async def test_submerchant_is_a_merchant_with_its_own_credentials(client, us_address):
-    theirs = await client.create_recipient(address=us_address)
-    child = await create_submerchant(client)
-    assert set(child) == {"id", "accessKey", "secretKey"}
-    use_credentials_of(client, child)
+    parent_recipient = await client.create_recipient(address=us_address)
+    submerchant = await create_submerchant(client)
+    assert set(submerchant) == {"id", "accessKey", "secretKey"}
+    use_credentials_of(client, submerchant)
     assert (await client.call("GET", "/v1/recipients")).json["meta"]["records"] == 0
-    path = f"/v1/recipients/{theirs['id']}"
+    path = f"/v1/recipients/{parent_recipient['id']}"
     assert (await client.call("GET", path)).errors == [("not_found", None)]
-    own = await client.create_recipient()
-    assert (await client.call("GET", f"/v1/recipients/{own['id']}")).status == 200
-    world = next(each for each in client.service.tenants.values() if own["id"] in each.recipients)
-    assert (world.merchant_record.parent_id, world.merchant_record.name) == ("demo", "Atelier Ünlü")
-    assert world.merchant_record.status == "approved_by_partner"
+    own_recipient = await client.create_recipient()
+    assert (await client.call("GET", f"/v1/recipients/{own_recipient['id']}")).status == 200
+    tenant = next(
+        candidate
+        for candidate in client.service.tenants.values()
+        if own_recipient["id"] in candidate.recipients
+    )
+    assert (tenant.merchant_record.parent_id, tenant.merchant_record.name) == (
+        "demo",
+        "Atelier Ünlü",
+    )
+    assert tenant.merchant_record.status == "approved_by_partner"
 
 
 async def test_submerchants_have_different_credentials(client):
@@ -130,8 +137,8 @@ async def test_submerchant_cannot_create_submerchants(client, submerchant, path)
     assert (answer.status, answer.errors) == (403, [("not_authorized", None)])
 
 
-async def test_partner_feature_can_be_disabled(connect):
-    client = await connect(options=ServiceOptions(partner=False))
+async def test_partner_feature_can_be_disabled(connect_client):
+    client = await connect_client(options=ServiceOptions(partner=False))
     answer = await client.call("POST", "/v1/profile/submerchant", {"merchant": MERCHANT})
     assert (answer.status, answer.errors) == (403, [("not_authorized", None)])
 
@@ -148,10 +155,10 @@ async def test_onboarding_is_updated_with_key_of_submerchant(client):
 
 
 async def test_onboarding_can_be_completed(client):
-    onboarding = {name: each for name, each in ONBOARDING.items() if name != "businessPpm"}
+    onboarding = {name: value for name, value in ONBOARDING.items() if name != "businessPpm"}
     use_credentials_of(client, await create_submerchant(client, onboarding=onboarding))
     await client.call("POST", "/v1/onboarding/update", {"businessPpm": "less-10"})
-    statuses = {each.name: each.status for each in client.service.merchants.by_tenant.values()}
+    statuses = {value.name: value.status for value in client.service.merchants.by_tenant.values()}
     assert statuses["Atelier Ünlü"] == "approved_by_partner"
 
 
@@ -164,7 +171,7 @@ async def test_funding_memo_names_the_merchant(client, submerchant):
         "bankCountry", "bankCountryCode", "bankName", "bankPostalCode", "bankRegion",
         "institution", "referenceMemo", "routingNumber",
     }  # fmt: skip
-    assert all(isinstance(each, str) for entry in entries for each in entry.values())
+    assert all(isinstance(value, str) for entry in entries for value in entry.values())
     memos = {entry["referenceMemo"] for entry in entries}
     client.access_key, client.secret_key = "SIMULATORACCESSKEY", "simulator-secret-key"
     parents = (await client.call("GET", "/v1/balances/info")).json["info"]
@@ -189,42 +196,46 @@ async def test_sandbox_submerchant_has_keys_if_requested(client):
 
 async def test_sandbox_submerchant_is_deleted_with_its_keys(client):
     answer = await client.call("POST", "/v1/profile/sandbox", {"apikey": True})
-    child = answer.json["merchant"]
-    assert (await client.call("DELETE", "/v1/profile/sandbox", {"id": child["id"]})).json == {
+    submerchant = answer.json["merchant"]
+    assert (await client.call("DELETE", "/v1/profile/sandbox", {"id": submerchant["id"]})).json == {
         "ok": True
     }
-    answer = await client.call("DELETE", "/v1/profile/sandbox", {"id": child["id"]})
+    answer = await client.call("DELETE", "/v1/profile/sandbox", {"id": submerchant["id"]})
     assert (answer.status, answer.errors) == (403, [("invalid_field", "id")])
-    use_credentials_of(client, child)
+    use_credentials_of(client, submerchant)
     answer = await client.call("GET", "/v1/recipients")
     assert (answer.status, answer.errors) == (401, [("invalid_api_key", None)])
 
 
 async def test_parent_can_delete_only_its_own_sandbox_submerchants(client):
-    other = await create_submerchant(client)
-    for wanted in ({}, {"id": "1"}, {"id": other["id"]}):
-        answer = await client.call("DELETE", "/v1/profile/sandbox", wanted)
+    other_submerchant = await create_submerchant(client)
+    for deletion in ({}, {"id": "1"}, {"id": other_submerchant["id"]}):
+        answer = await client.call("DELETE", "/v1/profile/sandbox", deletion)
         assert (answer.status, answer.errors) == (403, [("invalid_field", "id")])
 
 
 async def test_sandbox_arguments_may_be_in_query(client):
     answer = await client.call("POST", "/v1/profile/sandbox?apikey=true")
-    child = answer.json["merchant"]
-    assert set(child) == {"id", "accessKey", "secretKey"}
-    answer = await client.call("DELETE", f"/v1/profile/sandbox?id={child['id']}")
+    submerchant = answer.json["merchant"]
+    assert set(submerchant) == {"id", "accessKey", "secretKey"}
+    answer = await client.call("DELETE", f"/v1/profile/sandbox?id={submerchant['id']}")
     assert answer.json == {"ok": True}
 
 
 async def test_bank_account_is_masked(client, submerchant):
     path = "/v1/direct-debit/bank-account/"
     answer = await client.call("POST", path, BANK_ACCOUNT)
-    shown = answer.json["merchantBankAccount"]
-    assert list(shown) == [
+    bank_account = answer.json["merchantBankAccount"]
+    assert list(bank_account) == [
         "currency", "accountName", "fileLink", "completed", "iban", "accountNum", "swiftBic",
         "branchId", "bankId", "bankName", "bankAddress", "bankCity", "bankPostalCode",
         "bankRegion", "country", "enabled",
     ]  # fmt: skip
-    assert (shown["accountNum"], shown["country"], shown["enabled"]) == ("****47", "CA", True)
+    assert (bank_account["accountNum"], bank_account["country"], bank_account["enabled"]) == (
+        "****47",
+        "CA",
+        True,
+    )
     answer = await client.call("POST", path, BANK_ACCOUNT | {"enabled": False})
     assert answer.json["merchantBankAccount"]["enabled"] is False
 

@@ -9,7 +9,7 @@ import pytest
 from gateway.simulator import BatchStart, Fault, ServiceCredentials, ServiceOptions
 
 
-async def start_refused(client, batch):
+async def require_start_refused(client, batch):
     """Return the errors of a refused start, after checking that nothing changed."""
     answer = await client.start_batch(batch)
     assert answer.status == 400
@@ -23,13 +23,16 @@ async def test_started_batch_is_processed_after_delay(client, clock, payee, germ
         client.build_payment(payee, "10.00"), client.build_payment(german_payee, "5.50")
     )
     clock.now += 10
-    started = (await client.start_batch(batch)).json["batch"]
-    assert (started["status"], started["sentAt"]) == ("processing", "2025-10-09T08:53:30.000Z")
+    started_batch = (await client.start_batch(batch)).json["batch"]
+    assert (started_batch["status"], started_batch["sentAt"]) == (
+        "processing",
+        "2025-10-09T08:53:30.000Z",
+    )
     assert client.service.batch_starts == [BatchStart("demo", "sandbox", batch["id"], clock.now)]
     clock.now += 1.999
     summary = await client.read_summary(batch)
     assert (summary["status"], summary["completedAt"]) == ("processing", None)
-    assert {each["status"] for each in summary["payments"]} == {"pending"}
+    assert {listed_payment["status"] for listed_payment in summary["payments"]} == {"pending"}
     clock.now += 60
     summary = await client.read_summary(batch)
     assert summary["status"] == "processed"
@@ -37,7 +40,7 @@ async def test_started_batch_is_processed_after_delay(client, clock, payee, germ
     for payment in summary["payments"]:
         assert payment["status"] == "processed"
         assert payment["processedAt"] == payment["batch"]["completedAt"] == summary["completedAt"]
-        assert payment["batch"]["sentAt"] == started["sentAt"]
+        assert payment["batch"]["sentAt"] == started_batch["sentAt"]
 
 
 async def test_single_payment_read_is_processed_after_delay(client, clock, payee):
@@ -45,14 +48,21 @@ async def test_single_payment_read_is_processed_after_delay(client, clock, payee
     (payment,) = (await client.read_summary(batch))["payments"]
     await client.start_batch(batch)
     clock.now += 2
-    read = (await client.call("GET", f"/v1/payments/{payment['id']}")).json["payment"]
-    assert (read["status"], read["processedAt"]) == ("processed", "2025-10-09T08:53:22.000Z")
+    processed_payment = (await client.call("GET", f"/v1/payments/{payment['id']}")).json["payment"]
+    assert (processed_payment["status"], processed_payment["processedAt"]) == (
+        "processed",
+        "2025-10-09T08:53:22.000Z",
+    )
     assert client.service.require_payment(payment["id"]).status == "processed"
     assert client.service.require_batch(batch["id"]).state == "processed"
 
 
-async def test_processing_time_and_final_status_are_configurable(connect, us_bank, us_address):
-    client = await connect(options=ServiceOptions(processing_seconds=0, processed_word="complete"))
+async def test_processing_time_and_final_status_are_configurable(
+    connect_client, us_bank, us_address
+):
+    client = await connect_client(
+        options=ServiceOptions(processing_seconds=0, processed_word="complete")
+    )
     payee = await client.create_recipient(address=us_address, account=us_bank)
     batch = await client.create_batch(client.build_payment(payee))
     assert (await client.start_batch(batch)).json["batch"]["status"] == "processing"
@@ -100,30 +110,34 @@ async def test_two_batches_cannot_spend_the_same_balance(client, payee):
 async def test_balance_must_cover_payouts_and_fees(client, payee):
     client.service.set_balance("demo", "USD", "10.99")
     batch = await client.create_batch(client.build_payment(payee))
-    assert await start_refused(client, batch) == [("invalid_status", None)]
+    assert await require_start_refused(client, batch) == [("invalid_status", None)]
     client.service.set_balance("demo", "USD", "11.00")
     assert (await client.start_batch(batch)).status == 200
 
 
 async def test_empty_batch_is_not_started(client):
-    assert await start_refused(client, await client.create_batch()) == [("invalid_status", None)]
+    assert await require_start_refused(client, await client.create_batch()) == [
+        ("invalid_status", None)
+    ]
     assert (await client.start_batch({"id": "B-none"})).errors == [("not_found", None)]
 
 
 async def test_batch_starts_only_with_payable_recipients(client, payee, us_bank, us_address):
-    incomplete, suspended = (
+    incomplete, suspended_recipient = (
         await client.create_recipient(),
         await client.create_recipient(address=us_address, account=us_bank),
     )
     batch = await client.create_batch(
         client.build_payment(payee),
         client.build_payment(incomplete),
-        client.build_payment(suspended),
+        client.build_payment(suspended_recipient),
     )
-    path = f"/v1/recipients/{suspended['id']}"
+    path = f"/v1/recipients/{suspended_recipient['id']}"
     await client.call("PATCH", path, {"status": "suspended"})
-    wrong = [("invalid_status", f"payments[{position}].recipient.id") for position in (1, 2)]
-    assert await start_refused(client, batch) == wrong
+    expected_errors = [
+        ("invalid_status", f"payments[{position}].recipient.id") for position in (1, 2)
+    ]
+    assert await require_start_refused(client, batch) == expected_errors
     await client.call("PATCH", path, {"status": "active"})
     await client.call("PATCH", f"/v1/recipients/{incomplete['id']}", {"address": us_address})
     await client.create_account(incomplete, **us_bank)
@@ -146,10 +160,10 @@ async def test_bank_transfer_below_minimum_is_not_processed(
         client.build_payment(german_payee, "2.00"),
         client.build_payment(wallet_holder, "1.00"),
     )
-    wrong = [("invalid_field", f"payments[{position}].amount") for position in (0, 1)]
-    assert await start_refused(client, batch) == wrong
+    expected_errors = [("invalid_field", f"payments[{position}].amount") for position in (0, 1)]
+    assert await require_start_refused(client, batch) == expected_errors
     await client.call("DELETE", f"/v1/recipients/{german_payee['id']}")
-    assert await start_refused(client, batch) == wrong[:1]
+    assert await require_start_refused(client, batch) == expected_errors[:1]
 
 
 @pytest.mark.parametrize("outcome", ["failed", "returned"])
@@ -164,8 +178,8 @@ async def test_failed_payment_is_refunded(client, clock, payee, german_payee, ou
     summary = await client.read_summary(batch)
     assert summary["status"] == "processed"
     assert [payment["status"] for payment in summary["payments"]] == ["processed", outcome]
-    processed = summary["payments"][1]["processedAt"]
-    assert processed == (None if outcome == "failed" else summary["completedAt"])
+    processed_at = summary["payments"][1]["processedAt"]
+    assert processed_at == (None if outcome == "failed" else summary["completedAt"])
     assert client.service.read_balance("demo", "USD") == Decimal("999988.00")
     await client.read_summary(batch)
     assert client.service.read_balance("demo", "USD") == Decimal("999988.00")
@@ -187,13 +201,13 @@ async def test_batch_of_failed_payments_has_failed(client, clock, payee):
     assert (await client.read_summary(batch))["status"] == "failed"
 
 
-@pytest.mark.parametrize("after", [0, 5])
-async def test_started_batch_is_not_edited_or_deleted(client, clock, payee, after):
+@pytest.mark.parametrize("seconds", [0, 5])
+async def test_started_batch_is_not_edited_or_deleted(client, clock, payee, seconds):
     batch = await client.create_batch(client.build_payment(payee))
     (payment,) = (await client.read_summary(batch))["payments"]
     await client.start_batch(batch)
-    clock.now += after
-    before = await client.read_summary(batch)
+    clock.now += seconds
+    summary_before = await client.read_summary(batch)
     path = f"/v1/batches/{batch['id']}"
     for method, target, body in (
         ("POST", f"{path}/payments", client.build_payment(payee)),
@@ -205,22 +219,24 @@ async def test_started_batch_is_not_edited_or_deleted(client, clock, payee, afte
     ):
         answer = await client.call(method, target, body)
         assert (answer.status, answer.errors) == (400, [("invalid_status", None)]), target
-    assert await client.read_summary(batch) == before
+    assert await client.read_summary(batch) == summary_before
 
 
-@pytest.mark.parametrize(("when", "starts"), [("before", 0), ("after", 1)])
-async def test_start_can_lose_its_answer(client, payee, when, starts):
+@pytest.mark.parametrize(("close_time", "expected_start_count"), [("before", 0), ("after", 1)])
+async def test_start_can_lose_its_answer(client, payee, close_time, expected_start_count):
     batch = await client.create_batch(client.build_payment(payee))
-    client.simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", close=when))
+    client.simulator.inject_fault(Fault("POST", "/v1/batches/*/start-processing", close=close_time))
     with pytest.raises(aiohttp.ClientConnectionError):
         await client.start_batch(batch)
-    assert len(client.service.batch_starts) == starts
-    assert (await client.read_summary(batch))["status"] == ("processing" if starts else "open")
+    assert len(client.service.batch_starts) == expected_start_count
+    assert (await client.read_summary(batch))["status"] == (
+        "processing" if expected_start_count else "open"
+    )
 
 
-@pytest.mark.parametrize(("executes", "created_count"), [(False, 0), (True, 1)])
-async def test_create_can_return_an_error(client, payee, executes, created_count):
-    client.simulator.inject_fault(Fault("POST", "/v1/batches", status=502, executes=executes))
+@pytest.mark.parametrize(("is_executed", "created_count"), [(False, 0), (True, 1)])
+async def test_create_can_return_an_error(client, payee, is_executed, created_count):
+    client.simulator.inject_fault(Fault("POST", "/v1/batches", status=502, executes=is_executed))
     answer = await client.call(
         "POST", "/v1/batches", {"currency": "USD", "payments": [client.build_payment(payee)]}
     )

@@ -67,8 +67,8 @@ async def test_two_recipients_may_share_an_email(client):
 
 @pytest.mark.parametrize("name", ["account", "accounts"])
 async def test_accounts_may_be_created_with_recipient(client, us_bank, us_address, name):
-    nested = us_bank if name == "account" else [us_bank]
-    recipient = await client.create_recipient(address=us_address, **{name: nested})
+    nested_accounts = us_bank if name == "account" else [us_bank]
+    recipient = await client.create_recipient(address=us_address, **{name: nested_accounts})
     assert recipient["status"] == "active"
     assert [account["primary"] for account in recipient["accounts"]] == [True]
     assert (recipient["payoutMethod"], recipient["primaryCurrency"]) == ("bank-transfer", "USD")
@@ -92,10 +92,10 @@ async def test_recipient_with_address_and_account_becomes_active(client, us_bank
     path = f"/v1/recipients/{recipient['id']}"
     for name in ("country", "street1", "city"):
         body = {"address": {name: us_address[name]}}
-        updated = (await client.call("PATCH", path, body)).json["recipient"]
-    assert updated["status"] == "active"
+        updated_recipient = (await client.call("PATCH", path, body)).json["recipient"]
+    assert updated_recipient["status"] == "active"
     # The address was merged field by field.
-    assert updated["address"]["street1"] == us_address["street1"]
+    assert updated_recipient["address"]["street1"] == us_address["street1"]
     answer = await client.call("PATCH", path, {"address": {"city": None}})
     assert answer.json["recipient"]["status"] == "incomplete"
     answer = await client.call("PATCH", path, {"address": None})
@@ -141,22 +141,25 @@ async def test_every_recipient_field_except_accounts_can_be_updated(client, cloc
         "routeMinimum": 3,
         "unknown": {},
     }
-    exact = (
+    exact_body = (
         b'{"tags":["a",1.10,12345678901234567890,{"deep":null}],"governmentIds":'
         b'[{"country":"FR","type":"other","value":"12-34","note":[1E400]}]}'
     )
     path = f"/v1/recipients/{recipient['id']}"
-    assert (await client.call("PATCH", path, exact)).status == 200
+    assert (await client.call("PATCH", path, exact_body)).status == 200
     answer = await client.call("PATCH", path, body)
-    changed = answer.json["recipient"]
-    assert changed["name"] == "Ana Peña"
-    assert changed["ssn"] == "****21"
-    assert changed["primaryCurrency"] == "EUR"
-    assert changed["contactEmails"] == ["b@example.com"]
-    assert (changed["language"], changed["placeOfBirth"]) == ("pt-BR", "Évora")
-    assert len(changed["accounts"]) == 1
-    assert (changed["id"], changed["complianceStatus"]) == (recipient["id"], "pending")
-    assert changed["createdAt"] < changed["updatedAt"]
+    changed_recipient = answer.json["recipient"]
+    assert changed_recipient["name"] == "Ana Peña"
+    assert changed_recipient["ssn"] == "****21"
+    assert changed_recipient["primaryCurrency"] == "EUR"
+    assert changed_recipient["contactEmails"] == ["b@example.com"]
+    assert (changed_recipient["language"], changed_recipient["placeOfBirth"]) == ("pt-BR", "Évora")
+    assert len(changed_recipient["accounts"]) == 1
+    assert (changed_recipient["id"], changed_recipient["complianceStatus"]) == (
+        recipient["id"],
+        "pending",
+    )
+    assert changed_recipient["createdAt"] < changed_recipient["updatedAt"]
     # Numbers and unknown values are kept as they were written.
     assert '"tags":["a",1.10,12345678901234567890,{"deep":null}]' in answer.text
     assert '"value":"****34","note":[1E+400]' in answer.text
@@ -171,8 +174,8 @@ async def test_status_set_by_client_persists(client, us_bank, us_address):
     assert answer.json["recipient"]["status"] == "suspended"
     answer = await client.call("PATCH", path, {"status": "active"})
     assert answer.json["recipient"]["status"] == "active"
-    for word in ("inactive", "disabled", "archived", "incomplete", None, 1, ["active"]):
-        answer = await client.call("PATCH", path, {"status": word})
+    for status in ("inactive", "disabled", "archived", "incomplete", None, 1, ["active"]):
+        answer = await client.call("PATCH", path, {"status": status})
         assert (answer.status, answer.errors) == (400, [("invalid_field", "status")])
 
 
@@ -211,27 +214,29 @@ async def test_archived_recipient_accepts_status_changes_only(client, wallet):
 
 
 @pytest.mark.parametrize("filters_archived", [True, False])
-async def test_archived_recipients_are_listed_only_by_status_filter(connect, filters_archived):
-    client = await connect(options=ServiceOptions(filters_archived=filters_archived))
-    archived, recipient = [await client.create_recipient() for _ in range(2)]
-    await client.call("DELETE", f"/v1/recipients/{archived['id']}")
+async def test_archived_recipients_are_listed_only_by_status_filter(
+    connect_client, filters_archived
+):
+    client = await connect_client(options=ServiceOptions(filters_archived=filters_archived))
+    archived_recipient, recipient = [await client.create_recipient() for _ in range(2)]
+    await client.call("DELETE", f"/v1/recipients/{archived_recipient['id']}")
     for query, ids in (
-        ("status=archived", [archived["id"]] if filters_archived else []),
+        ("status=archived", [archived_recipient["id"]] if filters_archived else []),
         ("status=archived&orderBy=updatedAt&startDate=2999-01-01", []),
         ("", [recipient["id"]]),
     ):
         answer = (await client.call("GET", f"/v1/recipients?{query}")).json
-        assert [each["id"] for each in answer["recipients"]] == ids
+        assert [listed_recipient["id"] for listed_recipient in answer["recipients"]] == ids
         assert answer["meta"]["records"] == len(ids)
 
 
-async def test_archived_recipient_can_be_listed_but_unreadable(connect):
-    client = await connect(options=ServiceOptions(lists_archived=True, reads_archived=False))
+async def test_archived_recipient_can_be_listed_but_unreadable(connect_client):
+    client = await connect_client(options=ServiceOptions(lists_archived=True, reads_archived=False))
     recipient = await client.create_recipient()
     path = f"/v1/recipients/{recipient['id']}"
     await client.call("DELETE", path)
     answer = (await client.call("GET", "/v1/recipients?status=archived")).json
-    assert [each["status"] for each in answer["recipients"]] == ["archived"]
+    assert [listed_recipient["status"] for listed_recipient in answer["recipients"]] == ["archived"]
     for method in ("GET", "PATCH", "DELETE"):
         assert (await client.call(method, path)).status == 404
     assert (await client.call("DELETE", "/v1/recipients", {"ids": [recipient["id"]]})).status == 404
@@ -304,9 +309,9 @@ async def test_unknown_ids_paths_and_methods_are_not_found(client):
 async def test_compliance_status_can_be_set(client, status):
     recipient = await client.create_recipient()
     client.service.set_compliance(recipient["id"], status)
-    read = await client.read_recipient(recipient)
-    assert read["complianceStatus"] == read["compliance"]["status"] == status
-    assert (read["compliance"]["checkedAt"] is None) == (status == "pending")
+    recipient_after = await client.read_recipient(recipient)
+    assert recipient_after["complianceStatus"] == recipient_after["compliance"]["status"] == status
+    assert (recipient_after["compliance"]["checkedAt"] is None) == (status == "pending")
 
 
 async def test_fields_of_answer_can_be_overridden(client):
@@ -315,15 +320,15 @@ async def test_fields_of_answer_can_be_overridden(client):
         "routeMinimum": 30,
         "inventedLater": [None],
     }
-    read = await client.read_recipient(recipient)
-    assert (read["routeMinimum"], read["inventedLater"]) == (30, [None])
+    recipient_after = await client.read_recipient(recipient)
+    assert (recipient_after["routeMinimum"], recipient_after["inventedLater"]) == (30, [None])
 
 
-async def test_id_length_is_configurable_and_ids_follow_seed(connect):
+async def test_id_length_is_configurable_and_ids_follow_seed(connect_client):
     switches = ServiceOptions(recipient_id_length=22)
-    first = await (await connect(seed=5, options=switches)).create_recipient()
-    again = await (await connect(seed=5, options=switches)).create_recipient()
-    other = await (await connect(seed=6, options=switches)).create_recipient()
+    first = await (await connect_client(seed=5, options=switches)).create_recipient()
+    same_seed_recipient = await (await connect_client(seed=5, options=switches)).create_recipient()
+    other_seed_recipient = await (await connect_client(seed=6, options=switches)).create_recipient()
     assert re.fullmatch(r"R-[A-Za-z0-9]{22}", first["id"])
-    assert first == again
-    assert first["id"] != other["id"]
+    assert first == same_seed_recipient
+    assert first["id"] != other_seed_recipient["id"]

@@ -18,22 +18,26 @@ async def recipient_path(recipient):
 async def test_activity_of_recipient_is_logged(client, clock, recipient, recipient_path):
     clock.now += 1
     body = {"placeOfBirth": "Málaga"}
-    changed = await client.call(
+    response = await client.call(
         "PATCH", recipient_path, body, headers={"X-API-Key": "stray-secret"}
     )
     await client.call("PATCH", recipient_path, {"email": ""})
     answer = await client.call("GET", f"{recipient_path}/logs")
     assert answer.json["meta"] == {"page": 1, "pages": 1, "records": 3}
-    refused, patched, created = answer.json["activities"]
-    assert (refused["code"], patched["code"], created["code"]) == (400, 200, 200)
-    assert (created["method"], created["url"]) == ("POST", "/v1/recipients")
-    headers = patched.pop("headers")
-    assert patched == {
+    refused_activity, patch_activity, create_activity = answer.json["activities"]
+    assert (refused_activity["code"], patch_activity["code"], create_activity["code"]) == (
+        400,
+        200,
+        200,
+    )
+    assert (create_activity["method"], create_activity["url"]) == ("POST", "/v1/recipients")
+    headers = patch_activity.pop("headers")
+    assert patch_activity == {
         "ip": "127.0.0.1",
         "url": recipient_path,
         "method": "PATCH",
         "request": json.dumps(body),
-        "response": changed.text,
+        "response": response.text,
         "code": 200,
         "source": "api",
         "testMode": True,
@@ -49,8 +53,8 @@ async def test_activity_of_recipient_is_logged(client, clock, recipient, recipie
 
 
 async def test_bulk_delete_is_logged_for_each_recipient(client, recipient, recipient_path):
-    other = await client.create_recipient()
-    ids = [recipient["id"], other["id"]]
+    other_recipient = await client.create_recipient()
+    ids = [recipient["id"], other_recipient["id"]]
     await client.call("DELETE", "/v1/recipients", {"ids": ids})
     for id_ in ids:
         answer = await client.call("GET", f"/v1/recipients/{id_}/logs")
@@ -96,7 +100,7 @@ async def test_offline_payments_are_a_plain_list(client, recipient, recipient_pa
     assert (await client.call("GET", target)).json == {"ok": True, "offlinePayments": []}
     client.service.seed_offline_payments(recipient["id"], 2)
     answer = (await client.call("GET", target)).json["offlinePayments"]
-    assert [each["recipientId"] for each in answer] == [recipient["id"]] * 2
+    assert [payment["recipientId"] for payment in answer] == [recipient["id"]] * 2
     assert set(answer[0]) == {
         "id", "recipientId", "amount", "currency", "category", "memo", "externalId", "tags",
         "taxReportable", "processedAt", "createdAt", "updatedAt", "deletedAt",
@@ -105,27 +109,30 @@ async def test_offline_payments_are_a_plain_list(client, recipient, recipient_pa
     }  # fmt: skip
 
 
-async def test_requests_are_kept_without_secrets(connect):
-    client = await connect(max_kept_requests=3)
+async def test_requests_are_kept_without_secrets(connect_client):
+    client = await connect_client(max_kept_requests=3)
     await client.call("GET", "/v1/recipients?search=%C3%A9&page=1", headers={"X-API-Key": "k"})
     await client.call("POST", "/v1/recipients", b'{"type": "individual"}')
     client.secret_key = "wrong"
     await client.call("GET", "/v1/nothing")
-    listed, created, refused = client.service.requests
-    assert (listed.method, listed.target) == ("GET", "/v1/recipients?search=%C3%A9&page=1")
-    assert (listed.path, listed.status) == ("/v1/recipients", 200)
-    assert listed.headers["authorization"] == "svcsign SIMULATORACCESSKEY:****"
-    assert listed.headers["x-api-key"] == "****"
-    assert (created.body, created.status) == (b'{"type": "individual"}', 400)
-    assert refused.status == 401
-    assert client.service.list_requests("GET") == [listed, refused]
-    assert client.service.list_requests(path="/v1/recipients") == [listed, created]
-    assert client.service.list_requests("GET", "/v1/*") == [listed, refused]
+    list_request, create_request, refused_request = client.service.requests
+    assert (list_request.method, list_request.target) == (
+        "GET",
+        "/v1/recipients?search=%C3%A9&page=1",
+    )
+    assert (list_request.path, list_request.status) == ("/v1/recipients", 200)
+    assert list_request.headers["authorization"] == "svcsign SIMULATORACCESSKEY:****"
+    assert list_request.headers["x-api-key"] == "****"
+    assert (create_request.body, create_request.status) == (b'{"type": "individual"}', 400)
+    assert refused_request.status == 401
+    assert client.service.list_requests("GET") == [list_request, refused_request]
+    assert client.service.list_requests(path="/v1/recipients") == [list_request, create_request]
+    assert client.service.list_requests("GET", "/v1/*") == [list_request, refused_request]
     assert client.service.list_requests("GET", "/*") == []
     client.secret_key = "simulator-secret-key"
     await client.call("GET", "/v1/recipients")
     assert len(client.service.requests) == 3
-    assert listed not in client.service.requests
+    assert list_request not in client.service.requests
 
 
 async def test_body_size_is_unlimited(client):

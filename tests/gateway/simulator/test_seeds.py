@@ -6,54 +6,66 @@ from gateway.simulator.recipients import is_payable
 RECIPIENT_COUNT = 400
 
 
-async def test_seeded_recipients_are_varied(connect):
-    client = await connect()
-    seeded = client.service.seed_recipients(RECIPIENT_COUNT, 1)
-    assert len({each.id for each in seeded}) == RECIPIENT_COUNT
-    statuses = Counter(each.status for each in seeded)
+async def test_seeded_recipients_are_varied(connect_client):
+    client = await connect_client()
+    seeded_recipients = client.service.seed_recipients(RECIPIENT_COUNT, 1)
+    assert len({recipient.id for recipient in seeded_recipients}) == RECIPIENT_COUNT
+    statuses = Counter(recipient.status for recipient in seeded_recipients)
     assert set(statuses) == {"active", "incomplete", "suspended", "archived"}
     assert statuses["active"] > RECIPIENT_COUNT / 2
-    compliance = {each.compliance_status for each in seeded}
+    compliance = {recipient.compliance_status for recipient in seeded_recipients}
     assert compliance == {"pending", "review", "verified", "blocked"}
-    methods = {each.primary_account.type if each.primary_account else None for each in seeded}
+    methods = {
+        recipient.primary_account.type if recipient.primary_account else None
+        for recipient in seeded_recipients
+    }
     assert methods == {None, "bank-transfer", "wallet", "check", "mobile-wallet"}
-    assert len({each.address.get("country") for each in seeded}) > 10
-    assert any(not each.fields["name"].isascii() for each in seeded)
-    assert all(each.fields["email"].split("@")[1].startswith("example.") for each in seeded)
-    created = [each.created_at for each in seeded]
-    assert (max(created) - min(created)).days > 600
-    assert all(each.created_at <= each.updated_at for each in seeded)
-    assert any(each.created_at < each.updated_at for each in seeded)
-    assert all(is_payable(each) for each in seeded if each.status == "active")
+    assert len({recipient.address.get("country") for recipient in seeded_recipients}) > 10
+    assert any(not recipient.fields["name"].isascii() for recipient in seeded_recipients)
+    assert all(
+        recipient.fields["email"].split("@")[1].startswith("example.")
+        for recipient in seeded_recipients
+    )
+    creation_times = [recipient.created_at for recipient in seeded_recipients]
+    assert (max(creation_times) - min(creation_times)).days > 600
+    assert all(recipient.created_at <= recipient.updated_at for recipient in seeded_recipients)
+    assert any(recipient.created_at < recipient.updated_at for recipient in seeded_recipients)
+    assert all(
+        is_payable(recipient) for recipient in seeded_recipients if recipient.status == "active"
+    )
 
 
-async def test_seeded_recipients_are_valid(connect):
-    client = await connect()
+async def test_seeded_recipients_are_valid(connect_client):
+    client = await connect_client()
     names = ("referenceId", "type", "email", "name", "firstName", "lastName", "dob", "address")
-    for each in client.service.seed_recipients(120, 2):
-        sent = {name: each.fields[name] for name in names if name in each.fields}
+    for seeded_recipient in client.service.seed_recipients(120, 2):
+        sent_fields = {
+            name: seeded_recipient.fields[name] for name in names if name in seeded_recipient.fields
+        }
         recipient = await client.create_recipient(
-            **sent, governmentIds=each.fields["governmentIds"]
+            **sent_fields, governmentIds=seeded_recipient.fields["governmentIds"]
         )
-        for account in each.accounts:
+        for account in seeded_recipient.accounts:
             await client.create_account(recipient, type=account.type, **account.fields)
 
 
-async def test_seeded_recipients_are_listed(connect):
-    client = await connect()
-    seeded = client.service.seed_recipients(RECIPIENT_COUNT, 1)
+async def test_seeded_recipients_are_listed(connect_client):
+    client = await connect_client()
+    seeded_recipients = client.service.seed_recipients(RECIPIENT_COUNT, 1)
     answer = (await client.call("GET", "/v1/recipients?pageSize=1000")).json
-    shown = [each for each in seeded if each.status != "archived"]
-    assert answer["meta"]["records"] == len(answer["recipients"]) == len(shown)
+    listed_recipients = [
+        recipient for recipient in seeded_recipients if recipient.status != "archived"
+    ]
+    assert answer["meta"]["records"] == len(answer["recipients"]) == len(listed_recipients)
 
 
 def test_same_seed_gives_same_data():
-    def made(seed):
+    def build_recipients(seed):
         service = Service()
         recipients = service.seed_recipients(20, seed)
         service.seed_payments(recipients[0].id, 3, seed)
         service.seed_offline_payments(recipients[0].id, 3, seed)
         return recipients
 
-    assert made(7) == made(7)
-    assert made(7) != made(8)
+    assert build_recipients(7) == build_recipients(7)
+    assert build_recipients(7) != build_recipients(8)

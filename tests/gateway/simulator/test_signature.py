@@ -48,23 +48,27 @@ async def test_other_authorization_is_an_invalid_key(client, authorization):
 
 
 async def test_signature_covers_method_path_and_body(client):
-    signed = client.sign("1760000000", "GET", "/v1/recipients", b"")
-    headers = {"Authorization": f"svcsign SIMULATORACCESSKEY:{signed}"}
-    stamp = "1760000000"
-    right = await client.call("GET", "/v1/recipients", timestamp=stamp, headers=headers)
-    assert right.status == 200
+    signature = client.sign("1760000000", "GET", "/v1/recipients", b"")
+    headers = {"Authorization": f"svcsign SIMULATORACCESSKEY:{signature}"}
+    timestamp = "1760000000"
+    accepted_response = await client.call(
+        "GET", "/v1/recipients", timestamp=timestamp, headers=headers
+    )
+    assert accepted_response.status == 200
     for method, target, body in [
         ("DELETE", "/v1/recipients", None),
         ("GET", "/v1/recipients/R-1", None),
         ("GET", "/v1/recipients", b" "),
     ]:
-        wrong = await client.call(method, target, body, timestamp=stamp, headers=headers)
-        assert (wrong.status, wrong.errors) == (401, INVALID_KEY_ERRORS)
+        rejected_response = await client.call(
+            method, target, body, timestamp=timestamp, headers=headers
+        )
+        assert (rejected_response.status, rejected_response.errors) == (401, INVALID_KEY_ERRORS)
 
 
 async def test_signature_must_be_lower_case(client):
-    signed = client.sign("1760000000", "GET", "/v1/recipients", b"").upper()
-    headers = {"Authorization": f"svcsign SIMULATORACCESSKEY:{signed}"}
+    signature = client.sign("1760000000", "GET", "/v1/recipients", b"").upper()
+    headers = {"Authorization": f"svcsign SIMULATORACCESSKEY:{signature}"}
     assert (await client.call("GET", "/v1/recipients", headers=headers)).status == 401
 
 
@@ -72,20 +76,20 @@ async def test_signature_must_be_lower_case(client):
     ("age", "status"), [(0, 200), (30, 200), (31, 401), (-30, 200), (-31, 401), (3600, 401)]
 )
 async def test_timestamp_is_valid_for_thirty_seconds_either_way(client, age, status):
-    stamp = str(int(client.service.clock()) - age)
-    assert (await client.call("GET", "/v1/recipients", timestamp=stamp)).status == status
+    timestamp = str(int(client.service.clock()) - age)
+    assert (await client.call("GET", "/v1/recipients", timestamp=timestamp)).status == status
 
 
-@pytest.mark.parametrize("stamp", ["", "now", "1760000000.0", "+1760000000", "1_760_000_000"])
-async def test_timestamp_must_be_whole_seconds(client, stamp):
-    answer = await client.call("GET", "/v1/recipients", timestamp=stamp)
+@pytest.mark.parametrize("timestamp", ["", "now", "1760000000.0", "+1760000000", "1_760_000_000"])
+async def test_timestamp_must_be_whole_seconds(client, timestamp):
+    answer = await client.call("GET", "/v1/recipients", timestamp=timestamp)
     assert (answer.status, answer.errors) == (401, INVALID_KEY_ERRORS)
 
 
 async def test_age_and_date_header_follow_the_clock(client, clock):
-    stamp = str(int(clock.now))
+    timestamp = str(int(clock.now))
     clock.now += 86_400
-    assert (await client.call("GET", "/v1/recipients", timestamp=stamp)).status == 401
+    assert (await client.call("GET", "/v1/recipients", timestamp=timestamp)).status == 401
     answer = await client.call("GET", "/v1/recipients")
     assert answer.status == 200
     assert email.utils.parsedate_to_datetime(answer.headers["Date"]).timestamp() == clock.now
@@ -98,8 +102,8 @@ async def test_signed_path_excludes_query_by_default(client):
     assert (await client.call("GET", "/v1/recipients")).status == 200
 
 
-async def test_signed_path_can_include_query(connect):
-    client = await connect(options=ServiceOptions(signed_target="path-and-query"))
+async def test_signed_path_can_include_query(connect_client):
+    client = await connect_client(options=ServiceOptions(signed_target="path-and-query"))
     assert (await client.call("GET", "/v1/recipients?page=1")).status == 401
     client.signs_query = True
     assert (await client.call("GET", "/v1/recipients?search=%E2%82%AC&page=1")).status == 200
@@ -110,10 +114,10 @@ async def test_unauthenticated_request_learns_nothing_about_paths(client):
     assert (await client.call("GET", "/v1/nothing")).status == 401
 
 
-async def test_vocabulary_of_service_is_configurable(connect):
-    words = Vocabulary(scheme="prsign", timestamp_header="X-PR-Timestamp", wallet="paypal",
+async def test_vocabulary_of_service_is_configurable(connect_client):
+    vocabulary = Vocabulary(scheme="prsign", timestamp_header="X-PR-Timestamp", wallet="paypal",
                   avatar_url="gravatarUrl")  # fmt: skip
-    client = await connect(vocabulary=words)
+    client = await connect_client(vocabulary=vocabulary)
     assert (await client.call("GET", "/v1/recipients")).status == 401
     client.scheme, client.timestamp_header = "prsign", "X-PR-Timestamp"
     recipient = await client.create_recipient()
@@ -125,24 +129,29 @@ async def test_vocabulary_of_service_is_configurable(connect):
     assert (await client.call("GET", "/v1/recipients?payoutMethod=wallet")).status == 400
 
 
-async def test_each_merchant_and_environment_is_separate(connect):
+async def test_each_merchant_and_environment_is_separate(connect_client):
     keys = [
         ServiceCredentials("AK1", "one", "acme", "live"),
         ServiceCredentials("AK2", "two", "acme", "live"),
         ServiceCredentials("AK3", "three", "acme", "sandbox"),
         ServiceCredentials("AK4", "four", "other", "live"),
     ]
-    client = await connect(credentials=keys)
+    client = await connect_client(credentials=keys)
     client.access_key, client.secret_key = "AK1", "one"
     recipient = await client.create_recipient()
     path = f"/v1/recipients/{recipient['id']}"
-    seen = {}
+    results_by_access_key = {}
     for key in keys:
         client.access_key, client.secret_key = key.access_key, key.secret_key
         answer = await client.call("GET", "/v1/recipients")
-        read = await client.call("GET", path)
-        seen[key.access_key] = (answer.json["meta"]["records"], read.status)
-    assert seen == {"AK1": (1, 200), "AK2": (1, 200), "AK3": (0, 404), "AK4": (0, 404)}
+        response = await client.call("GET", path)
+        results_by_access_key[key.access_key] = (answer.json["meta"]["records"], response.status)
+    assert results_by_access_key == {
+        "AK1": (1, 200),
+        "AK2": (1, 200),
+        "AK3": (0, 404),
+        "AK4": (0, 404),
+    }
 
 
 async def test_repr_of_credentials_hides_secret():

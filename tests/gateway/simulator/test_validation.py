@@ -73,14 +73,21 @@ async def test_all_errors_of_a_create_are_listed(client, body, errors):
 
 
 @pytest.mark.parametrize(
-    ("country", "least", "most"),
+    ("country", "min_length", "max_length"),
     [
         ("AR", 11, 11), ("AZ", 10, 10), ("BR", 11, 11), ("CL", 9, 9), ("CO", 10, 10),
         ("CR", 9, 12), ("GT", 8, 12), ("KZ", 12, 12), ("PY", 6, 11),
     ],
 )  # fmt: skip
-async def test_government_ids_of_individuals_have_fixed_length(client, country, least, most):
-    for digits, status in [(least - 1, 400), (least, 200), (most, 200), (most + 1, 400)]:
+async def test_government_ids_of_individuals_have_fixed_length(
+    client, country, min_length, max_length
+):
+    for digits, status in [
+        (min_length - 1, 400),
+        (min_length, 200),
+        (max_length, 200),
+        (max_length + 1, 400),
+    ]:
         body = RECIPIENT_BODY | build_government_id(country=country, value="1" * digits)
         answer = await client.call("POST", "/v1/recipients", body)
         assert answer.status == status, digits
@@ -91,14 +98,14 @@ async def test_government_ids_of_individuals_have_fixed_length(client, country, 
 @pytest.mark.parametrize(("country", "digits"), [("AR", 11), ("BR", 14)])
 async def test_government_ids_of_businesses_have_fixed_length(client, country, digits):
     body = {"type": "business", "name": "Co", "email": "co@example.com"}
-    for wrong, status in [(-1, 400), (0, 200), (1, 400)]:
-        value = "1" * (digits + wrong)
+    for length_difference, status in [(-1, 400), (0, 200), (1, 400)]:
+        value = "1" * (digits + length_difference)
         answer = await client.call(
             "POST", "/v1/recipients", body | build_government_id(country=country, value=value)
         )
         assert answer.status == status
-    free = await client.call("POST", "/v1/recipients", body | build_government_id(country="CL"))
-    assert free.status == 200
+    response = await client.call("POST", "/v1/recipients", body | build_government_id(country="CL"))
+    assert response.status == 200
 
 
 @pytest.mark.parametrize(
@@ -154,8 +161,8 @@ async def test_content_type_must_be_json(client):
         assert answer.status == status
 
 
-async def test_validation_status_can_be_406(connect):
-    client = await connect(options=ServiceOptions(validation_status=406))
+async def test_validation_status_can_be_406(connect_client):
+    client = await connect_client(options=ServiceOptions(validation_status=406))
     recipient = await client.create_recipient()
     path = f"/v1/recipients/{recipient['id']}"
     assert (await client.call("POST", "/v1/recipients", {})).status == 406
@@ -195,31 +202,35 @@ ACCOUNT_FIELDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("junk", JUNK_VALUES, ids=lambda junk: repr(junk)[:20])
-async def test_random_input_is_never_an_internal_error(client, us_bank, junk):
+@pytest.mark.parametrize(
+    "invalid_value", JUNK_VALUES, ids=lambda invalid_value: repr(invalid_value)[:20]
+)
+async def test_random_input_is_never_an_internal_error(client, us_bank, invalid_value):
     recipient = await client.create_recipient()
     path = f"/v1/recipients/{recipient['id']}"
     bank = us_bank | {"country": "CO"}
     ids = {"country": "CO", "type": "other", "value": "1"}
     writes = [
-        ("POST", "/v1/recipients", {**RECIPIENT_BODY, "account": bank, each: junk})
-        for each in RECIPIENT_FIELDS
+        ("POST", "/v1/recipients", {**RECIPIENT_BODY, "account": bank, field_name: invalid_value})
+        for field_name in RECIPIENT_FIELDS
     ]
-    writes += [("PATCH", path, {each: junk}) for each in RECIPIENT_FIELDS]
+    writes += [("PATCH", path, {field_name: invalid_value}) for field_name in RECIPIENT_FIELDS]
     writes += [
-        ("PATCH", path, {"governmentIds": [{**ids, each: junk}]}) for each in ("country", *ids)
-    ]
-    writes += [
-        ("PATCH", path, {"address": {each: junk}}) for each in ("street1", "country", "phone")
+        ("PATCH", path, {"governmentIds": [{**ids, field_name: invalid_value}]})
+        for field_name in ("country", *ids)
     ]
     writes += [
-        ("POST", f"{path}/accounts", {**us_bank, "type": kind, each: junk})
+        ("PATCH", path, {"address": {field_name: invalid_value}})
+        for field_name in ("street1", "country", "phone")
+    ]
+    writes += [
+        ("POST", f"{path}/accounts", {**us_bank, "type": kind, field_name: invalid_value})
         for kind in ("bank-transfer", "wallet", "check", "mobile-wallet")
-        for each in ACCOUNT_FIELDS
+        for field_name in ACCOUNT_FIELDS
     ]
     writes += [
-        ("POST", f"{path}/accounts", {"type": "check", "mailing": {each: junk}})
-        for each in ("name", "country", "postal")
+        ("POST", f"{path}/accounts", {"type": "check", "mailing": {field_name: invalid_value}})
+        for field_name in ("name", "country", "postal")
     ]
     for method, target, body in writes:
         answer = await client.call(method, target, body)

@@ -33,11 +33,13 @@ class LegacyClient:
 
     async def request(self, method, path, body=None, *, headers=None, data=None):
         """Send a request; `path` follows /v1 and is sent unchanged."""
-        sent = {"X-API-Key": self.api_key, **(headers or {})}
+        request_headers = {"X-API-Key": self.api_key, **(headers or {})}
         if body is not None:
             data = json.dumps(body, default=str).encode()
         url = URL(f"{self.url}/v1{path}", encoded=True)
-        async with self.client.session.request(method, url, data=data, headers=sent) as response:
+        async with self.client.session.request(
+            method, url, data=data, headers=request_headers
+        ) as response:
             answer = LegacyAnswer(response.status, await response.text(), response.headers)
         answer.check_shape()
         return answer
@@ -84,29 +86,35 @@ class LegacyAnswer:
 
     def check_shape(self):
         assert self.text.startswith('{"ok":true' if self.status == 200 else '{"ok":false')
-        assert not [word for word in CURRENT_ONLY_WORDS if f'"{word}"' in self.text], self.text
+        assert not [
+            current_word for current_word in CURRENT_ONLY_WORDS if f'"{current_word}"' in self.text
+        ], self.text
         if self.status == 200:
             return
         assert set(self.body) == {"ok", "errors"}
         for error in self.body["errors"]:
             assert STATUSES[error["code"]] == self.status
             assert error["message"]
-            assert not [word for word in CURRENT_ONLY_WORDS if word in error["message"]], self.text
+            assert not [
+                current_word
+                for current_word in CURRENT_ONLY_WORDS
+                if current_word in error["message"]
+            ], self.text
 
 
 @pytest.fixture
-async def legacy(client):
+async def legacy_client(client):
     return LegacyClient(client)
 
 
 @pytest.fixture
-def connect_legacy(connect):
-    """Like `connect`, but return a client of the legacy interface."""
+def connect_legacy_client(connect_client):
+    """Like `connect_client`, but return a client of the legacy interface."""
 
-    async def connected(**settings):
-        return LegacyClient(await connect(**settings))
+    async def connect_legacy_client(**settings):
+        return LegacyClient(await connect_client(**settings))
 
-    return connected
+    return connect_legacy_client
 
 
 @pytest.fixture
@@ -134,19 +142,19 @@ def wallet_payout():
 
 
 @pytest.fixture
-async def payee(legacy, us_payout, address):
+async def payee(legacy_client, us_payout, address):
     """A payee in US dollars, fee 1.00."""
-    return await legacy.create_recipient(address=address, payout=us_payout)
+    return await legacy_client.create_recipient(address=address, payout=us_payout)
 
 
 @pytest.fixture
-async def german_payee(legacy, german_payout, address):
+async def german_payee(legacy_client, german_payout, address):
     """A payee in euros, fee 1.00."""
-    return await legacy.create_recipient(
+    return await legacy_client.create_recipient(
         email="german@example.com", address=address | {"country": "DE"}, payout=german_payout
     )
 
 
 @pytest.fixture
-async def wallet_holder(legacy, wallet_payout):
-    return await legacy.create_recipient(email="wallet@example.com", payout=wallet_payout)
+async def wallet_holder(legacy_client, wallet_payout):
+    return await legacy_client.create_recipient(email="wallet@example.com", payout=wallet_payout)

@@ -22,92 +22,101 @@ def test_all_29_operations_and_two_more_exist():
 
 
 @pytest.mark.parametrize("headers", [{"X-API-Key": ""}, {"X-API-Key": "wrong"}, {"X-API-Key": "é"}])
-async def test_missing_or_unknown_key_is_403(legacy, headers):
-    answer = await legacy.request("GET", "/recipients", headers=headers)
+async def test_missing_or_unknown_key_is_403(legacy_client, headers):
+    answer = await legacy_client.request("GET", "/recipients", headers=headers)
     assert (answer.status, answer.errors) == (403, [("invalid_api_key", None)])
 
 
-async def test_access_key_is_not_accepted_by_legacy_interface(legacy):
-    legacy.service.add_credentials(ServiceCredentials("ACCESS", "secret", "other"))
+async def test_access_key_is_not_accepted_by_legacy_interface(legacy_client):
+    legacy_client.service.add_credentials(ServiceCredentials("ACCESS", "secret", "other"))
     for key in ("ACCESS", "secret"):
-        answer = await legacy.request("GET", "/recipients", headers={"X-API-Key": key})
+        answer = await legacy_client.request("GET", "/recipients", headers={"X-API-Key": key})
         assert answer.status == 403
 
 
 @pytest.mark.parametrize("name", ["x-api-key", "X-API-KEY", "X-Api-Key"])
-async def test_key_header_is_case_insensitive(legacy, name):
-    answer = await legacy.request("GET", "/recipients", headers={name: legacy.api_key})
+async def test_key_header_is_case_insensitive(legacy_client, name):
+    answer = await legacy_client.request(
+        "GET", "/recipients", headers={name: legacy_client.api_key}
+    )
     assert answer.status == 200
 
 
-async def test_key_reads_its_own_merchant_only(legacy):
-    legacy.service.add_credentials(ServiceCredentials("A", "a", "other", "live", "other-key"))
-    recipient = await legacy.create_recipient()
-    legacy.api_key = "other-key"
-    assert (await legacy.request_ok("GET", "/recipients"))["meta"]["records"] == 0
+async def test_key_reads_its_own_merchant_only(legacy_client):
+    legacy_client.service.add_credentials(
+        ServiceCredentials("A", "a", "other", "live", "other-key")
+    )
+    recipient = await legacy_client.create_recipient()
+    legacy_client.api_key = "other-key"
+    assert (await legacy_client.request_ok("GET", "/recipients"))["meta"]["records"] == 0
     path = f"/recipients/{recipient['id']}"
-    assert await legacy.request_refused("GET", path) == (404, [("not_found", None)])
+    assert await legacy_client.request_refused("GET", path) == (404, [("not_found", None)])
 
 
 @pytest.mark.parametrize(("method", "path"), UNKNOWN_ROUTES)
-async def test_unknown_path_or_method_is_404_with_and_without_key(legacy, method, path):
-    for key in (legacy.api_key, "wrong"):
-        answer = await legacy.request(method, path, headers={"X-API-Key": key})
+async def test_unknown_path_or_method_is_404_with_and_without_key(legacy_client, method, path):
+    for key in (legacy_client.api_key, "wrong"):
+        answer = await legacy_client.request(method, path, headers={"X-API-Key": key})
         assert (answer.status, answer.errors) == (404, [("not_found", None)])
 
 
 @pytest.mark.parametrize(
     "body", [b"{", b'"text"', b"[]", b"\xff", b'{"a": "\\ud800"}', b"1" * 5000]
 )
-async def test_non_object_body_is_406(legacy, body):
-    answer = await legacy.request("POST", "/recipients", data=body)
+async def test_non_object_body_is_406(legacy_client, body):
+    answer = await legacy_client.request("POST", "/recipients", data=body)
     assert (answer.status, answer.errors) == (406, [("invalid_field", None)])
 
 
-async def test_any_content_type_and_trailing_slash_are_accepted(legacy):
+async def test_any_content_type_and_trailing_slash_are_accepted(legacy_client):
     body = b'{"type":"business","name":"Acme","email":"acme@example.com"}'
     for path in ("/recipients", "/recipients/"):
         for kind in ("text/plain", "application/json", "application/x-www-form-urlencoded"):
-            answer = await legacy.request("POST", path, data=body, headers={"Content-Type": kind})
+            answer = await legacy_client.request(
+                "POST", path, data=body, headers={"Content-Type": kind}
+            )
             assert answer.status == 200
-    listed = await legacy.request_ok("GET", "/recipients/?&search=&page=1&pageSize=10")
-    assert listed["meta"] == {"page": 1, "pages": 1, "records": 6}
+    list_body = await legacy_client.request_ok("GET", "/recipients/?&search=&page=1&pageSize=10")
+    assert list_body["meta"] == {"page": 1, "pages": 1, "records": 6}
 
 
-async def test_cors_allows_every_origin(legacy):
-    answer = await legacy.request("OPTIONS", "/recipients/R-1", headers={"X-API-Key": ""})
+async def test_cors_allows_every_origin(legacy_client):
+    answer = await legacy_client.request("OPTIONS", "/recipients/R-1", headers={"X-API-Key": ""})
     assert answer.status == 200
     assert answer.headers["Access-Control-Allow-Methods"] == "GET, PATCH, DELETE"
     assert answer.headers["Access-Control-Allow-Headers"] == "X-API-Key, Content-Type"
-    for each in (answer, await legacy.request("GET", "/recipients", headers={"X-API-Key": "no"})):
-        assert each.headers["Access-Control-Allow-Origin"] == "*"
-    assert (await legacy.request("OPTIONS", "/nothing")).status == 404
+    for response in (
+        answer,
+        await legacy_client.request("GET", "/recipients", headers={"X-API-Key": "no"}),
+    ):
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+    assert (await legacy_client.request("OPTIONS", "/nothing")).status == 404
 
 
-async def test_fault_applies_to_its_interface_only(legacy):
-    said = b'{"ok":false,"errors":[{"code":"internal_server_error","message":"no"}]}'
-    legacy.client.simulator.inject_fault(Fault("GET", "*", status=500, body=said))
-    legacy.client.simulator.inject_fault(
-        Fault("GET", "*", status=500, body=said, interface="legacy")
+async def test_fault_applies_to_its_interface_only(legacy_client):
+    error_body = b'{"ok":false,"errors":[{"code":"internal_server_error","message":"no"}]}'
+    legacy_client.client.simulator.inject_fault(Fault("GET", "*", status=500, body=error_body))
+    legacy_client.client.simulator.inject_fault(
+        Fault("GET", "*", status=500, body=error_body, interface="legacy")
     )
-    assert (await legacy.request("GET", "/recipients")).status == 500
-    assert (await legacy.request("GET", "/recipients")).status == 200
-    assert (await legacy.client.call("GET", "/v1/recipients")).status == 500
-    assert (await legacy.client.call("GET", "/v1/recipients")).status == 200
+    assert (await legacy_client.request("GET", "/recipients")).status == 500
+    assert (await legacy_client.request("GET", "/recipients")).status == 200
+    assert (await legacy_client.client.call("GET", "/v1/recipients")).status == 500
+    assert (await legacy_client.client.call("GET", "/v1/recipients")).status == 200
 
 
-async def test_internal_error_is_500_without_details(legacy, caplog):
-    recipient = await legacy.create_recipient()
-    legacy.service.require_recipient(recipient["id"]).fields = {}
-    answer = await legacy.request("GET", f"/recipients/{recipient['id']}")
+async def test_internal_error_is_500_without_details(legacy_client, caplog):
+    recipient = await legacy_client.create_recipient()
+    legacy_client.service.require_recipient(recipient["id"]).fields = {}
+    answer = await legacy_client.request("GET", f"/recipients/{recipient['id']}")
     assert (answer.status, answer.errors) == (500, [("internal_server_error", None)])
     assert [log_record.levelname for log_record in caplog.records] == ["ERROR"]
 
 
-async def test_requests_of_interfaces_are_recorded_apart_without_key(legacy):
-    await legacy.request("GET", "/recipients?search=x")
-    await legacy.client.call("GET", "/v1/recipients")
-    (seen,) = legacy.service.list_requests(interface="legacy")
-    assert (seen.target, seen.status) == ("/v1/recipients?search=x", 200)
-    assert seen.headers["X-API-Key"] == "****"
-    assert len(legacy.service.list_requests()) == 1
+async def test_requests_of_interfaces_are_recorded_apart_without_key(legacy_client):
+    await legacy_client.request("GET", "/recipients?search=x")
+    await legacy_client.client.call("GET", "/v1/recipients")
+    (recorded_request,) = legacy_client.service.list_requests(interface="legacy")
+    assert (recorded_request.target, recorded_request.status) == ("/v1/recipients?search=x", 200)
+    assert recorded_request.headers["X-API-Key"] == "****"
+    assert len(legacy_client.service.list_requests()) == 1

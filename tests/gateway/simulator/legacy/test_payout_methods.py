@@ -12,9 +12,9 @@ IBANS = {"GB": "GB29NWBK60161331926819", "FR": "FR1420041010050500013M02606"}
 
 
 @pytest.fixture
-async def recipient_without_method(legacy, address):
+async def recipient_without_method(legacy_client, address):
     """A recipient without a payout method."""
-    return await legacy.create_recipient(address=address)
+    return await legacy_client.create_recipient(address=address)
 
 
 def payout_path(recipient):
@@ -26,14 +26,16 @@ def build_bank_payout(country, currency, /, **fields):
     return {"primary": {"method": "bank", "currency": currency}, "accounts": accounts}
 
 
-async def read_payout(legacy, recipient):
-    body = await legacy.request_ok("GET", payout_path(recipient))
+async def read_payout(legacy_client, recipient):
+    body = await legacy_client.request_ok("GET", payout_path(recipient))
     del body["ok"]
     return body
 
 
-async def test_method_is_added_and_shown_as_documented(legacy, recipient_without_method, us_payout):
-    body = await legacy.request_ok("POST", payout_path(recipient_without_method), us_payout)
+async def test_method_is_added_and_shown_as_documented(
+    legacy_client, recipient_without_method, us_payout
+):
+    body = await legacy_client.request_ok("POST", payout_path(recipient_without_method), us_payout)
     assert list(body) == [
         "ok", "autoswitch", "holdup", "primary", "method", "methodDisplay", "accounts"
     ]  # fmt: skip
@@ -49,30 +51,32 @@ async def test_method_is_added_and_shown_as_documented(legacy, recipient_without
     assert account["name"] == "Zoë Peña"
     assert (account["accountNum"], account["routing"]) == ("****47", "021000021")
     assert (account["branch"], account["branchNum"]) == ("021000021", None)
-    assert await read_payout(legacy, recipient_without_method) == {
+    assert await read_payout(legacy_client, recipient_without_method) == {
         name: body[name] for name in body if name != "ok"
     }
-    assert (await legacy.read_recipient(recipient_without_method))["payout"] == await read_payout(
-        legacy, recipient_without_method
+    assert (await legacy_client.read_recipient(recipient_without_method))[
+        "payout"
+    ] == await read_payout(legacy_client, recipient_without_method)
+    assert (await legacy_client.read_recipient(recipient_without_method))["status"] == "active"
+
+
+async def test_wallet_is_an_address(legacy_client, recipient_without_method, wallet_payout):
+    body = await legacy_client.request_ok(
+        "POST", payout_path(recipient_without_method), wallet_payout
     )
-    assert (await legacy.read_recipient(recipient_without_method))["status"] == "active"
-
-
-async def test_wallet_is_an_address(legacy, recipient_without_method, wallet_payout):
-    body = await legacy.request_ok("POST", payout_path(recipient_without_method), wallet_payout)
     assert (body["method"], body["methodDisplay"]) == ("wallet", "Wallet")
     assert body["accounts"] == {"wallet": {"address": "zoe@example.org"}}
 
 
-async def test_recipient_without_method_has_none_to_read(legacy, recipient_without_method):
-    assert await legacy.request_refused("GET", payout_path(recipient_without_method)) == (
+async def test_recipient_without_method_has_none_to_read(legacy_client, recipient_without_method):
+    assert await legacy_client.request_refused("GET", payout_path(recipient_without_method)) == (
         404,
         [("not_found", None)],
     )
 
 
 @pytest.mark.parametrize(
-    ("country", "currency", "fields", "as_shown"),
+    ("country", "currency", "fields", "expected_fields"),
     [
         ("CA", "CAD", {"accountNum": "1234567", "institution": "003", "branchNum": "00012"},
          {"institution": "003", "branch": "00012", "branchNum": "00012", "routing": None}),
@@ -93,13 +97,15 @@ async def test_recipient_without_method_has_none_to_read(legacy, recipient_witho
          {"bankProvince": "NY", "name": "Z. Peña", "governmentId": "****89", "currency": "EUR"}),
     ],
 )  # fmt: skip
-async def test_each_country_has_its_own_field_names(legacy, country, currency, fields, as_shown):
-    bare = await legacy.create_recipient()
-    body = await legacy.request_ok(
-        "POST", payout_path(bare), build_bank_payout(country, currency, **fields)
+async def test_each_country_has_its_own_field_names(
+    legacy_client, country, currency, fields, expected_fields
+):
+    recipient = await legacy_client.create_recipient()
+    body = await legacy_client.request_ok(
+        "POST", payout_path(recipient), build_bank_payout(country, currency, **fields)
     )
     account = body["accounts"]["bank"]
-    assert {name: account[name] for name in as_shown} == as_shown
+    assert {name: account[name] for name in expected_fields} == expected_fields
 
 
 @pytest.mark.parametrize(
@@ -154,124 +160,143 @@ async def test_each_country_has_its_own_field_names(legacy, country, currency, f
           ("invalid_field", "accounts.bank")]),
     ],
 )  # fmt: skip
-async def test_errors_use_client_field_names(legacy, recipient_without_method, body, errors):
-    assert await legacy.request_refused("POST", payout_path(recipient_without_method), body) == (
+async def test_errors_use_client_field_names(legacy_client, recipient_without_method, body, errors):
+    assert await legacy_client.request_refused(
+        "POST", payout_path(recipient_without_method), body
+    ) == (
         406,
         errors,
     )
-    assert (await legacy.client.read_recipient(recipient_without_method))["accounts"] == []
+    assert (await legacy_client.client.read_recipient(recipient_without_method))["accounts"] == []
 
 
 async def test_both_kinds_may_be_added_at_once(
-    legacy, recipient_without_method, us_payout, wallet_payout
+    legacy_client, recipient_without_method, us_payout, wallet_payout
 ):
     us_payout["accounts"] |= wallet_payout["accounts"]
     us_payout["primary"]["method"] = "wallet"
-    body = await legacy.request_ok("POST", payout_path(recipient_without_method), us_payout)
+    body = await legacy_client.request_ok("POST", payout_path(recipient_without_method), us_payout)
     assert body["method"] == "wallet"
     assert list(body["accounts"]) == ["bank", "wallet"]
 
 
 @pytest.mark.parametrize("wallet", [{"address": None}, {"address": ""}, {}])
 async def test_empty_account_counts_only_for_named_method(
-    legacy, recipient_without_method, us_payout, wallet
+    legacy_client, recipient_without_method, us_payout, wallet
 ):
     us_payout["accounts"]["wallet"] = wallet
-    body = await legacy.request_ok("POST", payout_path(recipient_without_method), us_payout)
+    body = await legacy_client.request_ok("POST", payout_path(recipient_without_method), us_payout)
     assert list(body["accounts"]) == ["bank"]
     us_payout["primary"]["method"] = "wallet"
     errors = [("empty_field", "accounts.wallet.address")]
-    assert await legacy.request_refused(
+    assert await legacy_client.request_refused(
         "POST", payout_path(recipient_without_method), us_payout
     ) == (406, errors)
 
 
-async def test_post_replaces_method_of_same_kind(legacy, payee):
+async def test_post_replaces_method_of_same_kind(legacy_client, payee):
     body = build_bank_payout("US", "USD", accountNum="9876543", routing="021000021")
-    got = await legacy.request_ok("POST", payout_path(payee), body)
-    assert got["accounts"]["bank"]["accountNum"] == "****43"
-    (account,) = (await legacy.client.read_recipient(payee))["accounts"]
+    payout = await legacy_client.request_ok("POST", payout_path(payee), body)
+    assert payout["accounts"]["bank"]["accountNum"] == "****43"
+    (account,) = (await legacy_client.client.read_recipient(payee))["accounts"]
     assert (account["accountNum"], account["primary"]) == ("****43", True)
 
 
 @pytest.mark.parametrize("currency", ["EUR", "USD"])
-async def test_post_of_shown_account_creates_no_second_one(legacy, payee, wallet_payout, currency):
+async def test_post_of_shown_account_creates_no_second_one(
+    legacy_client, payee, wallet_payout, currency
+):
     """The masked number identifies the account; other differing fields are changed in it."""
-    await legacy.request_ok(
+    await legacy_client.request_ok(
         "POST",
         payout_path(payee),
         build_bank_payout("GB", currency, accountNum="31926819", branchNum="601613"),
     )
-    await legacy.request_ok("PATCH", payout_path(payee), wallet_payout)
-    recipient, before = (
-        legacy.service.require_recipient(payee["id"]),
-        await read_payout(legacy, payee),
+    await legacy_client.request_ok("PATCH", payout_path(payee), wallet_payout)
+    recipient, payout = (
+        legacy_client.service.require_recipient(payee["id"]),
+        await read_payout(legacy_client, payee),
     )
     ids = [account.id for account in recipient.accounts]
-    assert await legacy.request_ok("POST", payout_path(payee), before) == {"ok": True, **before}
+    assert await legacy_client.request_ok("POST", payout_path(payee), payout) == {
+        "ok": True,
+        **payout,
+    }
     assert [account.id for account in recipient.accounts] == ids
-    before["accounts"]["bank"]["name"] = "Z. Peña"
-    assert await legacy.request_ok("POST", payout_path(payee), before) == {"ok": True, **before}
-    held = next(account for account in recipient.accounts if account.type == "bank-transfer")
-    assert (held.fields["accountNum"], held.fields["currency"]) == ("31926819", currency)
-    assert held.fields["accountHolderName"] == "Z. Peña"
+    payout["accounts"]["bank"]["name"] = "Z. Peña"
+    assert await legacy_client.request_ok("POST", payout_path(payee), payout) == {
+        "ok": True,
+        **payout,
+    }
+    bank_account = next(
+        account for account in recipient.accounts if account.type == "bank-transfer"
+    )
+    assert (bank_account.fields["accountNum"], bank_account.fields["currency"]) == (
+        "31926819",
+        currency,
+    )
+    assert bank_account.fields["accountHolderName"] == "Z. Peña"
 
 
-async def test_post_of_other_kind_keeps_existing_method(legacy, payee, wallet_payout):
-    body = await legacy.request_ok("POST", payout_path(payee), wallet_payout)
+async def test_post_of_other_kind_keeps_existing_method(legacy_client, payee, wallet_payout):
+    body = await legacy_client.request_ok("POST", payout_path(payee), wallet_payout)
     assert (body["method"], list(body["accounts"])) == ("wallet", ["bank", "wallet"])
 
 
-async def test_patch_changes_only_named_fields(legacy, payee):
-    before = await read_payout(legacy, payee)
+async def test_patch_changes_only_named_fields(legacy_client, payee):
+    payout_before = await read_payout(legacy_client, payee)
     body = {"accounts": {"bank": {"bankCity": "Boston", "accountNum": "****47"}}}
-    assert await legacy.request_ok("PATCH", payout_path(payee), body) == {
+    assert await legacy_client.request_ok("PATCH", payout_path(payee), body) == {
         "ok": True,
         "object": "updated",
     }
-    after = await read_payout(legacy, payee)
-    assert after["accounts"]["bank"] == before["accounts"]["bank"] | {"bankCity": "Boston"}
-    account = (await legacy.client.read_recipient(payee))["accounts"][0]
+    payout_after = await read_payout(legacy_client, payee)
+    assert payout_after["accounts"]["bank"] == payout_before["accounts"]["bank"] | {
+        "bankCity": "Boston"
+    }
+    account = (await legacy_client.client.read_recipient(payee))["accounts"][0]
     assert (
-        legacy.service.require_recipient(payee["id"]).accounts[0].fields["accountNum"]
+        legacy_client.service.require_recipient(payee["id"]).accounts[0].fields["accountNum"]
         == "0123456747"
     )
     assert account["recipientAccountId"].startswith("A-")
 
 
-async def test_patch_makes_existing_method_primary(legacy, payee, wallet_payout):
-    await legacy.request_ok("POST", payout_path(payee), wallet_payout)
-    await legacy.request_ok(
+async def test_patch_makes_existing_method_primary(legacy_client, payee, wallet_payout):
+    await legacy_client.request_ok("POST", payout_path(payee), wallet_payout)
+    await legacy_client.request_ok(
         "PATCH", payout_path(payee), {"primary": {"method": "bank", "currency": "EUR"}}
     )
-    after = await read_payout(legacy, payee)
-    assert after["primary"] == {"method": "bank", "currency": {**EUR, "currency": EUR}}
-    assert after["accounts"]["bank"]["currency"] == "EUR"
+    payout_after = await read_payout(legacy_client, payee)
+    assert payout_after["primary"] == {"method": "bank", "currency": {**EUR, "currency": EUR}}
+    assert payout_after["accounts"]["bank"]["currency"] == "EUR"
 
 
-async def test_patch_creates_missing_method(legacy, payee, wallet_payout):
+async def test_patch_creates_missing_method(legacy_client, payee, wallet_payout):
     expected = (406, [("empty_field", "accounts.wallet")])
     body = {"primary": {"method": "wallet"}}
-    assert await legacy.request_refused("PATCH", payout_path(payee), body) == expected
-    await legacy.request_ok("PATCH", payout_path(payee), wallet_payout)
-    assert (await read_payout(legacy, payee))["method"] == "wallet"
+    assert await legacy_client.request_refused("PATCH", payout_path(payee), body) == expected
+    await legacy_client.request_ok("PATCH", payout_path(payee), wallet_payout)
+    assert (await read_payout(legacy_client, payee))["method"] == "wallet"
 
 
-async def test_patch_of_secondary_method_keeps_primary(legacy, payee):
+async def test_patch_of_secondary_method_keeps_primary(legacy_client, payee):
     body = {"accounts": {"wallet": {"address": "zoe@example.org"}}}
-    await legacy.request_ok("PATCH", payout_path(payee), body)
-    after = await read_payout(legacy, payee)
-    assert (after["method"], list(after["accounts"])) == ("bank", ["bank", "wallet"])
+    await legacy_client.request_ok("PATCH", payout_path(payee), body)
+    payout_after = await read_payout(legacy_client, payee)
+    assert (payout_after["method"], list(payout_after["accounts"])) == ("bank", ["bank", "wallet"])
 
 
-async def test_currency_alone_applies_to_primary_method(legacy, wallet_holder):
-    await legacy.request_ok("PATCH", payout_path(wallet_holder), {"primary": {"currency": "EUR"}})
-    assert (await legacy.read_recipient(wallet_holder))["primaryCurrency"] == "EUR"
+async def test_currency_alone_applies_to_primary_method(legacy_client, wallet_holder):
+    await legacy_client.request_ok(
+        "PATCH", payout_path(wallet_holder), {"primary": {"currency": "EUR"}}
+    )
+    assert (await legacy_client.read_recipient(wallet_holder))["primaryCurrency"] == "EUR"
 
 
-async def test_other_country_creates_another_account(legacy, payee):
+async def test_other_country_creates_another_account(legacy_client, payee):
     body = {"accounts": {"bank": {"country": "DE", "accountNum": "****47"}}}
-    assert await legacy.request_refused("PATCH", payout_path(payee), body) == (
+    assert await legacy_client.request_refused("PATCH", payout_path(payee), body) == (
         406,
         [
             ("empty_field", "primary.currency"),
@@ -280,88 +305,104 @@ async def test_other_country_creates_another_account(legacy, payee):
     )
     body = build_bank_payout("DE", "EUR", iban="DE89370400440532013000")
     del body["primary"]["method"]
-    await legacy.request_ok("PATCH", payout_path(payee), body)
-    after = await read_payout(legacy, payee)
-    assert (after["accounts"]["bank"]["iban"], after["accounts"]["bank"]["routing"]) == (
+    await legacy_client.request_ok("PATCH", payout_path(payee), body)
+    payout_after = await read_payout(legacy_client, payee)
+    assert (
+        payout_after["accounts"]["bank"]["iban"],
+        payout_after["accounts"]["bank"]["routing"],
+    ) == (
         "****00",
         None,
     )
-    (account,) = (await legacy.client.read_recipient(payee))["accounts"]
+    (account,) = (await legacy_client.client.read_recipient(payee))["accounts"]
     assert account["primary"] is True
 
 
-async def test_whole_payout_can_be_sent_back(legacy, payee, wallet_payout):
-    await legacy.request_ok(
+async def test_whole_payout_can_be_sent_back(legacy_client, payee, wallet_payout):
+    await legacy_client.request_ok(
         "POST", payout_path(payee), wallet_payout | {"autoswitch": {"limit": 5, "active": True}}
     )
-    whole = await read_payout(legacy, payee)
-    await legacy.request_ok("PATCH", payout_path(payee), whole)
-    assert await read_payout(legacy, payee) == whole
+    full_payout = await read_payout(legacy_client, payee)
+    await legacy_client.request_ok("PATCH", payout_path(payee), full_payout)
+    assert await read_payout(legacy_client, payee) == full_payout
 
 
 @pytest.mark.parametrize("name", ["autoswitch", "holdup"])
-async def test_set_values_are_remembered(legacy, payee, name):
-    await legacy.request_ok("PATCH", payout_path(payee), {name: {"active": "True"}})
-    assert (await read_payout(legacy, payee))[name] == {"limit": 1000, "active": True}
-    await legacy.request_ok("PATCH", payout_path(payee), {name: {"limit": 20, "active": "False"}})
-    after = await read_payout(legacy, payee)
-    assert after[name] == {"limit": 20, "active": False}
-    other = {"autoswitch": "holdup", "holdup": "autoswitch"}[name]
-    assert after[other] == HOLDUP
+async def test_set_values_are_remembered(legacy_client, payee, name):
+    await legacy_client.request_ok("PATCH", payout_path(payee), {name: {"active": "True"}})
+    assert (await read_payout(legacy_client, payee))[name] == {"limit": 1000, "active": True}
+    await legacy_client.request_ok(
+        "PATCH", payout_path(payee), {name: {"limit": 20, "active": "False"}}
+    )
+    payout_after = await read_payout(legacy_client, payee)
+    assert payout_after[name] == {"limit": 20, "active": False}
+    other_name = {"autoswitch": "holdup", "holdup": "autoswitch"}[name]
+    assert payout_after[other_name] == HOLDUP
 
 
-async def test_government_id_replaces_the_one_of_same_country(legacy, recipient_without_method):
+async def test_government_id_replaces_the_one_of_same_country(
+    legacy_client, recipient_without_method
+):
     body = build_bank_payout("BR", "BRL", accountNum="12345", governmentId="12345678901")
-    await legacy.request_ok("POST", payout_path(recipient_without_method), body)
-    for value, seen in (("****01", "****01"), ("98765432109", "****09")):
-        await legacy.request_ok(
+    await legacy_client.request_ok("POST", payout_path(recipient_without_method), body)
+    for value, expected_mask in (("****01", "****01"), ("98765432109", "****09")):
+        await legacy_client.request_ok(
             "PATCH",
             payout_path(recipient_without_method),
             {"accounts": {"bank": {"governmentId": value}}},
         )
-        assert (await read_payout(legacy, recipient_without_method))["accounts"]["bank"][
+        assert (await read_payout(legacy_client, recipient_without_method))["accounts"]["bank"][
             "governmentId"
-        ] == seen
-    masked = {"accounts": {"bank": {"governmentId": "****77"}}}
+        ] == expected_mask
+    masked_payout = {"accounts": {"bank": {"governmentId": "****77"}}}
     expected = (406, [("invalid_field", "accounts.bank.governmentId")])
     assert (
-        await legacy.request_refused("PATCH", payout_path(recipient_without_method), masked)
+        await legacy_client.request_refused(
+            "PATCH", payout_path(recipient_without_method), masked_payout
+        )
         == expected
     )
 
 
-async def test_methods_without_legacy_name_keep_their_own(legacy, recipient_without_method):
+async def test_methods_without_legacy_name_keep_their_own(legacy_client, recipient_without_method):
     account = {"type": "mobile-wallet", "phone": "+1 555 0100", "currency": "USD"}
-    await legacy.client.create_account(recipient_without_method, **account)
-    after = await read_payout(legacy, recipient_without_method)
-    assert (after["method"], after["methodDisplay"]) == ("mobile-wallet", "Mobile Wallet")
-    assert after["accounts"] == {}
-    await legacy.request_ok("PATCH", payout_path(recipient_without_method), after)
-    assert await read_payout(legacy, recipient_without_method) == after
+    await legacy_client.client.create_account(recipient_without_method, **account)
+    payout_after = await read_payout(legacy_client, recipient_without_method)
+    assert (payout_after["method"], payout_after["methodDisplay"]) == (
+        "mobile-wallet",
+        "Mobile Wallet",
+    )
+    assert payout_after["accounts"] == {}
+    await legacy_client.request_ok("PATCH", payout_path(recipient_without_method), payout_after)
+    assert await read_payout(legacy_client, recipient_without_method) == payout_after
 
 
-async def test_primary_or_last_of_several_accounts_is_shown(legacy, payee, us_bank):
+async def test_primary_or_last_of_several_accounts_is_shown(legacy_client, payee, us_bank):
     for number in ("1111111", "2222222"):
-        await legacy.client.create_account(payee, **us_bank | {"accountNum": number})
-    assert (await read_payout(legacy, payee))["accounts"]["bank"]["accountNum"] == "****47"
-    await legacy.client.create_account(
+        await legacy_client.client.create_account(payee, **us_bank | {"accountNum": number})
+    assert (await read_payout(legacy_client, payee))["accounts"]["bank"]["accountNum"] == "****47"
+    await legacy_client.client.create_account(
         payee, type="wallet", emailAddress="a@example.com", primary=True
     )
-    assert (await read_payout(legacy, payee))["accounts"]["bank"]["accountNum"] == "****22"
+    assert (await read_payout(legacy_client, payee))["accounts"]["bank"]["accountNum"] == "****22"
 
 
-async def test_iban_suffices_if_current_interface_requires_more(connect_legacy, german_payout):
-    legacy = await connect_legacy(options=ServiceOptions(account_number_with_iban="required"))
+async def test_iban_suffices_if_current_interface_requires_more(
+    connect_legacy_client, german_payout
+):
+    legacy_client = await connect_legacy_client(
+        options=ServiceOptions(account_number_with_iban="required")
+    )
     german_payout["accounts"]["bank"]["iban"] = "DE89 3704 0044 0532 0130 47"[:-2] + "00"
-    recipient = await legacy.create_recipient(payout=german_payout)
+    recipient = await legacy_client.create_recipient(payout=german_payout)
     account = recipient["payout"]["accounts"]["bank"]
     assert (account["iban"], account["accountNum"]) == ("****00", "****00")
-    stored = legacy.service.require_recipient(recipient["id"]).accounts[0]
-    assert stored.fields["accountNum"] == "0532013000"
+    stored_account = legacy_client.service.require_recipient(recipient["id"]).accounts[0]
+    assert stored_account.fields["accountNum"] == "0532013000"
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
-async def test_unknown_recipient_is_404(legacy, us_payout, method):
+async def test_unknown_recipient_is_404(legacy_client, us_payout, method):
     body = None if method == "GET" else us_payout
-    where = "/recipients/R-unknown/payout-methods"
-    assert await legacy.request_refused(method, where, body) == (404, [("not_found", None)])
+    path = "/recipients/R-unknown/payout-methods"
+    assert await legacy_client.request_refused(method, path, body) == (404, [("not_found", None)])

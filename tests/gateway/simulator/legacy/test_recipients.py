@@ -17,8 +17,8 @@ RECIPIENT_BODY = {
 }
 
 
-async def test_recipient_has_documented_fields_in_order(legacy):
-    recipient = await legacy.create_recipient(
+async def test_recipient_has_documented_fields_in_order(legacy_client):
+    recipient = await legacy_client.create_recipient(
         referenceId="ref-1",
         language="fr",
         currency="EUR",
@@ -49,17 +49,17 @@ async def test_recipient_has_documented_fields_in_order(legacy):
     assert (recipient["status"], recipient["payout"]) == ("incomplete", {"method": None})
     assert recipient["compliance"] == {"status": "pending", "checkedAt": None}
     assert recipient["createdAt"] == recipient["updatedAt"] == "2025-10-09T08:53:20.000Z"
-    assert await legacy.read_recipient(recipient) == recipient
+    assert await legacy_client.read_recipient(recipient) == recipient
 
 
-async def test_payout_method_may_be_created_with_recipient(legacy, payee):
+async def test_payout_method_may_be_created_with_recipient(legacy_client, payee):
     assert (payee["status"], payee["payoutMethod"]) == ("active", "bank-transfer")
     assert payee["payout"]["accounts"]["bank"]["accountNum"] == "****47"
     assert payee["primaryCurrency"] == "USD"
-    assert legacy.service.creation_counts == {"recipient": 1, "account": 1}
+    assert legacy_client.service.creation_counts == {"recipient": 1, "account": 1}
 
 
-async def test_wallet_requires_no_address(legacy, wallet_holder):
+async def test_wallet_requires_no_address(legacy_client, wallet_holder):
     assert (wallet_holder["status"], wallet_holder["payoutMethod"]) == ("active", "wallet")
 
 
@@ -115,13 +115,13 @@ async def test_wallet_requires_no_address(legacy, wallet_holder):
         ),
     ],
 )
-async def test_all_errors_are_listed_and_nothing_is_created(legacy, body, errors):
-    assert await legacy.request_refused("POST", "/recipients", body) == (406, errors)
-    assert legacy.service.creation_counts == {}
+async def test_all_errors_are_listed_and_nothing_is_created(legacy_client, body, errors):
+    assert await legacy_client.request_refused("POST", "/recipients", body) == (406, errors)
+    assert legacy_client.service.creation_counts == {}
 
 
-async def test_lenient_bodies_are_accepted(legacy):
-    recipient = await legacy.create_recipient(
+async def test_lenient_bodies_are_accepted(legacy_client):
+    recipient = await legacy_client.create_recipient(
         referenceId="",
         dob=None,
         address=None,
@@ -133,79 +133,88 @@ async def test_lenient_bodies_are_accepted(legacy):
     )
     assert (recipient["referenceId"], recipient["payout"]) == (None, {"method": None})
     assert (recipient["passport"], recipient["primaryCurrency"]) == ("1234567", "EUR")
-    assert await legacy.request_ok("PATCH", f"/recipients/{recipient['id']}", recipient)
+    assert await legacy_client.request_ok("PATCH", f"/recipients/{recipient['id']}", recipient)
 
 
-async def test_only_sent_method_is_primary(legacy, wallet_payout, us_payout):
-    recipient = await legacy.create_recipient(payout={"accounts": wallet_payout["accounts"]})
+async def test_only_sent_method_is_primary(legacy_client, wallet_payout, us_payout):
+    recipient = await legacy_client.create_recipient(payout={"accounts": wallet_payout["accounts"]})
     assert recipient["payout"]["method"] == "wallet"
     del us_payout["primary"]["method"]
     us_payout["accounts"] |= wallet_payout["accounts"]
     body = {"type": "business", "name": "Acme", "email": "a@example.com", "payout": us_payout}
     expected = (406, [("empty_field", "payout.primary.method")])
-    assert await legacy.request_refused("POST", "/recipients", body) == expected
+    assert await legacy_client.request_refused("POST", "/recipients", body) == expected
 
 
-async def test_change_is_answered_by_one_word(legacy, clock, payee):
+async def test_change_is_answered_by_one_word(legacy_client, clock, payee):
     clock.now += 60
     body = {"firstName": "Ana", "address": {"city": "Dallas"}, "language": "es-MX"}
     path = f"/recipients/{payee['id']}"
-    answer = await legacy.request("PATCH", path, body)
+    answer = await legacy_client.request("PATCH", path, body)
     assert answer.text == '{"ok":true,"object":"updated"}'
-    read = await legacy.read_recipient(payee)
-    assert (read["name"], read["language"]) == ("Ana Peña", "es-MX")
-    assert read["address"]["street1"] == payee["address"]["street1"]
-    assert (read["createdAt"], read["updatedAt"]) == (
+    changed_recipient = await legacy_client.read_recipient(payee)
+    assert (changed_recipient["name"], changed_recipient["language"]) == ("Ana Peña", "es-MX")
+    assert changed_recipient["address"]["street1"] == payee["address"]["street1"]
+    assert (changed_recipient["createdAt"], changed_recipient["updatedAt"]) == (
         "2025-10-09T08:53:20.000Z",
         "2025-10-09T08:54:20.000Z",
     )
 
 
 @pytest.mark.parametrize("body", [{}, {"unknown": 1}, "whole"])
-async def test_no_op_change_keeps_update_date(legacy, clock, payee, body):
+async def test_no_op_change_keeps_update_date(legacy_client, clock, payee, body):
     clock.now += 60
     path = f"/recipients/{payee['id']}"
-    await legacy.request_ok("PATCH", path, payee if body == "whole" else body)
-    assert await legacy.read_recipient(payee) == payee
+    await legacy_client.request_ok("PATCH", path, payee if body == "whole" else body)
+    assert await legacy_client.read_recipient(payee) == payee
 
 
-async def test_differing_fields_of_full_recipient_are_changed(legacy, clock, payee):
+async def test_differing_fields_of_full_recipient_are_changed(legacy_client, clock, payee):
     clock.now += 60
-    await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {**payee, "currency": "GBP"})
-    read = await legacy.read_recipient(payee)
-    assert read["primaryCurrency"] == "GBP"
-    assert read["updatedAt"] > payee["updatedAt"]
+    await legacy_client.request_ok(
+        "PATCH", f"/recipients/{payee['id']}", {**payee, "currency": "GBP"}
+    )
+    changed_recipient = await legacy_client.read_recipient(payee)
+    assert changed_recipient["primaryCurrency"] == "GBP"
+    assert changed_recipient["updatedAt"] > payee["updatedAt"]
 
 
-async def test_full_recipient_can_be_sent_back(legacy, payee):
-    await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {"ssn": "123456789"})
-    whole = await legacy.read_recipient(payee)
-    assert await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", whole) == {
+async def test_full_recipient_can_be_sent_back(legacy_client, payee):
+    await legacy_client.request_ok("PATCH", f"/recipients/{payee['id']}", {"ssn": "123456789"})
+    full_recipient = await legacy_client.read_recipient(payee)
+    assert await legacy_client.request_ok(
+        "PATCH", f"/recipients/{payee['id']}", full_recipient
+    ) == {
         "ok": True,
         "object": "updated",
     }
-    assert await legacy.read_recipient(payee) == whole
+    assert await legacy_client.read_recipient(payee) == full_recipient
 
 
-async def test_refused_change_changes_nothing(legacy, payee):
+async def test_refused_change_changes_nothing(legacy_client, payee):
     body = {"firstName": "Ana", "payout": {"accounts": {"bank": {"routing": "1"}}}}
     path = f"/recipients/{payee['id']}"
     expected = (406, [("invalid_field", "payout.accounts.bank.routing")])
-    assert await legacy.request_refused("PATCH", path, body) == expected
-    assert await legacy.read_recipient(payee) == payee
-    status, errors = await legacy.request_refused("PATCH", path, {"email": None, "type": "robot"})
+    assert await legacy_client.request_refused("PATCH", path, body) == expected
+    assert await legacy_client.read_recipient(payee) == payee
+    status, errors = await legacy_client.request_refused(
+        "PATCH", path, {"email": None, "type": "robot"}
+    )
     assert (status, errors) == (406, [("empty_field", "email"), ("invalid_field", "type")])
 
 
-async def test_payout_may_be_changed_with_recipient(legacy, payee, wallet_payout):
-    await legacy.request_ok("PATCH", f"/recipients/{payee['id']}", {"payout": wallet_payout})
-    read = await legacy.read_recipient(payee)
-    assert (read["payout"]["method"], read["payoutMethod"]) == ("wallet", "wallet")
-    assert set(read["payout"]["accounts"]) == {"bank", "wallet"}
+async def test_payout_may_be_changed_with_recipient(legacy_client, payee, wallet_payout):
+    await legacy_client.request_ok("PATCH", f"/recipients/{payee['id']}", {"payout": wallet_payout})
+    changed_recipient = await legacy_client.read_recipient(payee)
+    assert (changed_recipient["payout"]["method"], changed_recipient["payoutMethod"]) == (
+        "wallet",
+        "wallet",
+    )
+    assert set(changed_recipient["payout"]["accounts"]) == {"bank", "wallet"}
 
 
 @pytest.mark.parametrize(
-    ("word", "current"),
+    ("status", "expected_current_status"),
     [
         ("active", "active"),
         ("inactive", "active"),
@@ -213,84 +222,91 @@ async def test_payout_may_be_changed_with_recipient(legacy, payee, wallet_payout
         ("suspended", "suspended"),
     ],
 )
-async def test_client_may_set_status(legacy, payee, word, current):
+async def test_client_may_set_status(legacy_client, payee, status, expected_current_status):
     path = f"/recipients/{payee['id']}"
-    await legacy.request_ok("PATCH", path, {"status": word})
-    assert (await legacy.read_recipient(payee))["status"] == word
-    assert (await legacy.client.read_recipient(payee))["status"] == current
+    await legacy_client.request_ok("PATCH", path, {"status": status})
+    assert (await legacy_client.read_recipient(payee))["status"] == status
+    assert (await legacy_client.client.read_recipient(payee))["status"] == expected_current_status
 
 
-async def test_current_status_may_be_sent_again(legacy, payee):
+async def test_current_status_may_be_sent_again(legacy_client, payee):
     path = f"/recipients/{payee['id']}"
-    await legacy.request_ok("PATCH", path, {"status": "inactive"})
-    await legacy.request_ok("PATCH", path, {"status": "incomplete", "language": "de"})
-    assert (await legacy.read_recipient(payee))["status"] == "inactive"
-    await legacy.client.call("PATCH", f"/v1{path}", {"status": "suspended"})
-    await legacy.request_ok("PATCH", path, {"status": "suspended"})
-    assert (await legacy.read_recipient(payee))["status"] == "suspended"
+    await legacy_client.request_ok("PATCH", path, {"status": "inactive"})
+    await legacy_client.request_ok("PATCH", path, {"status": "incomplete", "language": "de"})
+    assert (await legacy_client.read_recipient(payee))["status"] == "inactive"
+    await legacy_client.client.call("PATCH", f"/v1{path}", {"status": "suspended"})
+    await legacy_client.request_ok("PATCH", path, {"status": "suspended"})
+    assert (await legacy_client.read_recipient(payee))["status"] == "suspended"
 
 
-@pytest.mark.parametrize("word", ["archived", "review", 7, ["active"]])
-async def test_other_status_is_refused(legacy, payee, word):
+@pytest.mark.parametrize("status", ["archived", "review", 7, ["active"]])
+async def test_other_status_is_refused(legacy_client, payee, status):
     path = f"/recipients/{payee['id']}"
     expected = (406, [("invalid_field", "status")])
-    assert await legacy.request_refused("PATCH", path, {"status": word}) == expected
+    assert await legacy_client.request_refused("PATCH", path, {"status": status}) == expected
 
 
-async def test_government_id_of_another_country_is_kept(legacy, address):
+async def test_government_id_of_another_country_is_kept(legacy_client, address):
     bank = {"country": "BR", "accountNum": "123456", "governmentId": "12345678901"}
     payout = {"primary": {"method": "bank", "currency": "BRL"}, "accounts": {"bank": bank}}
-    recipient = await legacy.create_recipient(payout=payout, ssn="123456789", address=address)
+    recipient = await legacy_client.create_recipient(
+        payout=payout, ssn="123456789", address=address
+    )
     assert recipient["ssn"] == "****89"
     assert recipient["payout"]["accounts"]["bank"]["governmentId"] == "****01"
     path = f"/recipients/{recipient['id']}"
-    assert await legacy.request_refused("PATCH", path, {"ssn": "987654321"}) == (
+    assert await legacy_client.request_refused("PATCH", path, {"ssn": "987654321"}) == (
         406,
         [("invalid_field", "ssn")],
     )
-    await legacy.request_ok("PATCH", path, {"ssn": "****89"})
+    await legacy_client.request_ok("PATCH", path, {"ssn": "****89"})
 
 
 @pytest.mark.parametrize(
     ("status", "legacy_word"), [("review", "pending"), ("verified", "verified")]
 )
-async def test_compliance_uses_legacy_words(legacy, payee, status, legacy_word):
-    legacy.service.set_compliance(payee["id"], status)
-    read = await legacy.read_recipient(payee)
-    assert (read["complianceStatus"], read["compliance"]["status"]) == (legacy_word, legacy_word)
-    assert read["compliance"]["checkedAt"] == "2025-10-09T08:53:20.000Z"
+async def test_compliance_uses_legacy_words(legacy_client, payee, status, legacy_word):
+    legacy_client.service.set_compliance(payee["id"], status)
+    recipient = await legacy_client.read_recipient(payee)
+    assert (recipient["complianceStatus"], recipient["compliance"]["status"]) == (
+        legacy_word,
+        legacy_word,
+    )
+    assert recipient["compliance"]["checkedAt"] == "2025-10-09T08:53:20.000Z"
 
 
-async def test_deleted_recipient_is_gone(legacy, payee):
+async def test_deleted_recipient_is_gone(legacy_client, payee):
     path = f"/recipients/{payee['id']}"
-    answer = await legacy.request("DELETE", path)
+    answer = await legacy_client.request("DELETE", path)
     assert answer.text == '{"ok":true,"object":"deleted"}'
-    for method, tail in [
+    for method, suffix in [
         ("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/logs"), ("GET", "/payments"),
         ("GET", "/payout-methods"), ("POST", "/payout-methods"), ("PATCH", "/payout-methods"),
     ]:  # fmt: skip
         body = {} if method in ("PATCH", "POST") else None
-        assert await legacy.request_refused(method, path + tail, body) == (
+        assert await legacy_client.request_refused(method, path + suffix, body) == (
             404,
             [("not_found", None)],
         )
-    assert (await legacy.request_ok("GET", "/recipients"))["recipients"] == []
+    assert (await legacy_client.request_ok("GET", "/recipients"))["recipients"] == []
 
 
-async def test_recipients_are_deleted_all_or_none(legacy, payee, german_payee):
+async def test_recipients_are_deleted_all_or_none(legacy_client, payee, german_payee):
     ids = [payee["id"], german_payee["id"]]
-    for wrong in ([*ids, "R-unknown"], [*ids, 7], [*ids, None]):
-        assert await legacy.request_refused("DELETE", "/recipients", {"ids": wrong}) == (
+    for invalid_ids in ([*ids, "R-unknown"], [*ids, 7], [*ids, None]):
+        assert await legacy_client.request_refused(
+            "DELETE", "/recipients", {"ids": invalid_ids}
+        ) == (
             404,
             [("not_found", None)],
         )
-    assert (await legacy.request_ok("GET", "/recipients"))["meta"]["records"] == 2
+    assert (await legacy_client.request_ok("GET", "/recipients"))["meta"]["records"] == 2
     body = {"ids": [*ids, ids[0]]}
-    assert await legacy.request_ok("DELETE", "/recipients", body) == {
+    assert await legacy_client.request_ok("DELETE", "/recipients", body) == {
         "ok": True,
         "object": "deleted",
     }
-    assert await legacy.request_refused("DELETE", "/recipients", {"ids": ids[:1]}) == (
+    assert await legacy_client.request_refused("DELETE", "/recipients", {"ids": ids[:1]}) == (
         404,
         [("not_found", None)],
     )
@@ -299,52 +315,65 @@ async def test_recipients_are_deleted_all_or_none(legacy, payee, german_payee):
 @pytest.mark.parametrize(
     ("body", "code"), [({}, "empty_field"), ({"ids": []}, "empty_field"), ({"ids": "R-1"}, "invalid_field")]
 )  # fmt: skip
-async def test_ids_must_be_a_list(legacy, body, code):
-    assert await legacy.request_refused("DELETE", "/recipients", body) == (406, [(code, "ids")])
+async def test_ids_must_be_a_list(legacy_client, body, code):
+    assert await legacy_client.request_refused("DELETE", "/recipients", body) == (
+        406,
+        [(code, "ids")],
+    )
 
 
 @pytest.mark.parametrize(
-    ("method", "tail"), [("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/logs"), ("GET", "/payments")]
+    ("method", "suffix"), [("GET", ""), ("PATCH", ""), ("DELETE", ""), ("GET", "/logs"), ("GET", "/payments")]
 )  # fmt: skip
-async def test_unknown_recipient_is_404(legacy, method, tail):
-    path = f"/recipients/R-unknown{tail}"
+async def test_unknown_recipient_is_404(legacy_client, method, suffix):
+    path = f"/recipients/R-unknown{suffix}"
     body = {} if method == "PATCH" else None
-    assert await legacy.request_refused(method, path, body) == (404, [("not_found", None)])
+    assert await legacy_client.request_refused(method, path, body) == (404, [("not_found", None)])
 
 
-async def test_logs_contain_requests_and_answers(legacy, payee):
+async def test_logs_contain_requests_and_answers(legacy_client, payee):
     path = f"/recipients/{payee['id']}"
-    await legacy.request_ok("PATCH", path, {"language": "de"})
-    body = await legacy.request_ok("GET", f"{path}/logs")
+    await legacy_client.request_ok("PATCH", path, {"language": "de"})
+    body = await legacy_client.request_ok("GET", f"{path}/logs")
     assert body["meta"] == {"page": 1, "pages": 1, "records": 2}
-    newest = body["activities"][0]
-    assert set(newest) == {
+    newest_activity = body["activities"][0]
+    assert set(newest_activity) == {
         "ip", "url", "method", "headers", "request", "response", "code", "source", "testMode",
         "createdAt",
     }  # fmt: skip
-    assert (newest["method"], newest["url"], newest["code"]) == ("PATCH", f"/v1{path}", 200)
-    assert newest["headers"]["X-API-Key"] == "****"
-    assert newest["response"] == '{"ok":true,"object":"updated"}'
-
-
-async def test_recipient_payments_have_full_recipient(legacy, payee, german_payee):
-    batch = await legacy.create_batch(
-        legacy.build_payment(payee, "1.00"), legacy.build_payment(german_payee, "2.00")
+    assert (newest_activity["method"], newest_activity["url"], newest_activity["code"]) == (
+        "PATCH",
+        f"/v1{path}",
+        200,
     )
-    await legacy.create_batch(legacy.build_payment(payee, "3.00"))
-    body = await legacy.request_ok("GET", f"/recipients/{payee['id']}/payments?pageSize=1&page=2")
+    assert newest_activity["headers"]["X-API-Key"] == "****"
+    assert newest_activity["response"] == '{"ok":true,"object":"updated"}'
+
+
+async def test_recipient_payments_have_full_recipient(legacy_client, payee, german_payee):
+    batch = await legacy_client.create_batch(
+        legacy_client.build_payment(payee, "1.00"),
+        legacy_client.build_payment(german_payee, "2.00"),
+    )
+    await legacy_client.create_batch(legacy_client.build_payment(payee, "3.00"))
+    body = await legacy_client.request_ok(
+        "GET", f"/recipients/{payee['id']}/payments?pageSize=1&page=2"
+    )
     assert body["meta"] == {"page": 2, "pages": 2, "records": 2}
-    (shown,) = body["payments"]
-    assert (shown["sourceAmount"], shown["batch"]["id"]) == ("1.00", batch["id"])
-    assert shown["recipient"] == payee
+    (payment,) = body["payments"]
+    assert (payment["sourceAmount"], payment["batch"]["id"]) == ("1.00", batch["id"])
+    assert payment["recipient"] == payee
 
 
-async def test_earlier_payments_are_listed(legacy, payee):
-    (seeded,) = legacy.service.seed_payments(payee["id"], 1)
-    body = await legacy.request_ok("GET", f"/recipients/{payee['id']}/payments")
-    (shown,) = body["payments"]
-    assert list(shown)[:3] == ["id", "recipient", "status"]
-    assert (shown["id"], shown["sourceAmount"]) == (seeded["id"], seeded["sourceAmount"])
-    assert re.fullmatch(r"B-[A-Z0-9]{16}", shown["batch"]["id"])
-    read = await legacy.request_ok("GET", f"/payments/{seeded['id']}")
-    assert read["payment"] == shown
+async def test_earlier_payments_are_listed(legacy_client, payee):
+    (seeded_payment,) = legacy_client.service.seed_payments(payee["id"], 1)
+    body = await legacy_client.request_ok("GET", f"/recipients/{payee['id']}/payments")
+    (listed_payment,) = body["payments"]
+    assert list(listed_payment)[:3] == ["id", "recipient", "status"]
+    assert (listed_payment["id"], listed_payment["sourceAmount"]) == (
+        seeded_payment["id"],
+        seeded_payment["sourceAmount"],
+    )
+    assert re.fullmatch(r"B-[A-Z0-9]{16}", listed_payment["batch"]["id"])
+    body_by_id = await legacy_client.request_ok("GET", f"/payments/{seeded_payment['id']}")
+    assert body_by_id["payment"] == listed_payment
