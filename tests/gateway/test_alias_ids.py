@@ -28,7 +28,7 @@ from tests.payouts import (
 from tests.running_gateway import GatewayUnderTest
 from tests.state import fetch
 
-OWNER = Tenant("acme", "live")
+TENANT = Tenant("acme", "live")
 FIRST_CURRENT_ID, SECOND_CURRENT_ID = "B-912Cx2pScHNSnXXO5P4ngG", "B-912Cx2pScHNSnXXO5P4ngH"
 ALIAS_ID = re.compile("[A-Z]-[A-Z0-9]{16}")
 
@@ -42,30 +42,30 @@ async def load_recorded_ids(store: Store) -> dict[str, str]:
 
 
 async def test_instances_with_one_key_file_derive_the_same_alias_id(tmp_path: Path) -> None:
-    told = []
+    legacy_ids_by_instance = []
     for name in ("here", "there"):
         async with open_store(build_state(tmp_path, name)) as store:
-            told.append(
+            legacy_ids_by_instance.append(
                 await AliasIds(store, "all").find_or_create_legacy_ids(
-                    OWNER, {("batch", FIRST_CURRENT_ID)}
+                    TENANT, {("batch", FIRST_CURRENT_ID)}
                 )
             )
-    assert told[0] == told[1]
-    assert ALIAS_ID.fullmatch(told[0][FIRST_CURRENT_ID])
+    assert legacy_ids_by_instance[0] == legacy_ids_by_instance[1]
+    assert ALIAS_ID.fullmatch(legacy_ids_by_instance[0][FIRST_CURRENT_ID])
 
 
 async def test_added_encryption_key_changes_no_alias_id(tmp_path: Path) -> None:
     async with open_store(build_state(tmp_path)) as store:
-        before = await AliasIds(store, "all").find_or_create_legacy_ids(
-            OWNER, {("batch", FIRST_CURRENT_ID)}
+        legacy_ids_before = await AliasIds(store, "all").find_or_create_legacy_ids(
+            TENANT, {("batch", FIRST_CURRENT_ID)}
         )
     add_key(tmp_path / "gateway.key")
     async with open_store(build_state(tmp_path, "another")) as store:
         assert (
             await AliasIds(store, "all").find_or_create_legacy_ids(
-                OWNER, {("batch", FIRST_CURRENT_ID)}
+                TENANT, {("batch", FIRST_CURRENT_ID)}
             )
-            == before
+            == legacy_ids_before
         )
 
 
@@ -74,16 +74,19 @@ async def test_alias_id_is_recorded_before_it_is_sent_and_resolves_for_its_tenan
 ) -> None:
     async with open_store(build_state(tmp_path)) as store:
         names = await AliasIds(store, "all").find_or_create_legacy_ids(
-            OWNER, {("batch", FIRST_CURRENT_ID), ("recipient", "R-1")}
+            TENANT, {("batch", FIRST_CURRENT_ID), ("recipient", "R-1")}
         )
         assert names.keys() == {FIRST_CURRENT_ID}
         assert await load_recorded_ids(store) == {names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
-        fresh = AliasIds(store, "all")
-        assert await fresh.map_legacy_to_current_ids(
-            OWNER, [names[FIRST_CURRENT_ID], "B-other"]
+        fresh_alias_ids = AliasIds(store, "all")
+        assert await fresh_alias_ids.map_legacy_to_current_ids(
+            TENANT, [names[FIRST_CURRENT_ID], "B-other"]
         ) == {names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
-        for owner in (Tenant("bolt", "live"), Tenant("acme", "sandbox")):
-            assert await fresh.map_legacy_to_current_ids(owner, [names[FIRST_CURRENT_ID]]) == {}
+        for other_tenant in (Tenant("bolt", "live"), Tenant("acme", "sandbox")):
+            assert (
+                await fresh_alias_ids.map_legacy_to_current_ids(other_tenant, [names[FIRST_CURRENT_ID]])
+                == {}
+            )
 
 
 async def test_ids_of_large_request_are_not_cached(
@@ -91,15 +94,15 @@ async def test_ids_of_large_request_are_not_cached(
 ) -> None:
     async with open_store(build_state(tmp_path)) as store:
         names = await AliasIds(store, "all").find_or_create_legacy_ids(
-            OWNER, {("batch", FIRST_CURRENT_ID)}
+            TENANT, {("batch", FIRST_CURRENT_ID)}
         )
-        fresh = AliasIds(store, "all")
-        for keeps in (False, True):
-            assert not fresh._current_ids
-            assert await fresh.map_legacy_to_current_ids(
-                OWNER, names.values(), is_cached=keeps
+        fresh_alias_ids = AliasIds(store, "all")
+        for is_cached in (False, True):
+            assert not fresh_alias_ids._current_ids
+            assert await fresh_alias_ids.map_legacy_to_current_ids(
+                TENANT, names.values(), is_cached=is_cached
             ) == {names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
-        assert len(fresh._current_ids) == 1
+        assert len(fresh_alias_ids._current_ids) == 1
 
 
 async def test_alias_id_of_another_object_is_not_sent(
@@ -109,11 +112,11 @@ async def test_alias_id_of_another_object_is_not_sent(
         house_ids, "derive_alias_id", lambda _key, _merchant, _id: "B-SAMESAMESAMESAME"
     )
     async with open_store(build_state(tmp_path)) as store:
-        known = AliasIds(store, "all")
-        await known.find_or_create_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)})
+        alias_ids = AliasIds(store, "all")
+        await alias_ids.find_or_create_legacy_ids(TENANT, {("batch", FIRST_CURRENT_ID)})
         for _ in range(2):
             with pytest.raises(IdCollisionError):
-                await known.find_or_create_legacy_ids(OWNER, {("batch", SECOND_CURRENT_ID)})
+                await alias_ids.find_or_create_legacy_ids(TENANT, {("batch", SECOND_CURRENT_ID)})
         assert await load_recorded_ids(store) == {"B-SAMESAMESAMESAME": FIRST_CURRENT_ID}
 
 
@@ -126,7 +129,7 @@ async def test_colliding_alias_ids_of_one_answer_are_not_sent(
     async with open_store(build_state(tmp_path)) as store:
         with pytest.raises(IdCollisionError):
             await AliasIds(store, "all").find_or_create_legacy_ids(
-                OWNER, {("batch", FIRST_CURRENT_ID), ("batch", SECOND_CURRENT_ID)}
+                TENANT, {("batch", FIRST_CURRENT_ID), ("batch", SECOND_CURRENT_ID)}
             )
 
 
@@ -135,25 +138,25 @@ async def test_imported_id_precedes_alias_id_and_both_resolve(
 ) -> None:
     async with open_store(build_state(tmp_path)) as store:
         names = await AliasIds(store, "all").find_or_create_legacy_ids(
-            OWNER, {("batch", FIRST_CURRENT_ID)}
+            TENANT, {("batch", FIRST_CURRENT_ID)}
         )
-        await save_legacy_ids(store, OWNER, {"B-OLD": FIRST_CURRENT_ID}, imported=True)
-        fresh = AliasIds(store, "all")
-        assert await fresh.find_or_create_legacy_ids(OWNER, {("batch", FIRST_CURRENT_ID)}) == {
-            FIRST_CURRENT_ID: "B-OLD"
-        }
+        await save_legacy_ids(store, TENANT, {"B-OLD": FIRST_CURRENT_ID}, imported=True)
+        fresh_alias_ids = AliasIds(store, "all")
+        assert await fresh_alias_ids.find_or_create_legacy_ids(
+            TENANT, {("batch", FIRST_CURRENT_ID)}
+        ) == {FIRST_CURRENT_ID: "B-OLD"}
         names_of_batch = {"B-OLD": FIRST_CURRENT_ID, names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
-        assert await fresh.map_legacy_to_current_ids(OWNER, names_of_batch) == names_of_batch
+        assert await fresh_alias_ids.map_legacy_to_current_ids(TENANT, names_of_batch) == names_of_batch
 
 
 async def test_id_pairs_are_saved_all_or_none(tmp_path: Path) -> None:
     async with open_store(build_state(tmp_path)) as store:
-        await save_legacy_ids(store, OWNER, {"B-1": FIRST_CURRENT_ID}, imported=True)
+        await save_legacy_ids(store, TENANT, {"B-1": FIRST_CURRENT_ID}, imported=True)
         with pytest.raises(IdCollisionError):
             await save_legacy_ids(
-                store, OWNER, {"B-0": SECOND_CURRENT_ID, "B-1": SECOND_CURRENT_ID}, imported=True
+                store, TENANT, {"B-0": SECOND_CURRENT_ID, "B-1": SECOND_CURRENT_ID}, imported=True
             )
-        assert await load_current_ids(store, OWNER, ["B-0", "B-1"]) == {"B-1": FIRST_CURRENT_ID}
+        assert await load_current_ids(store, TENANT, ["B-0", "B-1"]) == {"B-1": FIRST_CURRENT_ID}
 
 
 # Through the gateway
@@ -170,19 +173,23 @@ ID_LENGTHS_BY_MODE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("mode", ID_LENGTHS_BY_MODE)
-async def test_setting_selects_which_ids_have_aliases(mode: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stand_in_setting", ID_LENGTHS_BY_MODE)
+async def test_setting_selects_which_ids_have_aliases(
+    stand_in_setting: str, tmp_path: Path
+) -> None:
     service = Service(seed=1)
-    async with open_gateway_and_service(tmp_path, service, legacy={"stand_ins": mode}) as (
+    async with open_gateway_and_service(
+        tmp_path, service, legacy={"stand_ins": stand_in_setting}
+    ) as (
         gateway,
         _simulator,
     ):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         (payment,) = await load_payment_ids(gateway, batch)
-        lengths = {"batch": len(batch) - 2, "payment": len(payment) - 2}
-        assert lengths == ID_LENGTHS_BY_MODE[mode]
-        shown = await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{payment}")
-        assert (shown["payment"]["id"], shown["payment"]["batch"]["id"]) == (payment, batch)
+        id_lengths = {"batch": len(batch) - 2, "payment": len(payment) - 2}
+        assert id_lengths == ID_LENGTHS_BY_MODE[stand_in_setting]
+        body = await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{payment}")
+        assert (body["payment"]["id"], body["payment"]["batch"]["id"]) == (payment, batch)
 
 
 async def test_short_ids_are_never_replaced(tmp_path: Path) -> None:
@@ -203,7 +210,7 @@ async def test_long_recipient_ids_have_aliases_everywhere(tmp_path: Path) -> Non
         assert ALIAS_ID.fullmatch(recipient)
         batch = await create_batch(gateway, recipient, "5.00")
         (payment,) = await load_payment_ids(gateway, batch)
-        known = {recipient, batch, payment}
+        known_ids = {recipient, batch, payment}
         for path in (
             f"/recipients/{recipient}",
             "/recipients",
@@ -217,15 +224,15 @@ async def test_long_recipient_ids_have_aliases_everywhere(tmp_path: Path) -> Non
             "/payments",
         ):
             text = (await gateway.request("GET", f"/v1{path}")).text
-            said = find_ids(re.sub('"avatarUrl":"[^"]*"', "", text))  # a URL of another host
-            assert said, path
-            assert said <= known, path
+            ids_in_text = find_ids(re.sub('"avatarUrl":"[^"]*"', "", text))  # a URL of another host
+            assert ids_in_text, path
+            assert ids_in_text <= known_ids, path
 
 
 async def resolve_current_ids(gateway: GatewayUnderTest, *legacy_ids: str) -> list[str]:
     async with open_store(gateway.settings.state) as store:
-        found = await load_recorded_ids(store)
-    return [found[id_] for id_ in legacy_ids]
+        recorded_ids = await load_recorded_ids(store)
+    return [recorded_ids[id_] for id_ in legacy_ids]
 
 
 async def test_current_ids_are_accepted_and_echoed(
@@ -235,40 +242,49 @@ async def test_current_ids_are_accepted_and_echoed(
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         (payment,) = await load_payment_ids(gateway, batch)
-        current, current_payment = await resolve_current_ids(gateway, batch, payment)
-        assert current in service.find_or_create_tenant().batches
-        whole = (await request_successfully(gateway, "GET", f"/batches/{current}"))["batch"]
-        (one,) = whole["payments"]["payments"]
-        assert (whole["id"], one["batch"]["id"], one["id"]) == (current, current, payment)
-        mixed = (
+        current_batch, current_payment = await resolve_current_ids(gateway, batch, payment)
+        assert current_batch in service.find_or_create_tenant().batches
+        batch_details = (await request_successfully(gateway, "GET", f"/batches/{current_batch}"))[
+            "batch"
+        ]
+        (listed_payment,) = batch_details["payments"]["payments"]
+        assert (batch_details["id"], listed_payment["batch"]["id"], listed_payment["id"]) == (
+            current_batch,
+            current_batch,
+            payment,
+        )
+        mixed_payment = (
             await request_successfully(
                 gateway, "GET", f"/batches/{batch}/payments/{current_payment}"
             )
         )["payment"]
-        assert (mixed["id"], mixed["batch"]["id"]) == (current_payment, batch)
+        assert (mixed_payment["id"], mixed_payment["batch"]["id"]) == (current_payment, batch)
         body = {"update_payments": [{"id": current_payment, "memo": "changed"}]}
-        await request_successfully(gateway, "PATCH", f"/batches/{current}", body)
-        shown = (
+        await request_successfully(gateway, "PATCH", f"/batches/{current_batch}", body)
+        changed_payment = (
             await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{payment}")
         )["payment"]
-        assert (shown["id"], shown["memo"]) == (payment, "changed")
+        assert (changed_payment["id"], changed_payment["memo"]) == (payment, "changed")
 
 
 async def test_error_messages_use_client_ids(tmp_path: Path) -> None:
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, simulator):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
-        (current,) = await resolve_current_ids(gateway, batch)
-        problem = {"code": "invalid_status", "message": f"Batch {current} is B-unknown0123456789ab"}
+        (current_id,) = await resolve_current_ids(gateway, batch)
+        problem = {
+            "code": "invalid_status",
+            "message": f"Batch {current_id} is B-unknown0123456789ab",
+        }
         body = json.dumps({"ok": False, "errors": [problem]}).encode()
-        for sent, shown in ((batch, batch), (current, current)):
+        for sent_id, expected_id in ((batch, batch), (current_id, current_id)):
             simulator.inject_fault(
                 Fault("POST", "/v1/batches/*/generate-quote", status=400, body=body)
             )
-            response = await gateway.request("POST", f"/v1/batches/{sent}/generate-quote")
+            response = await gateway.request("POST", f"/v1/batches/{sent_id}/generate-quote")
             assert response.status == 406
             message = response.body["errors"][0]["message"]
-            assert message == f"Batch {shown} is B-unknown0123456789ab"
+            assert message == f"Batch {expected_id} is B-unknown0123456789ab"
 
 
 async def test_error_message_about_created_draft_uses_client_ids(
@@ -282,9 +298,12 @@ async def test_error_message_about_created_draft_uses_client_ids(
             gateway, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"}
         )
         await request_successfully(gateway, "GET", f"/batches/{batch}/summary")
-        (anew,) = list(service.find_or_create_tenant().batches)[1:]
-        (created,) = service.find_or_create_tenant().batches[anew].payments
-        problem = {"code": "invalid_status", "message": f"{created} of {anew} is not ready"}
+        (replacement_batch,) = list(service.find_or_create_tenant().batches)[1:]
+        (replacement_payment,) = service.find_or_create_tenant().batches[replacement_batch].payments
+        problem = {
+            "code": "invalid_status",
+            "message": f"{replacement_payment} of {replacement_batch} is not ready",
+        }
         body = json.dumps({"ok": False, "errors": [problem]}).encode()
         simulator.inject_fault(
             Fault("POST", "/v1/batches/*/start-processing", status=400, body=body)
@@ -297,36 +316,36 @@ async def test_urls_in_activity_logs_use_client_ids(tmp_path: Path) -> None:
     service = Service(seed=1, options=ServiceOptions(recipient_id_length=22))
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
-        (current,) = await resolve_current_ids(gateway, recipient)
+        (current_id,) = await resolve_current_ids(gateway, recipient)
         response = await gateway.request("GET", f"/v1/recipients/{recipient}/logs")
-        assert current not in response.text
+        assert current_id not in response.text
         assert f"/recipients/{recipient}" in response.text
 
 
-@pytest.mark.parametrize("inferred", [True, False])
+@pytest.mark.parametrize("has_optional_endpoints", [True, False])
 async def test_search_finds_batches_and_payments_by_client_ids(
-    *, inferred: bool, tmp_path: Path
+    *, has_optional_endpoints: bool, tmp_path: Path
 ) -> None:
-    service = Service(seed=1, options=ServiceOptions(inferred=inferred))
+    service = Service(seed=1, options=ServiceOptions(inferred=has_optional_endpoints))
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00", "6.00")
         await create_batch(gateway, recipient, "5.00")
-        (found,) = (
+        (found_batch,) = (
             await request_successfully(gateway, "GET", f"/batches?search={batch[4:12].lower()}")
         )["batches"]
-        assert found["id"] == batch
+        assert found_batch["id"] == batch
 
 
 async def test_payment_search_uses_client_ids(tmp_path: Path) -> None:
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00", "6.00")
-        _first, second = await load_payment_ids(gateway, batch)
-        listed = await request_successfully(
+        _first_payment, second = await load_payment_ids(gateway, batch)
+        payment_list = await request_successfully(
             gateway, "GET", f"/batches/{batch}/payments?search={second}"
         )
-        assert [payment["id"] for payment in listed["payments"]] == [second]
+        assert [payment["id"] for payment in payment_list["payments"]] == [second]
 
 
 async def test_payment_added_to_draft_is_read_by_its_id(tmp_path: Path) -> None:
@@ -339,20 +358,20 @@ async def test_payment_added_to_draft_is_read_by_its_id(tmp_path: Path) -> None:
             gateway, "PATCH", f"/batches/{batch}/payments/{first}", {"memo": "a draft now"}
         )
         body = {"recipient": {"id": recipient}, "sourceAmount": "1.00"}
-        added = (await request_successfully(gateway, "POST", f"/batches/{batch}/payments", body))[
-            "payment"
-        ]["id"]
+        added_payment_id = (
+            await request_successfully(gateway, "POST", f"/batches/{batch}/payments", body)
+        )["payment"]["id"]
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
-        assert (await request_successfully(gateway, "GET", f"/payments/{added}"))["payment"][
-            "id"
-        ] == added
+        assert (await request_successfully(gateway, "GET", f"/payments/{added_payment_id}"))[
+            "payment"
+        ]["id"] == added_payment_id
 
 
 async def test_payment_removed_from_draft_is_not_found(tmp_path: Path) -> None:
     service = Service(seed=1, options=ServiceOptions(inferred=False))
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00", "6.00")
-        first, _second = await load_payment_ids(gateway, batch)
+        first, _second_payment = await load_payment_ids(gateway, batch)
         await request_successfully(gateway, "DELETE", f"/batches/{batch}/payments/{first}")
         assert (await gateway.request("GET", f"/v1/batches/{batch}/payments/{first}")).status == 404
         assert (await gateway.request("GET", f"/v1/payments/{first}")).status == 404

@@ -24,9 +24,9 @@ RECIPIENT_BODY = {
 }
 
 
-async def run_command(folder: Path, *words: str) -> tuple[int, str, str]:
-    ended = await asyncio.to_thread(run_installed_command, *words, folder=folder)
-    return ended.returncode, ended.stdout, ended.stderr
+async def run_command(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    result = await asyncio.to_thread(run_installed_command, *arguments, folder=folder)
+    return result.returncode, result.stdout, result.stderr
 
 
 async def send_request(url: str, body: Any = None) -> tuple[int, Any]:
@@ -38,62 +38,71 @@ async def send_request(url: str, body: Any = None) -> tuple[int, Any]:
 
 async def test_state_is_restored_in_another_folder_and_serves(tmp_path: Path) -> None:
     simulator = await start_simulator(service=Service(seed=1))
-    here, there = tmp_path / "here", tmp_path / "there"
+    source_folder, target_folder = tmp_path / "here", tmp_path / "there"
     try:
-        for folder in (here, there):
+        for folder in (source_folder, target_folder):
             folder.mkdir()
             (folder / "gateway.toml").write_text(build_configuration(simulator.url))
-        await import_api_keys(build_settings(here, simulator.url), [KEY])
-        saved = tmp_path / "saved"
-        async with run_serve(here) as gateway:
+        await import_api_keys(build_settings(source_folder, simulator.url), [KEY])
+        backup_file = tmp_path / "saved"
+        async with run_serve(source_folder) as gateway:
             assert (await send_request(f"{gateway.url}/v1/recipients", RECIPIENT_BODY))[0] == 200
-            code, said, wrong = await run_command(here, "backup", str(saved), "--json")
-            assert (code, wrong) == (0, "")
-            report = json.loads(said)
+            code, output, error_output = await run_command(
+                source_folder, "backup", str(backup_file), "--json"
+            )
+            assert (code, error_output) == (0, "")
+            report = json.loads(output)
             assert (report["file"], report["state"], report["requests"]) == (
-                str(saved),
+                str(backup_file),
                 "sqlite",
                 1,
             )
-            assert stat.S_IMODE(saved.stat().st_mode) == 0o600
-            again = await run_command(here, "backup", str(saved))
-            assert again[0] == 2
-            assert "already exists; nothing was written" in again[2]
-            nowhere = await run_command(here, "backup", str(tmp_path / "nowhere" / "saved"))
-            assert f"{tmp_path}/nowhere/saved cannot be written" in nowhere[2]
-            running = await run_command(here, "restore", str(saved), "--force")
-            assert running[0] == 2
+            assert stat.S_IMODE(backup_file.stat().st_mode) == 0o600
+            second_backup = await run_command(source_folder, "backup", str(backup_file))
+            assert second_backup[0] == 2
+            assert "already exists; nothing was written" in second_backup[2]
+            unwritable_backup = await run_command(
+                source_folder, "backup", str(tmp_path / "nowhere" / "saved")
+            )
+            assert f"{tmp_path}/nowhere/saved cannot be written" in unwritable_backup[2]
+            restore_under_gateway = await run_command(
+                source_folder, "restore", str(backup_file), "--force"
+            )
+            assert restore_under_gateway[0] == 2
             assert (
                 "a gateway is using the database: nothing was restored; stop it first\n"
-                in running[2]
+                in restore_under_gateway[2]
             )
-            unforced = await run_command(here, "restore", str(saved))
-            assert unforced[0] == 2
-            assert "a gateway is using the database" in unforced[2]
-            assert "; stop it first; --force then replaces the database" in unforced[2]
-            (here / "gateway.key").rename(here / "mislaid.key")
+            unforced_restore = await run_command(source_folder, "restore", str(backup_file))
+            assert unforced_restore[0] == 2
+            assert "a gateway is using the database" in unforced_restore[2]
+            assert "; stop it first; --force then replaces the database" in unforced_restore[2]
+            (source_folder / "gateway.key").rename(source_folder / "mislaid.key")
             assert (
                 "a gateway is using the database"
-                in (await run_command(here, "restore", str(saved)))[2]
+                in (await run_command(source_folder, "restore", str(backup_file)))[2]
             )
-            (here / "mislaid.key").rename(here / "gateway.key")
+            (source_folder / "mislaid.key").rename(source_folder / "gateway.key")
             assert await gateway.stop() == 0
-        taken = await run_command(here, "restore", str(saved))
-        assert (taken[0], "gateway.db exists already" in taken[2]) == (2, True)
-        code, said, wrong = await run_command(there, "restore", str(saved))
-        assert (code, wrong) == (0, "")
-        assert "No batch is started until you run `payout-gateway reconcile`." in said
-        async with run_serve(there) as gateway:
-            listed = await send_request(f"{gateway.url}/v1/recipients")
-            assert listed[1]["recipients"][0]["firstName"] == "Ada"
+        restore_over_state = await run_command(source_folder, "restore", str(backup_file))
+        assert (restore_over_state[0], "gateway.db exists already" in restore_over_state[2]) == (
+            2,
+            True,
+        )
+        code, output, error_output = await run_command(target_folder, "restore", str(backup_file))
+        assert (code, error_output) == (0, "")
+        assert "No batch is started until you run `payout-gateway reconcile`." in output
+        async with run_serve(target_folder) as gateway:
+            recipient_list = await send_request(f"{gateway.url}/v1/recipients")
+            assert recipient_list[1]["recipients"][0]["firstName"] == "Ada"
             (line,) = [
                 log_line
                 for log_line in gateway.parse_log()
                 if log_line["event"] == "database_restored"
             ]
             assert line["level"] == "error"
-            code, said, _wrong = await run_command(there, "reconcile", "--json")
-            assert (code, json.loads(said)["cleared"]) == (0, True)
+            code, output, _error_output = await run_command(target_folder, "reconcile", "--json")
+            assert (code, json.loads(output)["cleared"]) == (0, True)
             assert await gateway.stop() == 0
     finally:
         await simulator.stop()
@@ -104,7 +113,7 @@ def test_process_lock_is_tried_for_longer_than_watch_interval() -> None:
 
 
 def test_missing_state_cannot_be_backed_up(tmp_path: Path) -> None:
-    ended = run_installed_command("backup", "saved", folder=tmp_path)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "there is no database" in ended.stderr
+    result = run_installed_command("backup", "saved", folder=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "there is no database" in result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -39,14 +39,16 @@ def build_command_runner(folder: Path) -> CommandRunner:
         f'encryption_key_file = "{folder}/gateway.key"\n'
     )
 
-    def run(text: str | bytes, whose: tuple[str, ...] = TENANT_OPTIONS, code: int = 0) -> Result:
-        said = ["import", "-", *whose, "--config", str(folder / "gateway.toml")]
+    def run_import(
+        text: str | bytes, tenant_options: tuple[str, ...] = TENANT_OPTIONS, code: int = 0
+    ) -> Result:
+        arguments = ["import", "-", *tenant_options, "--config", str(folder / "gateway.toml")]
         data = text if isinstance(text, bytes) else text.encode()
-        result = CliRunner().invoke(ids, said, input=data)
+        result = CliRunner().invoke(ids, arguments, input=data)
         assert result.exit_code == code, result.output
         return result
 
-    return run
+    return run_import
 
 
 async def load_imported_ids(folder: Path, *legacy_ids: str) -> dict[str, str]:
@@ -55,9 +57,13 @@ async def load_imported_ids(folder: Path, *legacy_ids: str) -> dict[str, str]:
         return await load_current_ids(store, Tenant("demo", "sandbox"), legacy_ids)
 
 
-@pytest.mark.parametrize("head", ["", "legacy_id,current_id\n", "\ufefflegacy_id, current_id\r\n"])
-def test_id_pairs_are_imported_with_or_without_header(run_import: CommandRunner, head: str) -> None:
-    result = run_import(f"{head}B-OLD1,{FIRST_CURRENT_ID}\r\n\nR-a,R-b\nP-a,P-b\n")
+@pytest.mark.parametrize(
+    "header", ["", "legacy_id,current_id\n", "\ufefflegacy_id, current_id\r\n"]
+)
+def test_id_pairs_are_imported_with_or_without_header(
+    run_import: CommandRunner, header: str
+) -> None:
+    result = run_import(f"{header}B-OLD1,{FIRST_CURRENT_ID}\r\n\nR-a,R-b\nP-a,P-b\n")
     assert result.stdout == "Imported 3 pairs of ids: demo sandbox\n"
     assert run_import(f"B-OLD1,{FIRST_CURRENT_ID}\n").exit_code == 0, (
         "importing the same file again changes nothing"
@@ -84,12 +90,12 @@ INVALID_FILES = {
 }
 
 
-@pytest.mark.parametrize(("text", "why"), INVALID_FILES.values(), ids=INVALID_FILES)
+@pytest.mark.parametrize(("text", "reason"), INVALID_FILES.values(), ids=INVALID_FILES)
 def test_invalid_line_is_reported_by_number(
-    run_import: CommandRunner, text: str | bytes, why: str
+    run_import: CommandRunner, text: str | bytes, reason: str
 ) -> None:
     result = run_import(text, code=2)
-    assert why in result.stderr
+    assert reason in result.stderr
     assert "nothing was imported" in result.stderr
     assert result.stdout == ""
 
@@ -98,8 +104,8 @@ async def test_file_with_collision_imports_nothing(
     tmp_path: Path, run_import: CommandRunner
 ) -> None:
     await asyncio.to_thread(run_import, f"B-1,{FIRST_CURRENT_ID}\n")
-    told = await asyncio.to_thread(run_import, f"B-0,B-9\nB-1,{SECOND_CURRENT_ID}\n", code=2)
-    assert "line 2: B-1 stands for another object already" in told.stderr
+    result = await asyncio.to_thread(run_import, f"B-0,B-9\nB-1,{SECOND_CURRENT_ID}\n", code=2)
+    assert "line 2: B-1 stands for another object already" in result.stderr
     assert await load_imported_ids(tmp_path, "B-0", "B-1") == {"B-1": FIRST_CURRENT_ID}
 
 
@@ -107,32 +113,34 @@ async def test_object_has_only_one_imported_legacy_id(
     tmp_path: Path, run_import: CommandRunner
 ) -> None:
     await asyncio.to_thread(run_import, f"B-1,{FIRST_CURRENT_ID}\n")
-    told = await asyncio.to_thread(run_import, f"B-0,B-9\nB-2,{FIRST_CURRENT_ID}\n", code=2)
-    assert "line 2: B-2 is of the object imported as B-1 already" in told.stderr
+    result = await asyncio.to_thread(run_import, f"B-0,B-9\nB-2,{FIRST_CURRENT_ID}\n", code=2)
+    assert "line 2: B-2 is of what was imported as B-1 already" in result.stderr
     assert await load_imported_ids(tmp_path, "B-0", "B-1", "B-2") == {"B-1": FIRST_CURRENT_ID}
 
 
 async def test_tenant_is_required_if_there_are_several(
     tmp_path: Path, run_import: CommandRunner
 ) -> None:
-    def imported(*words: str, code: int = 0) -> Result:
-        return run_import(f"B-1,{FIRST_CURRENT_ID}\n", words, code)
+    def import_one_id(*options: str, code: int = 0) -> Result:
+        return run_import(f"B-1,{FIRST_CURRENT_ID}\n", options, code)
 
-    assert await asyncio.to_thread(lambda: imported().stdout) == (
+    assert await asyncio.to_thread(lambda: import_one_id().stdout) == (
         "Imported 1 pair of ids: demo sandbox\n"
     )
-    other = {**KEY, "merchant": "other", "api_key": "another-api-key", "access_key": "AKOTHER"}
-    await import_api_keys(build_settings(tmp_path, "http://127.0.0.1:1"), [other])
-    told = await asyncio.to_thread(lambda: imported(code=2).stderr)
-    assert "--merchant and --environment: demo sandbox, other sandbox" in told
-    told = await asyncio.to_thread(lambda: imported("--environment", "sandbox", code=2).stderr)
-    assert "--merchant and --environment: demo sandbox, other sandbox" in told
-    assert await asyncio.to_thread(lambda: imported("--merchant", "demo").stdout) == (
+    other_key = {**KEY, "merchant": "other", "api_key": "another-api-key", "access_key": "AKOTHER"}
+    await import_api_keys(build_settings(tmp_path, "http://127.0.0.1:1"), [other_key])
+    error_output = await asyncio.to_thread(lambda: import_one_id(code=2).stderr)
+    assert "--merchant and --environment: demo sandbox, other sandbox" in error_output
+    error_output = await asyncio.to_thread(
+        lambda: import_one_id("--environment", "sandbox", code=2).stderr
+    )
+    assert "--merchant and --environment: demo sandbox, other sandbox" in error_output
+    assert await asyncio.to_thread(lambda: import_one_id("--merchant", "demo").stdout) == (
         "Imported 1 pair of ids: demo sandbox\n"
     )
-    words = ("--merchant", "demoo", "--environment", "sandbox")
-    told = await asyncio.to_thread(lambda: imported(*words, code=2).stderr)
-    assert "there is no key of demoo sandbox" in told
+    tenant_options = ("--merchant", "demoo", "--environment", "sandbox")
+    error_output = await asyncio.to_thread(lambda: import_one_id(*tenant_options, code=2).stderr)
+    assert "there is no key of demoo sandbox" in error_output
 
 
 async def test_running_gateway_accepts_and_returns_imported_id(tmp_path: Path) -> None:
@@ -140,14 +148,14 @@ async def test_running_gateway_accepts_and_returns_imported_id(tmp_path: Path) -
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
         batch = await create_batch(gateway, recipient, "5.00")
-        (current,) = service.find_or_create_tenant().batches
+        (current_id,) = service.find_or_create_tenant().batches
         await asyncio.to_thread(
-            build_command_runner(tmp_path), f"B-OLD1,{current}\nR-OLD1,{recipient}\n"
+            build_command_runner(tmp_path), f"B-OLD1,{current_id}\nR-OLD1,{recipient}\n"
         )
-        for id_ in ("B-OLD1", batch, current):
-            shown = (await request_successfully(gateway, "GET", f"/batches/{id_}"))["batch"]
-            (payment,) = shown["payments"]["payments"]
-            assert (shown["id"], payment["batch"]["id"]) == (id_, id_)
+        for id_ in ("B-OLD1", batch, current_id):
+            batch_details = (await request_successfully(gateway, "GET", f"/batches/{id_}"))["batch"]
+            (payment,) = batch_details["payments"]["payments"]
+            assert (batch_details["id"], payment["batch"]["id"]) == (id_, id_)
         body = {
             "sourceCurrency": "USD",
             "payments": [{"recipient": {"id": "R-OLD1"}, "sourceAmount": "1.00"}],

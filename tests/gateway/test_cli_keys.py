@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-c", "from gateway.cli import main; main()", "keys"]
 CommandRunner = Callable[..., Result]
 
 
-def build_key_line(merchant: str = "acme", **more: Any) -> str:
+def build_key_line(merchant: str = "acme", **changes: Any) -> str:
     key = {
         "merchant": merchant,
         "environment": "live",
@@ -33,7 +33,7 @@ def build_key_line(merchant: str = "acme", **more: Any) -> str:
         "access_key": f"{merchant}-access-key-1",
         "secret_key": f"secret-of-{merchant}",
     }
-    return json.dumps({**key, **more})
+    return json.dumps({**key, **changes})
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def config_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_keys_command(config_file: Path) -> CommandRunner:
-    def run(*words: str, stdin: str = "", code: int = 0) -> Result:
-        result = CliRunner().invoke(keys, [*words, "--config", str(config_file)], input=stdin)
+    def run_command(*arguments: str, stdin: str = "", code: int = 0) -> Result:
+        result = CliRunner().invoke(keys, [*arguments, "--config", str(config_file)], input=stdin)
         assert result.exit_code == code, result.output
         for secret in SECRETS:
             assert secret not in result.output
@@ -62,7 +62,7 @@ def run_keys_command(config_file: Path) -> CommandRunner:
             assert result.stderr.count("\n") == 1
         return result
 
-    return run
+    return run_command
 
 
 # import
@@ -77,8 +77,10 @@ def test_import_reports_count_and_tenants(run_keys_command: CommandRunner) -> No
         result.stdout
         == "Imported 3 keys (3 new, 0 changed, 0 unchanged): 2 of acme live, 1 of bolt live\n"
     )
-    again = run_keys_command("import", "-", stdin=build_key_line())
-    assert again.stdout == "Imported 1 key (0 new, 0 changed, 1 unchanged): 1 of acme live\n"
+    second_import = run_keys_command("import", "-", stdin=build_key_line())
+    assert (
+        second_import.stdout == "Imported 1 key (0 new, 0 changed, 1 unchanged): 1 of acme live\n"
+    )
 
 
 def test_import_reads_a_file(run_keys_command: CommandRunner, tmp_path: Path) -> None:
@@ -89,8 +91,10 @@ def test_import_reads_a_file(run_keys_command: CommandRunner, tmp_path: Path) ->
 def test_import_of_invalid_line_names_it_and_imports_nothing(
     run_keys_command: CommandRunner,
 ) -> None:
-    wrong = build_key_line("bolt", requests_per_hour="hunter2")
-    result = run_keys_command("import", "-", stdin=f"{build_key_line()}\n\n{wrong}\n", code=2)
+    invalid_line = build_key_line("bolt", requests_per_hour="hunter2")
+    result = run_keys_command(
+        "import", "-", stdin=f"{build_key_line()}\n\n{invalid_line}\n", code=2
+    )
     assert "line 3: requests_per_hour: " in result.stderr
     assert "nothing was imported" in result.stderr
     run_keys_command("import", "-", stdin=build_key_line())
@@ -118,8 +122,12 @@ def test_revoked_key_is_imported_again_only_with_reactivate(
 
 
 def test_json_list_is_one_document_without_secrets(run_keys_command: CommandRunner) -> None:
-    more = {"name": "main", "requests_per_hour": 50, "allowed_ips": ["10.0.0.1", "2001:db8::/32"]}
-    run_keys_command("import", "-", stdin=build_key_line(**more))
+    key_settings = {
+        "name": "main",
+        "requests_per_hour": 50,
+        "allowed_ips": ["10.0.0.1", "2001:db8::/32"],
+    }
+    run_keys_command("import", "-", stdin=build_key_line(**key_settings))
     (key,) = json.loads(run_keys_command("list", "--json").stdout)["keys"]
     assert key.pop("created_at").endswith("Z")
     assert key == {
@@ -141,11 +149,11 @@ def test_piped_list_is_aligned_text(run_keys_command: CommandRunner) -> None:
         stdin=f"{build_key_line()}\n{build_key_line('bolt', name='a [red]long[/red] name')}",
     )
     run_keys_command("revoke", "acme-live")
-    heads, acme, bolt = run_keys_command("list").stdout.splitlines()
-    assert heads.split()[:4] == ["name", "key", "merchant", "environment"]
-    place = heads.index("merchant")
-    assert acme[place:].startswith("acme ")
-    assert bolt[place:].startswith("bolt ")
+    header_line, acme, bolt = run_keys_command("list").stdout.splitlines()
+    assert header_line.split()[:4] == ["name", "key", "merchant", "environment"]
+    merchant_column = header_line.index("merchant")
+    assert acme[merchant_column:].startswith("acme ")
+    assert bolt[merchant_column:].startswith("bolt ")
     assert "key-of-a…" in acme
     assert acme.rstrip().endswith("Z")
     assert bolt.startswith("a [red]long[/red] name ")
@@ -154,16 +162,20 @@ def test_piped_list_is_aligned_text(run_keys_command: CommandRunner) -> None:
 
 def test_list_on_terminal_is_a_table(run_keys_command: CommandRunner, config_file: Path) -> None:
     run_keys_command("import", "-", stdin=build_key_line(name="[red]x"))
-    ours, theirs = pty.openpty()
+    parent_end, child_end = pty.openpty()
     command = [*COMMAND, "list", "--config", str(config_file)]
     subprocess.run(
-        command, stdout=theirs, stderr=theirs, check=True, env={**os.environ, "COLUMNS": "200"}
+        command,
+        stdout=child_end,
+        stderr=child_end,
+        check=True,
+        env={**os.environ, "COLUMNS": "200"},
     )
-    shown = os.read(ours, 65536).decode()
-    os.close(ours)
-    os.close(theirs)
-    assert "┃" in shown
-    assert "[red]x" in shown
+    terminal_output = os.read(parent_end, 65536).decode()
+    os.close(parent_end)
+    os.close(child_end)
+    assert "┃" in terminal_output
+    assert "[red]x" in terminal_output
 
 
 def test_empty_list_is_a_list(run_keys_command: CommandRunner) -> None:
@@ -175,8 +187,8 @@ def test_empty_list_is_a_list(run_keys_command: CommandRunner) -> None:
 def test_commands_in_wrong_folder_create_no_database(
     run_keys_command: CommandRunner, tmp_path: Path
 ) -> None:
-    for words in (["list"], ["revoke", "x"], ["rotate-secret", "x"], ["verify"]):
-        assert "--config" in run_keys_command(*words, code=2).stderr
+    for arguments in (["list"], ["revoke", "x"], ["rotate-secret", "x"], ["verify"]):
+        assert "--config" in run_keys_command(*arguments, code=2).stderr
     assert [path.name for path in tmp_path.iterdir()] == ["gateway.toml"]
 
 
@@ -193,14 +205,16 @@ def test_revoke_accepts_name_or_prefix_and_is_idempotent(run_keys_command: Comma
 def test_ambiguous_prefix_lists_names_and_revokes_nothing(run_keys_command: CommandRunner) -> None:
     run_keys_command("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
     assert "acme-live, bolt-live" in run_keys_command("revoke", "key-of", code=2).stderr
-    keys_listed = json.loads(run_keys_command("list", "--json").stdout)["keys"]
-    assert [key["revoked_at"] for key in keys_listed] == [None, None]
+    listed_keys = json.loads(run_keys_command("list", "--json").stdout)["keys"]
+    assert [key["revoked_at"] for key in listed_keys] == [None, None]
 
 
-@pytest.mark.parametrize("word", ["another-key-than-those-0123456789", "nobody", ""])
-def test_revoke_of_unknown_name_is_refused(run_keys_command: CommandRunner, word: str) -> None:
+@pytest.mark.parametrize("unknown_name", ["another-key-than-those-0123456789", "nobody", ""])
+def test_revoke_of_unknown_name_is_refused(
+    run_keys_command: CommandRunner, unknown_name: str
+) -> None:
     run_keys_command("import", "-", stdin=build_key_line())
-    assert "no key has this name" in run_keys_command("revoke", word, code=2).stderr
+    assert "no key has this name" in run_keys_command("revoke", unknown_name, code=2).stderr
 
 
 # the service
@@ -217,8 +231,8 @@ class RecipientListService:
         access_key = request.headers["Authorization"].split()[1].partition(":")[0]
         if access_key not in self.accounts:
             return web.json_response({"ok": False}, status=401)
-        found = [{"id": recipient} for recipient in self.accounts[access_key]]
-        return web.json_response({"ok": True, "recipients": found})
+        recipients = [{"id": recipient} for recipient in self.accounts[access_key]]
+        return web.json_response({"ok": True, "recipients": recipients})
 
 
 def set_service_port(config: Path, port: int | None) -> None:
@@ -251,8 +265,8 @@ async def test_verify_of_valid_credentials_succeeds(
     await run_in_thread("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
     result = await run_in_thread("verify")
     assert result.stderr == ""
-    heads, acme, bolt = result.stdout.splitlines()
-    assert heads.split() == ["merchant", "environment", "access", "key", "result"]
+    header_line, acme, bolt = result.stdout.splitlines()
+    assert header_line.split() == ["merchant", "environment", "access", "key", "result"]
     assert acme.split() == ["acme", "live", "acme…", "accepted"]
     assert bolt.endswith("accepted; the account has no recipients, so it cannot be identified")
 
@@ -268,7 +282,11 @@ async def test_verify_finds_shared_account_and_wrong_credentials(
     )
     result = json.loads((await run_in_thread("verify", "--json", code=1)).stdout)
     assert result["ok"] is False
-    assert [pair["result"] for pair in result["pairs"]] == ["accepted", "accepted", "refused"]
+    assert [credentials_check["result"] for credentials_check in result["pairs"]] == [
+        "accepted",
+        "accepted",
+        "refused",
+    ]
     assert result["pairs"][0]["keys"] == ["acme-live"]
     assert result["findings"] == [
         "core live: refused, the service answered 401: wrong credentials, base_url, clock or vocabulary",
@@ -282,25 +300,31 @@ async def test_swapped_credentials_never_show_the_secret(
     service: RecipientListService, run_in_thread: Any, config_file: Path
 ) -> None:
     secret = "a-secret-in-the-wrong-place-0001"
-    swapped = {"access_key": secret, "secret_key": "acme-access-key-1"}
+    swapped_credentials = {"access_key": secret, "secret_key": "acme-access-key-1"}
     service.accounts = {"acme-access-key-1": ["R-1"]}
     result = [
-        await run_in_thread("import", "-", stdin=build_key_line(**swapped)),
+        await run_in_thread("import", "-", stdin=build_key_line(**swapped_credentials)),
         await run_in_thread("list"),
         await run_in_thread("list", "--json"),
         await run_in_thread("verify", code=1),
         await run_in_thread("verify", "--json", code=1),
-        await run_in_thread("import", "-", stdin=build_key_line("bolt", **swapped), code=2),
+        await run_in_thread(
+            "import", "-", stdin=build_key_line("bolt", **swapped_credentials), code=2
+        ),
         await run_in_thread(
             "import", "-", stdin=build_key_line(access_key=secret, secret_key="x"), code=2
         ),
-        await run_in_thread("rotate-secret", "acme-live", stdin=json.dumps(swapped), code=1),
-        await run_in_thread("rotate-secret", "acme-live", "--no-verify", stdin=json.dumps(swapped)),
+        await run_in_thread(
+            "rotate-secret", "acme-live", stdin=json.dumps(swapped_credentials), code=1
+        ),
+        await run_in_thread(
+            "rotate-secret", "acme-live", "--no-verify", stdin=json.dumps(swapped_credentials)
+        ),
         await run_command(config_file.parent, "doctor", code=1),
         await run_command(config_file.parent, "doctor", "--json", code=1),
     ]
-    for one in result:
-        assert "secret-in-the-wrong" not in one.output
+    for run_result in result:
+        assert "secret-in-the-wrong" not in run_result.output
     assert "not swapped" in result[-2].output
 
 
@@ -323,12 +347,12 @@ async def test_rotation_to_credentials_of_same_account_succeeds(
     result = await run_in_thread("rotate-secret", "acme-live", stdin=NEW_CREDENTIALS_LINE)
     assert result.stdout == ("Replaced the credentials of acme live; the new access key is new-…\n")
     assert result.stderr == ""
-    keys_listed = json.loads((await run_in_thread("list", "--json")).stdout)["keys"]
-    assert [key["access_key_prefix"] for key in keys_listed] == ["new-"]
+    listed_keys = json.loads((await run_in_thread("list", "--json")).stdout)["keys"]
+    assert [key["access_key_prefix"] for key in listed_keys] == ["new-"]
 
 
 @pytest.mark.parametrize(
-    ("accounts", "why"),
+    ("accounts", "reason"),
     [
         ({"acme-access-key-1": ["R-1"], "new-access-key-1": ["R-2"]}, "another account"),
         ({"acme-access-key-1": ["R-1"]}, "refuses the new credentials"),
@@ -336,21 +360,21 @@ async def test_rotation_to_credentials_of_same_account_succeeds(
     ],
 )
 async def test_unverified_rotation_requires_no_verify_option(
-    service: RecipientListService, run_in_thread: Any, accounts: dict[str, list[str]], why: str
+    service: RecipientListService, run_in_thread: Any, accounts: dict[str, list[str]], reason: str
 ) -> None:
     service.accounts = accounts
     await run_in_thread("import", "-", stdin=build_key_line())
     assert (
-        why
+        reason
         in (
             await run_in_thread("rotate-secret", "acme-live", stdin=NEW_CREDENTIALS_LINE, code=1)
         ).stderr
     )
-    keys_listed = json.loads((await run_in_thread("list", "--json")).stdout)["keys"]
-    assert [key["access_key_prefix"] for key in keys_listed] == ["acme"]
+    listed_keys = json.loads((await run_in_thread("list", "--json")).stdout)["keys"]
+    assert [key["access_key_prefix"] for key in listed_keys] == ["acme"]
     await run_in_thread("rotate-secret", "acme-live", "--no-verify", stdin=NEW_CREDENTIALS_LINE)
-    keys_listed = json.loads((await run_in_thread("list", "--json")).stdout)["keys"]
-    assert [key["access_key_prefix"] for key in keys_listed] == ["new-"]
+    listed_keys = json.loads((await run_in_thread("list", "--json")).stdout)["keys"]
+    assert [key["access_key_prefix"] for key in listed_keys] == ["new-"]
 
 
 async def test_keys_commands_exit_with_1_on_findings_and_2_on_usage_errors(
@@ -358,7 +382,7 @@ async def test_keys_commands_exit_with_1_on_findings_and_2_on_usage_errors(
 ) -> None:
     service.accounts = {"acme-access-key-1": ["R-1"], "new-access-key-1": ["R-2"]}
     await run_in_thread("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
-    for words, code in (
+    for arguments, code in (
         (["verify", "acme-live"], 0),
         (["verify"], 1),
         (["rotate-secret", "acme-live"], 1),
@@ -367,7 +391,7 @@ async def test_keys_commands_exit_with_1_on_findings_and_2_on_usage_errors(
     ):
         process = await asyncio.create_subprocess_exec(
             *COMMAND,
-            *words,
+            *arguments,
             "--config",
             str(config_file),
             stdin=subprocess.PIPE,
@@ -376,7 +400,7 @@ async def test_keys_commands_exit_with_1_on_findings_and_2_on_usage_errors(
         )
         _, errors = await process.communicate(NEW_CREDENTIALS_LINE.encode())
         assert process.returncode == code, errors
-        assert errors.count(b"\n") == (0 if "verify" in words else 1)
+        assert errors.count(b"\n") == (0 if "verify" in arguments else 1)
 
 
 def test_rotation_without_reachable_service_replaces_nothing(
@@ -412,33 +436,33 @@ def test_rotation_to_access_key_of_another_merchant_is_refused(
     run_keys_command: CommandRunner,
 ) -> None:
     run_keys_command("import", "-", stdin=f"{build_key_line()}\n{build_key_line('bolt')}")
-    taken = json.dumps({"access_key": "bolt-access-key-1", "secret_key": "hunter2"})
-    words = ("rotate-secret", "acme-live", "--no-verify")
-    assert "another merchant" in run_keys_command(*words, stdin=taken, code=2).stderr
+    used_credentials = json.dumps({"access_key": "bolt-access-key-1", "secret_key": "hunter2"})
+    arguments = ("rotate-secret", "acme-live", "--no-verify")
+    assert "another merchant" in run_keys_command(*arguments, stdin=used_credentials, code=2).stderr
 
 
 def test_rotation_prompt_hides_the_secret(
     run_keys_command: CommandRunner, config_file: Path
 ) -> None:
     run_keys_command("import", "-", stdin=build_key_line())
-    words = ["rotate-secret", "acme-live", "--no-verify", "--config", str(config_file)]
+    arguments = ["rotate-secret", "acme-live", "--no-verify", "--config", str(config_file)]
     process, terminal = pty.fork()
     if process == 0:
-        os.execv(sys.executable, [*COMMAND, *words])
-    shown = b""
-    for asked, answer in (
+        os.execv(sys.executable, [*COMMAND, *arguments])
+    terminal_output = b""
+    for prompt, answer in (
         (b"Access key: ", b"new-access-key-1\n"),
         (b"Secret key: ", b"hunter2\n"),
     ):
-        while asked not in shown:
-            shown += os.read(terminal, 1024)
+        while prompt not in terminal_output:
+            terminal_output += os.read(terminal, 1024)
         os.write(terminal, answer)
-    while b"Replaced" not in shown:
-        shown += os.read(terminal, 1024)
+    while b"Replaced" not in terminal_output:
+        terminal_output += os.read(terminal, 1024)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     os.close(terminal)
-    assert b"hunter2" not in shown
-    assert b"new-access-key-1" not in shown, "it might be the secret key, swapped"
+    assert b"hunter2" not in terminal_output
+    assert b"new-access-key-1" not in terminal_output, "it might be the secret key, swapped"
 
 
 # new-encryption-key and the configuration
@@ -452,11 +476,11 @@ def test_new_encryption_key_creates_file_once_and_adds_on_request(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "--add" in run_keys_command("new-encryption-key", code=2).stderr
     run_keys_command("import", "-", stdin=build_key_line())
-    before = file.read_text()
-    added = run_keys_command("new-encryption-key", "--add").output
-    assert before.split()[1] not in added
-    assert "restart every gateway that uses this state" in added
-    assert file.read_text().startswith(before)
+    text_before = file.read_text()
+    add_output = run_keys_command("new-encryption-key", "--add").output
+    assert text_before.split()[1] not in add_output
+    assert "restart every gateway that uses this state" in add_output
+    assert file.read_text().startswith(text_before)
     assert "acme-live" in run_keys_command("list").stdout
 
 

@@ -21,7 +21,7 @@ from tests.payouts import (
     request_successfully,
 )
 
-NAMES = {one.name for one in (*OPERATIONS, *UNLISTED)}
+NAMES = {listed_operation.name for listed_operation in (*OPERATIONS, *UNLISTED)}
 """As the log, `report usage`, `brownout schedule` and `[recording]` call them."""
 
 
@@ -40,12 +40,12 @@ def test_every_operation_is_listed_with_calls_and_reasons() -> None:
     report = json.loads(result.stdout)
     assert (len(report["operations"]), len(report["unlisted"])) == (29, len(UNLISTED))
     assert report["inferred"] == {}
-    for one in [*report["operations"], *report["unlisted"]]:
-        assert one["name"] in NAMES, one
-        assert one["becomes"], one
-        assert one["because"], one
-        assert one["exactness"] in ("exact", "emulated", "inferred", "lossy")
-        assert one["rests_on"] or one["exactness"] != "inferred", one
+    for entry in [*report["operations"], *report["unlisted"]]:
+        assert entry["name"] in NAMES, entry
+        assert entry["becomes"], entry
+        assert entry["because"], entry
+        assert entry["exactness"] in ("exact", "emulated", "inferred", "lossy")
+        assert entry["rests_on"] or entry["exactness"] != "inferred", entry
 
 
 def test_text_output_matches_json_output() -> None:
@@ -69,54 +69,61 @@ async def test_probed_capabilities_of_each_service_are_shown(tmp_path: Path) -> 
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         await request_successfully(gateway, "DELETE", f"/batches/{batch}")
-    words = write_configuration(tmp_path)
-    result = await asyncio.to_thread(CliRunner().invoke, operations, ["--json", *words])
-    found = json.loads(result.stdout)["inferred"]["sandbox"]
-    by_name = {one["operation"]: one for one in found}
-    assert by_name["DELETE /batches/{id}"]["found"] == "absent"
-    assert by_name["DELETE /batches/{id}"]["at"].endswith("Z")
-    assert by_name["PATCH /batches/{id}"] == {
+    config_options = write_configuration(tmp_path)
+    result = await asyncio.to_thread(CliRunner().invoke, operations, ["--json", *config_options])
+    capabilities = json.loads(result.stdout)["inferred"]["sandbox"]
+    capabilities_by_operation = {capability["operation"]: capability for capability in capabilities}
+    assert capabilities_by_operation["DELETE /batches/{id}"]["found"] == "absent"
+    assert capabilities_by_operation["DELETE /batches/{id}"]["at"].endswith("Z")
+    assert capabilities_by_operation["PATCH /batches/{id}"] == {
         "operation": "PATCH /batches/{id}",
         "found": "not tried yet",
         "at": None,
     }
-    text = await asyncio.to_thread(CliRunner().invoke, operations, words)
+    text = await asyncio.to_thread(CliRunner().invoke, operations, config_options)
     assert "of the sandbox service" in text.stdout
 
 
 # batches abandoned
 
 
-async def list_superseded_batches(folder: Path, *words: str) -> Any:
-    all_words = ["abandoned", *words, *write_configuration(folder)]
-    result = await asyncio.to_thread(CliRunner().invoke, batches, all_words)
+async def list_superseded_batches(folder: Path, *arguments: str) -> Any:
+    all_arguments = ["abandoned", *arguments, *write_configuration(folder)]
+    result = await asyncio.to_thread(CliRunner().invoke, batches, all_arguments)
     assert (result.exit_code, result.stderr) == (0, "")
-    return json.loads(result.stdout)["batches"] if "--json" in words else result.stdout
+    return json.loads(result.stdout)["batches"] if "--json" in arguments else result.stdout
 
 
 async def test_superseded_batches_are_listed_with_both_ids_and_advice(tmp_path: Path) -> None:
     service = Service(seed=1, options=ServiceOptions(inferred=False))
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         recipient = await create_recipient(gateway)
-        changed = await create_batch(gateway, recipient, "5.00")
-        (payment,) = await load_payment_ids(gateway, changed)
+        changed_batch = await create_batch(gateway, recipient, "5.00")
+        (payment,) = await load_payment_ids(gateway, changed_batch)
         for amount in ("6.00", "7.00"):
-            path = f"/batches/{changed}/payments/{payment}"
+            path = f"/batches/{changed_batch}/payments/{payment}"
             await request_successfully(gateway, "PATCH", path, {"sourceAmount": amount})
-            await request_successfully(gateway, "POST", f"/batches/{changed}/generate-quote")
-        deleted = await create_batch(gateway, recipient, "5.00")
-        await request_successfully(gateway, "DELETE", f"/batches/{deleted}")
+            await request_successfully(gateway, "POST", f"/batches/{changed_batch}/generate-quote")
+        deleted_batch = await create_batch(gateway, recipient, "5.00")
+        await request_successfully(gateway, "DELETE", f"/batches/{deleted_batch}")
         await create_batch(gateway, recipient, "5.00")
-        first, second, _third, fourth, _fifth = service.find_or_create_tenant().batches
-    batches_listed = await list_superseded_batches(tmp_path, "--json")
-    shown = [(one["batch"], one["abandoned"], one["deleted"]) for one in batches_listed]
-    assert shown == [(changed, first, False), (changed, second, False), (deleted, fourth, True)]
-    for one in batches_listed:
-        assert (one["merchant"], one["environment"]) == ("demo", "sandbox")
-        assert one["since"].endswith("Z")
-        assert "never start it" in one["what_to_do"]
+        first, second, _third_id, fourth, _fifth_id = service.find_or_create_tenant().batches
+    listed_batches = await list_superseded_batches(tmp_path, "--json")
+    reported_batches = [
+        (listed_batch["batch"], listed_batch["abandoned"], listed_batch["deleted"])
+        for listed_batch in listed_batches
+    ]
+    assert reported_batches == [
+        (changed_batch, first, False),
+        (changed_batch, second, False),
+        (deleted_batch, fourth, True),
+    ]
+    for listed_batch in listed_batches:
+        assert (listed_batch["merchant"], listed_batch["environment"]) == ("demo", "sandbox")
+        assert listed_batch["since"].endswith("Z")
+        assert "never start it" in listed_batch["what_to_do"]
     text = await list_superseded_batches(tmp_path)
-    assert all(id_ in text for id_ in (changed, first, second, deleted, fourth))
+    assert all(id_ in text for id_ in (changed_batch, first, second, deleted_batch, fourth))
 
 
 async def test_empty_list_of_superseded_batches_says_so(tmp_path: Path) -> None:

@@ -43,28 +43,30 @@ REPORT_COMMANDS = [
 @pytest.fixture(scope="module")
 def configured_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a configuration and a state; nothing listens at the service's address."""
-    made = tmp_path_factory.mktemp("operator")
-    (made / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
-    imported = run_installed_command("keys", "import", "-", folder=made, stdin=json.dumps(KEY))
-    assert imported.returncode == 0, imported.stderr
-    return made
+    folder = tmp_path_factory.mktemp("operator")
+    (folder / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
+    result = run_installed_command("keys", "import", "-", folder=folder, stdin=json.dumps(KEY))
+    assert result.returncode == 0, result.stderr
+    return folder
 
 
-@pytest.mark.parametrize("words", REPORT_COMMANDS, ids=" ".join)
-def test_json_report_is_one_document(words: list[str], configured_folder: Path) -> None:
-    result = run_installed_command(*words[:2], "--json", *words[2:], folder=configured_folder)
-    assert result.returncode == (1 if words == ["doctor"] else 0), result.stderr
+@pytest.mark.parametrize("arguments", REPORT_COMMANDS, ids=" ".join)
+def test_json_report_is_one_document(arguments: list[str], configured_folder: Path) -> None:
+    result = run_installed_command(
+        *arguments[:2], "--json", *arguments[2:], folder=configured_folder
+    )
+    assert result.returncode == (1 if arguments == ["doctor"] else 0), result.stderr
     assert isinstance(json.loads(result.stdout), dict)
     assert result.stderr == ""
     assert "\x1b" not in result.stdout
 
 
-@pytest.mark.parametrize("words", REPORT_COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("arguments", REPORT_COMMANDS, ids=" ".join)
 def test_piped_output_has_no_colours_and_no_frames(
-    words: list[str], configured_folder: Path
+    arguments: list[str], configured_folder: Path
 ) -> None:
     result = run_installed_command(
-        *words, folder=configured_folder, TERM="xterm-256color", COLORTERM="truecolor"
+        *arguments, folder=configured_folder, TERM="xterm-256color", COLORTERM="truecolor"
     )
     assert result.stdout
     assert not re.search("[\x1b│┃━─]", result.stdout + result.stderr)
@@ -106,12 +108,12 @@ def test_doctor_reports_unrunnable_configuration_as_json(tmp_path: Path) -> None
 
 def test_missing_configuration_is_reported_with_folder(tmp_path: Path) -> None:
     result = run_installed_command("doctor", "--json", folder=tmp_path)
-    (wrong,) = (
+    (error_finding,) = (
         finding
         for finding in json.loads(result.stdout)["findings"]
         if "environments" in finding["said"]
     )
-    assert f"there is no gateway.toml in {tmp_path}" in wrong["said"]
+    assert f"there is no gateway.toml in {tmp_path}" in error_finding["said"]
 
 
 def test_check_warns_of_key_file_that_nothing_creates(tmp_path: Path) -> None:
@@ -124,45 +126,50 @@ def test_check_warns_of_key_file_that_nothing_creates(tmp_path: Path) -> None:
     assert (
         "Warning: gateway.toml:3: state.encryption_key_file: there is no key file" in result.stderr
     )
-    made = run_installed_command("keys", "new-encryption-key", folder=tmp_path)
-    assert made.returncode == 0, made.stderr
+    key_result = run_installed_command("keys", "new-encryption-key", folder=tmp_path)
+    assert key_result.returncode == 0, key_result.stderr
     assert run_installed_command("check", folder=tmp_path).stderr == ""
 
 
 # On a terminal
 
 
-def run_on_terminal(columns: int, *words: str, folder: Path, types: bytes = b"") -> str:
+def run_on_terminal(columns: int, *arguments: str, folder: Path, types: bytes = b"") -> str:
     """Run a command on a terminal with this width and input, and return its output."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    parent_end, child_end = pty.openpty()
+    fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     environ = build_environment(TERM="xterm-256color", COLUMNS=str(columns))
     with subprocess.Popen(
-        [*COMMAND, *words], cwd=folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=environ,
+        stdin=child_end,
+        stdout=child_end,
+        stderr=child_end,
     ):
-        os.close(theirs)
-        os.write(ours, types)
-        said = b""
+        os.close(child_end)
+        os.write(parent_end, types)
+        output = b""
         with contextlib.suppress(OSError):  # a closed terminal
-            while part := os.read(ours, 65536):
-                said += part
-    os.close(ours)
-    return said.decode()
+            while part := os.read(parent_end, 65536):
+                output += part
+    os.close(parent_end)
+    return output.decode()
 
 
 def test_brownout_asks_for_confirmation_on_terminal_only(
     configured_folder: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(configured_folder, tmp_path, dirs_exist_ok=True)
-    words = ["brownout", "schedule", "--until", "2099-01-01T00:00:00Z", "--key", "shop"]
-    done = "refuses requests of shop"
-    refused = run_on_terminal(200, *words, folder=tmp_path, types=b"n\n")
-    assert "Refuse requests of shop from " in refused
-    assert "nothing was changed" in refused
-    assert done not in refused
-    assert done in run_on_terminal(200, *words, folder=tmp_path, types=b"y\n")
-    assert done in run_on_terminal(200, *words, "--yes", folder=tmp_path)
-    assert done in run_installed_command(*words, folder=tmp_path).stdout
+    arguments = ["brownout", "schedule", "--until", "2099-01-01T00:00:00Z", "--key", "shop"]
+    success_text = "refuses requests of shop"
+    declined_output = run_on_terminal(200, *arguments, folder=tmp_path, types=b"n\n")
+    assert "Refuse requests of shop from " in declined_output
+    assert "nothing was changed" in declined_output
+    assert success_text not in declined_output
+    assert success_text in run_on_terminal(200, *arguments, folder=tmp_path, types=b"y\n")
+    assert success_text in run_on_terminal(200, *arguments, "--yes", folder=tmp_path)
+    assert success_text in run_installed_command(*arguments, folder=tmp_path).stdout
 
 
 def test_freeze_asks_for_no_confirmation(configured_folder: Path, tmp_path: Path) -> None:
@@ -171,24 +178,24 @@ def test_freeze_asks_for_no_confirmation(configured_folder: Path, tmp_path: Path
 
 
 def test_missing_confirmation_is_reported_on_its_own_line(configured_folder: Path) -> None:
-    words = ("modes", "set", "--key", "shop", "translate")
-    for stdin, says in (("", "not confirmed"), ("n\n", "nothing was changed")):
-        result = run_installed_command(*words, folder=configured_folder, stdin=stdin)
+    arguments = ("modes", "set", "--key", "shop", "translate")
+    for stdin, expected_text in (("", "not confirmed"), ("n\n", "nothing was changed")):
+        result = run_installed_command(*arguments, folder=configured_folder, stdin=stdin)
         assert result.returncode == 2
-        assert result.stderr.splitlines()[-1].startswith(f"payout-gateway: {says}")
+        assert result.stderr.splitlines()[-1].startswith(f"payout-gateway: {expected_text}")
 
 
 def test_internal_error_is_one_line_without_data(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(**_: object) -> None:
+    def raise_internal_error(**_: object) -> None:
         raise LookupError("the secret that was read")
 
     importlib.import_module("gateway.cli.command_group")  # as most commands import it
-    monkeypatch.setattr(gateway, "main", fails)
-    with pytest.raises(SystemExit) as ended:
+    monkeypatch.setattr(gateway, "main", raise_internal_error)
+    with pytest.raises(SystemExit) as exit_error:
         main()
-    assert ended.value.code == 70
+    assert exit_error.value.code == 70
     output = capsys.readouterr().err
     assert re.fullmatch(r"payout-gateway: internal error: LookupError at \S.*\n", output)
     assert "secret" not in output
@@ -197,15 +204,15 @@ def test_internal_error_is_one_line_without_data(
 def test_wide_terminal_shows_a_table_and_narrow_one_shows_records(
     configured_folder: Path,
 ) -> None:
-    wide = run_on_terminal(200, "keys", "list", folder=configured_folder)
-    assert "│ shop" in wide
-    narrow = run_on_terminal(60, "keys", "list", folder=configured_folder)
-    assert "│" not in narrow
-    for said in (wide, narrow):
-        plain = re.sub(r"\x1b\[[\d;]*m", "", said)
-        assert "access key" in plain
-        assert "sandbox" in plain
-        assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", plain), "nothing is cut off"
+    wide_output = run_on_terminal(200, "keys", "list", folder=configured_folder)
+    assert "│ shop" in wide_output
+    narrow_output = run_on_terminal(60, "keys", "list", folder=configured_folder)
+    assert "│" not in narrow_output
+    for terminal_output in (wide_output, narrow_output):
+        plain_text = re.sub(r"\x1b\[[\d;]*m", "", terminal_output)
+        assert "access key" in plain_text
+        assert "sandbox" in plain_text
+        assert re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", plain_text), "nothing is cut off"
 
 
 def test_errors_are_coloured_unless_no_color_is_set(
@@ -221,17 +228,17 @@ def test_errors_are_coloured_unless_no_color_is_set(
 
 def test_slow_command_shows_progress_on_terminal(tmp_path: Path) -> None:
     """The doctor waits for a service that never answers, until its timeout."""
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen(8)
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+    with socket.socket() as silent_server:
+        silent_server.bind(("127.0.0.1", 0))
+        silent_server.listen(8)
+        address = f"http://127.0.0.1:{silent_server.getsockname()[1]}"
         (tmp_path / "gateway.toml").write_text(
             build_configuration(address, "[upstream]\ntimeout_seconds = 3")
         )
-        imported = run_installed_command(
+        import_result = run_installed_command(
             "keys", "import", "-", folder=tmp_path, stdin=json.dumps(KEY)
         )
-        assert imported.returncode == 0, imported.stderr
+        assert import_result.returncode == 0, import_result.stderr
         assert "Checking" in run_on_terminal(100, "doctor", folder=tmp_path)
 
 
@@ -239,7 +246,7 @@ def test_slow_command_shows_progress_on_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_text"),
+    ("arguments", "expected_text"),
     [
         (["kyes"], "No such command 'kyes'. Did you mean 'keys'?; see `payout-gateway --help`"),
         (["keys", "lst"], "Did you mean 'list'?; see `payout-gateway keys --help`"),
@@ -249,9 +256,9 @@ def test_slow_command_shows_progress_on_terminal(tmp_path: Path) -> None:
     ],
 )
 def test_typo_is_answered_with_suggestion(
-    words: list[str], expected_text: str, tmp_path: Path
+    arguments: list[str], expected_text: str, tmp_path: Path
 ) -> None:
-    result = run_installed_command(*words, folder=tmp_path)
+    result = run_installed_command(*arguments, folder=tmp_path)
     assert result.returncode in (1, 2)
     assert expected_text in result.stderr
     assert result.stderr.count("\n") == 1
@@ -274,21 +281,21 @@ def test_invalid_database_file_is_reported_with_advice(
 def test_write_error_on_output_is_reported_in_one_line(
     command_: str, configured_folder: Path
 ) -> None:
-    with Path("/dev/full").open("w") as full:
-        said = subprocess.run(
+    with Path("/dev/full").open("w") as full_device:
+        result = subprocess.run(
             [*COMMAND, command_],
-            cwd=configured_folder, env=build_environment(), stdout=full, stderr=subprocess.PIPE, text=True,
+            cwd=configured_folder, env=build_environment(), stdout=full_device, stderr=subprocess.PIPE, text=True,
             check=False, timeout=30,
         )  # fmt: skip
-    assert said.returncode == 2
-    assert said.stderr == "payout-gateway: No space left on device: the output is incomplete\n"
+    assert result.returncode == 2
+    assert result.stderr == "payout-gateway: No space left on device: the output is incomplete\n"
 
 
 def test_unwritable_output_is_reported_in_one_line(configured_folder: Path) -> None:
-    with Path(os.devnull).open() as opened_for_reading:
+    with Path(os.devnull).open() as read_only_stream:
         result = subprocess.run(
             [*COMMAND, "operations"],
-            cwd=configured_folder, env=build_environment(), stdout=opened_for_reading,
+            cwd=configured_folder, env=build_environment(), stdout=read_only_stream,
             stderr=subprocess.PIPE, text=True, check=False, timeout=30,
         )  # fmt: skip
     assert result.returncode == 2
@@ -302,21 +309,21 @@ def test_unwritable_output_is_reported_in_one_line(configured_folder: Path) -> N
 
 
 def complete_line(line: str, shell: str = "bash") -> list[str]:
-    words = line.split(" ")
+    typed_words = line.split(" ")
     environ = build_environment(
         _PAYOUT_GATEWAY_COMPLETE=f"{shell}_complete",
         COMP_WORDS=line,
-        COMP_CWORD=str(len(words) - 1),
+        COMP_CWORD=str(len(typed_words) - 1),
     )
-    run = subprocess.run(
+    result = subprocess.run(
         COMMAND, env=environ, capture_output=True, text=True, check=False, timeout=20
     )
-    assert run.returncode == 0, run.stderr
-    return [each.partition(",")[2] for each in run.stdout.splitlines()]
+    assert result.returncode == 0, result.stderr
+    return [completion.partition(",")[2] for completion in result.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
-    ("line", "offered"),
+    ("line", "expected_completions"),
     [
         ("payout-gateway wr", ["writes"]),
         ("payout-gateway keys re", ["revoke"]),
@@ -325,18 +332,20 @@ def complete_line(line: str, shell: str = "bash") -> list[str]:
         ("payout-gateway freeze --environment s", ["sandbox"]),
     ],
 )
-def test_shell_completes_commands_options_and_values(line: str, offered: list[str]) -> None:
-    assert sorted(complete_line(line)) == sorted(offered)
+def test_shell_completes_commands_options_and_values(
+    line: str, expected_completions: list[str]
+) -> None:
+    assert sorted(complete_line(line)) == sorted(expected_completions)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_exists_for_each_shell(shell: str) -> None:
     environ = {**os.environ, "_PAYOUT_GATEWAY_COMPLETE": f"{shell}_source"}
-    run = subprocess.run(
+    result = subprocess.run(
         COMMAND, env=environ, capture_output=True, text=True, check=False, timeout=20
     )
-    assert run.returncode == 0, run.stderr
-    assert "_PAYOUT_GATEWAY_COMPLETE" in run.stdout
+    assert result.returncode == 0, result.stderr
+    assert "_PAYOUT_GATEWAY_COMPLETE" in result.stdout
 
 
 # Documented commands
@@ -347,11 +356,19 @@ DOCUMENTED_PAGES = [ROOT / "README.md", *sorted((ROOT / "deploy").rglob("*.md"))
 def list_documented_commands(page: Path) -> list[str]:
     """List the code lines of a page that run the command, without comments and redirections."""
     blocks = re.findall(r"```\w*\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    parts = [part.strip() for line in lines for part in re.split(r"\s#\s|&&", line)[:2]]
-    inline = re.findall(r"`(payout-gateway [^`…]+)`", page.read_text("utf-8").replace("\n", " "))
-    found = [part for part in parts if part.startswith("payout-gateway ")] + inline
-    return [re.split(r"\s[<>]", one)[0] for one in found if "…" not in one and "|" not in one]
+    command_lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    line_parts = [
+        part.strip() for line in command_lines for part in re.split(r"\s#\s|&&", line)[:2]
+    ]
+    inline_commands = re.findall(
+        r"`(payout-gateway [^`…]+)`", page.read_text("utf-8").replace("\n", " ")
+    )
+    commands = [part for part in line_parts if part.startswith("payout-gateway ")] + inline_commands
+    return [
+        re.split(r"\s[<>]", command_text)[0]
+        for command_text in commands
+        if "…" not in command_text and "|" not in command_text
+    ]
 
 
 @pytest.mark.parametrize(
@@ -362,26 +379,29 @@ def test_every_documented_command_is_valid(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for line in list_documented_commands(page):
-        refused = find_usage_error(shlex.split(line)[1:])
-        assert refused is None, f"{page.name}: {line}: {refused}"
+        usage_error = find_usage_error(shlex.split(line)[1:])
+        assert usage_error is None, f"{page.name}: {line}: {usage_error}"
 
 
 def test_commands_of_runbook_are_found() -> None:
     assert len(list_documented_commands(ROOT / "deploy" / "runbook.md")) > 30
 
 
-def find_usage_error(words: list[str]) -> str | None:
+def find_usage_error(arguments: list[str]) -> str | None:
     """Return the usage error of a command line, if any; files that it names need not exist."""
     try:
-        parsed: click.Command = gateway
+        parsed_command: click.Command = gateway
         context = click.Context(gateway, info_name="payout-gateway")
-        while isinstance(parsed, click.Group) and words:
-            if parsed.name == "compare" and words[0] != "report":
-                words = ["run", *words]
-            name, found, words = parsed.resolve_command(context, words)
-            assert found is not None
-            parsed, context = found, click.Context(found, info_name=name, parent=context)
-        parsed.make_parser(context).parse_args(words)
+        while isinstance(parsed_command, click.Group) and arguments:
+            if parsed_command.name == "compare" and arguments[0] != "report":
+                arguments = ["run", *arguments]
+            name, subcommand, arguments = parsed_command.resolve_command(context, arguments)
+            assert subcommand is not None
+            parsed_command, context = (
+                subcommand,
+                click.Context(subcommand, info_name=name, parent=context),
+            )
+        parsed_command.make_parser(context).parse_args(arguments)
     except click.UsageError as error:
         return error.format_message()
     return None

@@ -1,4 +1,4 @@
-"""`payout-gateway reconcile`: comparison of the ledger with the service, by reads only."""
+"""`payout-gateway reconcile`: comparison of recorded object states with the service."""
 
 from __future__ import annotations
 
@@ -24,31 +24,33 @@ from tests.payouts import create_batch, create_recipient, load_payment_ids, requ
 from tests.state import TENANT
 
 
-def start_elsewhere(operated: OperatedGateway, batch_id: str) -> None:
+def start_batch_at_service(operated_gateway: OperatedGateway, batch_id: str) -> None:
     """Start a batch as a person would in the service's dashboard."""
-    world = operated.service.find_or_create_tenant()
-    processing.start_batch(world, world.batches[batch_id])
+    tenant = operated_gateway.service.find_or_create_tenant()
+    processing.start_batch(tenant, tenant.batches[batch_id])
 
 
 def list_finding_kinds(report: Any) -> list[str]:
     return [finding["kind"] for finding in report["findings"]]
 
 
-async def load_object_states(operated: OperatedGateway, kind: str) -> dict[str, Any]:
-    async with operated.open_store() as store:
+async def load_object_states(operated_gateway: OperatedGateway, kind: str) -> dict[str, Any]:
+    async with operated_gateway.open_store() as store:
         return await ObjectStateStore(store).load_facts_by_id(TENANT, kind)
 
 
 async def test_consistent_objects_are_no_finding(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, processing_seconds=60) as operated:
-        recipient = await create_recipient(operated.gateway)
-        started = await create_batch(operated.gateway, recipient, "5.00")
-        await request_successfully(operated.gateway, "POST", f"/batches/{started}/start-processing")
-        await create_batch(operated.gateway, recipient, "6.00")
-        gone = await create_batch(operated.gateway, recipient, "7.00")
-        await request_successfully(operated.gateway, "DELETE", f"/batches/{gone}")
-        await request_successfully(operated.gateway, "DELETE", f"/recipients/{recipient}")
-        report = await operated.run_json_command("reconcile")
+    async with open_operated_gateway(tmp_path, processing_seconds=60) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        started_batch = await create_batch(operated_gateway.gateway, recipient, "5.00")
+        await request_successfully(
+            operated_gateway.gateway, "POST", f"/batches/{started_batch}/start-processing"
+        )
+        await create_batch(operated_gateway.gateway, recipient, "6.00")
+        deleted_batch = await create_batch(operated_gateway.gateway, recipient, "7.00")
+        await request_successfully(operated_gateway.gateway, "DELETE", f"/batches/{deleted_batch}")
+        await request_successfully(operated_gateway.gateway, "DELETE", f"/recipients/{recipient}")
+        report = await operated_gateway.run_json_command("reconcile")
         assert report == {
             "ok": True,
             "complete": True,
@@ -63,59 +65,63 @@ async def test_consistent_objects_are_no_finding(tmp_path: Path) -> None:
             "not_listed": [],
             "left_out": [],
         }
-        output = (await operated.run_command("reconcile")).stdout
+        output = (await operated_gateway.run_command("reconcile")).stdout
         assert output == "Compared. Batches: 3, deleted recipients: 1.\n"
 
 
-async def test_empty_ledger_is_reported_as_nothing_to_compare(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        output = (await operated.run_command("reconcile")).stdout
+async def test_missing_object_states_are_reported_as_nothing_to_compare(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        output = (await operated_gateway.run_command("reconcile")).stdout
         assert output.splitlines()[-1] == (
             "There was no batch and no deleted recipient to compare."
         )
 
 
 async def test_reconcile_sends_only_reads(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        recipient = await create_recipient(operated.gateway)
-        batch = await create_batch(operated.gateway, recipient, "5.00")
-        await request_successfully(operated.gateway, "DELETE", f"/batches/{batch}")
-        await create_batch(operated.gateway, recipient, "5.00")
-        operated.service.requests.clear()
-        await operated.run_command("reconcile")
-        assert {seen.method for seen in operated.service.requests} == {"GET"}
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        batch = await create_batch(operated_gateway.gateway, recipient, "5.00")
+        await request_successfully(operated_gateway.gateway, "DELETE", f"/batches/{batch}")
+        await create_batch(operated_gateway.gateway, recipient, "5.00")
+        operated_gateway.service.requests.clear()
+        await operated_gateway.run_command("reconcile")
+        assert {request.method for request in operated_gateway.service.requests} == {"GET"}
 
 
 async def test_superseded_batch_started_elsewhere_is_an_alert(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "5.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
         )
-        (upstream,) = operated.service.find_or_create_tenant().batches
-        await request_successfully(operated.gateway, "DELETE", f"/batches/{batch}")
-        assert (await operated.run_json_command("reconcile"))["findings"] == []
-        start_elsewhere(operated, upstream)
-        (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
-        assert (found["kind"], found["alert"]) == ("abandoned_started", True)
-        assert (found["id"], found["upstream"]) == (batch, upstream)
-        assert (await load_object_states(operated, "alias"))[upstream]["started"]
-        (again,) = (await operated.run_json_command("reconcile", code=1))["findings"]
-        assert (again["alert"], again["recorded"]) == (True, False)
-        assert (await operated.run_command("reconcile", code=1)).stdout.startswith(
+        (upstream,) = operated_gateway.service.find_or_create_tenant().batches
+        await request_successfully(operated_gateway.gateway, "DELETE", f"/batches/{batch}")
+        assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
+        start_batch_at_service(operated_gateway, upstream)
+        (finding,) = (await operated_gateway.run_json_command("reconcile", code=1))["findings"]
+        assert (finding["kind"], finding["alert"]) == ("abandoned_started", True)
+        assert (finding["id"], finding["upstream"]) == (batch, upstream)
+        assert (await load_object_states(operated_gateway, "alias"))[upstream]["started"]
+        (repeated_finding,) = (await operated_gateway.run_json_command("reconcile", code=1))[
+            "findings"
+        ]
+        assert (repeated_finding["alert"], repeated_finding["recorded"]) == (True, False)
+        assert (await operated_gateway.run_command("reconcile", code=1)).stdout.startswith(
             "ALERT: demo sandbox: "
         )
 
 
 async def test_running_gateway_detects_superseded_batch_started_elsewhere(tmp_path: Path) -> None:
-    often = {"upstream": {"abandoned_check_seconds": 0.2}}
-    async with open_operated_gateway(tmp_path, inferred=False, sections=often) as operated:
+    frequent_checks = {"upstream": {"abandoned_check_seconds": 0.2}}
+    async with open_operated_gateway(
+        tmp_path, inferred=False, sections=frequent_checks
+    ) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "5.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
         )
-        (upstream,) = operated.service.find_or_create_tenant().batches
-        await request_successfully(operated.gateway, "DELETE", f"/batches/{batch}")
+        (upstream,) = operated_gateway.service.find_or_create_tenant().batches
+        await request_successfully(operated_gateway.gateway, "DELETE", f"/batches/{batch}")
         assert "abandoned_batch_started" not in read_log(tmp_path)
-        start_elsewhere(operated, upstream)
+        start_batch_at_service(operated_gateway, upstream)
 
         async def is_logged() -> bool:
             return "abandoned_batch_started" in read_log(tmp_path)
@@ -124,39 +130,43 @@ async def test_running_gateway_detects_superseded_batch_started_elsewhere(tmp_pa
 
 
 async def test_superseded_batch_check_can_be_disabled(tmp_path: Path) -> None:
-    never = {"upstream": {"abandoned_check_seconds": 0}}
-    async with open_operated_gateway(tmp_path, inferred=False, sections=never) as operated:
+    disabled_checks = {"upstream": {"abandoned_check_seconds": 0}}
+    async with open_operated_gateway(
+        tmp_path, inferred=False, sections=disabled_checks
+    ) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "5.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
         )
-        await request_successfully(operated.gateway, "DELETE", f"/batches/{batch}")
-        operated.service.requests.clear()
+        await request_successfully(operated_gateway.gateway, "DELETE", f"/batches/{batch}")
+        operated_gateway.service.requests.clear()
         await asyncio.sleep(0.5)
-        assert operated.service.list_requests("GET", "/v1/batch/*/summary") == []
+        assert operated_gateway.service.list_requests("GET", "/v1/batch/*/summary") == []
 
 
 async def test_batch_started_elsewhere_is_reported_once_and_recorded(
     tmp_path: Path,
 ) -> None:
-    async with open_operated_gateway(tmp_path, processing_seconds=60) as operated:
+    async with open_operated_gateway(tmp_path, processing_seconds=60) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "5.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
         )
-        (upstream,) = operated.service.find_or_create_tenant().batches
-        start_elsewhere(operated, upstream)
-        (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
-        assert (found["kind"], found["id"]) == ("started_elsewhere", batch)
-        assert (found["recorded"], found["alert"]) == (True, False)
-        assert (await load_object_states(operated, "batch"))[upstream]["started"]
-        assert (await operated.run_json_command("reconcile"))["findings"] == []
+        (upstream,) = operated_gateway.service.find_or_create_tenant().batches
+        start_batch_at_service(operated_gateway, upstream)
+        (finding,) = (await operated_gateway.run_json_command("reconcile", code=1))["findings"]
+        assert (finding["kind"], finding["id"]) == ("started_elsewhere", batch)
+        assert (finding["recorded"], finding["alert"]) == (True, False)
+        assert (await load_object_states(operated_gateway, "batch"))[upstream]["started"]
+        assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
 
 
-def delete_batch_at_service(operated: OperatedGateway, upstream: str) -> None:
-    del operated.service.find_or_create_tenant().batches[upstream]
+def delete_batch_at_service(operated_gateway: OperatedGateway, upstream: str) -> None:
+    del operated_gateway.service.find_or_create_tenant().batches[upstream]
 
 
-def change_amount_at_service(operated: OperatedGateway, upstream: str) -> None:
-    (payment,) = operated.service.find_or_create_tenant().batches[upstream].payments.values()
+def change_amount_at_service(operated_gateway: OperatedGateway, upstream: str) -> None:
+    (payment,) = (
+        operated_gateway.service.find_or_create_tenant().batches[upstream].payments.values()
+    )
     payment.terms = replace(payment.terms, source_amount=Decimal("99.00"))
 
 
@@ -174,87 +184,99 @@ DIFFERENCES: dict[str, tuple[Callable[[OperatedGateway, str], None], str, str]] 
 async def test_difference_at_the_service_is_a_finding(
     case: tuple[Callable[[OperatedGateway, str], None], str, str], tmp_path: Path
 ) -> None:
-    change, kind, says = case
-    async with open_operated_gateway(tmp_path) as operated:
-        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
-        (upstream,) = operated.service.find_or_create_tenant().batches
-        change(operated, upstream)
-        (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
-        assert found["kind"] == kind
-        assert says in found["says"]
-        assert found["what_to_do"]
+    change, kind, expected_text = case
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await create_batch(
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
+        )
+        (upstream,) = operated_gateway.service.find_or_create_tenant().batches
+        change(operated_gateway, upstream)
+        (finding,) = (await operated_gateway.run_json_command("reconcile", code=1))["findings"]
+        assert finding["kind"] == kind
+        assert expected_text in finding["says"]
+        assert finding["what_to_do"]
 
 
 async def test_start_unknown_to_the_service_is_a_finding(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
-        (upstream,) = operated.service.find_or_create_tenant().batches
-        async with operated.open_store() as store:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await create_batch(
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
+        )
+        (upstream,) = operated_gateway.service.find_or_create_tenant().batches
+        async with operated_gateway.open_store() as store:
             await ObjectStateStore(store).compare_and_set(
                 TENANT, "batch", upstream, {"started": "2026-01-01T00:00:00Z"}
             )
-        assert list_finding_kinds(await operated.run_json_command("reconcile", code=1)) == [
+        assert list_finding_kinds(await operated_gateway.run_json_command("reconcile", code=1)) == [
             "not_started"
         ]
 
 
 async def test_stuck_change_is_a_finding(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
-        (upstream,) = operated.service.find_or_create_tenant().batches
-        async with operated.open_store() as store:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await create_batch(
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
+        )
+        (upstream,) = operated_gateway.service.find_or_create_tenant().batches
+        async with operated_gateway.open_store() as store:
             await ObjectStateStore(store).compare_and_set(
                 TENANT, "batch", upstream, {"phase": "editing"}
             )
-        assert list_finding_kinds(await operated.run_json_command("reconcile", code=1)) == ["stuck"]
+        assert list_finding_kinds(await operated_gateway.run_json_command("reconcile", code=1)) == [
+            "stuck"
+        ]
 
 
 async def test_running_change_is_no_finding(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, seconds=30) as operated:
+    async with open_operated_gateway(tmp_path, seconds=30) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "5.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
         )
-        operated.add_fault("POST", "/v1/batches/*/start-processing", delay=6)
+        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", delay=6)
         path = f"/v1/batches/{batch}/start-processing"
-        starting = asyncio.ensure_future(operated.gateway.request("POST", path))
+        start_task = asyncio.ensure_future(operated_gateway.gateway.request("POST", path))
 
         async def is_starting() -> bool:
             return [
-                one["phase"] for one in (await load_object_states(operated, "batch")).values()
+                batch_state["phase"]
+                for batch_state in (await load_object_states(operated_gateway, "batch")).values()
             ] == ["starting"]
 
         await wait_until_async(is_starting)
-        assert (await operated.run_json_command("reconcile"))["findings"] == []
-        assert not starting.done()
-        assert (await starting).status == 200
+        assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
+        assert not start_task.done()
+        assert (await start_task).status == 200
 
 
-async def test_batches_unknown_to_the_ledger_are_information(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        recipient = await create_recipient(operated.gateway)
-        await create_batch(operated.gateway, recipient, "5.00")
-        (upstream,) = operated.service.find_or_create_tenant().batches
-        async with operated.open_store() as store:
+async def test_batches_without_recorded_state_are_information(tmp_path: Path) -> None:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        await create_batch(operated_gateway.gateway, recipient, "5.00")
+        (upstream,) = operated_gateway.service.find_or_create_tenant().batches
+        async with operated_gateway.open_store() as store:
             await ObjectStateStore(store).compare_and_set(
                 TENANT,
                 "batch",
                 upstream,
-                dict.fromkeys((await load_object_states(operated, "batch"))[upstream]),
+                dict.fromkeys((await load_object_states(operated_gateway, "batch"))[upstream]),
             )
-        report = await operated.run_json_command("reconcile")
-        assert [one["id"] for one in report["unknown"]] == [upstream]
+        report = await operated_gateway.run_json_command("reconcile")
+        assert [unknown_batch["id"] for unknown_batch in report["unknown"]] == [upstream]
         assert report["findings"] == []
         assert (
-            "For information: demo sandbox: B-" in (await operated.run_command("reconcile")).stdout
+            "For information: demo sandbox: B-"
+            in (await operated_gateway.run_command("reconcile")).stdout
         )
 
 
 async def test_service_without_batch_list_is_reported(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
-        report = await operated.run_json_command("reconcile")
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        await create_batch(
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
+        )
+        report = await operated_gateway.run_json_command("reconcile")
         assert report["not_listed"] == [{"merchant": "demo", "environment": "sandbox"}]
-        output = (await operated.run_command("reconcile")).stdout
+        output = (await operated_gateway.run_command("reconcile")).stdout
         assert "batches: the service does not list batches" in output
         assert "cannot be found; nothing can be done here\n" in output
 
@@ -262,47 +284,47 @@ async def test_service_without_batch_list_is_reported(tmp_path: Path) -> None:
 async def test_deleted_recipient_that_is_active_again_is_a_finding(
     tmp_path: Path,
 ) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        recipient = await create_recipient(operated.gateway)
-        await request_successfully(operated.gateway, "DELETE", f"/recipients/{recipient}")
-        operated.service.require_recipient(recipient).status = "active"
-        (found,) = (await operated.run_json_command("reconcile", code=1))["findings"]
-        assert (found["kind"], found["id"]) == ("active_again", recipient)
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        await request_successfully(operated_gateway.gateway, "DELETE", f"/recipients/{recipient}")
+        operated_gateway.service.require_recipient(recipient).status = "active"
+        (finding,) = (await operated_gateway.run_json_command("reconcile", code=1))["findings"]
+        assert (finding["kind"], finding["id"]) == ("active_again", recipient)
 
 
 async def test_writes_in_doubt_are_findings(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        await lose_batch_create(operated)
-        report = await operated.run_json_command("reconcile", code=1)
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        await lose_batch_create(operated_gateway)
+        report = await operated_gateway.run_json_command("reconcile", code=1)
         assert (report["ok"], len(report["unsettled"])) == (False, 1)
         assert "dashboard" in report["unsettled"][0]["what_to_do"]
 
 
 async def test_draft_is_not_compared(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "5.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
         )
-        (payment,) = await load_payment_ids(operated.gateway, batch)
+        (payment,) = await load_payment_ids(operated_gateway.gateway, batch)
         change = {"sourceAmount": "6.00"}
         await request_successfully(
-            operated.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change
+            operated_gateway.gateway, "PATCH", f"/batches/{batch}/payments/{payment}", change
         )
-        assert (await operated.run_json_command("reconcile"))["findings"] == []
-        await request_successfully(operated.gateway, "GET", f"/batches/{batch}/summary")
-        assert (await operated.run_json_command("reconcile"))["findings"] == []
+        assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
+        await request_successfully(operated_gateway.gateway, "GET", f"/batches/{batch}/summary")
+        assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
 
 
 # Objects that could not be read.
 
 
 async def test_unreadable_object_is_reported_and_rest_is_compared(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        recipient = await create_recipient(operated.gateway)
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
         for amount in ("5.00", "6.00"):
-            await create_batch(operated.gateway, recipient, amount)
-        operated.add_fault("GET", "/v1/batch/*/summary", status=500)
-        report = await operated.run_json_command("reconcile", code=2)
+            await create_batch(operated_gateway.gateway, recipient, amount)
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary", status=500)
+        report = await operated_gateway.run_json_command("reconcile", code=2)
         assert (report["complete"], len(report["unreadable"])) == (False, 1)
         assert report["compared"]["batches"] == 1
         assert "(refused, status 500)" in report["unreadable"][0]["says"]
@@ -311,30 +333,40 @@ async def test_unreadable_object_is_reported_and_rest_is_compared(tmp_path: Path
 async def test_refused_credentials_are_not_reported_as_unreachable_service(
     tmp_path: Path,
 ) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
-        operated.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=401, times=9))
-        (one,) = (await operated.run_json_command("reconcile", code=2))["unreadable"]
-        assert "(refused, status 401)" in one["says"]
-        assert one["what_to_do"].startswith("run `payout-gateway keys verify`")
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await create_batch(
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
+        )
+        operated_gateway.service.faults.append(
+            Fault("GET", "/v1/batch/*/summary", status=401, times=9)
+        )
+        (unreadable_object,) = (await operated_gateway.run_json_command("reconcile", code=2))[
+            "unreadable"
+        ]
+        assert "(refused, status 401)" in unreadable_object["says"]
+        assert unreadable_object["what_to_do"].startswith("run `payout-gateway keys verify`")
 
 
 async def test_rate_limited_read_is_retried(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
-        operated.service.faults.append(
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await create_batch(
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
+        )
+        operated_gateway.service.faults.append(
             Fault("GET", "/v1/batch/*/summary", status=429, headers={"Retry-After": "1"})
         )
-        assert (await operated.run_json_command("reconcile"))["unreadable"] == []
+        assert (await operated_gateway.run_json_command("reconcile"))["unreadable"] == []
 
 
 async def test_only_requested_tenant_is_compared(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        await create_batch(operated.gateway, await create_recipient(operated.gateway), "5.00")
-        report = await operated.run_json_command(
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await create_batch(
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "5.00"
+        )
+        report = await operated_gateway.run_json_command(
             "reconcile", "--merchant", "demo", "--environment", "sandbox"
         )
         assert report["compared"] == {"batches": 1, "lists": 1}
-        refused = await operated.run_command("reconcile", "--merchant", "domo", code=2)
-        assert "no key has this merchant" in refused.stderr
-        assert refused.stdout == ""
+        result = await operated_gateway.run_command("reconcile", "--merchant", "domo", code=2)
+        assert "no key has this merchant" in result.stderr
+        assert result.stdout == ""

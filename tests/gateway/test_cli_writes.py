@@ -47,50 +47,56 @@ RECIPIENT_BODY = {
 }
 
 
-async def list_in_doubt_writes(operated: OperatedGateway) -> list[dict[str, Any]]:
-    return (await operated.run_json_command("writes", "unsettled"))["writes"]
+async def list_in_doubt_writes(operated_gateway: OperatedGateway) -> list[dict[str, Any]]:
+    return (await operated_gateway.run_json_command("writes", "unsettled"))["writes"]
 
 
-async def load_only_in_doubt_write(operated: OperatedGateway) -> dict[str, Any]:
-    (write,) = await list_in_doubt_writes(operated)
+async def load_only_in_doubt_write(operated_gateway: OperatedGateway) -> dict[str, Any]:
+    (write,) = await list_in_doubt_writes(operated_gateway)
     return write
 
 
-async def has_no_write_in_doubt(operated: OperatedGateway) -> bool:
-    return not await list_in_doubt_writes(operated)
+async def has_no_write_in_doubt(operated_gateway: OperatedGateway) -> bool:
+    return not await list_in_doubt_writes(operated_gateway)
 
 
-async def has_reason(operated: OperatedGateway, words: str) -> bool:
-    return any(words in write["why"] for write in await list_in_doubt_writes(operated))
+async def has_reason(operated_gateway: OperatedGateway, expected_text: str) -> bool:
+    return any(
+        expected_text in write["why"] for write in await list_in_doubt_writes(operated_gateway)
+    )
 
 
-async def has_sent_write(operated: OperatedGateway) -> bool:
-    async with operated.open_store() as store:
-        rows = OperationRepository(store, ObjectStateStore(store))
-        writes_by_operation = await rows.load_writes(
-            *(operation.id for operation in await rows.list_unfinished())
+async def has_sent_write(operated_gateway: OperatedGateway) -> bool:
+    async with operated_gateway.open_store() as store:
+        operation_repository = OperationRepository(store, ObjectStateStore(store))
+        writes_by_operation = await operation_repository.load_writes(
+            *(operation.id for operation in await operation_repository.list_unfinished())
         )
-    return any(write.state == "sent" for some in writes_by_operation.values() for write in some)
+    return any(
+        write.state == "sent"
+        for operation_writes in writes_by_operation.values()
+        for write in operation_writes
+    )
 
 
 # Listing.
 
 
 async def test_no_write_is_in_doubt_at_first(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        assert await operated.run_json_command("writes", "unsettled") == {"writes": []}
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        assert await operated_gateway.run_json_command("writes", "unsettled") == {"writes": []}
         assert (
-            await operated.run_command("writes", "unsettled")
+            await operated_gateway.run_command("writes", "unsettled")
         ).stdout == "No write is in doubt.\n"
 
 
 async def test_lost_create_is_listed_with_details_and_advice(
     tmp_path: Path,
 ) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        await lose_batch_create(operated)
-        await wait_until_async(lambda: has_reason(operated, "the service lists no batches"))
-        write = await load_only_in_doubt_write(operated)
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        await lose_batch_create(operated_gateway)
+        await wait_until_async(lambda: has_reason(operated_gateway, "the service lists no batches"))
+        write = await load_only_in_doubt_write(operated_gateway)
         assert re.fullmatch(r"[0-9a-f]{12}\.\d+", write["write"])
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", write["since"])
         assert (write["merchant"], write["environment"]) == ("demo", "sandbox")
@@ -99,40 +105,40 @@ async def test_lost_create_is_listed_with_details_and_advice(
         assert (write["state"], write["told"]) == ("sent", None)
         assert f"writes settle {write['write']} --made B-…" in write["what_to_do"]
         assert "a batch of 1 payment that was created at about" in write["what_to_do"]
-        output = (await operated.run_command("writes", "unsettled")).stdout
-        for word in (write["write"], "POST /batches", "demo sandbox", "dashboard"):
-            assert word in output
+        output = (await operated_gateway.run_command("writes", "unsettled")).stdout
+        for expected_text in (write["write"], "POST /batches", "demo sandbox", "dashboard"):
+            assert expected_text in output
 
 
 async def test_write_is_listed_by_client_id_of_its_object(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "10.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "10.00"
         )
-        operated.add_fault("POST", "/v1/batches/*/start-processing", close="before")
-        await operated.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
-        write = await load_only_in_doubt_write(operated)
+        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", close="before")
+        await operated_gateway.gateway.request("POST", f"/v1/batches/{batch}/start-processing")
+        write = await load_only_in_doubt_write(operated_gateway)
         assert write["object"] == batch
         assert write["path"] != f"/batches/{batch}/start-processing", "the service's id is longer"
         assert "--happened`" in write["what_to_do"]
 
 
 async def test_running_write_is_not_listed(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, seconds=30) as operated:
+    async with open_operated_gateway(tmp_path, seconds=30) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "10.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "10.00"
         )
-        operated.add_fault("POST", "/v1/batches/*/start-processing", delay=15)
+        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", delay=15)
         path = f"/v1/batches/{batch}/start-processing"
-        starting = asyncio.ensure_future(operated.gateway.request("POST", path))
-        await wait_until_async(lambda: has_sent_write(operated))
-        assert await list_in_doubt_writes(operated) == []
-        starting.cancel()
+        start_task = asyncio.ensure_future(operated_gateway.gateway.request("POST", path))
+        await wait_until_async(lambda: has_sent_write(operated_gateway))
+        assert await list_in_doubt_writes(operated_gateway) == []
+        start_task.cancel()
 
 
 def test_every_write_of_current_interface_has_advice() -> None:
-    known = {f"POST {path}" for path in CREATED_OBJECTS} | CHANGE_DESCRIPTIONS.keys()
-    assert known == {
+    described_writes = {f"POST {path}" for path in CREATED_OBJECTS} | CHANGE_DESCRIPTIONS.keys()
+    assert described_writes == {
         f"{endpoint.method} {endpoint.path}" for endpoint in ENDPOINTS if endpoint.method != "GET"
     }
 
@@ -143,110 +149,124 @@ def test_every_write_of_current_interface_has_advice() -> None:
 async def test_confirmed_create_is_adopted_and_retry_gets_first_answer(
     tmp_path: Path,
 ) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        body = await lose_batch_create(operated)
-        write = (await load_only_in_doubt_write(operated))["write"]
-        (created,) = operated.service.find_or_create_tenant().batches
-        report = await operated.run_json_command(*SETTLE_COMMAND, write, "--made", created, "--yes")
-        assert report == {"write": write, "told": created}
-        await wait_until_async(lambda: has_no_write_in_doubt(operated))
-        again = await operated.gateway.request("POST", "/v1/batches", body)
-        assert again.status == 200, again.text
-        assert (again.body["batch"]["amount"], again.body["batch"]["totalPayments"]) == ("10.00", 1)
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        body = await lose_batch_create(operated_gateway)
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
+        report = await operated_gateway.run_json_command(
+            *SETTLE_COMMAND, write, "--made", upstream_id, "--yes"
+        )
+        assert report == {"write": write, "told": upstream_id}
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        retry_response = await operated_gateway.gateway.request("POST", "/v1/batches", body)
+        assert retry_response.status == 200, retry_response.text
         assert (
-            operated.service.creation_counts["batch"]
-            == operated.count_calls("POST", "/v1/batches")
+            retry_response.body["batch"]["amount"],
+            retry_response.body["batch"]["totalPayments"],
+        ) == (
+            "10.00",
+            1,
+        )
+        assert (
+            operated_gateway.service.creation_counts["batch"]
+            == operated_gateway.count_calls("POST", "/v1/batches")
             == 1
         )
-        refused = await operated.run_command(
-            *SETTLE_COMMAND, write, "--made", created, "--yes", code=2
+        result = await operated_gateway.run_command(
+            *SETTLE_COMMAND, write, "--made", upstream_id, "--yes", code=2
         )
-        assert "is already known: happened" in refused.stderr
+        assert "is already known: happened" in result.stderr
 
 
 async def test_operator_outcome_takes_effect_despite_long_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for_minutes = SimpleNamespace(uniform=lambda _least, _most: 300)
-    monkeypatch.setattr(reconciler, "random", for_minutes)
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        await lose_batch_create(operated)
-        await wait_until_async(lambda: has_reason(operated, "the service lists no batches"))
-        write = (await load_only_in_doubt_write(operated))["write"]
-        (created,) = operated.service.find_or_create_tenant().batches
-        await operated.run_command(*SETTLE_COMMAND, write, "--made", created, "--yes")
-        await wait_until_async(lambda: has_no_write_in_doubt(operated), 15)
+    long_backoff = SimpleNamespace(uniform=lambda _least, _most: 300)
+    monkeypatch.setattr(reconciler, "random", long_backoff)
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        await lose_batch_create(operated_gateway)
+        await wait_until_async(lambda: has_reason(operated_gateway, "the service lists no batches"))
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", upstream_id, "--yes")
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway), 15)
 
 
 async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
         payment = {
-            "recipient": {"id": await create_recipient(operated.gateway)},
+            "recipient": {"id": await create_recipient(operated_gateway.gateway)},
             "sourceAmount": "10.00",
         }
         body = {"sourceCurrency": "USD", "payments": [payment]}
-        operated.add_fault("POST", "/v1/batches", close="before")
-        assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 500
-        write = (await load_only_in_doubt_write(operated))["write"]
-        early = await operated.run_command(
+        operated_gateway.add_fault("POST", "/v1/batches", close="before")
+        assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 500
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        early_result = await operated_gateway.run_command(
             *SETTLE_COMMAND, write, "--did-not-happen", "--yes", code=2
         )
-        assert "may still be carried out; check again in" in early.stderr
-        await operated.age_sent_writes()
-        await operated.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
-        await wait_until_async(lambda: has_no_write_in_doubt(operated))
-        traced = (await operated.run_command("trace", write)).stdout
-        assert f"POST /batches  did not happen (recorded by {find_operator()})" in traced
-        assert ", did not happen\n" in traced, "of the request"
-        assert f"{find_operator()} recorded the outcome of {write}: did not happen: " in traced
-        assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 200
-        assert operated.service.creation_counts["batch"] == 1
+        assert "may still be carried out; check again in" in early_result.stderr
+        await operated_gateway.age_sent_writes()
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        trace_output = (await operated_gateway.run_command("trace", write)).stdout
+        assert f"POST /batches  did not happen (recorded by {find_operator()})" in trace_output
+        assert ", did not happen\n" in trace_output, "of the request"
+        assert f"{find_operator()} told of {write}: did not happen: " in trace_output
+        assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 200
+        assert operated_gateway.service.creation_counts["batch"] == 1
 
 
 async def test_visible_outcome_overrides_operator_outcome(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, processing_seconds=600) as operated:
+    async with open_operated_gateway(tmp_path, processing_seconds=600) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "10.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "10.00"
         )
         path = f"/v1/batches/{batch}/start-processing"
-        operated.add_fault("POST", "/v1/batches/*/start-processing", **RESPONSE_LOST)
-        operated.add_fault("GET", "/v1/batch/*/summary")  # the start's own read is answered
-        operated.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
-        assert (await operated.gateway.request("POST", path)).status == 500
-        await wait_until_async(lambda: has_reason(operated, "could not be read (status 503)"))
-        write = (await load_only_in_doubt_write(operated))["write"]
-        await operated.age_sent_writes()
-        operated.service.faults.clear()
-        await operated.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
-        await wait_until_async(lambda: has_no_write_in_doubt(operated))
-        again = await operated.gateway.request("POST", path)
-        assert again.body["batch"]["status"] == "processing", again.text
-        assert len(operated.service.batch_starts) == 1
+        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", **RESPONSE_LOST)
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary")  # the start's own read is answered
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
+        assert (await operated_gateway.gateway.request("POST", path)).status == 500
+        await wait_until_async(
+            lambda: has_reason(operated_gateway, "could not be read (status 503)")
+        )
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.age_sent_writes()
+        operated_gateway.service.faults.clear()
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        retry_response = await operated_gateway.gateway.request("POST", path)
+        assert retry_response.body["batch"]["status"] == "processing", retry_response.text
+        assert len(operated_gateway.service.batch_starts) == 1
 
 
 async def test_confirmed_change_lets_its_flow_continue(tmp_path: Path) -> None:
     """The flow needs the recipient that the lost answer contained."""
-    async with open_operated_gateway(tmp_path) as operated:
-        operated.add_fault("PATCH", "/v1/recipients/*", **RESPONSE_LOST)
-        operated.add_fault("GET", "/v1/recipients/*", status=503, times=1000)
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        operated_gateway.add_fault("PATCH", "/v1/recipients/*", **RESPONSE_LOST)
+        operated_gateway.add_fault("GET", "/v1/recipients/*", status=503, times=1000)
         body = {**RECIPIENT_BODY, "language": "en", "payout": WALLET}
-        assert (await operated.gateway.request("POST", "/v1/recipients", body)).status == 500
-        await wait_until_async(lambda: has_reason(operated, "could not be read"))
-        write = (await load_only_in_doubt_write(operated))["write"]
-        await operated.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
+        assert (
+            await operated_gateway.gateway.request("POST", "/v1/recipients", body)
+        ).status == 500
+        await wait_until_async(lambda: has_reason(operated_gateway, "could not be read"))
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
         await asyncio.sleep(2)
-        assert not await has_no_write_in_doubt(operated), "without the recipient it cannot continue"
-        output = (await operated.run_command("writes", "unsettled")).stdout
+        assert not await has_no_write_in_doubt(operated_gateway), (
+            "without the recipient it cannot continue"
+        )
+        output = (await operated_gateway.run_command("writes", "unsettled")).stdout
         assert "recorded:    happened" in output
         assert "what to do:  no action needed; a running gateway continues" in output
-        operated.service.faults.clear()
-        await wait_until_async(lambda: has_no_write_in_doubt(operated))
-        again = await operated.gateway.request("POST", "/v1/recipients", body)
-        assert again.status == 200, again.text
-        assert again.body["recipient"]["payout"]["accounts"]["wallet"]["address"]
+        operated_gateway.service.faults.clear()
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        retry_response = await operated_gateway.gateway.request("POST", "/v1/recipients", body)
+        assert retry_response.status == 200, retry_response.text
+        assert retry_response.body["recipient"]["payout"]["accounts"]["wallet"]["address"]
         assert (
-            operated.service.creation_counts["recipient"]
-            == operated.service.creation_counts["account"]
+            operated_gateway.service.creation_counts["recipient"]
+            == operated_gateway.service.creation_counts["account"]
             == 1
         )
 
@@ -262,91 +282,108 @@ LOST_WRITES = {
 }
 
 
-@pytest.mark.parametrize("loss", LOST_WRITES.values(), ids=LOST_WRITES)
+@pytest.mark.parametrize("lost_write", LOST_WRITES.values(), ids=LOST_WRITES)
 async def test_object_of_lost_recipient_write_can_be_named(
-    loss: tuple[str, str, dict[str, Any], str], tmp_path: Path
+    lost_write: tuple[str, str, dict[str, Any], str], tmp_path: Path
 ) -> None:
-    method, path, body, what = loss
-    async with open_operated_gateway(tmp_path) as operated:
-        operated.add_fault(method, path, **RESPONSE_LOST)
-        operated.add_fault("GET", "/v1/recipients", status=503, times=1000)
-        operated.add_fault("GET", "/v1/recipients/*", status=503, times=1000)
-        assert (await operated.gateway.request("POST", "/v1/recipients", body)).status == 500
-        await wait_until_async(lambda: has_reason(operated, "could not be read"))
-        write = (await load_only_in_doubt_write(operated))["write"]
-        (recipient,) = operated.service.find_or_create_tenant().recipients.values()
-        made = recipient.id if what == "recipients" else recipient.accounts[0].id
-        await operated.run_command(*SETTLE_COMMAND, write, "--made", made, "--yes")
-        operated.service.faults.clear()
-        await wait_until_async(lambda: has_no_write_in_doubt(operated))
-        again = await operated.gateway.request("POST", "/v1/recipients", body)
-        assert again.body["recipient"]["id"], again.text
-        assert operated.service.creation_counts["recipient"] == 1
-        assert operated.service.creation_counts["account"] == (what == "accounts")
+    method, path, body, object_type = lost_write
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        operated_gateway.add_fault(method, path, **RESPONSE_LOST)
+        operated_gateway.add_fault("GET", "/v1/recipients", status=503, times=1000)
+        operated_gateway.add_fault("GET", "/v1/recipients/*", status=503, times=1000)
+        assert (
+            await operated_gateway.gateway.request("POST", "/v1/recipients", body)
+        ).status == 500
+        await wait_until_async(lambda: has_reason(operated_gateway, "could not be read"))
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        (recipient,) = operated_gateway.service.find_or_create_tenant().recipients.values()
+        object_id = recipient.id if object_type == "recipients" else recipient.accounts[0].id
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", object_id, "--yes")
+        operated_gateway.service.faults.clear()
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        retry_response = await operated_gateway.gateway.request("POST", "/v1/recipients", body)
+        assert retry_response.body["recipient"]["id"], retry_response.text
+        assert operated_gateway.service.creation_counts["recipient"] == 1
+        assert operated_gateway.service.creation_counts["account"] == (object_type == "accounts")
 
 
 async def test_payment_named_by_operator_is_shown(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        recipient = await create_recipient(operated.gateway)
-        batch = await create_batch(operated.gateway, recipient, "10.00")
-        operated.add_fault("POST", "/v1/batches/*/payments", **RESPONSE_LOST)
-        operated.add_fault("GET", "/v1/batch/*/summary")
-        operated.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        batch = await create_batch(operated_gateway.gateway, recipient, "10.00")
+        operated_gateway.add_fault("POST", "/v1/batches/*/payments", **RESPONSE_LOST)
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary")
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
         body = {"recipient": {"id": recipient}, "sourceAmount": "7.00"}
         assert (
-            await operated.gateway.request("POST", f"/v1/batches/{batch}/payments", body)
+            await operated_gateway.gateway.request("POST", f"/v1/batches/{batch}/payments", body)
         ).status == 500
-        await wait_until_async(lambda: has_reason(operated, "could not be read"))
-        write = (await load_only_in_doubt_write(operated))["write"]
-        (held,) = operated.service.find_or_create_tenant().batches.values()
-        first, new = held.payments
-        operated.service.faults.clear()
-        await operated.run_command(*SETTLE_COMMAND, write, "--made", new, "--yes")
-        await wait_until_async(lambda: has_no_write_in_doubt(operated))
-        again = await operated.gateway.request("POST", f"/v1/batches/{batch}/payments", body)
-        assert (again.status, again.body["payment"]["sourceAmount"]) == (200, "7.00")
-        assert first != new
-        assert operated.service.creation_counts["payment"] == 2
+        await wait_until_async(lambda: has_reason(operated_gateway, "could not be read"))
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        (upstream_batch,) = operated_gateway.service.find_or_create_tenant().batches.values()
+        first, new_payment_id = upstream_batch.payments
+        operated_gateway.service.faults.clear()
+        await operated_gateway.run_command(
+            *SETTLE_COMMAND, write, "--made", new_payment_id, "--yes"
+        )
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        retry_response = await operated_gateway.gateway.request(
+            "POST", f"/v1/batches/{batch}/payments", body
+        )
+        assert (retry_response.status, retry_response.body["payment"]["sourceAmount"]) == (
+            200,
+            "7.00",
+        )
+        assert first != new_payment_id
+        assert operated_gateway.service.creation_counts["payment"] == 2
 
 
 # Rejected outcomes.
 
 
 async def test_wrong_object_id_is_refused(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        recipient = await create_recipient(operated.gateway)
-        other = await create_batch(operated.gateway, recipient, "99.00")
-        (known_already,) = operated.service.find_or_create_tenant().batches
-        body = await lose_batch_create(operated, recipient)
-        write = (await load_only_in_doubt_write(operated))["write"]
-        known = await operated.run_command(*SETTLE_COMMAND, write, "--made", other, "--yes", code=2)
-        assert "was created by another write" in known.stderr
-        nobody = "B-0000000000000000000000"
-        await operated.run_command(*SETTLE_COMMAND, write, "--made", nobody, "--yes")
-        await wait_until_async(
-            lambda: has_reason(operated, f"no batch {nobody}, named by the operator")
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        recipient = await create_recipient(operated_gateway.gateway)
+        other_batch = await create_batch(operated_gateway.gateway, recipient, "99.00")
+        (known_id,) = operated_gateway.service.find_or_create_tenant().batches
+        body = await lose_batch_create(operated_gateway, recipient)
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        known_id_result = await operated_gateway.run_command(
+            *SETTLE_COMMAND, write, "--made", other_batch, "--yes", code=2
         )
-        to_do = (await load_only_in_doubt_write(operated))["what_to_do"]
-        assert to_do.startswith(
+        assert "was created by another write" in known_id_result.stderr
+        unknown_id = "B-0000000000000000000000"
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", unknown_id, "--yes")
+        await wait_until_async(
+            lambda: has_reason(operated_gateway, f"no batch {unknown_id}, named by the operator")
+        )
+        advice = (await load_only_in_doubt_write(operated_gateway))["what_to_do"]
+        assert advice.startswith(
             "the recorded outcome cannot be right: look in the service's dashboard"
         )
-        assert f"writes settle {write} --made B-…" in to_do
-        batches = operated.service.find_or_create_tenant().batches
-        odd = next(one for id_, one in batches.items() if id_ != known_already)
-        payments = dict(odd.payments)
-        odd.payments.clear()
-        await operated.run_command(*SETTLE_COMMAND, write, "--made", odd.id, "--yes")
-        await wait_until_async(lambda: has_reason(operated, "pays something else"))
-        odd.payments.update(payments)
-        await operated.run_command(*SETTLE_COMMAND, write, "--made", odd.id, "--yes")
-        assert (await operated.gateway.request("POST", "/v1/batches", body)).status == 200
+        assert f"writes settle {write} --made B-…" in advice
+        batches = operated_gateway.service.find_or_create_tenant().batches
+        batch_without_payments = next(
+            upstream_batch for id_, upstream_batch in batches.items() if id_ != known_id
+        )
+        payments = dict(batch_without_payments.payments)
+        batch_without_payments.payments.clear()
+        await operated_gateway.run_command(
+            *SETTLE_COMMAND, write, "--made", batch_without_payments.id, "--yes"
+        )
+        await wait_until_async(lambda: has_reason(operated_gateway, "pays something else"))
+        batch_without_payments.payments.update(payments)
+        await operated_gateway.run_command(
+            *SETTLE_COMMAND, write, "--made", batch_without_payments.id, "--yes"
+        )
+        assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 200
 
 
 async def test_impossible_outcome_is_refused_in_one_line(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        await lose_batch_create(operated)
-        write = (await load_only_in_doubt_write(operated))["write"]
-        refused = {
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        await lose_batch_create(operated_gateway)
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        refusals = {
             "give its id with --made B-…": (write, "--happened"),
             "must be B-": (write, "--made", "R-0123456789"),
             "followed by letters and digits": (write, "--made", "B-…"),
@@ -355,29 +392,31 @@ async def test_impossible_outcome_is_refused_in_one_line(tmp_path: Path) -> None
             "give exactly one of": (write,),
             "one of --happened": (write, "--happened", "--did-not-happen"),
         }
-        for said, words in refused.items():
-            result = await operated.run_command(*SETTLE_COMMAND, *words, "--yes", code=2)
-            assert said in result.stderr
+        for expected_text, options in refusals.items():
+            result = await operated_gateway.run_command(*SETTLE_COMMAND, *options, "--yes", code=2)
+            assert expected_text in result.stderr
             assert result.stdout == ""
-        unasked = await operated.run_command(*SETTLE_COMMAND, write, "--made", "B-1", code=2)
-        assert "not confirmed: no answer was given" in unasked.stderr
-        assert (await load_only_in_doubt_write(operated))["told"] is None
+        unconfirmed_result = await operated_gateway.run_command(
+            *SETTLE_COMMAND, write, "--made", "B-1", code=2
+        )
+        assert "not confirmed: no answer was given" in unconfirmed_result.stderr
+        assert (await load_only_in_doubt_write(operated_gateway))["told"] is None
 
 
 async def test_operator_outcomes_are_audited(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        await lose_batch_create(operated)
-        write = (await load_only_in_doubt_write(operated))["write"]
-        (created,) = operated.service.find_or_create_tenant().batches
-        await operated.run_command(*SETTLE_COMMAND, write, "--made", created, "--yes")
-        await wait_until_async(lambda: has_no_write_in_doubt(operated))
-        acts = (await operated.run_json_command("trace", created))["acts"]
-        said = f"happened (recorded by {find_operator()}), made {created}"
-        assert said in (await operated.run_command("trace", created)).stdout
-        assert [(act["what"], act["by"]) for act in acts] == [
-            (f"recorded the outcome of {write}: {created}", find_operator())
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        await lose_batch_create(operated_gateway)
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", upstream_id, "--yes")
+        await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
+        events = (await operated_gateway.run_json_command("trace", upstream_id))["acts"]
+        expected_text = f"happened (recorded by {find_operator()}), made {upstream_id}"
+        assert expected_text in (await operated_gateway.run_command("trace", upstream_id)).stdout
+        assert [(event["what"], event["by"]) for event in events] == [
+            (f"told of {write}: {upstream_id}", find_operator())
         ]
-        assert acts[0]["undertaking"].startswith(write.partition(".")[0])
+        assert events[0]["undertaking"].startswith(write.partition(".")[0])
 
 
 # Writes of a killed process.
@@ -391,38 +430,38 @@ async def test_next_process_lists_and_settles_write_of_killed_process(
     (tmp_path / "gateway.toml").write_text(build_configuration(simulator.url))
     await import_api_keys(build_settings(tmp_path, simulator.url), [KEY])
 
-    async def listed() -> list[dict[str, Any]]:
-        ended = await asyncio.to_thread(
+    async def list_writes() -> list[dict[str, Any]]:
+        result = await asyncio.to_thread(
             run_installed_command, "writes", "unsettled", "--json", folder=tmp_path
         )
-        assert (ended.returncode, ended.stderr) == (0, "")
-        found: list[dict[str, Any]] = json.loads(ended.stdout)["writes"]
-        return found
+        assert (result.returncode, result.stderr) == (0, "")
+        writes: list[dict[str, Any]] = json.loads(result.stdout)["writes"]
+        return writes
 
-    async def all_are_settled() -> bool:
-        return not await listed()
+    async def has_no_listed_write() -> bool:
+        return not await list_writes()
 
     try:
         headers = {"X-API-Key": KEY["api_key"]}
         async with aiohttp.ClientSession(headers=headers) as session:
-            async with run_serve(tmp_path) as serves:
+            async with run_serve(tmp_path) as serve_process:
                 body = {**RECIPIENT_BODY, "payout": WALLET}
                 service.faults.append(Fault("POST", "/v1/recipients", answer_delay=30))
-                asking = asyncio.ensure_future(
-                    session.post(f"{serves.url}/v1/recipients", json=body)
+                request_task = asyncio.ensure_future(
+                    session.post(f"{serve_process.url}/v1/recipients", json=body)
                 )
                 await wait_until(lambda: service.creation_counts["recipient"] == 1)
-                serves.process.kill()
-                await asyncio.gather(asking, return_exceptions=True)
-            (write,) = await listed()
+                serve_process.process.kill()
+                await asyncio.gather(request_task, return_exceptions=True)
+            (write,) = await list_writes()
             assert (write["state"], write["path"]) == ("sent", "/recipients")
             assert write["why"] == "the process that sent it ended before the answer came"
-            async with run_serve(tmp_path) as serves:
-                await wait_until_async(all_are_settled, 20)
+            async with run_serve(tmp_path) as serve_process:
+                await wait_until_async(has_no_listed_write, 20)
                 assert (
                     service.creation_counts["recipient"] == service.creation_counts["account"] == 1
                 )
-                assert await serves.stop() == 0
+                assert await serve_process.stop() == 0
     finally:
         await simulator.stop()
 
@@ -430,105 +469,121 @@ async def test_next_process_lists_and_settles_write_of_killed_process(
 # Operations that cannot be continued.
 
 
-async def change_recorded_steps(operated: OperatedGateway) -> None:
+async def change_recorded_steps(operated_gateway: OperatedGateway) -> None:
     """Change the recorded steps, as if another version with another flow had written them."""
-    async with operated.open_store() as store:
-        rows = OperationRepository(store, ObjectStateStore(store))
-        (operation,) = await rows.list_unfinished()
-        for number, text in enumerate(await rows.load_step_results(operation)):
-            odd = [
+    async with operated_gateway.open_store() as store:
+        operation_repository = OperationRepository(store, ObjectStateStore(store))
+        (operation,) = await operation_repository.list_unfinished()
+        for number, text in enumerate(await operation_repository.load_step_results(operation)):
+            changed_results = [
                 ["0" * 16, outcome]
                 for _mark, outcome in json.loads(stored_json.decompress_text(text))
             ]
-            sealed = store.encryption.encrypt(json.dumps(odd), build_context(operation, "results"))
-            those = select(operation_steps.c.number).where(
+            ciphertext = store.encryption.encrypt(
+                json.dumps(changed_results), build_context(operation, "results")
+            )
+            step_query = select(operation_steps.c.number).where(
                 operation_steps.c.operation_id == operation.id
             )
-            numbers = sorted(row.number for row in await fetch(store, those))
-            that = (
+            numbers = sorted(step_row.number for step_row in await fetch(store, step_query))
+            step_condition = (
                 operation_steps.c.operation_id == operation.id,
                 operation_steps.c.number == numbers[number],
             )
-            await execute(store, update(operation_steps).where(*that).values(results=sealed))
+            await execute(
+                store, update(operation_steps).where(*step_condition).values(results=ciphertext)
+            )
 
 
 async def test_operation_of_another_version_can_be_closed_once_its_writes_are_settled(
     tmp_path: Path,
 ) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
+    async with open_operated_gateway(tmp_path) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "10.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "10.00"
         )
-        operated.add_fault("POST", "/v1/batches/*/start-processing", close="before")
+        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", close="before")
         path = f"/v1/batches/{batch}/start-processing"
-        assert (await operated.gateway.request("POST", path)).status == 500
-        await change_recorded_steps(operated)
-        await operated.age_sent_writes()
-        await wait_until_async(lambda: has_reason(operated, "the program has changed since"))
-        write = (await load_only_in_doubt_write(operated))["write"]
-        refused = await operated.run_command("writes", "close", write, "--yes", code=2)
-        assert "it is not known whether" in refused.stderr
-        await operated.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
+        assert (await operated_gateway.gateway.request("POST", path)).status == 500
+        await change_recorded_steps(operated_gateway)
+        await operated_gateway.age_sent_writes()
+        await wait_until_async(
+            lambda: has_reason(operated_gateway, "the program has changed since")
+        )
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        result = await operated_gateway.run_command("writes", "close", write, "--yes", code=2)
+        assert "it is not known whether" in result.stderr
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--did-not-happen", "--yes")
         await asyncio.sleep(2)
-        assert not await has_no_write_in_doubt(operated), "it cannot be continued"
-        assert (await operated.gateway.request("DELETE", f"/v1/batches/{batch}")).status == 500
-        await operated.run_command("writes", "close", write, "--yes")
-        assert await has_no_write_in_doubt(operated)
-        assert (await operated.run_json_command("reconcile"))["findings"] == []
-        assert (await operated.gateway.request("POST", path)).status == 200
-        assert len(operated.service.batch_starts) == 1
-        again = await operated.run_command("writes", "close", write, "--yes", code=2)
-        assert "it does not need to be closed" in again.stderr
+        assert not await has_no_write_in_doubt(operated_gateway), "it cannot be continued"
+        assert (
+            await operated_gateway.gateway.request("DELETE", f"/v1/batches/{batch}")
+        ).status == 500
+        await operated_gateway.run_command("writes", "close", write, "--yes")
+        assert await has_no_write_in_doubt(operated_gateway)
+        assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
+        assert (await operated_gateway.gateway.request("POST", path)).status == 200
+        assert len(operated_gateway.service.batch_starts) == 1
+        second_result = await operated_gateway.run_command(
+            "writes", "close", write, "--yes", code=2
+        )
+        assert "it does not need to be closed" in second_result.stderr
 
 
 async def test_closed_start_that_happened_is_recorded(
     tmp_path: Path,
 ) -> None:
-    async with open_operated_gateway(tmp_path, processing_seconds=60) as operated:
+    async with open_operated_gateway(tmp_path, processing_seconds=60) as operated_gateway:
         batch = await create_batch(
-            operated.gateway, await create_recipient(operated.gateway), "10.00"
+            operated_gateway.gateway, await create_recipient(operated_gateway.gateway), "10.00"
         )
-        operated.add_fault("POST", "/v1/batches/*/start-processing", **RESPONSE_LOST)
-        operated.add_fault("GET", "/v1/batch/*/summary")
-        operated.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
+        operated_gateway.add_fault("POST", "/v1/batches/*/start-processing", **RESPONSE_LOST)
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary")
+        operated_gateway.add_fault("GET", "/v1/batch/*/summary", status=503, times=1000)
         path = f"/v1/batches/{batch}/start-processing"
-        assert (await operated.gateway.request("POST", path)).status == 500
-        await change_recorded_steps(operated)
-        await wait_until_async(lambda: has_reason(operated, "the program has changed since"))
-        operated.service.faults.clear()
-        write = (await load_only_in_doubt_write(operated))["write"]
-        await operated.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
-        await wait_until_async(lambda: close_operation(operated, write))
-        assert (await operated.run_json_command("reconcile"))["findings"] == []
-        facts = (await operated.run_json_command("trace", batch))["facts"]
-        assert [known["phase"] for name, known in facts.items() if "started" in known] == ["sent"]
+        assert (await operated_gateway.gateway.request("POST", path)).status == 500
+        await change_recorded_steps(operated_gateway)
+        await wait_until_async(
+            lambda: has_reason(operated_gateway, "the program has changed since")
+        )
+        operated_gateway.service.faults.clear()
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        await operated_gateway.run_command(*SETTLE_COMMAND, write, "--happened", "--yes")
+        await wait_until_async(lambda: close_operation(operated_gateway, write))
+        assert (await operated_gateway.run_json_command("reconcile"))["findings"] == []
+        object_facts = (await operated_gateway.run_json_command("trace", batch))["facts"]
+        assert [
+            batch_facts["phase"]
+            for name, batch_facts in object_facts.items()
+            if "started" in batch_facts
+        ] == ["sent"]
 
 
-async def close_operation(operated: OperatedGateway, write: str) -> bool:
+async def close_operation(operated_gateway: OperatedGateway, write: str) -> bool:
     """Close the operation; False if the gateway is probing it at this moment."""
-    ended = await asyncio.to_thread(
-        run_installed_command, "writes", "close", write, "--yes", folder=operated.folder
+    result = await asyncio.to_thread(
+        run_installed_command, "writes", "close", write, "--yes", folder=operated_gateway.folder
     )
-    return ended.returncode == 0
+    return result.returncode == 0
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 2)])
 async def test_settle_asks_for_confirmation(answer: str, code: int, tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path, inferred=False) as operated:
-        await lose_batch_create(operated)
-        write = (await load_only_in_doubt_write(operated))["write"]
-        (created,) = operated.service.find_or_create_tenant().batches
-        words = [
+    async with open_operated_gateway(tmp_path, inferred=False) as operated_gateway:
+        await lose_batch_create(operated_gateway)
+        write = (await load_only_in_doubt_write(operated_gateway))["write"]
+        (upstream_id,) = operated_gateway.service.find_or_create_tenant().batches
+        arguments = [
             *SETTLE_COMMAND,
             write,
             "--made",
-            created,
+            upstream_id,
             "--config",
             str(tmp_path / "gateway.toml"),
         ]
-        asked = await asyncio.to_thread(CliRunner().invoke, gateway, words, input=answer)
-        assert asked.exit_code == code
-        assert "POST /batches of demo sandbox" in asked.stderr
-        assert f"made {created}?" in asked.stderr
+        result = await asyncio.to_thread(CliRunner().invoke, gateway, arguments, input=answer)
+        assert result.exit_code == code
+        assert "POST /batches of demo sandbox" in result.stderr
+        assert f"made {upstream_id}?" in result.stderr
         await asyncio.sleep(2)
-        assert await has_no_write_in_doubt(operated) is (code == 0)
+        assert await has_no_write_in_doubt(operated_gateway) is (code == 0)

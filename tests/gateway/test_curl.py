@@ -15,7 +15,7 @@ read_file = FILES.__getitem__
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("arguments", "expected"),
     [
         (["-X", "POST", "/v1/recipients", "-d", '{"a":1}'], CREATE_REQUEST),
         (
@@ -66,12 +66,12 @@ read_file = FILES.__getitem__
     ],
     ids=str,
 )
-def test_curl_command_is_parsed(words: list[str], expected: tuple[str, str, bytes]) -> None:
-    assert parse_curl(words, read_file) == expected
+def test_curl_command_is_parsed(arguments: list[str], expected: tuple[str, str, bytes]) -> None:
+    assert parse_curl(arguments, read_file) == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_text"),
+    ("arguments", "expected_text"),
     [
         (["curl", "-H", KEY_HEADER], "no address was given"),
         ([f"curl -H '{KEY_HEADER}"], "not closed"),
@@ -81,11 +81,11 @@ def test_curl_command_is_parsed(words: list[str], expected: tuple[str, str, byte
     ids=str,
 )
 def test_invalid_command_is_reported_without_quoting_it(
-    words: list[str], expected_text: str
+    arguments: list[str], expected_text: str
 ) -> None:
-    with pytest.raises(InvalidCurlCommand, match=expected_text) as raised:
-        parse_curl(words, read_file)
-    assert "never-shown" not in str(raised.value)
+    with pytest.raises(InvalidCurlCommand, match=expected_text) as error:
+        parse_curl(arguments, read_file)
+    assert "never-shown" not in str(error.value)
 
 
 def test_own_options_are_distinguished_from_curl_options() -> None:
@@ -95,8 +95,11 @@ def test_own_options_are_distinguished_from_curl_options() -> None:
     )
     assert split_curl_options([LEGACY_URL, "--json"], ["--config"]) == (["--json"], [LEGACY_URL])
     arguments = ["--json", '{"a":1}', LEGACY_URL, "--json", "--config", "x.toml"]
-    pasted = ["--json", '{"a":1}', LEGACY_URL]
-    assert split_curl_options(arguments, ["--config"]) == (["--json", "--config", "x.toml"], pasted)
+    curl_arguments = ["--json", '{"a":1}', LEGACY_URL]
+    assert split_curl_options(arguments, ["--config"]) == (
+        ["--json", "--config", "x.toml"],
+        curl_arguments,
+    )
     assert split_curl_options(["--config=x.toml", "--", "--json"], ["--config"]) == (
         ["--config=x.toml"],
         ["--json"],

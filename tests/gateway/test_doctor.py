@@ -49,9 +49,11 @@ LIVE_CREDENTIALS = ServiceCredentials("LIVE", LIVE_KEY["secret_key"], environmen
 
 
 @asynccontextmanager
-async def open_simulator(**given: Any) -> AsyncIterator[Simulator]:
-    legacy_port = given.pop("legacy_port", None)
-    simulator = await start_simulator(service=Service(seed=1, **given), legacy_port=legacy_port)
+async def open_simulator(**service_options: Any) -> AsyncIterator[Simulator]:
+    legacy_port = service_options.pop("legacy_port", None)
+    simulator = await start_simulator(
+        service=Service(seed=1, **service_options), legacy_port=legacy_port
+    )
     try:
         yield simulator
     finally:
@@ -67,8 +69,8 @@ async def open_other_server(answer: web.Response) -> AsyncIterator[str]:
 
     runner = web.ServerRunner(web.Server(respond))
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    tcp_site = web.TCPSite(runner, "127.0.0.1", 0)
+    await tcp_site.start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
@@ -76,22 +78,24 @@ async def open_other_server(answer: web.Response) -> AsyncIterator[str]:
 
 
 async def examine(
-    folder: Path, base_url: str, *more: Mapping[str, Any], **sections: Mapping[str, Any]
+    folder: Path, base_url: str, *key_lines: Mapping[str, Any], **sections: Mapping[str, Any]
 ) -> list[Finding]:
     settings = build_settings(folder, base_url, **sections)
-    await import_api_keys(settings, [KEY, *more])
+    await import_api_keys(settings, [KEY, *key_lines])
     return await run_doctor(settings)
 
 
 def require_only_error(findings: list[Finding]) -> Finding:
     """Return the only error, after checking that it has advice."""
-    (finding,) = [each for each in findings if each.state == "error"]
+    (finding,) = [listed_finding for listed_finding in findings if listed_finding.state == "error"]
     assert finding.advice, finding
     return finding
 
 
 def require_finding(findings: list[Finding], check_name: str) -> Finding:
-    (finding,) = [each for each in findings if each.check_name == check_name]
+    (finding,) = [
+        listed_finding for listed_finding in findings if listed_finding.check_name == check_name
+    ]
     return finding
 
 
@@ -153,10 +157,23 @@ async def test_refused_connection_is_reported(tmp_path: Path) -> None:
 
 
 async def test_credentials_of_other_environment_are_reported(tmp_path: Path) -> None:
-    async with open_simulator() as sandbox, open_simulator(credentials=[LIVE_CREDENTIALS]) as live:
-        environments = {"sandbox": {"base_url": sandbox.url}, "live": {"base_url": live.url}}
-        mixed_up = {**KEY, "environment": "live", "api_key": "another-key", "name": "mixed"}
-        findings = await examine(tmp_path, sandbox.url, mixed_up, environments=environments)
+    async with (
+        open_simulator() as sandbox_simulator,
+        open_simulator(credentials=[LIVE_CREDENTIALS]) as live_simulator,
+    ):
+        environments = {
+            "sandbox": {"base_url": sandbox_simulator.url},
+            "live": {"base_url": live_simulator.url},
+        }
+        wrong_environment_key = {
+            **KEY,
+            "environment": "live",
+            "api_key": "another-key",
+            "name": "mixed",
+        }
+        findings = await examine(
+            tmp_path, sandbox_simulator.url, wrong_environment_key, environments=environments
+        )
     finding = require_only_error(findings)
     assert (finding.environment, finding.check_name) == ("live", "credentials")
     assert "accepted by sandbox" in finding.result
@@ -188,12 +205,12 @@ async def test_base_url_with_wrong_path_is_reported(status: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("form", "configured_form"), [("path", "path-and-query"), ("path-and-query", "path")]
+    ("service_scope", "configured_form"), [("path", "path-and-query"), ("path-and-query", "path")]
 )
 async def test_unaccepted_signature_scope_is_reported(
-    form: Any, configured_form: str, tmp_path: Path
+    service_scope: Any, configured_form: str, tmp_path: Path
 ) -> None:
-    async with open_simulator(options=ServiceOptions(signed_target=form)) as simulator:
+    async with open_simulator(options=ServiceOptions(signed_target=service_scope)) as simulator:
         findings = await examine(
             tmp_path, simulator.url, upstream={"signed_target": configured_form}
         )
@@ -239,17 +256,17 @@ async def test_untrusted_certificate_authority_is_reported(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("host", "more", "expected_text"),
+    ("host", "certificate_options", "expected_text"),
     [
         ("127.0.0.2", {}, "another host name"),
         ("127.0.0.1", {"lasts": -timedelta(days=1)}, "expired"),
     ],
 )
 async def test_invalid_certificate_of_trusted_authority_is_reported(
-    host: str, more: dict[str, Any], expected_text: str, tmp_path: Path
+    host: str, certificate_options: dict[str, Any], expected_text: str, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)
-    context = authority.issue("service", **more).build_server_context()
+    context = authority.issue("service", **certificate_options).build_server_context()
     server = await asyncio.start_server(lambda _r, writer: writer.close(), host, 0, ssl=context)
     async with server:
         url = f"https://{host}:{server.sockets[0].getsockname()[1]}"
@@ -283,10 +300,10 @@ async def test_expiring_gateway_certificate_is_reported(tmp_path: Path) -> None:
     states = {}
     async with open_simulator() as simulator:
         for days in (3, 60):
-            pair = authority.issue(f"for-{days}", lasts=timedelta(days=days))
+            certificate = authority.issue(f"for-{days}", lasts=timedelta(days=days))
             files = {
-                "tls_certificate_file": str(pair.certificate),
-                "tls_key_file": str(pair.key),
+                "tls_certificate_file": str(certificate.certificate),
+                "tls_key_file": str(certificate.key),
             }
             findings = await examine(tmp_path, simulator.url, server=files)
             states[days] = require_finding(findings, "certificate for clients")
@@ -340,8 +357,8 @@ def read_only_state(tmp_path: Path) -> Iterator[dict[str, str]]:
             f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}",
         )
         try:
-            own = url.replace("://postgres@", f"://{name}:made-up@")
-            yield {"url": own, "encryption_key_file": key_file}
+            read_only_url = url.replace("://postgres@", f"://{name}:made-up@")
+            yield {"url": read_only_url, "encryption_key_file": key_file}
         finally:
             run_statements(url, f"DROP OWNED BY {name}", f"DROP ROLE {name}")
 
@@ -364,18 +381,31 @@ async def open_evicting_redis() -> AsyncIterator[str]:
     if not (program := shutil.which("redis-server")):
         pytest.skip("no redis-server to start")
     port = find_free_port()
-    words = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--maxmemory", "1mb"]
-    running = await asyncio.create_subprocess_exec(
-        program, *words, "--maxmemory-policy", "allkeys-lru", stdout=asyncio.subprocess.PIPE
+    server_options = [
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--maxmemory",
+        "1mb",
+    ]
+    process = await asyncio.create_subprocess_exec(
+        program,
+        *server_options,
+        "--maxmemory-policy",
+        "allkeys-lru",
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
-        assert running.stdout
-        while b"Ready to accept" not in await running.stdout.readline():
+        assert process.stdout
+        while b"Ready to accept" not in await process.stdout.readline():
             pass
         yield f"redis://127.0.0.1:{port}"
     finally:
-        running.terminate()
-        await running.communicate()
+        process.terminate()
+        await process.communicate()
 
 
 async def test_evicting_redis_is_reported(tmp_path: Path) -> None:
@@ -386,14 +416,14 @@ async def test_evicting_redis_is_reported(tmp_path: Path) -> None:
 
 
 async def test_wrong_redis_password_is_reported(tmp_path: Path) -> None:
-    async def refuses(asked: asyncio.StreamReader, says: asyncio.StreamWriter) -> None:
-        while await asked.read(1000):
-            says.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n" * 9)
-        says.close()
+    async def refuse_password(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1000):
+            writer.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n" * 9)
+        writer.close()
 
-    door = await asyncio.start_server(refuses, "127.0.0.1", 0)
-    url = f"redis://:a-wrong-one@127.0.0.1:{door.sockets[0].getsockname()[1]}"
-    async with open_simulator() as simulator, door:
+    server = await asyncio.start_server(refuse_password, "127.0.0.1", 0)
+    url = f"redis://:a-wrong-one@127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with open_simulator() as simulator, server:
         findings = await examine(tmp_path, simulator.url, limits={"url": url})
         async with RedisRateLimiter(url, b"k", 1) as limits:
             fault = await limits.describe_fault()
@@ -422,10 +452,10 @@ async def test_several_workers_on_sqlite_are_reported_with_other_findings(
 ) -> None:
     async with open_simulator() as simulator:
         findings = await examine(tmp_path, simulator.url, server={"workers": 2})
-    told = [finding for finding in findings if finding.state == "error"]
-    assert {finding.check_name for finding in told} == {"configuration"}
-    assert "postgresql://" in told[0].advice
-    assert "redis://" in told[1].advice
+    error_findings = [finding for finding in findings if finding.state == "error"]
+    assert {finding.check_name for finding in error_findings} == {"configuration"}
+    assert "postgresql://" in error_findings[0].advice
+    assert "redis://" in error_findings[1].advice
     assert require_finding(findings, "credentials").state == "ok"
 
 
@@ -435,14 +465,15 @@ async def test_several_workers_on_sqlite_are_reported_with_other_findings(
 async def test_untried_optional_endpoints_are_listed(tmp_path: Path) -> None:
     async with open_simulator() as simulator:
         findings = await examine(tmp_path, simulator.url)
-        untried = [one for one in findings if one.result == "not tried yet"]
-        assert len(untried) == sum(endpoint.is_optional for endpoint in ENDPOINTS) - 1 > 0
+        untried_findings = [finding for finding in findings if finding.result == "not tried yet"]
+        assert len(untried_findings) == sum(endpoint.is_optional for endpoint in ENDPOINTS) - 1 > 0
         assert require_finding(findings, "GET /batches").result == "available: tried just now"
         assert all(
-            one.state == "skipped" and one.advice.startswith("no action needed") for one in untried
+            finding.state == "skipped" and finding.advice.startswith("no action needed")
+            for finding in untried_findings
         )
-        avoid = {"inferred_operations": "avoid"}
-        findings = await examine(tmp_path, simulator.url, upstream=avoid)
+        upstream_settings = {"inferred_operations": "avoid"}
+        findings = await examine(tmp_path, simulator.url, upstream=upstream_settings)
     assert require_finding(findings, "optional endpoints").state == "ok"
 
 
@@ -475,9 +506,9 @@ async def test_refused_list_is_not_absent_if_documented_reads_fail(
 
 @pytest.mark.parametrize("is_available", [True, False])
 async def test_enabled_optional_endpoints_are_probed(is_available: bool, tmp_path: Path) -> None:
-    use = {"inferred_operations": "use"}
+    upstream_settings = {"inferred_operations": "use"}
     async with open_simulator(options=ServiceOptions(inferred=is_available)) as simulator:
-        findings = await examine(tmp_path, simulator.url, upstream=use)
+        findings = await examine(tmp_path, simulator.url, upstream=upstream_settings)
     finding = require_finding(findings, "optional endpoints")
     if is_available:
         assert (finding.state, "GET /batches is available" in finding.result) == ("ok", True)
@@ -487,8 +518,10 @@ async def test_enabled_optional_endpoints_are_probed(is_available: bool, tmp_pat
 
 
 async def test_availability_of_enabled_endpoints_is_unknown_without_service(tmp_path: Path) -> None:
-    use = {"inferred_operations": "use"}
-    findings = await examine(tmp_path, f"http://127.0.0.1:{find_free_port()}", upstream=use)
+    upstream_settings = {"inferred_operations": "use"}
+    findings = await examine(
+        tmp_path, f"http://127.0.0.1:{find_free_port()}", upstream=upstream_settings
+    )
     finding = require_finding(findings, "optional endpoints")
     assert finding.state == "skipped"
     assert "the service was not reached" in finding.result
@@ -505,35 +538,42 @@ async def test_remembered_capability_is_not_reported_as_just_tried(tmp_path: Pat
         findings = await examine(tmp_path, simulator.url)
         assert require_finding(findings, "signature scope").result == "path: accepted just now"
         async with open_store(build_settings(tmp_path, simulator.url).state) as store:
-            seen = {"present": True, "at": 1_790_000_000}
-            await ObjectStateStore(store).save_capability("sandbox", "inferred GET /batches", seen)
+            recorded_capability = {"present": True, "at": 1_790_000_000}
+            await ObjectStateStore(store).save_capability(
+                "sandbox", "inferred GET /batches", recorded_capability
+            )
         url = simulator.url
-    gone = await run_doctor(build_settings(tmp_path, url))
-    assert require_only_error(gone).check_name == "reachable"
-    form, clock, pair = (
-        require_finding(gone, word) for word in ("signature scope", "clock", "credentials")
+    offline_findings = await run_doctor(build_settings(tmp_path, url))
+    assert require_only_error(offline_findings).check_name == "reachable"
+    scope_finding, clock, credentials_finding = (
+        require_finding(offline_findings, check_name)
+        for check_name in ("signature scope", "clock", "credentials")
     )
-    assert (form.state, clock.state, pair.state) == ("skipped", "skipped", "skipped")
+    assert (scope_finding.state, clock.state, credentials_finding.state) == (
+        "skipped",
+        "skipped",
+        "skipped",
+    )
     assert re.fullmatch(
         r"path, detected since \d{4}-\d\d-\d\d \d\d:\d\d UTC; skipped: the service was not reached",
-        form.result,
+        scope_finding.result,
     )
     assert clock.result == "skipped: the service was not reached"
-    assert pair.result == "skipped: the service was not reached"
+    assert credentials_finding.result == "skipped: the service was not reached"
     listing = "there, detected since 2026-09-21 14:13 UTC; not tried now"
-    assert require_finding(gone, "GET /batches").result == listing
+    assert require_finding(offline_findings, "GET /batches").result == listing
 
 
-@pytest.mark.parametrize("form", ["auto", "path"])
+@pytest.mark.parametrize("signature_scope", ["auto", "path"])
 @pytest.mark.parametrize("answer", [200, 401, 403, 404])
 async def test_report_has_every_row_for_any_service_answer(
-    answer: int, form: str, tmp_path: Path
+    answer: int, signature_scope: str, tmp_path: Path
 ) -> None:
     refusal = '{"ok":false,"errors":[{"code":"not_authorized","message":"no"}]}'
     async with open_other_server(
         web.Response(status=answer, text=refusal if answer > 400 else "")
     ) as url:
-        findings = await examine(tmp_path, url, upstream={"signed_target": form})
+        findings = await examine(tmp_path, url, upstream={"signed_target": signature_scope})
     assert require_only_error(findings)
     for check_name in SERVICE_ROWS:
         finding = require_finding(findings, check_name)
@@ -545,11 +585,13 @@ async def test_environment_without_key_lists_skipped_checks(tmp_path: Path) -> N
     async with open_simulator() as simulator:
         environments = {"sandbox": {"base_url": simulator.url}, "live": {"base_url": simulator.url}}
         findings = await examine(tmp_path, simulator.url, environments=environments)
-    live = {finding.check_name: finding for finding in findings if finding.environment == "live"}
-    assert live["keys"].result == "no key is imported"
+    live_findings = {
+        finding.check_name: finding for finding in findings if finding.environment == "live"
+    }
+    assert live_findings["keys"].result == "no key is imported"
     for check_name in SERVICE_ROWS:
-        assert live[check_name].state == "skipped"
-        assert "no key of this environment is imported" in live[check_name].result
+        assert live_findings[check_name].state == "skipped"
+        assert "no key of this environment is imported" in live_findings[check_name].result
 
 
 async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> None:
@@ -562,7 +604,7 @@ async def test_keys_of_unconfigured_environment_are_reported(tmp_path: Path) -> 
         assert "set environments.live.base_url" in finding.advice
         await import_api_keys(settings, [KEY])
         findings = await run_doctor(settings)
-    assert not [one for one in findings if one.state == "error"]
+    assert not [listed_finding for listed_finding in findings if listed_finding.state == "error"]
     assert require_finding(findings, "keys").state == "warning", "the other endpoints can be used"
 
 
@@ -573,8 +615,8 @@ async def examine_forwarded_key(folder: Path, base_url: str, legacy: str) -> lis
     environments = {"sandbox": {"base_url": base_url, "legacy_base_url": legacy}}
     settings: Settings = build_settings(folder, base_url, environments=environments)
     await import_api_keys(settings, [KEY])
-    before = await run_doctor(settings)
-    assert not [finding for finding in before if finding.check_name == "legacy service"], (
+    findings_before = await run_doctor(settings)
+    assert not [finding for finding in findings_before if finding.check_name == "legacy service"], (
         "no key uses it"
     )
     async with open_store(settings.state) as store:
@@ -627,8 +669,8 @@ async def test_doctor_command_prints_all_findings_and_exits_with_1(tmp_path: Pat
         assert [
             finding["looked_at"] for finding in report["findings"] if finding["state"] == "error"
         ] == ["clock"]
-        shown = (await run_command(tmp_path, "doctor", code=1)).stdout
-    assert "synchronize" in shown
+        output = (await run_command(tmp_path, "doctor", code=1)).stdout
+    assert "synchronize" in output
 
 
 # Freezes and brownouts
@@ -643,19 +685,21 @@ async def test_active_freezes_and_brownouts_are_listed_and_no_error(
         await import_api_keys(settings, [KEY])
         await run_command(tmp_path, "freeze", "--merchant", "demo", "--environment", "sandbox")
         await run_command(tmp_path, "freeze", "--all")
-        for words in (("--key", "demo-sandbox"), ("--from", "2090-01-01T00:00:00Z")):
+        for options in (("--key", "demo-sandbox"), ("--from", "2090-01-01T00:00:00Z")):
             await run_command(
-                tmp_path, "brownout", "schedule", "--until", "2099-01-01T00:00:00Z", *words
+                tmp_path, "brownout", "schedule", "--until", "2099-01-01T00:00:00Z", *options
             )
         report = await run_doctor_command(tmp_path)
         assert report["ok"] is True
-        frozen = [one for one in report["findings"] if one["looked_at"] == "freeze"]
-        all_, one = sorted(frozen, key=lambda finding: finding["environment"])
-        assert (all_["state"], all_["environment"]) == ("warning", "all")
-        assert "every merchant, live and sandbox" in all_["said"]
-        assert "`payout-gateway unfreeze --all`" in all_["do"]
-        assert "unfreeze --merchant demo --environment sandbox`" in one["do"]
-        (brownout,) = [one for one in report["findings"] if one["looked_at"] == "brownout"]
+        freezes = [finding for finding in report["findings"] if finding["looked_at"] == "freeze"]
+        global_freeze, merchant_freeze = sorted(freezes, key=lambda finding: finding["environment"])
+        assert (global_freeze["state"], global_freeze["environment"]) == ("warning", "all")
+        assert "every merchant, live and sandbox" in global_freeze["said"]
+        assert "`payout-gateway unfreeze --all`" in global_freeze["do"]
+        assert "unfreeze --merchant demo --environment sandbox`" in merchant_freeze["do"]
+        (brownout,) = [
+            finding for finding in report["findings"] if finding["looked_at"] == "brownout"
+        ]
         assert "requests are refused until 2099-01-01 00:00 UTC: demo-sandbox" in brownout["said"]
         output = (await run_command(tmp_path, "doctor")).stdout
         assert "writes have been frozen since" in output
@@ -664,7 +708,7 @@ async def test_active_freezes_and_brownouts_are_listed_and_no_error(
         await run_command(tmp_path, "unfreeze", "--all")
         await run_command(tmp_path, "brownout", "off")
         assert "warning" not in {
-            one["state"] for one in (await run_doctor_command(tmp_path))["findings"]
+            finding["state"] for finding in (await run_doctor_command(tmp_path))["findings"]
         }
 
 

@@ -43,21 +43,29 @@ def explain(method: str, path: str, body: Any = None, **settings: Any) -> Explan
 def test_every_golden_request_can_be_explained(file: Path) -> None:
     """The explanation assumes a plain service, not the one of the case."""
     case = json.loads(file.read_text("utf-8"))
-    recorded = case["request"]
+    recorded_request = case["request"]
     try:
-        explained = explain(recorded["method"], f"/v1{recorded['path']}", recorded.get("body"))
+        explanation = explain(
+            recorded_request["method"],
+            f"/v1{recorded_request['path']}",
+            recorded_request.get("body"),
+        )
     except Invalid:
-        assert not isinstance(recorded.get("body"), dict)
+        assert not isinstance(recorded_request.get("body"), dict)
         return
-    assert (explained.answer is None) is not (explained.refusal is None)
-    for call in explained.calls:
+    assert (explanation.answer is None) is not (explanation.refusal is None)
+    for call in explanation.calls:
         assert call.signed.startswith(f"<timestamp>\n{call.method}\n/v1/")
 
 
 def test_each_field_shows_its_target_and_rule() -> None:
-    create, later, account, *_ = explain("POST", "/v1/recipients", BUSINESS_BODY).calls
-    assert [call.method for call in (create, later, account)] == ["POST", "PATCH", "POST"]
-    fields = {field.field: (field.value, field.sent_in, field.rule) for field in create.fields}
+    create_call, update_call, account, *_ = explain("POST", "/v1/recipients", BUSINESS_BODY).calls
+    assert [call.method for call in (create_call, update_call, account)] == [
+        "POST",
+        "PATCH",
+        "POST",
+    ]
+    fields = {field.field: (field.value, field.sent_in, field.rule) for field in create_call.fields}
     assert fields["name"] == ("Kings", "name", "same")
     assert fields["governmentIds[0].value"] == ("123456789", "ssn", "renamed")
     fields = {field.field: (field.value, field.sent_in, field.rule) for field in account.fields}
@@ -69,59 +77,64 @@ def test_each_field_shows_its_target_and_rule() -> None:
 
 
 def test_unsent_field_is_listed_with_reason() -> None:
-    explained = explain("POST", "/v1/recipients", BUSINESS_BODY)
-    unsent = dict(explained.kept)
-    assert "stored" in unsent["payout.holdup.limit"]
-    assert "payout.primary.method" not in unsent, "it is the type of the account"
-    assert any("holdup" in line for line in explained.remembered)
+    explanation = explain("POST", "/v1/recipients", BUSINESS_BODY)
+    unsent_fields = dict(explanation.kept)
+    assert "stored" in unsent_fields["payout.holdup.limit"]
+    assert "payout.primary.method" not in unsent_fields, "it is the type of the account"
+    assert any("holdup" in line for line in explanation.remembered)
 
 
 def test_query_parameters_show_their_targets() -> None:
-    asked = "payoutMethod=bank-transfer&payoutCurrency=usd&page=2&status="
-    explained = explain("GET", f"/v1/recipients?{asked}")
+    query = "payoutMethod=bank-transfer&payoutCurrency=usd&page=2&status="
+    explanation = explain("GET", f"/v1/recipients?{query}")
     fields = {
-        field.field: (field.value, field.sent_in, field.rule) for field in explained.calls[0].fields
+        field.field: (field.value, field.sent_in, field.rule)
+        for field in explanation.calls[0].fields
     }
     assert fields["page"] == ("2", "page", "same")
     assert fields["pageSize"] == ("10", None, "set by the gateway")
     assert fields["currency"] == ("USD", "payoutCurrency", "translated")
-    assert explained.kept == []
-    scan = explain("GET", "/v1/recipients?city=Oslo&orderBy=name").calls[0]
-    assert [field.rule for field in scan.fields] == ["set by the gateway"] * 2
-    unsent = dict(explain("GET", "/v1/recipients?search=lo&startDate=2026-01-01&odd=1").kept)
-    assert unsent["search"].startswith("applied by the gateway")
-    assert unsent["odd"] == "not a parameter of this request"
-    assert "startDate" not in unsent, "it narrows what the service lists"
+    assert explanation.kept == []
+    scan_call = explain("GET", "/v1/recipients?city=Oslo&orderBy=name").calls[0]
+    assert [field.rule for field in scan_call.fields] == ["set by the gateway"] * 2
+    unsent_fields = dict(explain("GET", "/v1/recipients?search=lo&startDate=2026-01-01&odd=1").kept)
+    assert unsent_fields["search"].startswith("applied by the gateway")
+    assert unsent_fields["odd"] == "not a parameter of this request"
+    assert "startDate" not in unsent_fields, "it narrows what the service lists"
 
 
 def test_batch_description_is_sent_if_endpoint_exists() -> None:
-    explained = explain("PATCH", "/v1/batches/B-ABCDEFGH12345678", {"description": "another"})
-    assert [call.method for call in explained.calls] == ["GET", "PATCH"]
-    sent = {field.field: field.sent_in for field in explained.calls[1].fields}
-    assert sent["description"] == "description"
-    assert not explained.kept
+    explanation = explain("PATCH", "/v1/batches/B-ABCDEFGH12345678", {"description": "another"})
+    assert [call.method for call in explanation.calls] == ["GET", "PATCH"]
+    sent_names = {field.field: field.sent_in for field in explanation.calls[1].fields}
+    assert sent_names["description"] == "description"
+    assert not explanation.kept
 
 
 def test_recipient_lookup_shows_its_source_field() -> None:
-    sent = {"sourceCurrency": "USD", "payments": [{"recipient": {"email": "a@b.c"}}]}
-    sent["payments"][0]["sourceAmount"] = "1.00"
-    looked_up, *_ = explain("POST", "/v1/batches", sent).calls
-    (email, *_) = looked_up.fields
+    batch_body = {"sourceCurrency": "USD", "payments": [{"recipient": {"email": "a@b.c"}}]}
+    batch_body["payments"][0]["sourceAmount"] = "1.00"
+    lookup_call, *_ = explain("POST", "/v1/batches", batch_body).calls
+    (email, *_) = lookup_call.fields
     assert (email.field, email.sent_in) == ("email", "payments[0].recipient.email")
 
 
 @pytest.mark.parametrize(
-    ("form", "signed"),
+    ("signed_target", "expected_target"),
     [("path", "/v1/recipients"), ("path-and-query", None), ("auto", "/v1/recipients")],
 )
-def test_signed_text_includes_query_if_configured(form: str, signed: str | None) -> None:
-    (call,) = explain("GET", "/v1/recipients?page=2", upstream={"signed_target": form}).calls
-    assert call.signed == f"<timestamp>\nGET\n{signed or call.target}\n\n"
+def test_signed_text_includes_query_if_configured(
+    signed_target: str, expected_target: str | None
+) -> None:
+    (call,) = explain(
+        "GET", "/v1/recipients?page=2", upstream={"signed_target": signed_target}
+    ).calls
+    assert call.signed == f"<timestamp>\nGET\n{expected_target or call.target}\n\n"
 
 
 def test_only_fields_of_answer_have_a_source() -> None:
-    read = explain("GET", "/v1/recipients/R-1")
-    fields = {name: (current, rule) for name, current, rule in read.answered}
+    explanation = explain("GET", "/v1/recipients/R-1")
+    fields = {name: (current_field, rule) for name, current_field, rule in explanation.answered}
     assert fields["recipient.address.city"] == ("city", "same")
     assert fields["recipient.payout.accounts.bank.routing"][0] == "branchId"
     assert fields["recipient.payout.accounts.wallet.address"] == ("emailAddress", "renamed")
@@ -131,7 +144,9 @@ def test_only_fields_of_answer_have_a_source() -> None:
         ("batches", "batches[].amount"),
         ("recipients/R-1/payments", "payments[].memo"),
     ):
-        assert name in {one[0] for one in explain("GET", f"/v1/{path}").answered}
+        assert name in {
+            answered_field[0] for answered_field in explain("GET", f"/v1/{path}").answered
+        }
 
 
 @pytest.mark.parametrize("path", ["recipients/R-1/payout-methods", "profile/balances/wallet"])
@@ -140,7 +155,7 @@ def test_requested_objects_are_assumed_to_exist(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "field", "of"),
+    ("path", "field", "source_field"),
     [
         ("/v1/batches/B-1/summary", "batchSummary.enoughFunds", "amount"),
         ("/v1/batches/B-1/summary", "batchSummary.createdAt", "createdAt"),
@@ -148,44 +163,50 @@ def test_requested_objects_are_assumed_to_exist(path: str) -> None:
         ("/v1/profile/balances/wallet", "balances{}.amount", "amount"),
     ],
 )
-def test_computed_answer_is_explained_field_by_field(path: str, field: str, of: str) -> None:
-    explained = explain("GET", path)
-    assert explained.answer
-    (name, inner), *_ = ((name, one) for name, one in explained.answer.items() if name != "ok")
-    fields = inner if name == "batchSummary" else next(iter(inner.values()))
-    assert len(explained.answered) == len(fields)
-    assert (field, of) in {(one, current) for one, current, _ in explained.answered}
+def test_computed_answer_is_explained_field_by_field(
+    path: str, field: str, source_field: str
+) -> None:
+    explanation = explain("GET", path)
+    assert explanation.answer
+    (name, answer_fields), *_ = (
+        (name, field_value) for name, field_value in explanation.answer.items() if name != "ok"
+    )
+    fields = answer_fields if name == "batchSummary" else next(iter(answer_fields.values()))
+    assert len(explanation.answered) == len(fields)
+    assert (field, source_field) in {
+        (field_value, current_field) for field_value, current_field, _ in explanation.answered
+    }
 
 
 def test_refused_request_shows_errors_and_makes_no_write() -> None:
-    explained = explain("POST", "/v1/recipients", {"type": "individual"})
-    assert explained.refusal is not None
-    assert {problem.field for problem in explained.refusal.problems} == {
+    explanation = explain("POST", "/v1/recipients", {"type": "individual"})
+    assert explanation.refusal is not None
+    assert {problem.field for problem in explanation.refusal.problems} == {
         "firstName",
         "lastName",
         "email",
     }
-    assert [call for call in explained.calls if call.method != "GET"] == []
+    assert [call for call in explanation.calls if call.method != "GET"] == []
 
 
 def test_explain_command_describes_a_refusal(tmp_path: Path) -> None:
-    asked = {
+    recipient_body = {
         "type": "individual",
         "email": "a@shop.example",
         "firstName": "Ada",
         "lastName": {"x": 1},
     }
-    explained = explain("POST", "/v1/recipients", asked)
-    assert explained.refusal is not None
-    (problem,) = explained.refusal.problems
-    assert dict(explained.kept) == {
+    explanation = explain("POST", "/v1/recipients", recipient_body)
+    assert explanation.refusal is not None
+    (problem,) = explanation.refusal.problems
+    assert dict(explanation.kept) == {
         "type": "the request is rejected",
         "email": "the request is rejected",
         "firstName": "the request is rejected",
         "lastName.x": f"rejected: {problem.message}",
     }
     result = run_installed_command(
-        "explain", "-X", "POST", "/v1/recipients", "-d", json.dumps(asked), folder=tmp_path
+        "explain", "-X", "POST", "/v1/recipients", "-d", json.dumps(recipient_body), folder=tmp_path
     ).stdout
     assert (
         "The gateway rejects this request with status 406:\n    invalid_field: lastName" in result
@@ -194,18 +215,23 @@ def test_explain_command_describes_a_refusal(tmp_path: Path) -> None:
 
 
 def test_explanation_uses_configured_vocabulary() -> None:
-    words = Words(current=CurrentWords(batch_currency="cur", summary_path="/v1/sums/{id}"))
-    explained = explain("POST", "/v1/batches", {"sourceCurrency": "USD"}, vocabulary=words)
-    assert explained.calls[0].body["cur"] == "USD"
-    assert explained.calls[-1].target == "/v1/sums/B-EXAMPLE"
+    vocabulary = Words(current=CurrentWords(batch_currency="cur", summary_path="/v1/sums/{id}"))
+    explanation = explain("POST", "/v1/batches", {"sourceCurrency": "USD"}, vocabulary=vocabulary)
+    assert explanation.calls[0].body["cur"] == "USD"
+    assert explanation.calls[-1].target == "/v1/sums/B-EXAMPLE"
 
 
 def test_signed_text_equals_text_of_the_signer() -> None:
     (call, *_) = explain("POST", "/v1/recipients", BUSINESS_BODY).calls
     body = call.signed.split("\n")[3].encode()
-    pair, words = Credentials("AK", "secret"), CurrentWords()
+    credentials, current_vocabulary = Credentials("AK", "secret"), CurrentWords()
     headers = build_signature_headers(
-        pair, words, stamp=1_700_000_000, method="POST", target="/v1/recipients", body=body
+        credentials,
+        current_vocabulary,
+        stamp=1_700_000_000,
+        method="POST",
+        target="/v1/recipients",
+        body=body,
     )
     openssl = subprocess.run(
         ["openssl", "dgst", "-sha256", "-hmac", "secret"],
@@ -217,7 +243,7 @@ def test_signed_text_equals_text_of_the_signer() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["-X", "POST", "/v1/batches", "-d", '{"sourceCurrency":"USD"}'],
         [
@@ -237,18 +263,18 @@ def test_signed_text_equals_text_of_the_signer() -> None:
         ],
     ],
 )
-def test_explain_command_accepts_curl_syntax(words: list[str], tmp_path: Path) -> None:
-    result = run_installed_command("explain", "--json", *words, folder=tmp_path)
+def test_explain_command_accepts_curl_syntax(arguments: list[str], tmp_path: Path) -> None:
+    result = run_installed_command("explain", "--json", *arguments, folder=tmp_path)
     assert result.returncode == 0, result.stderr
-    explained = json.loads(result.stdout)
-    assert explained["operation"] == "create_batch"
-    assert explained["calls"][0]["body"] == {"currency": "USD", "payments": []}
+    explanation = json.loads(result.stdout)
+    assert explanation["operation"] == "create_batch"
+    assert explanation["calls"][0]["body"] == {"currency": "USD", "payments": []}
     assert "never-shown" not in result.stdout
-    assert "create_batch" in run_installed_command("explain", *words, folder=tmp_path).stdout
+    assert "create_batch" in run_installed_command("explain", *arguments, folder=tmp_path).stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_text"),
+    ("arguments", "expected_text"),
     [
         ([], "no address was given"),
         (["GET"], "no address was given"),
@@ -263,9 +289,9 @@ def test_explain_command_accepts_curl_syntax(words: list[str], tmp_path: Path) -
     ],
 )
 def test_unexplainable_request_is_reported_in_one_line(
-    words: list[str], expected_text: str, tmp_path: Path
+    arguments: list[str], expected_text: str, tmp_path: Path
 ) -> None:
-    result = run_installed_command("explain", *words, folder=tmp_path)
+    result = run_installed_command("explain", *arguments, folder=tmp_path)
     assert result.returncode == 2
     assert expected_text in result.stderr
     assert result.stderr.count("\n") == 1

@@ -18,20 +18,23 @@ def test_no_error_with_all_extensions() -> None:
 @pytest.mark.parametrize("library", ["aiohttp", "multidict", "yarl"])
 def test_missing_extension_is_refused(library: str) -> None:
     switch = f"{library.upper()}_NO_EXTENSIONS"
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", CHECK_CODE],
         check=False,
         capture_output=True,
         text=True,
         env={**os.environ, switch: "1"},
     )
-    assert f"ConfigurationError: {library} runs without its C extensions" in ended.stderr
-    assert switch in ended.stderr
+    assert f"ConfigurationError: {library} runs without its C extensions" in result.stderr
+    assert switch in result.stderr
 
 
 def test_missing_simplejson_extension_is_refused() -> None:
-    hidden = "import sys; sys.modules['simplejson._speedups'] = None; "
-    ended = subprocess.run(
-        [sys.executable, "-c", hidden + CHECK_CODE], check=False, capture_output=True, text=True
+    hide_extension = "import sys; sys.modules['simplejson._speedups'] = None; "
+    result = subprocess.run(
+        [sys.executable, "-c", hide_extension + CHECK_CODE],
+        check=False,
+        capture_output=True,
+        text=True,
     )
-    assert "ConfigurationError: simplejson runs without its C extensions" in ended.stderr
+    assert "ConfigurationError: simplejson runs without its C extensions" in result.stderr

@@ -38,9 +38,20 @@ ACME = Tenant("acme", "live")
 POLL_SECONDS = 0.02
 
 
-def build_key_line(merchant: str = "acme", api_key: str = API_KEY, **more: Any) -> dict[str, Any]:
-    pair = {"access_key": f"access-{merchant}", "secret_key": f"secret-of-{merchant}"}
-    return {"merchant": merchant, "environment": "live", "api_key": api_key, **pair, **more}
+def build_key_line(
+    merchant: str = "acme", api_key: str = API_KEY, **changes: Any
+) -> dict[str, Any]:
+    service_credentials = {
+        "access_key": f"access-{merchant}",
+        "secret_key": f"secret-of-{merchant}",
+    }
+    return {
+        "merchant": merchant,
+        "environment": "live",
+        "api_key": api_key,
+        **service_credentials,
+        **changes,
+    }
 
 
 @pytest.fixture
@@ -67,7 +78,7 @@ async def count_queries() -> AsyncIterator[list[Any]]:
 async def wait_until(condition: Any, seconds: float = 2) -> None:
     end = time.monotonic() + seconds
     while not await condition():
-        assert time.monotonic() < end, "not within its time"
+        assert time.monotonic() < end, "the condition did not hold in time"
         await asyncio.sleep(0.01)
 
 
@@ -107,7 +118,7 @@ def test_key_without_networks_admits_any_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "admitted"),
+    ("address", "is_admitted"),
     [
         ("10.1.2.3", True),
         ("::ffff:10.1.2.3", True),
@@ -121,8 +132,8 @@ def test_key_without_networks_admits_any_address() -> None:
         ("unknown", False),
     ],
 )
-def test_key_with_networks_admits_only_their_addresses(address: Any, admitted: bool) -> None:
-    assert build_api_key("10.0.0.0/8", "2001:db8::/32").admits(address) is admitted
+def test_key_with_networks_admits_only_their_addresses(address: Any, is_admitted: bool) -> None:
+    assert build_api_key("10.0.0.0/8", "2001:db8::/32").admits(address) is is_admitted
 
 
 # Look-up.
@@ -136,11 +147,15 @@ async def test_key_is_found_with_all_its_settings(store: Store) -> None:
         ),
     )
     async with ApiKeyStore(store) as keyring:
-        found = await keyring.find(OTHER_API_KEY)
-    assert found
-    assert (found.name, found.prefix, found.tenant) == ("b", "key-of-b", Tenant("bolt", "live"))
-    assert found.credentials == Credentials("access-bolt", "secret-of-bolt")
-    assert (found.requests_per_hour, found.allowed_ips) == (
+        api_key = await keyring.find(OTHER_API_KEY)
+    assert api_key
+    assert (api_key.name, api_key.prefix, api_key.tenant) == (
+        "b",
+        "key-of-b",
+        Tenant("bolt", "live"),
+    )
+    assert api_key.credentials == Credentials("access-bolt", "secret-of-bolt")
+    assert (api_key.requests_per_hour, api_key.allowed_ips) == (
         7,
         (ipaddress.ip_network("10.0.0.0/8"),),
     )
@@ -163,10 +178,10 @@ async def test_malformed_key_costs_no_query(store: Store) -> None:
 
 async def test_known_key_costs_one_query_for_any_number_of_callers(store: Store) -> None:
     async with ApiKeyStore(store) as keyring, count_queries() as queries:
-        found = await asyncio.gather(*(keyring.find(API_KEY) for _ in range(50)))
-        found.append(await keyring.find(API_KEY))
+        keys_found = await asyncio.gather(*(keyring.find(API_KEY) for _ in range(50)))
+        keys_found.append(await keyring.find(API_KEY))
     assert len(queries) == 1
-    assert all(key == found[0] for key in found)
+    assert all(key == keys_found[0] for key in keys_found)
 
 
 async def test_unknown_key_is_cached_for_some_seconds(store: Store) -> None:
@@ -212,7 +227,7 @@ async def test_key_cache_holds_and_shows_no_plain_key(store: Store) -> None:
 
 async def test_key_hashed_with_earlier_encryption_key_is_found(store: Store, state: State) -> None:
     add_key(state.encryption_key_file)
-    async with open_store(state) as later, ApiKeyStore(later) as keyring:
+    async with open_store(state) as second_store, ApiKeyStore(second_store) as keyring:
         assert await keyring.find(API_KEY)
 
 
@@ -220,47 +235,47 @@ async def test_key_hashed_with_earlier_encryption_key_is_found(store: Store, sta
 
 
 async def revoke_only_key(store: Store) -> None:
-    (held,) = await load_listed_keys(store)
-    await revoke_key(store, held.id)
+    (listed_key,) = await load_listed_keys(store)
+    await revoke_key(store, listed_key.id)
 
 
 async def test_key_revoked_by_another_process_is_refused_within_two_seconds(
     store: Store, second_store: Store
 ) -> None:
-    async def refused() -> bool:
+    async def is_refused() -> bool:
         return await keyring.find(API_KEY) is None
 
     async with ApiKeyStore(store) as keyring:
         assert await keyring.find(API_KEY)
         await revoke_only_key(second_store)
-        await wait_until(refused, 2)
+        await wait_until(is_refused, 2)
 
 
 async def test_unknown_key_imported_by_another_process_is_found(
     store: Store, second_store: Store
 ) -> None:
-    async def found() -> bool:
+    async def is_found() -> bool:
         return await keyring.find(OTHER_API_KEY) is not None
 
     async with ApiKeyStore(store, poll_seconds=POLL_SECONDS) as keyring:
-        assert not await found()
+        assert not await is_found()
         await import_keys_into(second_store, build_key_line("bolt", OTHER_API_KEY))
-        await wait_until(found)
+        await wait_until(is_found)
 
 
 async def test_credentials_replaced_by_another_process_are_used_without_query(
     store: Store, second_store: Store
 ) -> None:
-    new = Credentials("new-access", "new-secret")
+    new_credentials = Credentials("new-access", "new-secret")
 
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         assert await keyring.find(API_KEY)
-        await replace_credentials(second_store, ACME, new)
+        await replace_credentials(second_store, ACME, new_credentials)
         await keyring.refresh()
         async with count_queries() as queries:
-            found = await keyring.find(API_KEY)
-    assert found
-    assert found.credentials == new
+            api_key = await keyring.find(API_KEY)
+    assert api_key
+    assert api_key.credentials == new_credentials
     assert queries == []
 
 
@@ -273,34 +288,34 @@ async def test_limit_changed_by_another_process_applies_to_cached_keys(
             second_store, build_key_line(requests_per_hour=3, allowed_ips=["192.0.2.0/24"])
         )
         await keyring.refresh()
-        found = await keyring.find(API_KEY)
-    assert found
-    assert found.requests_per_hour == 3
-    assert not found.admits("10.0.0.1")
+        api_key = await keyring.find(API_KEY)
+    assert api_key
+    assert api_key.requests_per_hour == 3
+    assert not api_key.admits("10.0.0.1")
 
 
 async def test_answer_older_than_last_poll_is_not_cached(
     store: Store, second_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look-up reads a key; before it is cached, the key is revoked and a poll sees that."""
-    read = store.read
+    read_directly = store.read
 
-    async def read_and_dawdle(body: Any, **options: Any) -> Any:
-        answer = await read(body, **options)
-        if not dawdled.is_set():
-            dawdled.set()
-            await go_on.wait()
+    async def read_and_wait(body: Any, **options: Any) -> Any:
+        answer = await read_directly(body, **options)
+        if not is_reading.is_set():
+            is_reading.set()
+            await may_continue.wait()
         return answer
 
-    dawdled, go_on = asyncio.Event(), asyncio.Event()
+    is_reading, may_continue = asyncio.Event(), asyncio.Event()
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
-        monkeypatch.setattr(store, "read", read_and_dawdle)
-        asking = asyncio.create_task(keyring.find(API_KEY))
-        await dawdled.wait()
+        monkeypatch.setattr(store, "read", read_and_wait)
+        find_task = asyncio.create_task(keyring.find(API_KEY))
+        await is_reading.wait()
         # The result of a poll is set directly.
         keyring._change_count += 1
-        go_on.set()
-        await asking
+        may_continue.set()
+        await find_task
         keyring._change_count -= 1
         await revoke_only_key(second_store)
         assert await keyring.find(API_KEY) is None
@@ -310,8 +325,8 @@ async def test_restored_database_is_read_again(store: Store, second_store: Store
     async with ApiKeyStore(store, poll_seconds=1000) as keyring:
         await keyring.find(API_KEY)
         keyring._change_count += 5
-        (held,) = await load_listed_keys(second_store)
-        await revoke_key(second_store, held.id)
+        (listed_key,) = await load_listed_keys(second_store)
+        await revoke_key(second_store, listed_key.id)
         await keyring.refresh()
         assert await keyring.find(API_KEY) is None
 
@@ -327,9 +342,9 @@ async def test_known_keys_work_during_outage_and_unknown_keys_are_unavailable(
         break_database(state)
         await asyncio.sleep(5 * POLL_SECONDS)
         assert await keyring.find(API_KEY)
-        with pytest.raises(StoreUnavailable) as unavailable:
+        with pytest.raises(StoreUnavailable) as error:
             await keyring.find(OTHER_API_KEY)
-        assert OTHER_API_KEY not in str(unavailable.value)
+        assert OTHER_API_KEY not in str(error.value)
 
 
 async def test_known_keys_stop_working_ten_minutes_after_last_poll(
@@ -349,19 +364,21 @@ async def test_known_keys_stop_working_ten_minutes_after_last_poll(
 async def test_polling_resumes_after_database_lock(
     store: Store, second_store: Store, state: State
 ) -> None:
-    async def refused() -> bool:
+    async def is_refused() -> bool:
         return await keyring.find(API_KEY) is None
 
     async with ApiKeyStore(store, poll_seconds=POLL_SECONDS) as keyring:
         assert await keyring.find(API_KEY)
-        other = sqlite3.connect(state.url.removeprefix("sqlite:///"), isolation_level=None)
-        other.execute("BEGIN EXCLUSIVE")
+        other_connection = sqlite3.connect(
+            state.url.removeprefix("sqlite:///"), isolation_level=None
+        )
+        other_connection.execute("BEGIN EXCLUSIVE")
         await asyncio.sleep(0.2)
         assert await keyring.find(API_KEY)
-        other.execute("ROLLBACK")
-        other.close()
+        other_connection.execute("ROLLBACK")
+        other_connection.close()
         await revoke_only_key(second_store)
-        await wait_until(refused)
+        await wait_until(is_refused)
 
 
 # Accounts behind credentials.
@@ -383,7 +400,7 @@ class FakeUpstream:
     async def send(
         self,
         environment: str,
-        pair: Credentials,
+        credentials: Credentials,
         method: str,
         target: str,
         body: bytes | None,
@@ -392,9 +409,9 @@ class FakeUpstream:
         write: bool,
     ) -> PlannedReply:
         self.calls.append((method, target, body, write))
-        if pair.access_key not in self.replies:
+        if credentials.access_key not in self.replies:
             raise Unreachable("connection refused")
-        return self.replies[pair.access_key]
+        return self.replies[credentials.access_key]
 
 
 def build_listing(*ids: str) -> PlannedReply:
@@ -446,33 +463,35 @@ def build_visible_account(*ids: str) -> AccountProbe:
 
 def test_merchants_with_the_same_recipient_share_an_account() -> None:
     bolt, acme_too = Tenant("bolt", "live"), Tenant("acme-too", "live")
-    seen = {
+    probes_by_tenant = {
         ACME: build_visible_account("R-1", "R-2"),
         bolt: build_visible_account("R-3"),
         acme_too: build_visible_account("R-2", "R-1"),
         Tenant("acme", "sandbox"): build_visible_account("R-1"),
     }
-    assert find_shared_accounts(seen) == [(ACME, acme_too)]
-    checked = [CredentialCheck(owner, "", (), sight) for owner, sight in seen.items()]
-    assert describe_credential_problems(checked) == [
+    assert find_shared_accounts(probes_by_tenant) == [(ACME, acme_too)]
+    credential_checks = [
+        CredentialCheck(tenant, "", (), probe) for tenant, probe in probes_by_tenant.items()
+    ]
+    assert describe_credential_problems(credential_checks) == [
         "same account under two merchant names: acme live and acme-too live"
     ]
 
 
 def test_refused_and_unreachable_credentials_are_findings_and_empty_accounts_are_not() -> None:
-    checked = [
+    credential_checks = [
         CredentialCheck(ACME, "", (), AccountProbe("refused", reason="w")),
         CredentialCheck(Tenant("bolt", "live"), "", (), AccountProbe("unreachable", reason="v")),
         CredentialCheck(Tenant("core", "live"), "", (), build_visible_account()),
     ]
-    assert describe_credential_problems(checked) == [
+    assert describe_credential_problems(credential_checks) == [
         "acme live: refused, w",
         "bolt live: unreachable, v",
     ]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "why"),
+    ("old_probe", "new_probe", "expected_reason"),
     [
         (build_visible_account("R-1"), build_visible_account("R-1"), None),
         (build_visible_account("R-1"), build_visible_account("R-1", "R-2"), None),
@@ -487,8 +506,8 @@ def test_refused_and_unreachable_credentials_are_findings_and_empty_accounts_are
     ],
 )
 def test_new_credentials_must_open_the_same_account(
-    old: AccountProbe, new: AccountProbe, why: str | None
+    old_probe: AccountProbe, new_probe: AccountProbe, expected_reason: str | None
 ) -> None:
-    said = find_replacement_problem(old, new)
-    assert (said is None) == (why is None)
-    assert (why or "") in (said or "")
+    problem_text = find_replacement_problem(old_probe, new_probe)
+    assert (problem_text is None) == (expected_reason is None)
+    assert (expected_reason or "") in (problem_text or "")

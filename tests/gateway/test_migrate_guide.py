@@ -29,26 +29,28 @@ from tests.running_gateway import KEY, build_settings, import_api_keys
 
 SIGNATURES = Path(__file__).parents[1] / "signatures"
 INTERPRETERS = {"python": ["python3", "-"], "js": ["node", "-"], "php": ["php"]}
-ALL_OPERATIONS = [one.name for one in (*OPERATIONS, *UNLISTED)]
+ALL_OPERATIONS = [operation.name for operation in (*OPERATIONS, *UNLISTED)]
 TODAY = datetime.now(UTC)
 
 
-async def record_usage(folder: Path, *operations: str, more: str = "", **key: Any) -> None:
+async def record_usage(
+    folder: Path, *operations: str, extra_settings: str = "", **key: Any
+) -> None:
     """Write a configuration and a state in which a key used these operations."""
     line = {**KEY, "name": "payroll", **key}
     settings = build_settings(folder, "http://127.0.0.1:1")
     await import_api_keys(settings, [line])
-    whose = (line["merchant"], line["environment"], line["name"])
+    key_columns = (line["merchant"], line["environment"], line["name"])
     async with open_store(settings.state) as store:
-        counts = {
-            UsageKey(*whose, name, TODAY.date()): UsageCounts(5, 2, 1, 9, 8, TODAY, TODAY)
+        usage_counts = {
+            UsageKey(*key_columns, name, TODAY.date()): UsageCounts(5, 2, 1, 9, 8, TODAY, TODAY)
             for name in operations
         }
-        await add_usage(store, counts)
+        await add_usage(store, usage_counts)
     (folder / "gateway.toml").write_text(
         '[environments.sandbox]\nbase_url = "https://service.example"\n'
         f'[state]\nurl = "sqlite:///{folder}/gateway.db"\n'
-        f'encryption_key_file = "{folder}/gateway.key"\n{more}'
+        f'encryption_key_file = "{folder}/gateway.key"\n{extra_settings}'
     )
 
 
@@ -57,36 +59,38 @@ async def print_guide(folder: Path, key: str = "payroll") -> str:
 
 
 def run_python(program: str) -> str:
-    words = [sys.executable, "-c", program]
-    return subprocess.run(words, capture_output=True, check=True, text=True).stdout.strip()
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
 
 
 def find_code_block(page: str, language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
-    return str(found)
+    (code_block,) = re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+    return str(code_block)
 
 
 async def test_guide_lists_only_used_operations(tmp_path: Path) -> None:
-    async with open_operated_gateway(tmp_path) as operated:
-        await operated.gateway.import_key(
+    async with open_operated_gateway(tmp_path) as operated_gateway:
+        await operated_gateway.gateway.import_key(
             api_key="another-key-for-tests", access_key="ANOTHER", merchant="another", name="theirs"
         )
-        await operated.gateway.import_key(name="payroll")
-        response = await operated.gateway.request("POST", "/v1/recipients", PERSON)
+        await operated_gateway.gateway.import_key(name="payroll")
+        response = await operated_gateway.gateway.request("POST", "/v1/recipients", PERSON)
         assert response.status == 200
-        await operated.gateway.request("GET", f"/v1/recipients/{response.body['recipient']['id']}")
-        await operated.gateway.request("GET", "/v1/nowhere")
-        theirs = {"X-API-Key": "another-key-for-tests"}
-        await operated.gateway.request("GET", "/v1/batches", headers=theirs)
+        await operated_gateway.gateway.request(
+            "GET", f"/v1/recipients/{response.body['recipient']['id']}"
+        )
+        await operated_gateway.gateway.request("GET", "/v1/nowhere")
+        other_key_header = {"X-API-Key": "another-key-for-tests"}
+        await operated_gateway.gateway.request("GET", "/v1/batches", headers=other_key_header)
 
-        async def counted() -> bool:
-            async with operated.open_store() as store:
-                return sum(one.requests for one in await load_usage(store)) == 4
+        async def are_requests_counted() -> bool:
+            async with operated_gateway.open_store() as store:
+                return sum(usage.requests for usage in await load_usage(store)) == 4
 
-        await wait_until_async(counted)
+        await wait_until_async(are_requests_counted)
         page = await print_guide(tmp_path)
-    heads = re.findall(r'<a id="(.*)"></a>', page)
-    assert sorted(heads) == ["create_recipient", "read_recipient"]
+    section_names = re.findall(r'<a id="(.*)"></a>', page)
+    assert sorted(section_names) == ["create_recipient", "read_recipient"]
     assert "| [`POST /v1/recipients`](#create_recipient) | 1 | 0 | 0 |" in page
     for canary in (EMAIL, IBAN, SSN, PERSON["lastName"], KEY["api_key"], KEY["secret_key"]):
         assert canary not in page
@@ -106,12 +110,12 @@ async def test_every_operation_has_before_and_after(tmp_path: Path) -> None:
     page = await print_guide(tmp_path)
     sections = page.split("<a id=")[1:]
     assert len(sections) == len(ALL_OPERATIONS)
-    without = [
+    undocumented_operations = [
         section.split('"')[1]
         for section in sections
         if "After:" not in section and "Depending" not in section
     ]
-    assert without == []
+    assert undocumented_operations == []
     assert [section.split('"')[1] for section in sections if "After: no call" in section] == [
         "read_country"
     ]
@@ -128,8 +132,12 @@ async def test_guide_does_not_create_a_batch_twice(tmp_path: Path) -> None:
 
 
 async def test_guide_uses_configured_vocabulary(tmp_path: Path) -> None:
-    words = '[vocabulary.legacy]\nwallet = "paypal"\n[vocabulary.current]\nbatch_currency = "cur"\n'
-    await record_usage(tmp_path, "create_batch", "read_wallet_balance", more=words)
+    vocabulary_settings = (
+        '[vocabulary.legacy]\nwallet = "paypal"\n[vocabulary.current]\nbatch_currency = "cur"\n'
+    )
+    await record_usage(
+        tmp_path, "create_batch", "read_wallet_balance", extra_settings=vocabulary_settings
+    )
     page = await print_guide(tmp_path)
     assert "GET /v1/profile/balances/paypal" in page
     assert "| `cur` | `USD` | `sourceCurrency` | renamed |" in page
@@ -181,8 +189,10 @@ async def test_each_snippet_produces_the_vector_signature(language: str, tmp_pat
 
 @pytest.mark.parametrize("language", LANGUAGES)
 async def test_configured_words_do_not_break_snippets(language: str, tmp_path: Path) -> None:
-    words = '[vocabulary.current]\nscheme = "it\'s`$a"\ntimestamp_header = "X-\'$b`"\n'
-    await record_usage(tmp_path, "read_balances", more=words)
+    vocabulary_settings = (
+        '[vocabulary.current]\nscheme = "it\'s`$a"\ntimestamp_header = "X-\'$b`"\n'
+    )
+    await record_usage(tmp_path, "read_balances", extra_settings=vocabulary_settings)
     printed_headers = run_snippet(
         language, find_code_block(await print_guide(tmp_path), language)
     ).replace("\\'", "'")
@@ -201,10 +211,12 @@ async def test_configured_words_do_not_break_snippets(language: str, tmp_path: P
 async def test_guide_says_whether_query_is_signed(
     setting: str, expected_text: str, tmp_path: Path
 ) -> None:
-    await record_usage(tmp_path, "read_balances", more=f'[upstream]\nsigned_target = "{setting}"\n')
+    await record_usage(
+        tmp_path, "read_balances", extra_settings=f'[upstream]\nsigned_target = "{setting}"\n'
+    )
     page = await print_guide(tmp_path)
     assert expected_text in page
-    signs = (
+    sign_program = (
         find_code_block(page, "python").partition("body = ")[0]
         + """
 target = "/v1/recipients?page=2"
@@ -213,18 +225,18 @@ print(signed_headers("AK", "secret", "GET", target, b"", 1700000000)["Authorizat
     )
     path = "/v1/recipients?page=2" if setting == "path-and-query" else "/v1/recipients"
     text = f"1700000000\nGET\n{path}\n\n".encode()
-    assert run_python(signs).endswith(hmac.new(b"secret", text, "sha256").hexdigest())
+    assert run_python(sign_program).endswith(hmac.new(b"secret", text, "sha256").hexdigest())
 
 
 # Errors, limits, and usage errors
 
 
 def test_error_codes_are_those_of_both_documents() -> None:
-    found = {
+    error_codes = {
         error_code.code: (error_code.before, error_code.after)
         for error_code in list_error_codes_with_statuses()
     }
-    assert found == {
+    assert error_codes == {
         "invalid_token": (401, None),
         "invalid_api_key": (403, 401),
         "not_authorized": (403, 403),

@@ -36,7 +36,9 @@ from tests.running_gateway import GatewayUnderTest
 CUSTOM_VOCABULARY = Vocabulary("paypal", "acme", "AcmeTotal", "gravatarUrl")
 BUILDER = _DocumentBuilder(Vocabulary())
 DOCUMENT = BUILDER.build(("https://payouts.example.com",))
-OPERATIONS_BY_NAME = {one.name: one for one in (*OPERATIONS, *UNLISTED)}
+OPERATIONS_BY_NAME = {
+    listed_operation.name: listed_operation for listed_operation in (*OPERATIONS, *UNLISTED)
+}
 SCHEMAS = DOCUMENT["components"]["schemas"]
 
 
@@ -52,57 +54,64 @@ def test_document_is_valid_openapi_in_any_vocabulary() -> None:
 
 
 def test_every_operation_is_described_once_with_its_key() -> None:
-    found = {
+    described_operations = {
         operation["operationId"]: (method, path) for method, path, operation in iter_operations()
     }
-    assert found.keys() == OPERATIONS_BY_NAME.keys()
+    assert described_operations.keys() == OPERATIONS_BY_NAME.keys()
     assert len(list(iter_operations())) == 31
-    for name, (method, path) in found.items():
-        one = OPERATIONS_BY_NAME[name]
-        assert (method, path) == (one.method, re.sub("[<>]", "", one.path))
-        keyless = DOCUMENT["paths"][path][method.lower()].get("security") == []
-        assert keyless == one.is_keyless
+    for name, (method, path) in described_operations.items():
+        expected_operation = OPERATIONS_BY_NAME[name]
+        assert (method, path) == (
+            expected_operation.method,
+            re.sub("[<>]", "", expected_operation.path),
+        )
+        is_keyless = DOCUMENT["paths"][path][method.lower()].get("security") == []
+        assert is_keyless == expected_operation.is_keyless
     assert DOCUMENT["security"] == [{"ApiKey": []}]
     assert DOCUMENT["components"]["securitySchemes"]["ApiKey"]["name"] == "X-API-Key"
 
 
 def test_every_field_of_every_shape_is_described() -> None:
-    for name, shape in BUILDER._schemas.shapes.items():
-        fields = set(get_type_hints(shape))
-        described = set(SCHEMAS[name]["properties"]) - (
+    for name, typed_dict in BUILDER._schemas.shapes.items():
+        fields = set(get_type_hints(typed_dict))
+        described_fields = set(SCHEMAS[name]["properties"]) - (
             {"ok"} if name.endswith("Answer") else set()
         )
-        assert described == fields, name
+        assert described_fields == fields, name
 
 
 def test_every_legacy_shape_is_described() -> None:
-    shapes = [shape for shape in vars(legacy).values() if is_typeddict(shape)]
+    shapes = [typed_dict for typed_dict in vars(legacy).values() if is_typeddict(typed_dict)]
     shapes += [geography.Country, geography.Currency]
     queries = {legacy.RecipientsQuery, legacy.SearchQuery, legacy.FilteredQuery, legacy.PageQuery}
-    assert {shape.__name__ for shape in shapes if shape not in queries} <= SCHEMAS.keys()
+    assert {
+        typed_dict.__name__ for typed_dict in shapes if typed_dict not in queries
+    } <= SCHEMAS.keys()
 
 
 def test_every_parameter_is_described() -> None:
     for method, path, operation in iter_operations():
-        one = OPERATIONS_BY_NAME[operation["operationId"]]
-        named = {
+        listed_operation = OPERATIONS_BY_NAME[operation["operationId"]]
+        described_parameters = {
             (parameter["in"], parameter["name"]) for parameter in operation.get("parameters", [])
         }
         query = (
-            {("query", name) for name in get_type_hints(one.query_shape)}
-            if one.query_shape
+            {("query", name) for name in get_type_hints(listed_operation.query_shape)}
+            if listed_operation.query_shape
             else set()
         )
-        in_path = {("path", name) for name in re.findall(r"\{(\w+)\}", path)}
-        assert named == query | in_path, (method, path)
+        path_parameters = {("path", name) for name in re.findall(r"\{(\w+)\}", path)}
+        assert described_parameters == query | path_parameters, (method, path)
 
 
 def test_every_name_in_description_tables_exists_in_shapes() -> None:
     shapes = {**BUILDER._schemas.shapes, "BatchRecipient": legacy.BatchRecipient}
     fields = {
-        f"{name}.{field}" for name, shape in shapes.items() for field in get_type_hints(shape)
+        f"{name}.{field}"
+        for name, typed_dict in shapes.items()
+        for field in get_type_hints(typed_dict)
     }
-    names = fields | {one.partition(".")[2] for one in fields}
+    names = fields | {qualified_name.partition(".")[2] for qualified_name in fields}
     for table in (descriptions.FIELDS, descriptions.ENUM_VALUES, descriptions.REPLACED_SHAPES):
         assert set(table) <= names, set(table) - names
     queries = {
@@ -111,12 +120,12 @@ def test_every_name_in_description_tables_exists_in_shapes() -> None:
         for name in (get_type_hints(operation.query_shape) if operation.query_shape else ())
     }
     assert set(descriptions.PARAMETERS) == queries
-    searched = {
+    searchable_operations = {
         operation.name
         for operation in OPERATIONS_BY_NAME.values()
         if operation.query_shape and "search" in get_type_hints(operation.query_shape)
     }
-    assert searched <= set(descriptions.SEARCH_DESCRIPTIONS) <= set(OPERATIONS_BY_NAME)
+    assert searchable_operations <= set(descriptions.SEARCH_DESCRIPTIONS) <= set(OPERATIONS_BY_NAME)
     assert set(descriptions.BODY_CONSTRAINTS) | set(descriptions.ADDITIONAL_STATUSES) <= set(
         OPERATIONS_BY_NAME
     )
@@ -162,18 +171,18 @@ DOCUMENTED_STATUSES = {
 def test_statuses_are_those_of_the_documents() -> None:
     for _method, path, operation in iter_operations():
         name = operation["operationId"]
-        if name in {one.name for one in UNLISTED}:
+        if name in {unlisted_operation.name for unlisted_operation in UNLISTED}:
             continue
-        listed = set(DOCUMENTED_STATUSES[name].split(", "))
-        told = set(operation["responses"])
-        assert listed <= told, name
-        sent = {"413", "406"} if "requestBody" in operation else set()
-        named = {"404"} if "{" in path else set()
+        documented_statuses = set(DOCUMENTED_STATUSES[name].split(", "))
+        described_statuses = set(operation["responses"])
+        assert documented_statuses <= described_statuses, name
+        body_statuses = {"413", "406"} if "requestBody" in operation else set()
+        path_statuses = {"404"} if "{" in path else set()
         # A batch that has started cannot be started: contract, section 5.
-        assert told - listed <= {
+        assert described_statuses - documented_statuses <= {
             "429",
-            *sent,
-            *named,
+            *body_statuses,
+            *path_statuses,
             *({"406"} if name == "start_batch" else set()),
         }
 
@@ -209,14 +218,14 @@ def test_every_example_matches_its_schema(content: dict[str, Any]) -> None:
 
 
 def test_document_uses_configured_vocabulary_only() -> None:
-    own = json.dumps(build_openapi_document(CUSTOM_VOCABULARY, ()))
-    for word in ("wallet", "service", "ServiceTotal", "avatarUrl"):
-        assert f'"{word}"' not in own
-        assert f"/balances/{word}" not in own
-    for word in ("paypal", "acme", "AcmeTotal", "gravatarUrl"):
-        assert f'"{word}"' in own
-    assert "/profile/balances/acme" in own
-    assert "/profile/balances/paypal" in own
+    document_text = json.dumps(build_openapi_document(CUSTOM_VOCABULARY, ()))
+    for field_name in ("wallet", "service", "ServiceTotal", "avatarUrl"):
+        assert f'"{field_name}"' not in document_text
+        assert f"/balances/{field_name}" not in document_text
+    for field_name in ("paypal", "acme", "AcmeTotal", "gravatarUrl"):
+        assert f'"{field_name}"' in document_text
+    assert "/profile/balances/acme" in document_text
+    assert "/profile/balances/paypal" in document_text
 
 
 @settings(deadline=None)
@@ -238,10 +247,14 @@ def test_amount_pattern_agrees_with_validation(text: str) -> None:
      (field_types.Day, "1990-12-10"), (field_types.Ssn, "900000001"), (field_types.Amount, "100.00")],
 )  # fmt: skip
 def test_example_of_every_field_type_is_valid(kind: Any, text: str) -> None:
-    said = next(mark.json_schema for mark in get_args(kind)[1:] if hasattr(mark, "json_schema"))
-    assert said["examples"] == [text]
+    json_schema = next(
+        annotation.json_schema
+        for annotation in get_args(kind)[1:]
+        if hasattr(annotation, "json_schema")
+    )
+    assert json_schema["examples"] == [text]
     assert TypeAdapter(kind).validate_python(text) == text
-    assert re.search(said.get("pattern", ""), text)
+    assert re.search(json_schema.get("pattern", ""), text)
 
 
 async def test_every_example_body_is_accepted(tmp_path: Path) -> None:
@@ -252,14 +265,16 @@ async def test_every_example_body_is_accepted(tmp_path: Path) -> None:
                 text = json.dumps(body["content"]["application/json"]["example"])
                 for collection, id_ in ids.items():
                     text = text.replace(EXAMPLE_IDS[collection], id_)
-                named = {"id": ids[path.split("/")[1]], "payment": ids["payments"]}
-                await request_successfully(gateway, method, path.format(**named), json.loads(text))
+                path_ids = {"id": ids[path.split("/")[1]], "payment": ids["payments"]}
+                await request_successfully(
+                    gateway, method, path.format(**path_ids), json.loads(text)
+                )
 
 
 async def create_objects(gateway: GatewayUnderTest) -> dict[str, str]:
-    listed = (await request_successfully(gateway, "GET", "/recipients"))["recipients"]
-    for one in listed:
-        await request_successfully(gateway, "DELETE", f"/recipients/{one['id']}")
+    recipients = (await request_successfully(gateway, "GET", "/recipients"))["recipients"]
+    for recipient in recipients:
+        await request_successfully(gateway, "DELETE", f"/recipients/{recipient['id']}")
     recipient = await create_recipient(gateway)
     batch = await create_batch(gateway, recipient, "5.00")
     (payment,) = await load_payment_ids(gateway, batch)
@@ -269,8 +284,8 @@ async def create_objects(gateway: GatewayUnderTest) -> dict[str, str]:
 async def test_admin_port_serves_the_document(tmp_path: Path) -> None:
     async with open_gateway_and_service(tmp_path, Service(seed=1)) as (gateway, _simulator):
         async with gateway.session.get(f"{gateway.running.admin_url}/openapi.json") as answer:
-            told = await answer.json()
-        assert told == build_openapi_document(Vocabulary(), (gateway.running.url,))
+            served_document = await answer.json()
+        assert served_document == build_openapi_document(Vocabulary(), (gateway.running.url,))
 
 
 def test_command_prints_document_with_configured_urls(tmp_path: Path) -> None:
@@ -278,7 +293,7 @@ def test_command_prints_document_with_configured_urls(tmp_path: Path) -> None:
     path.write_text('[server]\npublic_urls = ["https://a.example", "https://b.example/payouts"]\n')
     report = json.loads(CliRunner().invoke(openapi, ["--config", str(path)]).stdout)
     urls = ["https://a.example/v1", "https://b.example/payouts/v1"]
-    assert [one["url"] for one in report["servers"]] == urls
+    assert [server["url"] for server in report["servers"]] == urls
 
 
 @pytest.mark.parametrize(
@@ -290,4 +305,4 @@ def test_default_server_url_is_the_listening_address(tmp_path: Path, host: str, 
     path = tmp_path / "gateway.toml"
     path.write_text(f'[server]\nhost = "{host}"\n')
     report = json.loads(CliRunner().invoke(openapi, ["--config", str(path)]).stdout)
-    assert [one["url"] for one in report["servers"]] == [url]
+    assert [server["url"] for server in report["servers"]] == [url]

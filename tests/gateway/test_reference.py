@@ -34,36 +34,40 @@ def test_reference_page_is_up_to_date(path: Path) -> None:
 def test_every_setting_is_documented_with_meaning_and_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = {(field.section, field.name): field for field in iter_setting_keys(EXAMPLE_TEXT)}
-    assert all(one.description for one in found.values())
+    documented_fields = {
+        (field.section, field.name): field for field in iter_setting_keys(EXAMPLE_TEXT)
+    }
+    assert all(documented_field.description for documented_field in documented_fields.values())
     assert {(section, name) for section, name, *_ in iter_example_assignments(EXAMPLE_TEXT)} <= set(
-        found
+        documented_fields
     )
-    port = found["server", "port"]
+    port = documented_fields["server", "port"]
     assert (port.default, port.type) == ("8080", "integer, 0 to 65535")
     monkeypatch.setenv(port.variable, "9000")
     assert load_settings(None).server.port == 9000
 
 
 def test_example_sets_every_key_to_its_default() -> None:
-    written = tomllib.loads(EXAMPLE_TEXT)
-    del written["environments"]
-    assert Settings(**written) == Settings()
+    example_settings = tomllib.loads(EXAMPLE_TEXT)
+    del example_settings["environments"]
+    assert Settings(**example_settings) == Settings()
 
 
-@pytest.mark.parametrize("operation", [*OPERATIONS, *UNLISTED], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "operation", [*OPERATIONS, *UNLISTED], ids=lambda listed_operation: listed_operation.name
+)
 def test_every_operation_is_documented_with_its_calls(operation: Operation) -> None:
     text = (ROOT / "mappings" / "operations.md").read_text("utf-8")
-    _, _, told = text.partition(f"### {format_operation_title(operation)}\n")
-    told = told.partition("\n### ")[0]
-    assert operation.exactness_reason in told
-    assert operation.assumption in told
-    assert f"{operation.method} {build_example_target(operation)}" in told
-    found = explain_example_request(operation)
-    assert found.operation is operation
-    for call in found.calls:
-        assert f"`{call.method} {call.target}`" in told
-        assert all(f"| `{field.field}` |" in told for field in call.fields)
+    _, _, section = text.partition(f"### {format_operation_title(operation)}\n")
+    section = section.partition("\n### ")[0]
+    assert operation.exactness_reason in section
+    assert operation.assumption in section
+    assert f"{operation.method} {build_example_target(operation)}" in section
+    explanation = explain_example_request(operation)
+    assert explanation.operation is operation
+    for call in explanation.calls:
+        assert f"`{call.method} {call.target}`" in section
+        assert all(f"| `{field.field}` |" in section for field in call.fields)
 
 
 UNDOCUMENTED_FIELDS = {
@@ -75,34 +79,38 @@ UNDOCUMENTED_FIELDS = {
 
 
 @pytest.mark.parametrize(
-    "operation", [one for one in OPERATIONS if one.body_shape], ids=lambda one: one.name
+    "operation",
+    [listed_operation for listed_operation in OPERATIONS if listed_operation.body_shape],
+    ids=lambda listed_operation: listed_operation.name,
 )
 def test_documented_request_has_every_accepted_field(
     operation: Operation,
 ) -> None:
-    there = set(iter_names(EXAMPLE_REQUESTS[operation.name]))
+    documented_names = set(iter_names(EXAMPLE_REQUESTS[operation.name]))
     if operation.name.startswith("update_pay"):
-        there |= set(iter_names(EXAMPLE_REQUESTS[operation.name.replace("update", "create")]))
+        documented_names |= set(
+            iter_names(EXAMPLE_REQUESTS[operation.name.replace("update", "create")])
+        )
     if operation.name.startswith(("update_", "create_payment")):
-        there |= set(iter_names(EXAMPLE_REQUESTS["create_batch"])) | set(
+        documented_names |= set(iter_names(EXAMPLE_REQUESTS["create_batch"])) | set(
             iter_names(EXAMPLE_REQUESTS["create_recipient"])
         )
-    assert set(iter_fields(operation.body_shape)) - UNDOCUMENTED_FIELDS <= there
+    assert set(iter_fields(operation.body_shape)) - UNDOCUMENTED_FIELDS <= documented_names
 
 
 def iter_names(value: Any) -> Iterator[str]:
-    for inner in value if isinstance(value, list) else []:
-        yield from iter_names(inner)
-    for name, inner in value.items() if isinstance(value, Mapping) else []:
+    for nested in value if isinstance(value, list) else []:
+        yield from iter_names(nested)
+    for name, nested in value.items() if isinstance(value, Mapping) else []:
         yield name
-        yield from iter_names(inner)
+        yield from iter_names(nested)
 
 
-def iter_fields(shape: Any) -> Iterator[str]:
-    if is_typeddict(shape):
-        for name, inner in get_type_hints(shape, include_extras=True).items():
+def iter_fields(field_type: Any) -> Iterator[str]:
+    if is_typeddict(field_type):
+        for name, nested_type in get_type_hints(field_type, include_extras=True).items():
             yield name
-            yield from iter_fields(inner)
-    elif get_origin(shape) is not None:
-        for part in get_args(shape):
+            yield from iter_fields(nested_type)
+    elif get_origin(field_type) is not None:
+        for part in get_args(field_type):
             yield from iter_fields(part)

@@ -34,22 +34,24 @@ LISTED_PATHS = {
 }
 
 ROUTES = Routes(Vocabulary())
-match = ROUTES.match
+match_path = ROUTES.match
 
 
 @pytest.mark.parametrize(("method", "path"), LISTED_PATHS)
 def test_listed_path_matches_with_and_without_trailing_slash(method: str, path: str) -> None:
-    for spelled in (path, f"{path}/"):
-        matched = match(spelled)
-        assert matched is not None
-        assert matched.route.operations[method].name == LISTED_PATHS[method, path]
-        assert matched.ids == ({"id": "R-1"} if "R-1" in path else {})
+    for requested_path in (path, f"{path}/"):
+        route_match = match_path(requested_path)
+        assert route_match is not None
+        assert route_match.route.operations[method].name == LISTED_PATHS[method, path]
+        assert route_match.ids == ({"id": "R-1"} if "R-1" in path else {})
 
 
 def test_every_operation_has_exactly_one_route() -> None:
-    routed = [operation for route in ROUTES.routes for operation in route.operations.values()]
-    assert sorted(one.name for one in routed) == sorted(
-        one.name for one in (*OPERATIONS, *UNLISTED)
+    routed_operations = [
+        operation for route in ROUTES.routes for operation in route.operations.values()
+    ]
+    assert sorted(listed_operation.name for listed_operation in routed_operations) == sorted(
+        listed_operation.name for listed_operation in (*OPERATIONS, *UNLISTED)
     )
 
 
@@ -61,9 +63,9 @@ def test_no_path_matches_two_routes(method: str, path: str) -> None:
 @pytest.mark.parametrize("length", [1, 16, 64])
 def test_recipient_id_is_r_and_up_to_64_letters_and_digits(length: int) -> None:
     id_ = "R-" + ("aZ09" * 16)[:length]
-    matched = match(f"/v1/recipients/{id_}")
-    assert matched is not None
-    assert matched.ids == {"id": id_}
+    route_match = match_path(f"/v1/recipients/{id_}")
+    assert route_match is not None
+    assert route_match.ids == {"id": id_}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_recipient_id_is_r_and_up_to_64_letters_and_digits(length: int) -> None:
      "B-1", "A-1", "RR-1", "..", ".", "*", "R-" + "1" * 65, "%52-1", "R-1?", "R-1#", "R-1;a", "R-1/"],
 )  # fmt: skip
 def test_path_with_invalid_id_does_not_match(id_: str) -> None:
-    assert match(f"/v1/recipients/{id_}/logs") is None
+    assert match_path(f"/v1/recipients/{id_}/logs") is None
 
 
 @pytest.mark.parametrize(
@@ -84,29 +86,29 @@ def test_path_with_invalid_id_does_not_match(id_: str) -> None:
      "/v1/recipients/R-1/payoutmethods", "/x/v1/recipients", "http://gateway/v1/recipients", "/v1.recipients"],
 )  # fmt: skip
 def test_unknown_path_does_not_match(path: str) -> None:
-    assert match(path) is None
+    assert match_path(path) is None
 
 
 @given(st.text(max_size=80))
 def test_any_text_below_recipients_matches_an_id_or_nothing(text: str) -> None:
-    matched = match(f"/v1/recipients/{text}")
-    if matched is None:
+    route_match = match_path(f"/v1/recipients/{text}")
+    if route_match is None:
         return
-    letters = set(string.ascii_letters + string.digits)
-    for id_ in matched.ids.values():
+    allowed_characters = set(string.ascii_letters + string.digits)
+    for id_ in route_match.ids.values():
         assert id_.startswith("R-")
-        assert set(id_[2:]) <= letters
+        assert set(id_[2:]) <= allowed_characters
 
 
 @given(st.lists(st.sampled_from(["v1", "recipients", "R-1", "..", ".", "", "%2e", "logs", "a/b"])))
-def test_path_with_dots_or_empty_segments_does_not_match(parts: list[str]) -> None:
-    path = "/" + "/".join(parts)
-    if match(path):
-        assert not {"..", ".", "%2e", "a/b"} & set(parts)
-        assert "" not in parts[:-1]
+def test_path_with_dots_or_empty_segments_does_not_match(path_segments: list[str]) -> None:
+    path = "/" + "/".join(path_segments)
+    if match_path(path):
+        assert not {"..", ".", "%2e", "a/b"} & set(path_segments)
+        assert "" not in path_segments[:-1]
 
 
 def test_methods_of_a_path_are_grouped() -> None:
-    matched = match("/v1/recipients/R-1/payout-methods")
-    assert matched is not None
-    assert set(matched.route.operations) == {"GET", "POST", "PATCH"}
+    route_match = match_path("/v1/recipients/R-1/payout-methods")
+    assert route_match is not None
+    assert set(route_match.route.operations) == {"GET", "POST", "PATCH"}

@@ -23,9 +23,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
         if name.startswith("PAYOUT_GATEWAY"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    before = os.umask(0o077)  # secret files that others can read are refused
+    umask_before = os.umask(0o077)  # secret files that others can read are refused
     yield
-    os.umask(before)
+    os.umask(umask_before)
 
 
 def test_secret_file_readable_by_others_is_refused() -> None:
@@ -41,8 +41,8 @@ def test_secret_file_readable_by_others_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["base_url", "legacy_base_url"])
 def test_plain_http_to_another_host_requires_allow_http(name: str) -> None:
-    other = "base_url = 'https://service.example'\n" if name != "base_url" else ""
-    text = f"[environments.live]\n{other}{name} = 'http://service.example'\n"
+    base_url_line = "base_url = 'https://service.example'\n" if name != "base_url" else ""
+    text = f"[environments.live]\n{base_url_line}{name} = 'http://service.example'\n"
     with pytest.raises(ConfigurationError, match=f"{name}: .* allow_http"):
         load_settings(write_config(text))
     load_settings(write_config(f"{text}allow_http = true\n"))
@@ -78,14 +78,14 @@ def write_config(text: str) -> Path:
 
 
 def load_problems(text: str) -> list[str]:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as error:
         load_settings(write_config(text))
-    return refused.value.problems
+    return error.value.problems
 
 
 def load_only_problem(text: str) -> str:
-    (one,) = load_problems(text)
-    return one
+    (problem_text,) = load_problems(text)
+    return problem_text
 
 
 # Defaults.
@@ -245,13 +245,13 @@ def test_all_errors_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "spelled",
+    "toml_text",
     ["server.port = 'x'", "server = { port = 'x' }", "[server]\n  port='x'", "[ server ]\nport = 'x'",
      "[server] # here\nport = 'x'", '["server"]\n"port" = "x"'],
 )  # fmt: skip
-def test_line_is_found_for_any_toml_spelling(spelled: str) -> None:
-    problem_text = load_only_problem(spelled)
-    assert problem_text.startswith(f"gateway.toml:{spelled.count(chr(10)) + 1}: server.port: ")
+def test_line_is_found_for_any_toml_spelling(toml_text: str) -> None:
+    problem_text = load_only_problem(toml_text)
+    assert problem_text.startswith(f"gateway.toml:{toml_text.count(chr(10)) + 1}: server.port: ")
 
 
 def test_invalid_toml_is_named_with_its_line() -> None:
@@ -263,8 +263,10 @@ def test_invalid_toml_is_named_with_its_line() -> None:
 def test_mistyped_key_gets_a_suggestion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    missing, unknown = load_problems("[environments.live]\nbase_ulr = 'https://service.example'")
-    assert missing == "gateway.toml:1: environments.live.base_url: missing"
+    missing_problem, unknown = load_problems(
+        "[environments.live]\nbase_ulr = 'https://service.example'"
+    )
+    assert missing_problem == "gateway.toml:1: environments.live.base_url: missing"
     assert unknown.endswith("environments.live.base_ulr: unknown key; did you mean base_url?")
     assert load_only_problem("[server.port]\nx = 1").startswith("gateway.toml:1: server.port: ")
     assert load_only_problem("[limits]\ncolour = 1") == "gateway.toml:2: limits.colour: unknown key"
@@ -324,14 +326,16 @@ def test_base_url_loses_its_trailing_slash(address: str, expected: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("key", ["base_url", "legacy_base_url"])
 def test_unusable_base_url_is_refused(key: str, address: str) -> None:
-    other = "base_url = 'https://service.example'\n" if key == "legacy_base_url" else ""
+    base_url_line = "base_url = 'https://service.example'\n" if key == "legacy_base_url" else ""
     if key == "legacy_base_url" and not address:
-        assert load_settings(write_config(f"[environments.live]\n{other}{key} = ''"))
+        assert load_settings(write_config(f"[environments.live]\n{base_url_line}{key} = ''"))
         return
-    text = f"[environments.live]\n{other}{key} = '{address}'"
-    for said in load_problems(text):
-        assert said.startswith(f"gateway.toml:{text.count(chr(10)) + 1}: environments.live.{key}")
-        assert "hush" not in said
+    text = f"[environments.live]\n{base_url_line}{key} = '{address}'"
+    for problem_text in load_problems(text):
+        assert problem_text.startswith(
+            f"gateway.toml:{text.count(chr(10)) + 1}: environments.live.{key}"
+        )
+        assert "hush" not in problem_text
 
 
 def test_base_url_ending_in_v1_gets_advice() -> None:
@@ -358,26 +362,26 @@ def test_variable_suffices_without_file(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "of"),
+    ("name", "value", "has_value"),
     [
-        ("SERVER__TRUSTED_PROXIES", '["10.0.0.0/8"]', lambda all_: all_.server.trusted_proxies == ("10.0.0.0/8",)),
-        ("SERVER__HOST", "::", lambda all_: all_.server.host == "::"),
-        ("UPSTREAM__TIMEOUT_SECONDS", "2.5", lambda all_: all_.upstream.timeout_seconds == 2.5),
-        ("LIMITS__REQUESTS_PER_HOUR", "5", lambda all_: all_.limits.requests_per_hour == 5),
-        ("LEGACY__HOLDUP", "refuse", lambda all_: all_.legacy.holdup == "refuse"),
-        ("STATE__MARK_FILE", "/var/m", lambda all_: all_.state.mark_path == Path("/var/m")),
-        ("UPSTREAM__ABANDONED_CHECK_SECONDS", "60", lambda all_: all_.upstream.abandoned_check_seconds == 60),
-        ("STATE__ENCRYPTION_KEY_FILE", "/run/k", lambda all_: all_.state.encryption_key_file == Path("/run/k")),
-        ("VOCABULARY__CURRENT__SCHEME", "own", lambda all_: all_.vocabulary.current.scheme == "own"),
-        ("VOCABULARY__LEGACY__WALLET", "own", lambda all_: all_.vocabulary.build_vocabulary().legacy_wallet == "own"),
+        ("SERVER__TRUSTED_PROXIES", '["10.0.0.0/8"]', lambda settings: settings.server.trusted_proxies == ("10.0.0.0/8",)),
+        ("SERVER__HOST", "::", lambda settings: settings.server.host == "::"),
+        ("UPSTREAM__TIMEOUT_SECONDS", "2.5", lambda settings: settings.upstream.timeout_seconds == 2.5),
+        ("LIMITS__REQUESTS_PER_HOUR", "5", lambda settings: settings.limits.requests_per_hour == 5),
+        ("LEGACY__HOLDUP", "refuse", lambda settings: settings.legacy.holdup == "refuse"),
+        ("STATE__MARK_FILE", "/var/m", lambda settings: settings.state.mark_path == Path("/var/m")),
+        ("UPSTREAM__ABANDONED_CHECK_SECONDS", "60", lambda settings: settings.upstream.abandoned_check_seconds == 60),
+        ("STATE__ENCRYPTION_KEY_FILE", "/run/k", lambda settings: settings.state.encryption_key_file == Path("/run/k")),
+        ("VOCABULARY__CURRENT__SCHEME", "own", lambda settings: settings.vocabulary.current.scheme == "own"),
+        ("VOCABULARY__LEGACY__WALLET", "own", lambda settings: settings.vocabulary.build_vocabulary().legacy_wallet == "own"),
     ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    ids=lambda parameter: parameter if isinstance(parameter, str) else "",
 )  # fmt: skip
 def test_every_type_of_key_can_be_a_variable(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, of: object
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, has_value: object
 ) -> None:
     monkeypatch.setenv(f"PAYOUT_GATEWAY_{name}", value)
-    assert of(load_settings(None))
+    assert has_value(load_settings(None))
 
 
 def test_empty_variable_equals_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,9 +433,9 @@ def test_service_variables_of_orchestrators_are_ignored(
 
 def test_secret_in_variable_is_not_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAYOUT_GATEWAY_STATE__URL", "mysql://gateway:hush-hush@db")
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as error:
         load_settings(None)
-    assert "hush-hush" not in str(refused.value)
+    assert "hush-hush" not in str(error.value)
 
 
 # Secrets from files, and paths.
@@ -458,24 +462,24 @@ def test_url_file_can_be_named_by_a_variable(
 
 
 def test_url_file_is_read_once_and_may_be_a_pipe() -> None:
-    ours, theirs = os.pipe()
-    os.write(theirs, b"postgresql://gateway@db/gateway")
-    os.close(theirs)
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"postgresql://gateway@db/gateway")
+    os.close(write_end)
     try:
-        settings = load_settings(write_config(f"[state]\nurl_file = '/dev/fd/{ours}'"))
+        settings = load_settings(write_config(f"[state]\nurl_file = '/dev/fd/{read_end}'"))
         assert settings.state.url == "postgresql://gateway@db/gateway"
     finally:
-        os.close(ours)
+        os.close(read_end)
     os.mkfifo("secret")
-    with ThreadPoolExecutor(1) as others:
-        others.submit(Path("secret").write_text, "a-token-that-is-long-enough")
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(Path("secret").write_text, "a-token-that-is-long-enough")
         settings = load_settings(write_config("[server]\nadmin_token_file = 'secret'"))
     assert settings.server.admin_token.get_secret_value() == "a-token-that-is-long-enough"
 
 
 def test_missing_url_file_is_an_error() -> None:
-    told = load_only_problem("[state]\nurl_file = 'database'")
-    assert ":2: state.url_file: database: there is no such file in" in told
+    problem_text = load_only_problem("[state]\nurl_file = 'database'")
+    assert ":2: state.url_file: database: there is no such file in" in problem_text
 
 
 @pytest.mark.parametrize("text", ["", "mysql://gateway:hush@db", "not an address"])
@@ -585,10 +589,10 @@ def test_unrunnable_settings_are_reported_with_position(monkeypatch: pytest.Monk
 )
 @pytest.mark.parametrize("key", ["base_url", "legacy_base_url"])
 def test_gateway_may_not_be_its_own_service(server: str, url: str, key: str) -> None:
-    other = "base_url = 'https://service.test'\n" if key != "base_url" else ""
-    text = f"[environments.live]\n{other}{key} = '{url}'\nallow_http = true\n[server]\n{server}"
+    base_url_line = "base_url = 'https://service.test'\n" if key != "base_url" else ""
+    text = f"[environments.live]\n{base_url_line}{key} = '{url}'\nallow_http = true\n[server]\n{server}"
     (problem_text,) = list_run_problems(text)
-    line = 3 if other else 2
+    line = 3 if base_url_line else 2
     assert problem_text.startswith(
         f"gateway.toml:{line}: environments.live.{key}: {url} is the address of this gateway;"
     )
@@ -638,14 +642,16 @@ def test_password_in_file_is_warned_of_and_not_shown(
     section: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f"{BASE_TOML}[{section}]\nurl = '{url}'"
-    (said,) = load_settings(write_config(text)).find_passwords()
+    (warning,) = load_settings(write_config(text)).find_passwords()
     variable = f"PAYOUT_GATEWAY_{section.upper()}__URL"
-    assert said.startswith(f"gateway.toml:4: {section}.url: contains a password")
-    assert "url_file" in said
-    assert variable in said
-    assert "hush" not in said
+    assert warning.startswith(f"gateway.toml:4: {section}.url: contains a password")
+    assert "url_file" in warning
+    assert variable in warning
+    assert "hush" not in warning
     monkeypatch.setenv(variable, url)
-    assert load_settings(write_config(text)).find_passwords() == [said], "it is still in the file"
+    assert load_settings(write_config(text)).find_passwords() == [warning], (
+        "it is still in the file"
+    )
     assert load_settings(write_config(BASE_TOML)).find_passwords() == []
 
 
@@ -659,8 +665,8 @@ def test_password_outside_file_is_not_warned_of(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://gateway:hush@database.example/gateway")
     text = f"{BASE_TOML}[state]\nurl_file = '{tmp_path}/url'"
     assert load_settings(write_config(text)).find_passwords() == []
-    without = f"{BASE_TOML}[state]\nurl = 'postgresql://gateway@database.example/gateway'"
-    assert load_settings(write_config(without)).find_passwords() == []
+    config_text = f"{BASE_TOML}[state]\nurl = 'postgresql://gateway@database.example/gateway'"
+    assert load_settings(write_config(config_text)).find_passwords() == []
 
 
 def test_several_workers_require_shared_state_and_limits() -> None:
@@ -675,19 +681,19 @@ def test_several_workers_require_shared_state_and_limits() -> None:
 def test_unreadable_ca_file_is_reported_with_position(key: str) -> None:
     section, name = key.rsplit(".", 1)
     text = f"[{section}]\n{name} = '/nowhere/at-all.pem'\n"
-    more = "base_url = 'https://service.test'\n"
-    text += more if section.startswith("env") else f"[environments.live]\n{more}"
+    base_url_line = "base_url = 'https://service.test'\n"
+    text += base_url_line if section.startswith("env") else f"[environments.live]\n{base_url_line}"
     (problem_text,) = list_run_problems(text)
     assert problem_text.startswith(f"gateway.toml:2: {key}: /nowhere/at-all.pem cannot be used")
 
 
 def test_forwarding_environment_must_be_configured() -> None:
-    forward = BASE_TOML + "[signed]\nunknown_keys = 'forward'\n"
-    assert load_only_problem(forward) == (
+    config_text = BASE_TOML + "[signed]\nunknown_keys = 'forward'\n"
+    assert load_only_problem(config_text) == (
         'gateway.toml:3: signed: unknown_keys = "forward" needs environment, "live" or "sandbox"'
     )
-    assert list_run_problems(forward + "environment = 'live'") == []
-    (problem_text,) = list_run_problems(forward + "environment = 'sandbox'")
+    assert list_run_problems(config_text + "environment = 'live'") == []
+    (problem_text,) = list_run_problems(config_text + "environment = 'sandbox'")
     assert (
         problem_text
         == "gateway.toml:5: signed.environment: is sandbox, but [environments.sandbox] is not configured"

@@ -21,21 +21,21 @@ VECTORS = sorted(SIGNATURES.glob("*.json"))
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda path: path.stem)
 def test_signature_equals_openssl_signature(vector: Path):
-    made = json.loads(vector.read_text("utf-8"))
-    assert made["signature"] == compute_signature(
-        KeyedHmac(made["secret_key"].encode()),
-        made["timestamp"],
-        made["method"],
-        made["target"],
-        made["body"].encode(),
+    test_vector = json.loads(vector.read_text("utf-8"))
+    assert test_vector["signature"] == compute_signature(
+        KeyedHmac(test_vector["secret_key"].encode()),
+        test_vector["timestamp"],
+        test_vector["method"],
+        test_vector["target"],
+        test_vector["body"].encode(),
     )
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
 def test_script_generates_the_committed_vectors(tmp_path: Path):
     subprocess.run(["sh", SIGNATURES / "make.sh", tmp_path], check=True)
-    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert made == {path.name: path.read_bytes() for path in VECTORS}
+    generated_files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert generated_files == {path.name: path.read_bytes() for path in VECTORS}
 
 
 def test_signed_text_has_four_lines_with_empty_body_line():
@@ -51,9 +51,9 @@ def test_query_is_signed_only_with_path_and_query_scope():
 
 
 def test_headers_use_configured_vocabulary():
-    words = CurrentWords(scheme="prsign", timestamp_header="X-PR-Timestamp")
+    vocabulary = CurrentWords(scheme="prsign", timestamp_header="X-PR-Timestamp")
     headers = build_signature_headers(
-        Credentials("AK", "SK"), words, stamp=7, method="GET", target="/v1/x", body=b""
+        Credentials("AK", "SK"), vocabulary, stamp=7, method="GET", target="/v1/x", body=b""
     )
     assert headers == {
         "Authorization": f"prsign AK:{compute_signature(KeyedHmac(b'SK'), 7, 'GET', '/v1/x', b'')}",

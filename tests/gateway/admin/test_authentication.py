@@ -84,8 +84,8 @@ async def test_with_token_only_health_is_public(tmp_path: Path, headers: tuple[s
 
 async def test_token_admits_any_host(tmp_path: Path) -> None:
     async with open_token_protected_gateway(tmp_path, token="yes", admin_host="0.0.0.0") as gateway:
-        told = ("Host: gateway.example", f"Authorization: bearer {TOKEN}")
-        assert await request_status(gateway, PAGE, *told) == 200
+        headers = ("Host: gateway.example", f"Authorization: bearer {TOKEN}")
+        assert await request_status(gateway, PAGE, *headers) == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "gateway.example", "10.0.0.1"])

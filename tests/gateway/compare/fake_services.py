@@ -40,7 +40,7 @@ class ReceivedRequest:
 
 @dataclass(slots=True)
 class PlannedResponse:
-    """An answer, sent after ``wait`` seconds, or a dropped connection if ``drops`` is set."""
+    """An answer, sent after ``delay_seconds``, or a dropped connection if ``drops_connection``."""
 
     body: Any = None
     status: int = 200
@@ -54,7 +54,7 @@ Responder = Callable[[ReceivedRequest], PlannedResponse | Any]
 
 @dataclass(slots=True)
 class FakeService:
-    """A running fake service; ``most_at_once`` is its highest number of concurrent requests."""
+    """A running fake service that records its requests and how many of them were concurrent."""
 
     respond: Responder
     url: str = ""
@@ -95,8 +95,8 @@ class FakeService:
 
 
 @asynccontextmanager
-async def open_fake_service(says: Responder) -> AsyncIterator[FakeService]:
-    service = FakeService(says)
+async def open_fake_service(responder: Responder) -> AsyncIterator[FakeService]:
+    service = FakeService(responder)
     runner = web.ServerRunner(web.Server(service.handle), shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -134,8 +134,8 @@ async def run_comparison(
     """Compare two fake services over the given inputs."""
     async with AsyncExitStack() as stack:
         services = [
-            await stack.enter_async_context(open_fake_service(says))
-            for says in (control, candidate)
+            await stack.enter_async_context(open_fake_service(responder))
+            for responder in (control, candidate)
         ]
         return ComparisonRun(
             await build_comparison_report(
@@ -165,7 +165,7 @@ async def build_comparison_report(
 ) -> Report:
     parsed_options = Options(**options)
     redactor = Redactor(keys, show_values)
-    run = Run(
+    comparison_run = Run(
         [
             parse_input(text, f"input {number}", rules or Rules())
             for number, text in enumerate(inputs, start=1)
@@ -190,15 +190,15 @@ async def build_comparison_report(
         run_token="token",
         own_values=("0123456789ab", "ba9876543210"),
     )
-    await run.execute()
-    return redact_api_keys(build_report(run), redactor)
+    await comparison_run.execute()
+    return redact_api_keys(build_report(comparison_run), redactor)
 
 
 def build_har(*entries: tuple[Any, ...]) -> str:
     """Build a HAR document from tuples of method, URL, body, recorded answer and headers."""
     entries_written = []
-    for method, url, *rest in entries:
-        body, answer, headers = [*rest, None, None, None][:3]
+    for method, url, *optional_fields in entries:
+        body, answer, headers = [*optional_fields, None, None, None][:3]
         request: dict[str, Any] = {
             "method": method,
             "url": url,

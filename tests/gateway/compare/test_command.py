@@ -38,20 +38,27 @@ async def open_two_services(
     candidate: Any = None,
 ) -> AsyncIterator[tuple[FakeService, FakeService]]:
     async with open_fake_service(lambda _: {"ok": True, "amount": "1.00"}) as control:
-        async with open_fake_service(candidate or control.respond) as other:
-            yield control, other
+        async with open_fake_service(candidate or control.respond) as candidate_service:
+            yield control, candidate_service
 
 
 async def run_compare(
-    folder: Path, control: str, candidate: str, *more: str, keys: dict[str, str] = KEYS
+    folder: Path, control: str, candidate: str, *options: str, keys: dict[str, str] = KEYS
 ) -> subprocess.CompletedProcess[str]:
     (folder / "reads.txt").write_text("GET /v1/recipients?search=ada%40example.com\n")
-    own = {name: value for name, value in os.environ.items() if name not in KEYS}
+    inherited_variables = {name: value for name, value in os.environ.items() if name not in KEYS}
     return await asyncio.to_thread(
         subprocess.run,
-        [*COMMAND, "compare", "--control", control, "--candidate", candidate, *more],
+        [*COMMAND, "compare", "--control", control, "--candidate", candidate, *options],
         cwd=folder,
-        env={**{name: value for name, value in build_environment().items() if name in own}, **keys},
+        env={
+            **{
+                name: value
+                for name, value in build_environment().items()
+                if name in inherited_variables
+            },
+            **keys,
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -74,7 +81,7 @@ async def test_different_sides_exit_with_1_and_list_differences(tmp_path: Path) 
     assert result.returncode == 1
     assert result.stdout.endswith("\n1 difference, in 1 of 1 answer.\n")
     assert [
-        word for word in result.stdout.split() if word in ("value", "amount", "1.00", "1.01")
+        cell for cell in result.stdout.split() if cell in ("value", "amount", "1.00", "1.01")
     ] == ["value", "amount", "1.00", "1.01"]
     assert "\x1b" not in result.stdout + result.stderr
     assert "ada" not in result.stdout
@@ -99,7 +106,7 @@ async def test_addresses_may_end_with_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "keys", "expected_text"),
+    ("options", "keys", "expected_text"),
     [
         (["reads.txt"], {"CONTROL_API_KEY": "x"}, "CANDIDATE_API_KEY is not set"),
         (["reads.txt"], {"CANDIDATE_API_KEY": "x"}, "CONTROL_API_KEY is not set"),
@@ -116,11 +123,11 @@ async def test_addresses_may_end_with_version(tmp_path: Path) -> None:
     ],
 )
 async def test_usage_error_exits_with_2_and_sends_nothing(
-    tmp_path: Path, more: list[str], keys: dict[str, str], expected_text: str
+    tmp_path: Path, options: list[str], keys: dict[str, str], expected_text: str
 ) -> None:
     (tmp_path / "bad.toml").write_text("[[ignore]]\npath = 'a'\n")
     async with open_two_services() as (control, candidate):
-        result = await run_compare(tmp_path, control.url, candidate.url, *more, keys=keys)
+        result = await run_compare(tmp_path, control.url, candidate.url, *options, keys=keys)
         assert control.requests == candidate.requests == []
     assert result.returncode == 2
     assert expected_text in result.stderr
@@ -150,25 +157,27 @@ CANARIES = "Quinta Marshmallow, quinta@private.example, DE89370400440532013000"
 
 
 async def test_output_contains_no_key_and_no_personal_data(tmp_path: Path) -> None:
-    def says(heard: ReceivedRequest) -> Any:
-        key = heard.headers["x-api-key"]
+    def respond(request: ReceivedRequest) -> Any:
+        key = request.headers["x-api-key"]
         body = {"name": CANARIES, "iban": "DE89370400440532013000", "headers": {"X-API-Key": key}}
         return PlannedResponse(body, headers={"Content-Type": f"application/{key}"})
 
-    async with open_two_services(says) as (control, candidate):
-        control.respond = says
-        more = ("reads.txt", "--json", "out.json", "--html", "out.html")
-        result = await run_compare(tmp_path, control.url, candidate.url, *more)
+    async with open_two_services(respond) as (control, candidate):
+        control.respond = respond
+        options = ("reads.txt", "--json", "out.json", "--html", "out.html")
+        result = await run_compare(tmp_path, control.url, candidate.url, *options)
         assert result.returncode == 1, result.stderr
-        written = result.stdout + result.stderr
-        written += "".join((tmp_path / name).read_text() for name in ("out.json", "out.html"))
+        output = result.stdout + result.stderr
+        output += "".join((tmp_path / name).read_text() for name in ("out.json", "out.html"))
         for canary in (CONTROL_KEY, CANDIDATE_KEY, *CANARIES.split(", "), "Quinta", "ada@"):
-            assert canary not in written
-        shown = await run_compare(tmp_path, control.url, candidate.url, *more, "--show-values")
-    assert shown.returncode == 1
-    written = shown.stdout + (tmp_path / "out.json").read_text()
-    assert CONTROL_KEY not in written
-    assert "ada@example.com" in written
+            assert canary not in output
+        unmasked_result = await run_compare(
+            tmp_path, control.url, candidate.url, *options, "--show-values"
+        )
+    assert unmasked_result.returncode == 1
+    output = unmasked_result.stdout + (tmp_path / "out.json").read_text()
+    assert CONTROL_KEY not in output
+    assert "ada@example.com" in output
     assert stat.S_IMODE((tmp_path / "out.json").stat().st_mode) == 0o600
 
 
@@ -178,26 +187,28 @@ async def test_json_report_matches_schema(tmp_path: Path) -> None:
     report = json.loads(result.stdout)
     assert [*report][:2] == ["format", "version"]
     assert (report["format"], report["version"]) == (FORMAT, VERSION)
-    shape = TypeAdapter(Report)
-    read = shape.dump_python(shape.validate_json(result.stdout, strict=True), mode="json")
-    assert read == report, "validation drops keys that the schema does not name"
+    report_type = TypeAdapter(Report)
+    validated_report = report_type.dump_python(
+        report_type.validate_json(result.stdout, strict=True), mode="json"
+    )
+    assert validated_report == report, "validation drops keys that the schema does not name"
     assert (report["result"], report["exit_code"], result.returncode) == ("different", 1, 1)
 
 
-@pytest.mark.parametrize("more", [["--json", "-"], ["--show-values"]])
+@pytest.mark.parametrize("options", [["--json", "-"], ["--show-values"]])
 async def test_unencodable_characters_do_not_end_the_command(
-    more: list[str], tmp_path: Path
+    options: list[str], tmp_path: Path
 ) -> None:
-    def odd(_heard: ReceivedRequest) -> Any:
+    def respond_unencodable(_request: ReceivedRequest) -> Any:
         return {"ok": True, "amount": "1.00", "\ud800 →": "→"}
 
-    async with open_two_services(odd) as (control, candidate):
+    async with open_two_services(respond_unencodable) as (control, candidate):
         result = await run_compare(
             tmp_path,
             control.url,
             candidate.url,
             "reads.txt",
-            *more,
+            *options,
             keys={**KEYS, "PYTHONIOENCODING": "iso8859-2"},
         )
     assert (result.returncode, result.stderr) == (1, "")
@@ -221,28 +232,37 @@ def test_leftovers_of_killed_run_are_ignored(tmp_path: Path) -> None:
 
 
 async def test_killed_run_leaves_no_partial_report(tmp_path: Path) -> None:
-    asked, over = asyncio.Event(), asyncio.Event()
+    is_requested, may_respond = asyncio.Event(), asyncio.Event()
 
-    async def asks(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.set()
-        await over.wait()
+    async def respond_late(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_requested.set()
+        await may_respond.wait()
         writer.close()
 
-    server = await asyncio.start_server(asks, "127.0.0.1", 0)
+    server = await asyncio.start_server(respond_late, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     (tmp_path / "reads.txt").write_text("GET /v1/recipients\n")
     (tmp_path / "out.json").write_text("earlier")
-    sides = ("--control", url, "--candidate", url)
-    running = await asyncio.create_subprocess_exec(
-        *(*COMMAND, "compare", *sides, "reads.txt", "--json", "out.json", "--html", "out.html"),
+    side_options = ("--control", url, "--candidate", url)
+    process = await asyncio.create_subprocess_exec(
+        *(
+            *COMMAND,
+            "compare",
+            *side_options,
+            "reads.txt",
+            "--json",
+            "out.json",
+            "--html",
+            "out.html",
+        ),
         cwd=tmp_path,
         env={**build_environment(), **KEYS},
     )
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        await asked.wait()
-        running.terminate()
-        assert await running.wait() != 0
-    over.set()
+        await is_requested.wait()
+        process.terminate()
+        assert await process.wait() != 0
+    may_respond.set()
     server.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "reads.txt"]
     assert (tmp_path / "out.json").read_text() == "earlier"
@@ -251,23 +271,23 @@ async def test_killed_run_leaves_no_partial_report(tmp_path: Path) -> None:
 async def test_terminal_output_has_tables_and_no_leftover_progress_bar(
     tmp_path: Path,
 ) -> None:
-    def hostile(_heard: ReceivedRequest) -> Any:
+    def respond_with_control_characters(_request: ReceivedRequest) -> Any:
         return {"ok": True, "amount": "1.00", "status": "\x1b]0;title\x07\x1b[2J"}
 
     (tmp_path / "reads.txt").write_text("GET /v1/recipients\n")
-    ours, theirs = pty.openpty()
-    async with open_two_services(hostile) as (control, candidate):
+    parent_end, child_end = pty.openpty()
+    async with open_two_services(respond_with_control_characters) as (control, candidate):
         arguments = ["--control", control.url, "--candidate", candidate.url, "--show-values"]
         process = await asyncio.create_subprocess_exec(
             *(*COMMAND, "compare", *arguments, "reads.txt"),
             cwd=tmp_path,
             env=build_environment(**KEYS, COLUMNS="160", TERM="xterm"),
-            stdout=theirs,
-            stderr=theirs,
+            stdout=child_end,
+            stderr=child_end,
         )
-        os.close(theirs)
+        os.close(child_end)
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            output = await asyncio.to_thread(read_until_closed, ours)
+            output = await asyncio.to_thread(read_until_closed, parent_end)
             assert await process.wait() == 1
     assert "━┳━" in output
     assert "1 difference, in 1 of 1 answer." in output
@@ -277,15 +297,15 @@ async def test_terminal_output_has_tables_and_no_leftover_progress_bar(
 
 def read_until_closed(terminal: int) -> str:
     parts = []
-    with os.fdopen(terminal, "rb", buffering=0) as reader:
+    with os.fdopen(terminal, "rb", buffering=0) as stream:
         while True:
             try:
-                parts.append(reader.read(65536))
+                parts.append(stream.read(65536))
             except OSError:  # the other end of the terminal is closed
                 return b"".join(parts).decode()
 
 
 def test_help_describes_purpose_and_exit_codes(tmp_path: Path) -> None:
     result = run_installed_command("compare", "--help", folder=tmp_path).stdout
-    for word in ("CONTROL_API_KEY", "--allow-writes", "--html", "Exit code 0", "HAR"):
-        assert word in result
+    for phrase in ("CONTROL_API_KEY", "--allow-writes", "--html", "Exit code 0", "HAR"):
+        assert phrase in result

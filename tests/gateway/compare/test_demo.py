@@ -42,18 +42,18 @@ async def run_two_gateway_comparison(urls: list[str], *inputs: str, **options: A
 async def test_two_gateways_with_equal_services_are_equal(
     two_gateways: tuple[list[str], list[Service]],
 ) -> None:
-    told = await run_two_gateway_comparison(
+    report = await run_two_gateway_comparison(
         two_gateways[0],
         *read_examples("reads.txt", "recipient.toml", "payday.toml"),
         allow_writes=True,
     )
-    assert told["sentence"].startswith("Equal: "), (told["differences"], told["skipped"])
-    assert told["counts"]["compared"] == told["counts"]["steps"] == 33
-    assert told["ids"]["paired"] == told["ids"]["spelled_differently"] >= 5
-    assert told["remarks"] == []
-    names = {operation["operation"] for operation in told["operations"]}
+    assert report["sentence"].startswith("Equal: "), (report["differences"], report["skipped"])
+    assert report["counts"]["compared"] == report["counts"]["steps"] == 33
+    assert report["ids"]["paired"] == report["ids"]["spelled_differently"] >= 5
+    assert report["remarks"] == []
+    names = {operation["operation"] for operation in report["operations"]}
     assert names >= {"create_recipient", "start_batch", "read_batch", "delete_recipient"}
-    statuses = {status for operation in told["operations"] for status in operation["statuses"]}
+    statuses = {status for operation in report["operations"] for status in operation["statuses"]}
     assert statuses == {"200/200", "403/403", "404/404", "406/406"}
 
 
@@ -62,12 +62,14 @@ async def test_different_service_is_detected(
 ) -> None:
     urls, services = two_gateways
     services[1].faults.append(Fault("GET", "/v1/balance", status=503, body=b"<html>", times=50))
-    told = await run_two_gateway_comparison(urls, *read_examples("reads.txt"))
-    assert [(difference["kind"], difference["request"]) for difference in told["differences"]] == [
+    report = await run_two_gateway_comparison(urls, *read_examples("reads.txt"))
+    assert [
+        (difference["kind"], difference["request"]) for difference in report["differences"]
+    ] == [
         ("status", "GET /v1/profile/balances"),
         ("status", "GET /v1/profile/balances/service"),
         ("status", "GET /v1/profile/balances/wallet"),
         ("value", "GET /v1/profile/balances/wallet"),
         ("value", "GET /v1/profile/balances/wallet"),
     ]
-    assert told["differences"][0]["notes"] == {"candidate says internal_server_error": 1}
+    assert report["differences"][0]["notes"] == {"candidate says internal_server_error": 1}

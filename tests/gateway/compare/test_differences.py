@@ -27,38 +27,46 @@ BODY_PAIRS = tomllib.loads((Path(__file__).parent / "pairs.toml").read_text(enco
 ]
 
 
-def find_differences(control: str, candidate: str, **pair: Any) -> list[Difference]:
-    rules = Rules().rules_without_writes.combine(build_rules(pair.get("rules", {}), "table"))
-    differ = Differ(
+def find_differences(control: str, candidate: str, **options: Any) -> list[Difference]:
+    rules = Rules().rules_without_writes.combine(build_rules(options.get("rules", {}), "table"))
+    comparer = Differ(
         rules,
-        IdMap(has_separate_ids=pair.get("ids", "paired") == "paired"),
-        operation=pair.get("operation", ""),
-        key_order=pair.get("key_order", False),
+        IdMap(has_separate_ids=options.get("ids", "paired") == "paired"),
+        operation=options.get("operation", ""),
+        key_order=options.get("key_order", False),
     )
-    return differ.compare_bodies(control.encode(), candidate.encode())
+    return comparer.compare_bodies(control.encode(), candidate.encode())
 
 
-@pytest.mark.parametrize("pair", BODY_PAIRS, ids=[one["name"] for one in BODY_PAIRS])
-def test_body_pair_has_listed_differences(pair: dict[str, Any]) -> None:
-    eye = Redactor(is_unmasked=True)
-    told = [
+@pytest.mark.parametrize(
+    "body_pair", BODY_PAIRS, ids=[difference["name"] for difference in BODY_PAIRS]
+)
+def test_body_pair_has_listed_differences(body_pair: dict[str, Any]) -> None:
+    redactor = Redactor(is_unmasked=True)
+    found_differences = [
         [
-            one.kind,
-            one.normal_path,
-            eye.redact_value((), one.control).text,
-            eye.redact_value((), one.candidate).text,
+            difference.kind,
+            difference.normal_path,
+            redactor.redact_value((), difference.control).text,
+            redactor.redact_value((), difference.candidate).text,
         ]
-        for one in find_differences(**pair)
+        for difference in find_differences(**body_pair)
     ]
-    wanted = sorted(pair["found"])
+    expected_differences = sorted(body_pair["found"])
     assert (
-        sorted(one[: len(want)] for one, want in zip(sorted(told), wanted, strict=True)) == wanted
+        sorted(
+            difference[: len(expected)]
+            for difference, expected in zip(
+                sorted(found_differences), expected_differences, strict=True
+            )
+        )
+        == expected_differences
     )
 
 
 def test_difference_names_path_on_each_side() -> None:
-    difference, missing = find_differences('{"l":["a","b",{"x":1}]}', '{"l":["b",{"x":2}]}')
-    assert (missing.kind, missing.control_path) == ("missing", ("l", 0))
+    difference, missing_item = find_differences('{"l":["a","b",{"x":1}]}', '{"l":["b",{"x":2}]}')
+    assert (missing_item.kind, missing_item.control_path) == ("missing", ("l", 0))
     assert (difference.control_path, difference.candidate_path, difference.normal_path) == (
         ("l", 2, "x"),
         ("l", 1, "x"),
@@ -67,7 +75,7 @@ def test_difference_names_path_on_each_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("control", "candidate", "note"),
+    ("control", "candidate", "expected_note"),
     [
         ('{"a":"Ada"}', '{"a":"ADA"}', "only letter case differs"),
         ('{"a":"Ada"}', '{"a":"Ada "}', "only white space differs"),
@@ -79,16 +87,21 @@ def test_difference_names_path_on_each_side() -> None:
         ('{"a":1}', '\ufeff{"a":1}', "starts with a byte order mark"),
     ],
 )
-def test_similar_values_are_described_in_words(control: str, candidate: str, note: str) -> None:
-    assert [difference.note for difference in find_differences(control, candidate)] == [note]
+def test_similar_values_are_described_in_words(
+    control: str, candidate: str, expected_note: str
+) -> None:
+    assert [difference.note for difference in find_differences(control, candidate)] == [
+        expected_note
+    ]
 
 
 def test_document_nested_too_deep_is_compared_as_text() -> None:
     for depth, kind in ((100, "value"), (101, "value"), (100_000, "value")):
-        deep = "[" * depth + "1" + "]" * depth
-        assert find_differences(deep, deep) == []
+        nested_text = "[" * depth + "1" + "]" * depth
+        assert find_differences(nested_text, nested_text) == []
         assert [
-            difference.kind for difference in find_differences(deep, deep.replace("1", "2"))
+            difference.kind
+            for difference in find_differences(nested_text, nested_text.replace("1", "2"))
         ] == [kind]
     assert [difference.kind for difference in find_differences("[" * 101 + "]" * 101, "[]")] == [
         "type"
@@ -99,15 +112,15 @@ def test_document_nested_too_deep_is_compared_as_text() -> None:
 
 
 def build_answer(status: int = 200, body: str = '{"ok":true}', **headers: str) -> Answer:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status, named, body.encode())
+    named_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(status, named_headers, body.encode())
 
 
 def list_answer_differences(control: Answer, candidate: Answer) -> list[list[Any]]:
-    differ = Differ(Rules().rules_without_writes, IdMap())
+    comparer = Differ(Rules().rules_without_writes, IdMap())
     return [
         [difference.kind, difference.normal_path]
-        for difference in differ.compare_answers(control, candidate)
+        for difference in comparer.compare_answers(control, candidate)
     ]
 
 
@@ -115,8 +128,8 @@ REFUSAL = '{"ok":false,"errors":[{"code":"invalid_field","message":"no","field":
 
 
 def test_refusal_by_candidate_is_one_difference_with_its_code() -> None:
-    differ = Differ(Rules(), IdMap())
-    (difference,) = differ.compare_answers(build_answer(), build_answer(406, REFUSAL))
+    comparer = Differ(Rules(), IdMap())
+    (difference,) = comparer.compare_answers(build_answer(), build_answer(406, REFUSAL))
     assert (difference.kind, difference.normal_path, difference.control, difference.candidate) == (
         "status",
         "@status",
@@ -130,23 +143,25 @@ def test_refusal_by_candidate_is_one_difference_with_its_code() -> None:
     "errors", [None, 1, "x", {}, [1], [None], [{}], [{"code": 1}], [{"code": "Ada Lovelace"}]]
 )
 def test_refusal_of_unknown_shape_has_no_code(errors: Any) -> None:
-    differ = Differ(Rules(), IdMap())
-    (difference,) = differ.compare_answers(
+    comparer = Differ(Rules(), IdMap())
+    (difference,) = comparer.compare_answers(
         build_answer(), build_answer(406, json.dumps({"errors": errors}))
     )
     assert (difference.kind, difference.note) == ("status", "")
 
 
 def test_bodies_of_two_refusals_are_compared() -> None:
-    other = REFUSAL.replace("invalid_field", "empty_field")
-    assert list_answer_differences(build_answer(406, REFUSAL), build_answer(400, other)) == [
+    other_refusal = REFUSAL.replace("invalid_field", "empty_field")
+    assert list_answer_differences(
+        build_answer(406, REFUSAL), build_answer(400, other_refusal)
+    ) == [
         ["status", "@status"],
         ["value", "errors[].code"],
     ]
 
 
 @pytest.mark.parametrize(
-    ("control", "candidate", "wanted"),
+    ("control", "candidate", "expected_headers"),
     [
         ({"content_type": "application/json"}, {"content_type": "text/html"}, ["content-type"]),
         ({"content_type": "a/b"}, {}, ["content-type"]),
@@ -161,10 +176,10 @@ def test_bodies_of_two_refusals_are_compared() -> None:
     ],
 )
 def test_only_listed_headers_are_compared(
-    control: dict[str, str], candidate: dict[str, str], wanted: list[str]
+    control: dict[str, str], candidate: dict[str, str], expected_headers: list[str]
 ) -> None:
     assert list_answer_differences(build_answer(**control), build_answer(**candidate)) == [
-        ["header", f"@header.{name}"] for name in wanted
+        ["header", f"@header.{name}"] for name in expected_headers
     ]
 
 
@@ -178,7 +193,9 @@ NUMBERS = st.one_of(
 LEAVES = st.one_of(st.none(), st.booleans(), TEXTS, NUMBERS)
 DOCUMENTS = st.recursive(
     LEAVES,
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(KEYS, inner, max_size=4)),
+    lambda children: st.one_of(
+        st.lists(children, max_size=4), st.dictionaries(KEYS, children, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -194,16 +211,20 @@ def dump_document(document: Any) -> str:
 
 
 def list_paths(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    here = [path]
+    paths = [path]
     if isinstance(document, dict):
-        return here + [
-            one for key, value in document.items() for one in list_paths(value, (*path, key))
+        return paths + [
+            nested_path
+            for key, value in document.items()
+            for nested_path in list_paths(value, (*path, key))
         ]
     if isinstance(document, list):
-        return here + [
-            one for index, value in enumerate(document) for one in list_paths(value, (*path, index))
+        return paths + [
+            nested_path
+            for index, value in enumerate(document)
+            for nested_path in list_paths(value, (*path, index))
         ]
-    return here
+    return paths
 
 
 def value_at(document: Any, path: tuple[Any, ...]) -> Any:
@@ -226,12 +247,16 @@ def test_document_equals_itself_with_any_whitespace(document: Any) -> None:
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_differences_are_symmetric(one: Any, other: Any) -> None:
-    there, back = (
-        find_differences(dump_document(one), dump_document(other)),
-        find_differences(dump_document(other), dump_document(one)),
+def test_differences_are_symmetric(control: Any, candidate: Any) -> None:
+    forward_differences, reverse_differences = (
+        find_differences(dump_document(control), dump_document(candidate)),
+        find_differences(dump_document(candidate), dump_document(control)),
     )
-    assert bool(there) == bool(back) == (canonicalize(one) != canonicalize(other))
+    assert (
+        bool(forward_differences)
+        == bool(reverse_differences)
+        == (canonicalize(control) != canonicalize(candidate))
+    )
 
 
 def canonicalize(document: Any) -> Any:
@@ -248,22 +273,22 @@ Mutation = Callable[[Any, Any], tuple[Any, str, tuple[Any, ...]] | None]
 def replace_value(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
-    copied = copy.deepcopy(document)
-    value_at(copied, path[:-1])[path[-1]] = value
-    return copied
+    changed_document = copy.deepcopy(document)
+    value_at(changed_document, path[:-1])[path[-1]] = value
+    return changed_document
 
 
 @given(DOCUMENTS, st.data())
 @settings(max_examples=300)
 def test_changed_value_or_type_is_found_and_classified(document: Any, data: Any) -> None:
     path = data.draw(st.sampled_from(list_paths(document)))
-    old, new = value_at(document, path), data.draw(LEAVES)
-    assume(canonicalize(old) != canonicalize(new))
-    assume(not isinstance(old, str | type(None)) or old != "" or new != "")
+    old_value, new_value = value_at(document, path), data.draw(LEAVES)
+    assume(canonicalize(old_value) != canonicalize(new_value))
+    assume(not isinstance(old_value, str | type(None)) or old_value != "" or new_value != "")
     (difference,) = find_differences(
-        dump_document(document), dump_document(replace_value(document, path, new))
+        dump_document(document), dump_document(replace_value(document, path, new_value))
     )
-    assert difference.kind == ("value" if name_type(old) == name_type(new) else "type")
+    assert difference.kind == ("value" if name_type(old_value) == name_type(new_value) else "type")
     assert difference.control_path == path
 
 
@@ -275,11 +300,11 @@ def test_added_or_removed_field_is_found_and_classified(
     assume(objects)
     path = data.draw(st.sampled_from(objects))
     assume(key not in value_at(document, path))
-    more = copy.deepcopy(document)
-    value_at(more, path)[key] = value
-    (difference,) = find_differences(dump_document(document), dump_document(more))
+    extended_document = copy.deepcopy(document)
+    value_at(extended_document, path)[key] = value
+    (difference,) = find_differences(dump_document(document), dump_document(extended_document))
     assert (difference.kind, difference.candidate_path) == ("extra", (*path, key))
-    (difference,) = find_differences(dump_document(more), dump_document(document))
+    (difference,) = find_differences(dump_document(extended_document), dump_document(document))
     assert (difference.kind, difference.control_path) == ("missing", (*path, key))
 
 
@@ -291,12 +316,12 @@ def test_added_or_removed_item_is_found_and_classified(
     assume(lists)
     path = data.draw(st.sampled_from(lists))
     assume(canonicalize(value) not in canonicalize(value_at(document, path)))
-    more = copy.deepcopy(document)
+    extended_document = copy.deepcopy(document)
     index = data.draw(st.integers(0, len(value_at(document, path))))
-    value_at(more, path).insert(index, value)
-    (difference,) = find_differences(dump_document(document), dump_document(more))
+    value_at(extended_document, path).insert(index, value)
+    (difference,) = find_differences(dump_document(document), dump_document(extended_document))
     assert (difference.kind, difference.candidate_path) == ("extra", (*path, index))
-    (difference,) = find_differences(dump_document(more), dump_document(document))
+    (difference,) = find_differences(dump_document(extended_document), dump_document(document))
     assert (difference.kind, difference.control_path) == ("missing", (*path, index))
 
 
@@ -306,47 +331,49 @@ def test_reordered_items_are_one_order_difference(items: list[Any], data: Any) -
         data.draw(st.lists(st.integers(0, len(items) - 1), min_size=2, max_size=2, unique=True))
     )
     assume(canonicalize(items[first]) != canonicalize(items[second]))
-    moved = [*items]
-    moved[first], moved[second] = items[second], items[first]
+    reordered_items = [*items]
+    reordered_items[first], reordered_items[second] = items[second], items[first]
     (difference,) = find_differences(
-        dump_document({"payments": items}), dump_document({"payments": moved})
+        dump_document({"payments": items}), dump_document({"payments": reordered_items})
     )
     assert (difference.kind, difference.normal_path) == ("order", "payments")
 
 
-ODD_KEYS = st.one_of(
+UNUSUAL_KEYS = st.one_of(
     st.sampled_from(["errors", "code", "id", "name", "amount"]), st.text(max_size=4)
 )
-ODD_DOCUMENTS = st.recursive(
+UNUSUAL_DOCUMENTS = st.recursive(
     st.one_of(LEAVES, st.text(max_size=8), st.from_regex(r"[RBP]-[a-c]", fullmatch=True)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(ODD_KEYS, inner, max_size=4)
+    lambda children: st.one_of(
+        st.lists(children, max_size=4), st.dictionaries(UNUSUAL_KEYS, children, max_size=4)
     ),
     max_leaves=20,
 )
 
 
 @given(
-    ODD_DOCUMENTS,
-    ODD_DOCUMENTS,
+    UNUSUAL_DOCUMENTS,
+    UNUSUAL_DOCUMENTS,
     st.sampled_from([200, 404, 500]),
     st.sampled_from([200, 404]),
     st.booleans(),
 )
 def test_any_two_answers_can_be_reported(
-    one: Any, other: Any, status: int, another: int, sees_all: bool
+    control_body: Any, candidate_body: Any, status: int, candidate_status: int, is_unmasked: bool
 ) -> None:
-    differ = Differ(Rules(), IdMap(), key_order=True)
-    viewer = ExampleBuilder(Redactor(("a-secret-key",), sees_all))
+    comparer = Differ(Rules(), IdMap(), key_order=True)
+    example_builder = ExampleBuilder(Redactor(("a-secret-key",), is_unmasked))
     step = Step("GET", Template(("/v1/recipients",)), "input", 1)
     control, candidate = (
-        build_answer(status, dump_document(one)),
-        build_answer(another, dump_document(other)),
+        build_answer(status, dump_document(control_body)),
+        build_answer(candidate_status, dump_document(candidate_body)),
     )
-    for difference in differ.compare_answers(control, candidate):
-        made = viewer.build_example(step, "GET /", (status, another), difference, differ.are_equal)
-        assert made.control.text is not None
-        assert viewer.redact_normal_path(difference)
+    for difference in comparer.compare_answers(control, candidate):
+        example = example_builder.build_example(
+            step, "GET /", (status, candidate_status), difference, comparer.are_equal
+        )
+        assert example.control.text is not None
+        assert example_builder.redact_normal_path(difference)
 
 
 IDS = st.builds(
@@ -357,28 +384,29 @@ IDS = st.builds(
 @given(st.lists(IDS, min_size=1, max_size=8), st.data())
 def test_consistently_renamed_ids_are_no_difference(ids: list[str], data: Any) -> None:
     names = data.draw(st.permutations([f"n{number}" for number in range(len(set(ids)))]))
-    renamed = {
+    renamed_ids = {
         id_: f"{id_.partition('-')[0]}-{name}"
         for id_, name in zip(sorted(set(ids)), names, strict=True)
     }
     document = [{"id": id_, "message": f"made {id_}", "n": n} for n, id_ in enumerate(ids)]
-    other = [
-        {"id": renamed[id_], "message": f"made {renamed[id_]}", "n": n} for n, id_ in enumerate(ids)
+    renamed_document = [
+        {"id": renamed_ids[id_], "message": f"made {renamed_ids[id_]}", "n": n}
+        for n, id_ in enumerate(ids)
     ]
-    assert find_differences(dump_document(document), dump_document(other)) == []
+    assert find_differences(dump_document(document), dump_document(renamed_document)) == []
 
 
 @given(st.lists(IDS, min_size=2, max_size=8, unique=True), st.data())
 def test_id_shared_by_two_objects_is_a_difference(ids: list[str], data: Any) -> None:
     kinds = {id_[0] for id_ in ids}
-    same = [[id_ for id_ in ids if id_[0] == kind] for kind in sorted(kinds)]
-    assume(any(len(those) > 1 for those in same))
-    one, other = next(those for those in same if len(those) > 1)[:2]
+    ids_by_kind = [[id_ for id_ in ids if id_[0] == kind] for kind in sorted(kinds)]
+    assume(any(len(kind_ids) > 1 for kind_ids in ids_by_kind))
+    first_id, second_id = next(kind_ids for kind_ids in ids_by_kind if len(kind_ids) > 1)[:2]
     document = {str(n): {"id": id_} for n, id_ in enumerate(ids)}
-    confused = {
-        str(n): {"id": f"{id_[0]}-n{ids.index(one if id_ == other else id_)}"}
+    confused_document = {
+        str(n): {"id": f"{id_[0]}-n{ids.index(first_id if id_ == second_id else id_)}"}
         for n, id_ in enumerate(ids)
     }
-    (wrong,) = find_differences(dump_document(document), dump_document(confused))
-    assert (wrong.kind, wrong.control_path[-1]) == ("value", "id")
-    assert OBJECT_ID.fullmatch(wrong.control)
+    (difference,) = find_differences(dump_document(document), dump_document(confused_document))
+    assert (difference.kind, difference.control_path[-1]) == ("value", "id")
+    assert OBJECT_ID.fullmatch(difference.control)

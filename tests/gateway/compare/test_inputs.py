@@ -20,9 +20,9 @@ def parse_text(text: str) -> Input:
 
 
 def parse_refused_text(text: str) -> str:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised_error:
         parse_text(text)
-    return str(caught.value)
+    return str(raised_error.value)
 
 
 @pytest.mark.parametrize(
@@ -115,31 +115,31 @@ RECORDED_KEY = "a-key-that-was-recorded"
 
 
 def test_only_legacy_requests_of_recorded_traffic_are_read() -> None:
-    signed = {"Authorization": "svcsign A:b"}
-    read = parse_text(
+    signed_headers = {"Authorization": "svcsign A:b"}
+    parsed_input = parse_text(
         build_har(
             ("GET", "https://old.example/v1/recipients?page=2"),
             ("GET", "https://old.example/style.css"),
             ("GET", "https://old.example/api/v1/batches"),
             ("OPTIONS", "https://old.example/v1/recipients"),
-            ("GET", "https://new.example/v1/balance", None, None, signed),
+            ("GET", "https://new.example/v1/balance", None, None, signed_headers),
             ("CONNECT", "https://old.example/v1/recipients"),
         )
     )
-    assert [step.target.parts for step in read.steps] == [
+    assert [step.target.parts for step in parsed_input.steps] == [
         ("/v1/recipients?page=2",),
         ("/v1/batches",),
     ]
-    assert [step.number for step in read.steps] == [1, 3]
-    assert sum(read.omitted_counts.values()) == 4
+    assert [step.number for step in parsed_input.steps] == [1, 3]
+    assert sum(parsed_input.omitted_counts.values()) == 4
 
 
 def test_secrets_of_recorded_traffic_are_not_read() -> None:
     headers = {"X-API-Key": RECORDED_KEY, "Cookie": RECORDED_KEY, "X-Own": RECORDED_KEY}
     url = f"https://me:{RECORDED_KEY}@old.example/v1/recipients?page=1&api_key={RECORDED_KEY}&token={RECORDED_KEY}"
-    read = parse_text(build_har(("GET", url, None, {"said": RECORDED_KEY}, headers)))
-    assert RECORDED_KEY not in repr(read)
-    assert read.steps[0].target.parts == ("/v1/recipients?page=1",)
+    parsed_input = parse_text(build_har(("GET", url, None, {"said": RECORDED_KEY}, headers)))
+    assert RECORDED_KEY not in repr(parsed_input)
+    assert parsed_input.steps[0].target.parts == ("/v1/recipients?page=1",)
 
 
 def test_address_recorded_decoded_is_sent_as_received() -> None:
@@ -159,7 +159,7 @@ def test_recorded_body_is_sent_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    ("posted", "expected_body"),
+    ("post_data", "expected_body"),
     [
         ({"encoding": "base64", "text": "eyJhIjoxfQ=="}, '{"a":1}'),
         ({"encoding": "base64", "text": ""}, None),
@@ -167,10 +167,10 @@ def test_recorded_body_is_sent_byte_for_byte() -> None:
     ],
 )
 def test_body_recorded_with_encoding_is_sent_as_received(
-    posted: dict[str, str], expected_body: str | None
+    post_data: dict[str, str], expected_body: str | None
 ) -> None:
     traffic = json.loads(build_har(("POST", "https://old.example/v1/batches", {})))
-    traffic["log"]["entries"][0]["request"]["postData"] = {"mimeType": "", **posted}
+    traffic["log"]["entries"][0]["request"]["postData"] = {"mimeType": "", **post_data}
     (step,) = parse_text(json.dumps(traffic)).steps
     assert (None if step.body is None else step.body.fill(lambda ref: ref.name)) == expected_body
 
@@ -197,19 +197,21 @@ def test_request_without_recorded_body_is_not_sent(
 
 
 def test_id_from_recorded_answer_is_captured() -> None:
-    made = {"batch": {"id": "B-1", "payments": [{"id": "P-1"}, {"id": "P-2"}]}}
-    read = parse_text(
+    created_batch = {"batch": {"id": "B-1", "payments": [{"id": "P-1"}, {"id": "P-2"}]}}
+    parsed_input = parse_text(
         build_har(
-            ("POST", "https://old.example/v1/batches", {"recipient": {"id": "R-1"}}, made),
+            ("POST", "https://old.example/v1/batches", {"recipient": {"id": "R-1"}}, created_batch),
             ("GET", "https://old.example/v1/batches/B-1/payments/P-2"),
             ("GET", "https://old.example/v1/recipients/R-1", None, {"recipient": {"id": "R-1"}}),
             ("GET", "https://old.example/v1/recipients/R-1"),
         )
     )
-    captured = {name: one.path for name, one in read.steps[0].captures.items()}
-    assert captured == {"B-1": ("batch", "id"), "P-2": ("batch", "payments", 1, "id")}
-    assert read.steps[1].placeholder_names == {"B-1", "P-2"}
-    assert read.steps[3].placeholder_names == set(), "the client itself named it R-1"
+    captured_paths = {
+        name: capture.path for name, capture in parsed_input.steps[0].captures.items()
+    }
+    assert captured_paths == {"B-1": ("batch", "id"), "P-2": ("batch", "payments", 1, "id")}
+    assert parsed_input.steps[1].placeholder_names == {"B-1", "P-2"}
+    assert parsed_input.steps[3].placeholder_names == set(), "the client itself named it R-1"
 
 
 # Order
@@ -261,15 +263,15 @@ def test_write_waits_for_all_steps_and_all_steps_wait_for_it() -> None:
     ],
 )
 def test_incomplete_rule_is_refused(text: str, expected_text: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised_error:
         parse_rules(text, "rules")
-    assert str(caught.value).startswith(expected_text)
+    assert str(raised_error.value).startswith(expected_text)
 
 
 def test_refused_rule_is_reported_without_its_text() -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised_error:
         parse_rules("[[ignore]]\npath = 5\nreason = 'ada@example.com'", "rules")
-    assert "ada" not in str(caught.value)
+    assert "ada" not in str(raised_error.value)
 
 
 def test_every_built_in_rule_has_a_reason() -> None:
@@ -287,6 +289,6 @@ def test_shipped_examples_are_valid(path: Path) -> None:
     if path.name == "rules.toml":
         assert parse_rules(path.read_text(), path.name).rules
     else:
-        read: Any = load_input(path, Rules())
-        assert read.steps
-        assert all(step.operation.name for step in read.steps)
+        parsed_input: Any = load_input(path, Rules())
+        assert parsed_input.steps
+        assert all(step.operation.name for step in parsed_input.steps)

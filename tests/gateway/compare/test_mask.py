@@ -24,7 +24,7 @@ REDACTOR = Redactor((CONTROL_KEY, CANDIDATE_KEY))
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "masked"),
+    ("path", "value", "expected_text"),
     [
         ("payments[0].sourceAmount", "1250.00", "1250.00"),
         ("batchSummary.total.value", Number("10.50"), "10.50"),
@@ -70,12 +70,12 @@ REDACTOR = Redactor((CONTROL_KEY, CANDIDATE_KEY))
         ("country.capital", "1234567890", "********90"),
     ],
 )
-def test_value_is_shown_unless_personal(path: str, value: Any, masked: str) -> None:
-    assert REDACTOR.redact_value(parse_scenario_path(path), value).text == masked
+def test_value_is_shown_unless_personal(path: str, value: Any, expected_text: str) -> None:
+    assert REDACTOR.redact_value(parse_scenario_path(path), value).text == expected_text
 
 
 @pytest.mark.parametrize(
-    ("target", "masked"),
+    ("target", "expected_target"),
     [
         ("/v1/recipients/R-aaaa/payout-methods", "/v1/recipients/R-aaaa/payout-methods"),
         ("/v1/geography/countries/CA", "/v1/geography/countries/CA"),
@@ -87,8 +87,8 @@ def test_value_is_shown_unless_personal(path: str, value: Any, masked: str) -> N
         (f"/v1/recipients/{CONTROL_KEY}?page={CONTROL_KEY}", "/v1/recipients/…?page=(an API key)"),
     ],
 )
-def test_request_is_shown_without_personal_data(target: str, masked: str) -> None:
-    assert REDACTOR.redact_target(target) == masked
+def test_request_is_shown_without_personal_data(target: str, expected_target: str) -> None:
+    assert REDACTOR.redact_target(target) == expected_target
 
 
 def test_field_key_is_shown_unless_personal() -> None:
@@ -102,22 +102,29 @@ def test_field_key_is_shown_unless_personal() -> None:
 
 
 def test_difference_is_marked_in_masked_values() -> None:
-    def marks(path: str, one: Any, other: Any) -> list[list[tuple[str, bool]]]:
+    def list_marked_segments(
+        path: str, control_value: Any, candidate_value: Any
+    ) -> list[list[tuple[str, bool]]]:
         return [
-            [(piece.text, piece.differs) for piece in shown.segments]
-            for shown in REDACTOR.redact_pair(parse_scenario_path(path), one, other)
+            [(segment.text, segment.differs) for segment in redacted_value.segments]
+            for redacted_value in REDACTOR.redact_pair(
+                parse_scenario_path(path), control_value, candidate_value
+            )
         ]
 
-    assert marks("amount", "1250.00", "1205.00") == [
+    assert list_marked_segments("amount", "1250.00", "1205.00") == [
         [("12", False), ("50", True), (".00", False)],
         [("12", False), ("05", True), (".00", False)],
     ]
-    assert marks("name", "Lovelace", "Lovelaxe") == [
+    assert list_marked_segments("name", "Lovelace", "Lovelaxe") == [
         [("L*****", False), ("*", True), ("*", False)],
         [("L*****", False), ("*", True), ("*", False)],
     ]
-    assert marks("email", "ada@example.com", "adb@example.com") == [[("a***@e***", True)]] * 2
-    assert marks("amount", "1.00", None) == [[("1.00", True)], [("null", True)]]
+    assert (
+        list_marked_segments("email", "ada@example.com", "adb@example.com")
+        == [[("a***@e***", True)]] * 2
+    )
+    assert list_marked_segments("amount", "1.00", None) == [[("1.00", True)], [("null", True)]]
 
 
 @given(st.text(max_size=40), st.sampled_from(["name", "message", "status", "x", "memo", "amount"]))
@@ -128,8 +135,8 @@ def test_unknown_word_of_four_letters_is_never_shown_whole(text: str, field: str
 
 @given(st.text(alphabet="0123456789 -", min_size=5, max_size=30))
 def test_long_number_shows_at_most_two_digits(text: str) -> None:
-    shown = REDACTOR.redact_value(("accountNum",), text).text
-    assert sum(map(str.isdigit, shown)) <= 2
+    redacted_text = REDACTOR.redact_value(("accountNum",), text).text
+    assert sum(map(str.isdigit, redacted_text)) <= 2
 
 
 # No canary in any report
@@ -152,40 +159,46 @@ CANARY_POSITIONS = [
 
 @pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
 async def test_report_contains_no_canary_from_any_position(canary: str) -> None:
-    places = [place for place in CANARY_POSITIONS if place != "amount" or not canary.isdigit()]
+    places = [
+        position for position in CANARY_POSITIONS if position != "amount" or not canary.isdigit()
+    ]
 
-    def says(heard: ReceivedRequest) -> Any:
-        mine = heard.headers["x-api-key"] == CONTROL_KEY
-        texts = [canary if mine else f"{canary} ", canary if mine else None, canary[::-1]]
+    def respond(request: ReceivedRequest) -> Any:
+        is_control = request.headers["x-api-key"] == CONTROL_KEY
+        texts = [
+            canary if is_control else f"{canary} ",
+            canary if is_control else None,
+            canary[::-1],
+        ]
         body: dict[str, Any] = {
-            place: {"a": text, "list": [text], place: text}
-            for place in places
-            for text in texts[: 1 + mine]
+            position: {"a": text, "list": [text], position: text}
+            for position in places
+            for text in texts[: 1 + is_control]
         }
-        body |= {place + "2": canary if mine else "x" for place in places}
-        body |= dict.fromkeys(places[:9], canary if mine else f"x{canary}")
-        body[canary if mine else "other"] = {canary: 1}
+        body |= {position + "2": canary if is_control else "x" for position in places}
+        body |= dict.fromkeys(places[:9], canary if is_control else f"x{canary}")
+        body[canary if is_control else "other"] = {canary: 1}
         if canary.isdigit():
-            body["number"] = int(canary) + mine
-        return PlannedResponse(body, headers={"Content-Type": canary if mine else "text/x"})
+            body["number"] = int(canary) + is_control
+        return PlannedResponse(body, headers={"Content-Type": canary if is_control else "text/x"})
 
     from gateway.compare.page import render_report_page
 
-    recorded = f"GET /v1/recipients?search={canary.replace(' ', '+')}\nGET /v1/batches"
-    comparison = await run_comparison(says, says, recorded)
+    input_text = f"GET /v1/recipients?search={canary.replace(' ', '+')}\nGET /v1/batches"
+    comparison = await run_comparison(respond, respond, input_text)
     assert comparison.report["exit_code"] == 1
     assert len(comparison.report["differences"]) > 20
-    for written in (
+    for output in (
         json.dumps(comparison.report, ensure_ascii=False),
         render_report_page(comparison.report),
     ):
-        assert canary not in written
-        assert canary.replace(" ", "%20") not in written
+        assert canary not in output
+        assert canary.replace(" ", "%20") not in output
         for part in canary.split():
-            assert part not in written
-    comparison = await run_comparison(says, says, recorded, show_values=True)
-    shown = json.dumps(comparison.report, ensure_ascii=False)
-    assert (canary in shown) == (canary not in (CONTROL_KEY, CANDIDATE_KEY))
+            assert part not in output
+    comparison = await run_comparison(respond, respond, input_text, show_values=True)
+    unmasked_report = json.dumps(comparison.report, ensure_ascii=False)
+    assert (canary in unmasked_report) == (canary not in (CONTROL_KEY, CANDIDATE_KEY))
 
 
 async def test_report_of_non_json_text_contains_no_canary() -> None:
@@ -199,8 +212,8 @@ async def test_report_of_non_json_text_contains_no_canary() -> None:
         comparison.list_differences() == [["value", "$", 1], ["status", "@status", 1]]
         or comparison.list_differences()
     )
-    written = json.dumps(comparison.report)
-    assert not [canary for canary in CANARIES.values() if canary in written]
+    report_text = json.dumps(comparison.report)
+    assert not [canary for canary in CANARIES.values() if canary in report_text]
 
 
 @pytest.mark.parametrize(

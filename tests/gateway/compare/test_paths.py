@@ -14,7 +14,7 @@ from gateway.compare.operations import identify_operation
 
 
 @pytest.mark.parametrize(
-    ("path", "written", "normal"),
+    ("path", "expected_text", "expected_normal_path"),
     [
         ((), "$", "$"),
         (("payments", 3, "sourceAmount"), "payments[3].sourceAmount", "payments[].sourceAmount"),
@@ -26,12 +26,17 @@ from gateway.compare.operations import identify_operation
         (paths.header_path("retry-after"), "@header.retry-after", "@header.retry-after"),
     ],
 )
-def test_path_is_formatted_and_normalized(path: paths.Path, written: str, normal: str) -> None:
-    assert (paths.format_path(path), paths.normalize_path(path)) == (written, normal)
+def test_path_is_formatted_and_normalized(
+    path: paths.Path, expected_text: str, expected_normal_path: str
+) -> None:
+    assert (paths.format_path(path), paths.normalize_path(path)) == (
+        expected_text,
+        expected_normal_path,
+    )
 
 
 @pytest.mark.parametrize(
-    ("place", "above"),
+    ("path", "expected_parents"),
     [
         ("$", []),
         ("@status", []),
@@ -42,8 +47,8 @@ def test_path_is_formatted_and_normalized(path: paths.Path, written: str, normal
         ("by.{id}.n", ["by.{id}", "by", "$"]),
     ],
 )
-def test_enclosing_object_of_path(place: str, above: list[str]) -> None:
-    assert [*paths.iter_parent_paths(place)] == above
+def test_enclosing_object_of_path(path: str, expected_parents: list[str]) -> None:
+    assert [*paths.iter_parent_paths(path)] == expected_parents
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,7 @@ def test_invalid_path_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "matches", "not_these"),
+    ("pattern", "matching_paths", "other_paths"),
     [
         ("recipient.id", ["recipient.id"], ["xrecipient.id", "recipient.id.x", "recipientxid"]),
         ("payments[].id", ["payments[].id"], ["payments.id"]),
@@ -73,12 +78,14 @@ def test_invalid_path_is_refused(text: str) -> None:
     ],
 )
 def test_rule_matches_the_paths_it_names(
-    pattern: str, matches: list[str], not_these: list[str]
+    pattern: str, matching_paths: list[str], other_paths: list[str]
 ) -> None:
-    found = [
-        one for one in [*matches, *not_these] if paths.compile_path_pattern(pattern).fullmatch(one)
+    matched_paths = [
+        path
+        for path in [*matching_paths, *other_paths]
+        if paths.compile_path_pattern(pattern).fullmatch(path)
     ]
-    assert found == matches
+    assert matched_paths == matching_paths
 
 
 @pytest.mark.parametrize(
@@ -99,8 +106,8 @@ def test_rule_matches_the_paths_it_names(
 def test_request_is_identified_by_operation_without_ids(
     method: str, target: str, name: str, path: str
 ) -> None:
-    one = identify_operation(method, target)
-    assert (one.name, one.path) == (name, path)
+    identified_operation = identify_operation(method, target)
+    assert (identified_operation.name, identified_operation.path) == (name, path)
 
 
 def test_wheel_contains_page_with_its_assets(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def scrub_value(value: Any) -> Any:
 
 def scrub_recording() -> dict[str, Any]:
     headers = {"X-API-Key": KEY, "Cookie": f"s={KEY}", "Content-Type": "application/json"}
-    search = "search=quinta.marsh%40private.example"
-    url = f"https://quinta:{KEY}@old.example/v1/recipients?page=2&{search}&api_key={KEY}"
+    search_parameter = "search=quinta.marsh%40private.example"
+    url = f"https://quinta:{KEY}@old.example/v1/recipients?page=2&{search_parameter}&api_key={KEY}"
     traffic = json.loads(
         build_har(
             ("POST", "https://old.example/v1/recipients", PERSON, {"recipient": PERSON}, headers),
@@ -105,9 +105,9 @@ def scrub_recording() -> dict[str, Any]:
 
 
 def test_no_key_and_no_personal_data_remain() -> None:
-    written = json.dumps(SCRUBBER.scrub_har(scrub_recording()))
-    assert [canary for canary in CANARIES if canary in written] == []
-    assert "192.0.2.1" not in written
+    scrubbed_text = json.dumps(SCRUBBER.scrub_har(scrub_recording()))
+    assert [canary for canary in CANARIES if canary in scrubbed_text] == []
+    assert "192.0.2.1" not in scrubbed_text
 
 
 def test_data_needed_for_comparison_remains() -> None:
@@ -148,21 +148,21 @@ def test_pseudonyms_are_stable_within_one_recording_only() -> None:
     assert scrubbed_person["payout"]["accounts"]["wallet"]["address"] == scrubbed_person["email"]
     url = SCRUBBER.scrub_url("/v1/recipients?search=quinta.marsh%40private.example")
     assert url == f"/v1/recipients?search={scrubbed_person['email'].replace('@', '%40')}"
-    other = json.loads(Scrubber(b"another").scrub_body(json.dumps(PERSON)))
-    assert other["email"] != scrubbed_person["email"]
-    assert other["name"] != scrubbed_person["name"]
+    other_scrubbed_person = json.loads(Scrubber(b"another").scrub_body(json.dumps(PERSON)))
+    assert other_scrubbed_person["email"] != scrubbed_person["email"]
+    assert other_scrubbed_person["name"] != scrubbed_person["name"]
 
 
 def test_scrubbed_recording_can_be_compared() -> None:
     text = json.dumps(SCRUBBER.scrub_har(scrub_recording()))
-    read_ = parse_input(text, "scrubbed", Rules())
-    assert [(step.method, step.operation.path) for step in read_.steps] == [
+    parsed_input = parse_input(text, "scrubbed", Rules())
+    assert [(step.method, step.operation.path) for step in parsed_input.steps] == [
         ("POST", "/v1/recipients"),
         ("GET", "/v1/recipients"),
         ("GET", "/v1/recipients/{id}"),
         ("GET", "/v1/recipients/{id}/logs"),
     ]
-    assert read_.steps[3].placeholder_names == set(), "the first body contains R-aaaa itself"
+    assert parsed_input.steps[3].placeholder_names == set(), "the first body contains R-aaaa itself"
 
 
 def test_output_has_required_har_members_and_no_others() -> None:
@@ -172,7 +172,10 @@ def test_output_has_required_har_members_and_no_others() -> None:
         "method", "url", "httpVersion", "cookies", "headers", "queryString", "postData",
         "headersSize", "bodySize",
     }  # fmt: skip
-    assert [one["name"] for one in entry["response"]["headers"]] == ["Retry-After", "Content-Type"]
+    assert [header["name"] for header in entry["response"]["headers"]] == [
+        "Retry-After",
+        "Content-Type",
+    ]
     assert (entry["time"], entry["response"]["statusText"]) == (12.5, "OK")
 
 
@@ -182,8 +185,8 @@ def test_non_json_body_is_omitted(text: str) -> None:
 
 
 def test_base64_body_is_scrubbed() -> None:
-    coded = base64.b64encode(json.dumps(PERSON).encode()).decode()
-    content = {"text": coded, "encoding": "base64", "mimeType": "application/json"}
+    encoded_body = base64.b64encode(json.dumps(PERSON).encode()).decode()
+    content = {"text": encoded_body, "encoding": "base64", "mimeType": "application/json"}
     entry = SCRUBBER.scrub_entry(
         {"request": {"method": "GET", "url": "/v1/a"}, "response": {"content": content}}
     )

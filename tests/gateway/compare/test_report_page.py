@@ -31,8 +31,8 @@ PAYMENTS = [
 ]
 
 
-def respond_as_control(heard: ReceivedRequest) -> Any:
-    path = heard.target.partition("?")[0]
+def respond_as_control(received: ReceivedRequest) -> Any:
+    path = received.target.partition("?")[0]
     if path == "/v1/recipients":
         return {"ok": True, "recipients": [RECIPIENT, {**RECIPIENT, "id": "R-bbbb", "n": 1}]}
     if path == "/v1/payments":
@@ -40,14 +40,20 @@ def respond_as_control(heard: ReceivedRequest) -> Any:
     return {"ok": True, "recipient": RECIPIENT}
 
 
-def respond_as_candidate(heard: ReceivedRequest) -> Any:
-    path = heard.target.partition("?")[0]
+def respond_as_candidate(received: ReceivedRequest) -> Any:
+    path = received.target.partition("?")[0]
     if path == "/v1/recipients":
-        changed = {**RECIPIENT, "name": "Ada Lovelaxe", "status": None, "routeType": "ach"}
-        del changed["email"]
-        other = {**RECIPIENT, "id": "R-bbbb", "n": 1}
+        changed_recipient = {
+            **RECIPIENT,
+            "name": "Ada Lovelaxe",
+            "status": None,
+            "routeType": "ach",
+        }
+        del changed_recipient["email"]
+        other_recipient = {**RECIPIENT, "id": "R-bbbb", "n": 1}
         return PlannedResponse(
-            {"ok": True, "recipients": [other, changed]}, headers={"Content-Type": "text/x"}
+            {"ok": True, "recipients": [other_recipient, changed_recipient]},
+            headers={"Content-Type": "text/x"},
         )
     if path == "/v1/payments":
         return {"ok": True, "payments": [{**PAYMENTS[0], "sourceAmount": "10.01"}, *PAYMENTS[2:]]}
@@ -99,24 +105,24 @@ async def render_page_with_differences(*, show_values: bool) -> str:
 
 
 async def render_page_without_differences() -> str:
-    same = await run_comparison(
+    comparison = await run_comparison(
         lambda _: {"ok": True}, lambda _: {"ok": True}, "GET /v1/recipients"
     )
-    return render_report_page(same.report)
+    return render_report_page(comparison.report)
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    made = {}
+    paths = {}
     for name, show_values in (("masked", False), ("shown", True)):
-        made[name] = folder / f"{name}.html"
-        made[name].write_text(
+        paths[name] = folder / f"{name}.html"
+        paths[name].write_text(
             asyncio.run(render_page_with_differences(show_values=show_values)), encoding="utf-8"
         )
-    made["equal"] = folder / "equal.html"
-    made["equal"].write_text(asyncio.run(render_page_without_differences()), encoding="utf-8")
-    return made
+    paths["equal"] = folder / "equal.html"
+    paths["equal"].write_text(asyncio.run(render_page_without_differences()), encoding="utf-8")
+    return paths
 
 
 @pytest.fixture(scope="module")
@@ -170,10 +176,12 @@ def test_page_loads_nothing_external_and_logs_no_error(
 def test_foreign_script_is_blocked(
     browser: Browser, pages: dict[str, Path], tmp_path: Path, console_messages: list[str]
 ) -> None:
-    spoiled = tmp_path / "spoiled.html"
+    modified_page_path = tmp_path / "spoiled.html"
     text = pages["masked"].read_text(encoding="utf-8")
-    spoiled.write_text(text.replace("<body", "<script>hacked=1</script><body"), encoding="utf-8")
-    page = open_page(browser, spoiled, console_messages)
+    modified_page_path.write_text(
+        text.replace("<body", "<script>hacked=1</script><body"), encoding="utf-8"
+    )
+    page = open_page(browser, modified_page_path, console_messages)
     assert page.evaluate("typeof hacked") == "undefined"
     assert any("Content Security Policy" in line for line in console_messages)
 
@@ -182,9 +190,9 @@ def test_filter_narrows_by_text_kind_and_operation(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
     page = open_page(browser, pages["masked"])
-    every = count_visible(page)
+    total_count = count_visible(page)
     status = page.locator("[role=status]")
-    assert (every, status.inner_text()) == (9, "9 differences")
+    assert (total_count, status.inner_text()) == (9, "9 differences")
     page.fill("#text", "sourceAmount 10.01")
     assert (count_visible(page), status.inner_text()) == (1, "1 of 9 differences")
     assert count_visible(page, ".group") == 1
@@ -200,7 +208,7 @@ def test_filter_narrows_by_text_kind_and_operation(
     page.get_by_label("missing").uncheck()
     page.get_by_label("extra").uncheck()
     page.select_option("#operation", "")
-    assert count_visible(page) == every
+    assert count_visible(page) == total_count
 
 
 def test_differences_can_be_grouped_by_field_and_ungrouped(
@@ -220,9 +228,9 @@ def test_differences_can_be_grouped_by_field_and_ungrouped(
 
 
 FOCUS_SCRIPT = """() => {
-  const one = document.activeElement, seen = one.matches("fieldset input") ? one.nextElementSibling : one;
-  const style = getComputedStyle(seen);
-  return {what: one.id || one.value || one.tagName.toLowerCase(),
+  const element = document.activeElement, outlined = element.matches("fieldset input") ? element.nextElementSibling : element;
+  const style = getComputedStyle(outlined);
+  return {what: element.id || element.value || element.tagName.toLowerCase(),
           outline: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2};
 }"""
 
@@ -240,17 +248,17 @@ def test_page_works_by_keyboard_with_visible_focus(
     page.keyboard.press("Escape")
     assert (count_visible(page), page.input_value("#text")) == (9, "")
     page.keyboard.press("/")
-    stops = []
+    focused_kinds = []
     for _ in range(13):
         page.keyboard.press("Tab")
-        stop = page.evaluate(FOCUS_SCRIPT)
-        assert stop["outline"], stop
-        stops.append(stop["what"])
-    assert stops[:2] == ["operation", "operation"], (
+        focused_element = page.evaluate(FOCUS_SCRIPT)
+        assert focused_element["outline"], focused_element
+        focused_kinds.append(focused_element["what"])
+    assert focused_kinds[:2] == ["operation", "operation"], (
         "one tab stop for the filter's options, then the grouping"
     )
-    assert stops[2:9] == ["status", "header", "missing", "extra", "type", "value", "order"]
-    assert stops[9:] == ["open", "close", "summary", "summary"]
+    assert focused_kinds[2:9] == ["status", "header", "missing", "extra", "type", "value", "order"]
+    assert focused_kinds[9:] == ["open", "close", "summary", "summary"]
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.parentElement.open") is True
     page.keyboard.press("Enter")
@@ -273,34 +281,34 @@ CONTRAST_SCRIPT = """() => {
     canvas.fillRect(0, 0, 1, 1);
     return [...canvas.getImageData(0, 0, 1, 1).data];
   };
-  const light = ([r, g, b]) => [r, g, b]
-    .map((one) => one / 255)
-    .map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, one, index) => sum + one * [0.2126, 0.7152, 0.0722][index], 0);
-  const behind = (one) => {
-    for (let at = one; at; at = at.parentElement) {
-      const color = rgba(getComputedStyle(at).backgroundColor);
+  const luminance = ([r, g, b]) => [r, g, b]
+    .map((channel) => channel / 255)
+    .map((channel) => (channel <= 0.04045 ? channel / 12.92 : ((channel + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, channel, index) => sum + channel * [0.2126, 0.7152, 0.0722][index], 0);
+  const backgroundOf = (element) => {
+    for (let ancestor = element; ancestor; ancestor = ancestor.parentElement) {
+      const color = rgba(getComputedStyle(ancestor).backgroundColor);
       if (color[3] === 255) return color;
       if (color[3] !== 0) throw new Error("a background that is seen through");
     }
     throw new Error("no background");
   };
-  const found = [];
+  const contrasts = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
-    const one = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || !one.checkVisibility({visibilityProperty: true})) continue;
-    if (one.closest("script, style, option, legend")) continue;
-    const style = getComputedStyle(one);
-    const [a, b] = [light(rgba(style.color)), light(behind(one))].sort((x, y) => y - x);
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !element.checkVisibility({visibilityProperty: true})) continue;
+    if (element.closest("script, style, option, legend")) continue;
+    const style = getComputedStyle(element);
+    const [a, b] = [luminance(rgba(style.color)), luminance(backgroundOf(element))].sort((x, y) => y - x);
     const size = parseFloat(style.fontSize), bold = style.fontWeight >= 700;
-    found.push({
+    contrasts.push({
       text: walker.currentNode.data.trim().slice(0, 30),
       ratio: (a + 0.05) / (b + 0.05),
       needed: size >= 24 || (bold && size >= 18.66) ? 3 : 4.5,
     });
   }
-  return found;
+  return contrasts;
 }"""
 
 
@@ -312,23 +320,25 @@ def test_text_contrast_is_sufficient_in_light_and_dark(
     page = open_page(browser, pages["masked"], color_scheme=scheme, viewport=viewport)
     page.get_by_label("by field").check()
     page.get_by_label("value").check()
-    measured = page.evaluate(CONTRAST_SCRIPT)  # the selected option has its own style
+    contrasts = page.evaluate(CONTRAST_SCRIPT)  # the selected option has its own style
     page.get_by_label("value").uncheck()
-    measured += page.evaluate(CONTRAST_SCRIPT)
-    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
-    measured += page.evaluate(CONTRAST_SCRIPT)
-    assert len(measured) > 400
-    assert [one for one in measured if one["ratio"] < one["needed"]] == []
+    contrasts += page.evaluate(CONTRAST_SCRIPT)
+    page.evaluate(
+        "document.querySelectorAll('details').forEach((element) => (element.open = true))"
+    )
+    contrasts += page.evaluate(CONTRAST_SCRIPT)
+    assert len(contrasts) > 400
+    assert [contrast for contrast in contrasts if contrast["ratio"] < contrast["needed"]] == []
 
 
 def test_light_and_dark_themes_differ(browser: Browser, pages: dict[str, Path]) -> None:
-    papers = {
+    background_colors = {
         open_page(browser, pages["masked"], color_scheme=scheme).evaluate(
             "getComputedStyle(document.body).backgroundColor"
         )
         for scheme in ("light", "dark")
     }
-    assert len(papers) == 2
+    assert len(background_colors) == 2
 
 
 def test_differences_are_marked_by_more_than_colour(
@@ -336,15 +346,15 @@ def test_differences_are_marked_by_more_than_colour(
 ) -> None:
     page = open_page(browser, pages["masked"])
     page.locator("#open").click()
-    lines = page.evaluate(
-        "[...document.querySelectorAll('.example mark')].map((one) => getComputedStyle(one).textDecorationLine)"
+    text_decorations = page.evaluate(
+        "[...document.querySelectorAll('.example mark')].map((element) => getComputedStyle(element).textDecorationLine)"
     )
-    assert lines.count("underline") > 5
-    signs = page.evaluate(
-        "[...document.querySelectorAll('.sides .it th')].map((one) => getComputedStyle(one, '::before').content)"
+    assert text_decorations.count("underline") > 5
+    difference_signs = page.evaluate(
+        "[...document.querySelectorAll('.sides .it th')].map((element) => getComputedStyle(element, '::before').content)"
     )
-    assert signs
-    assert set(signs) == {'"≠"'}
+    assert difference_signs
+    assert set(difference_signs) == {'"≠"'}
 
 
 @pytest.mark.parametrize(
@@ -354,7 +364,9 @@ def test_page_does_not_overflow_the_screen(
     browser: Browser, pages: dict[str, Path], viewport: Any
 ) -> None:
     page = open_page(browser, pages["shown"], viewport=viewport)
-    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    page.evaluate(
+        "document.querySelectorAll('details').forEach((element) => (element.open = true))"
+    )
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
 
 
@@ -381,10 +393,12 @@ def test_page_without_scripts_shows_every_difference(
 
 
 def test_masked_values_are_absent_from_page_source(pages: dict[str, Path]) -> None:
-    masked, shown = (pages[name].read_text(encoding="utf-8") for name in ("masked", "shown"))
+    masked_page, unmasked_page = (
+        pages[name].read_text(encoding="utf-8") for name in ("masked", "shown")
+    )
     for canary in ("Lovela", "ada@example.com"):
-        assert canary not in masked
-        assert canary in shown
+        assert canary not in masked_page
+        assert canary in unmasked_page
 
 
 def test_page_of_equal_sides_says_so(

@@ -26,7 +26,7 @@ from tests.gateway.compare.fake_services import (
 OK = {"ok": True}
 
 
-def respond_ok(_heard: ReceivedRequest) -> Any:
+def respond_ok(_request: ReceivedRequest) -> Any:
     return OK
 
 
@@ -42,22 +42,22 @@ class RecipientService:
         self._prefix = prefix
         self.recipients: dict[str, dict[str, Any]] = {}
 
-    def __call__(self, heard: ReceivedRequest) -> Any:
-        path = heard.target.partition("?")[0]
-        if heard.method == "POST" and path == "/v1/recipients":
+    def __call__(self, request: ReceivedRequest) -> Any:
+        path = request.target.partition("?")[0]
+        if request.method == "POST" and path == "/v1/recipients":
             id_ = f"R-{self._prefix}{next(self._numbers)}"
-            self.recipients[id_] = {"id": id_, **json.loads(heard.body)}
+            self.recipients[id_] = {"id": id_, **json.loads(request.body)}
             return {"ok": True, "recipient": self.recipients[id_]}
         if path == "/v1/recipients":
             return {"ok": True, "recipients": [*self.recipients.values()]}
         id_ = path.split("/")[3]
         if id_ not in self.recipients:
             return build_refusal(404, "not_found", f"{id_} is not known")
-        if heard.method == "DELETE":
+        if request.method == "DELETE":
             del self.recipients[id_]
             return {"ok": True, "object": "deleted"}
-        if heard.method == "PATCH":
-            self.recipients[id_] |= json.loads(heard.body)
+        if request.method == "PATCH":
+            self.recipients[id_] |= json.loads(request.body)
             return {"ok": True, "object": "updated"}
         return {"ok": True, "recipient": self.recipients[id_]}
 
@@ -126,35 +126,38 @@ async def test_placeholders_in_headers_are_filled() -> None:
         RecipientService("a"), RecipientService("zz"), scenario, allow_writes=True
     )
     assert comparison.report["result"] == "equal"
-    ours, theirs = comparison.control.requests, comparison.candidate.requests
+    control_requests, candidate_requests = (
+        comparison.control.requests,
+        comparison.candidate.requests,
+    )
     # The run's token makes keys unique, so a service that remembers keys executes them.
-    assert ours[0].headers["idempotency-key"] == "one-token"
-    assert theirs[0].headers["idempotency-key"] == "one-token"
-    assert ours[1].headers["x-own"] != theirs[1].headers["x-own"]
-    assert ours[1].headers["x-mine"] == 'of "R-a1", in R-a1'
-    assert theirs[1].headers["x-mine"] == 'of "R-zz1", in R-zz1'
-    assert ours[1].headers["x-plain"] == "${one}"
+    assert control_requests[0].headers["idempotency-key"] == "one-token"
+    assert candidate_requests[0].headers["idempotency-key"] == "one-token"
+    assert control_requests[1].headers["x-own"] != candidate_requests[1].headers["x-own"]
+    assert control_requests[1].headers["x-mine"] == 'of "R-a1", in R-a1'
+    assert candidate_requests[1].headers["x-mine"] == 'of "R-zz1", in R-zz1'
+    assert control_requests[1].headers["x-plain"] == "${one}"
 
 
 async def test_object_that_changes_identity_is_a_difference() -> None:
-    class Confused(RecipientService):
-        def __call__(self, heard: ReceivedRequest) -> Any:
-            answer = super().__call__(heard)
-            if heard.method == "GET" and isinstance(answer, dict) and "recipient" in answer:
+    class ServiceWithChangingId(RecipientService):
+        def __call__(self, request: ReceivedRequest) -> Any:
+            answer = super().__call__(request)
+            if request.method == "GET" and isinstance(answer, dict) and "recipient" in answer:
                 return {"ok": True, "recipient": {**answer["recipient"], "id": "R-zz7"}}
             return answer
 
     comparison = await run_comparison(
-        RecipientService("a"), Confused("zz"), SCENARIO, allow_writes=True
+        RecipientService("a"), ServiceWithChangingId("zz"), SCENARIO, allow_writes=True
     )
     assert comparison.list_differences() == [["value", "recipient.id", 1]]
-    (one,) = comparison.report["differences"][0]["examples"]
-    assert (one["control"]["text"], one["candidate"]["text"]) == ("R-a1", "R-zz7")
-    assert one["note"] == "control's R-a1 was paired with candidate's R-zz1"
+    (example,) = comparison.report["differences"][0]["examples"]
+    assert (example["control"]["text"], example["candidate"]["text"]) == ("R-a1", "R-zz7")
+    assert example["note"] == "control's R-a1 was paired with candidate's R-zz1"
 
 
 async def test_ids_of_each_side_are_treated_as_equal_in_answers() -> None:
-    books = RecipientService("w")  # both sides write to the same account
+    recipient_service = RecipientService("w")  # both sides write to the same account
     scenario = """
     [[steps]]
     request = "POST /v1/recipients"
@@ -163,31 +166,33 @@ async def test_ids_of_each_side_are_treated_as_equal_in_answers() -> None:
     request = "GET /v1/payments?search=${own}"
     """
 
-    def says(heard: ReceivedRequest) -> Any:
-        if heard.method == "POST":
-            return books(heard)
-        word = heard.target.rpartition("=")[2]
+    def respond(request: ReceivedRequest) -> Any:
+        if request.method == "POST":
+            return recipient_service(request)
+        search_word = request.target.rpartition("=")[2]
         return {
             "found": [
-                recipient for recipient in books.recipients.values() if word in recipient["email"]
+                recipient
+                for recipient in recipient_service.recipients.values()
+                if search_word in recipient["email"]
             ]
         }
 
-    comparison = await run_comparison(says, says, scenario, allow_writes=True)
+    comparison = await run_comparison(respond, respond, scenario, allow_writes=True)
     assert comparison.report["result"] == "equal"
     assert (
-        len(books.recipients)
-        == len({recipient["email"] for recipient in books.recipients.values()})
+        len(recipient_service.recipients)
+        == len({recipient["email"] for recipient in recipient_service.recipients.values()})
         == 2
     )
 
 
 async def test_id_equal_on_both_sides_stays_equal() -> None:
-    def says(heard: ReceivedRequest) -> Any:
-        is_later = heard.target.endswith("B-2") and heard.headers["x-api-key"] == CANDIDATE_KEY
+    def respond(request: ReceivedRequest) -> Any:
+        is_later = request.target.endswith("B-2") and request.headers["x-api-key"] == CANDIDATE_KEY
         return {"recipient": {"id": "R-2" if is_later else "R-1"}}
 
-    comparison = await run_comparison(says, says, "GET /v1/batches/B-1\nGET /v1/batches/B-2")
+    comparison = await run_comparison(respond, respond, "GET /v1/batches/B-1\nGET /v1/batches/B-2")
     assert comparison.list_differences() == [["value", "recipient.id", 1]]
 
 
@@ -196,12 +201,12 @@ async def test_without_writes_allowed_dependent_steps_are_skipped() -> None:
         RecipientService("a"), RecipientService("b"), SCENARIO, "GET /v1/recipients"
     )
     assert comparison.control.lines == comparison.candidate.lines == ["GET /v1/recipients"]
-    told = comparison.report
-    assert told["exit_code"] == 0
-    assert [step["step"] for step in told["not_sent"]] == [1]
-    assert [step["step"] for step in told["skipped"]] == [2, 3, 4, 5, 6]
-    assert "write and was not sent" in told["skipped"][0]["why"]
-    assert told["remarks"][0] == (
+    report = comparison.report
+    assert report["exit_code"] == 0
+    assert [step["step"] for step in report["not_sent"]] == [1]
+    assert [step["step"] for step in report["skipped"]] == [2, 3, 4, 5, 6]
+    assert "write and was not sent" in report["skipped"][0]["why"]
+    assert report["remarks"][0] == (
         "Not sent: 1 write, and 5 steps that need their results. "
         "--allow-writes sends them to both sides."
     )
@@ -214,15 +219,17 @@ async def test_run_without_comparisons_reports_no_equality() -> None:
 
 
 async def test_steps_that_depend_on_refused_step_are_skipped_and_reported() -> None:
-    def refuses(heard: ReceivedRequest) -> Any:
-        return build_refusal(406, "invalid_field") if heard.method == "POST" else OK
+    def refuse_writes(request: ReceivedRequest) -> Any:
+        return build_refusal(406, "invalid_field") if request.method == "POST" else OK
 
-    comparison = await run_comparison(refuses, refuses, SCENARIO, allow_writes=True)
+    comparison = await run_comparison(refuse_writes, refuse_writes, SCENARIO, allow_writes=True)
     assert (comparison.report["result"], comparison.report["exit_code"]) == ("could not run", 2)
     assert {step["why"] for step in comparison.report["skipped"]} == {
         "needs recipient.id of step 1, but the 406 of control does not contain it"
     }
-    comparison = await run_comparison(RecipientService("a"), refuses, SCENARIO, allow_writes=True)
+    comparison = await run_comparison(
+        RecipientService("a"), refuse_writes, SCENARIO, allow_writes=True
+    )
     assert comparison.list_differences() == [["status", "@status", 1]]
     assert "but the 406 of candidate" in comparison.report["skipped"][0]["why"]
 
@@ -234,30 +241,35 @@ async def test_each_key_is_sent_to_its_own_side_only() -> None:
     comparison = await run_comparison(
         respond_ok, respond_ok, "GET /v1/recipients\nHEAD /v1/batches", steps
     )
-    sent = [
-        [received.headers.get("x-api-key") for received in town.requests]
-        for town in (comparison.control, comparison.candidate)
+    sent_keys = [
+        [received.headers.get("x-api-key") for received in service.requests]
+        for service in (comparison.control, comparison.candidate)
     ]
-    wrong = "a-key-that-is-nobodys"
-    assert sent == [
-        [CONTROL_KEY, CONTROL_KEY, CONTROL_KEY, None, wrong],
-        [CANDIDATE_KEY, CANDIDATE_KEY, CANDIDATE_KEY, None, wrong],
+    wrong_key = "a-key-that-is-nobodys"
+    assert sent_keys == [
+        [CONTROL_KEY, CONTROL_KEY, CONTROL_KEY, None, wrong_key],
+        [CANDIDATE_KEY, CANDIDATE_KEY, CANDIDATE_KEY, None, wrong_key],
     ]
-    for town, foreign in ((comparison.control, CANDIDATE_KEY), (comparison.candidate, CONTROL_KEY)):
-        assert foreign not in json.dumps(
-            [[received.line, received.body, received.headers] for received in town.requests]
+    for service, other_key in (
+        (comparison.control, CANDIDATE_KEY),
+        (comparison.candidate, CONTROL_KEY),
+    ):
+        assert other_key not in json.dumps(
+            [[received.line, received.body, received.headers] for received in service.requests]
         )
 
 
 async def test_redirect_is_compared_and_not_followed() -> None:
-    async with open_fake_service(respond_ok) as elsewhere:
+    async with open_fake_service(respond_ok) as redirect_target:
 
-        def redirects(_heard: ReceivedRequest) -> Any:
-            return PlannedResponse(OK, 302, {"Location": f"{elsewhere.url}/v1/recipients"})
+        def respond_with_redirect(_request: ReceivedRequest) -> Any:
+            return PlannedResponse(OK, 302, {"Location": f"{redirect_target.url}/v1/recipients"})
 
-        comparison = await run_comparison(redirects, redirects, "GET /v1/recipients")
+        comparison = await run_comparison(
+            respond_with_redirect, respond_with_redirect, "GET /v1/recipients"
+        )
         assert comparison.report["operations"][0]["statuses"] == {"302/302": 1}
-        assert elsewhere.requests == []
+        assert redirect_target.requests == []
         assert comparison.report["remarks"] == [
             "Both sides redirected 1 time. Redirects are not followed: give the addresses that they lead to.",
             "No answer was a success on both sides: only error responses were compared.",
@@ -275,53 +287,56 @@ async def test_cookies_are_not_kept() -> None:
     ]
 
 
-@pytest.mark.parametrize("side", ["control", "candidate"])
-async def test_unreachable_side_is_reported_before_any_request(side: str) -> None:
-    async with open_fake_service(respond_ok) as town:
-        urls = [town.url, "http://127.0.0.1:1"]
-        told = await build_comparison_report(
-            urls if side == "candidate" else urls[::-1], "GET /v1/recipients"
+@pytest.mark.parametrize("unreachable_side", ["control", "candidate"])
+async def test_unreachable_side_is_reported_before_any_request(unreachable_side: str) -> None:
+    async with open_fake_service(respond_ok) as reachable_service:
+        urls = [reachable_service.url, "http://127.0.0.1:1"]
+        report = await build_comparison_report(
+            urls if unreachable_side == "candidate" else urls[::-1], "GET /v1/recipients"
         )
-        assert told["exit_code"] == 2
-        assert told["sentence"] == (
-            f"The comparison could not run: {side} at http://127.0.0.1:1 cannot be reached: "
+        assert report["exit_code"] == 2
+        assert report["sentence"] == (
+            f"The comparison could not run: {unreachable_side} at http://127.0.0.1:1 cannot be reached: "
             "cannot connect: connection refused."
         )
-        assert town.requests == []
+        assert reachable_service.requests == []
 
 
 async def test_invalid_host_name_is_reported_as_unknown_host() -> None:
-    async with open_fake_service(respond_ok) as town:
-        told = await build_comparison_report([town.url, "http://a..b"], "GET /v1/recipients")
-    assert told["exit_code"] == 2
-    assert told["sentence"].endswith(
+    async with open_fake_service(respond_ok) as reachable_service:
+        report = await build_comparison_report(
+            [reachable_service.url, "http://a..b"], "GET /v1/recipients"
+        )
+    assert report["exit_code"] == 2
+    assert report["sentence"].endswith(
         "candidate at http://a..b cannot be reached: the host name cannot be resolved."
     )
 
 
 async def test_missing_answer_is_reported_and_rest_is_compared() -> None:
-    def slow(heard: ReceivedRequest) -> Any:
-        return PlannedResponse(OK, delay_seconds=30 if "batches" in heard.target else 0)
+    def respond_slowly(request: ReceivedRequest) -> Any:
+        return PlannedResponse(OK, delay_seconds=30 if "batches" in request.target else 0)
 
     comparison = await run_comparison(
-        respond_ok, slow, "GET /v1/recipients\nGET /v1/batches", seconds=0.3
+        respond_ok, respond_slowly, "GET /v1/recipients\nGET /v1/batches", seconds=0.3
     )
     assert comparison.report["exit_code"] == 2
-    assert [(one["request"], one["why"]) for one in comparison.report["failed"]] == [
-        ("GET /v1/batches", "candidate: no answer within 0.3 s")
-    ]
+    assert [
+        (failed_request["request"], failed_request["why"])
+        for failed_request in comparison.report["failed"]
+    ] == [("GET /v1/batches", "candidate: no answer within 0.3 s")]
     assert comparison.report["counts"]["equal"] == 1
 
 
 async def test_difference_outranks_missing_answer() -> None:
-    def says(heard: ReceivedRequest) -> Any:
+    def respond(request: ReceivedRequest) -> Any:
         return (
             PlannedResponse(OK, drops_connection=True)
-            if "batches" in heard.target
+            if "batches" in request.target
             else {"ok": False}
         )
 
-    comparison = await run_comparison(respond_ok, says, "GET /v1/recipients\nGET /v1/batches")
+    comparison = await run_comparison(respond_ok, respond, "GET /v1/recipients\nGET /v1/batches")
     assert comparison.report["exit_code"] == 1
     assert len(comparison.report["failed"]) == 1
 
@@ -329,13 +344,13 @@ async def test_difference_outranks_missing_answer() -> None:
 async def test_read_is_retried_once_after_dropped_connection_and_write_never() -> None:
     queries: list[str] = []
 
-    def drops_once(heard: ReceivedRequest) -> Any:
-        queries.append(heard.line)
-        return PlannedResponse(OK, drops_connection=queries.count(heard.line) == 1)
+    def drop_first_connection(request: ReceivedRequest) -> Any:
+        queries.append(request.line)
+        return PlannedResponse(OK, drops_connection=queries.count(request.line) == 1)
 
-    writes = '[[steps]]\nrequest = "DELETE /v1/recipients/R-1"'
+    write_scenario = '[[steps]]\nrequest = "DELETE /v1/recipients/R-1"'
     comparison = await run_comparison(
-        respond_ok, drops_once, "GET /v1/recipients", writes, allow_writes=True
+        respond_ok, drop_first_connection, "GET /v1/recipients", write_scenario, allow_writes=True
     )
     assert queries == ["GET /v1/recipients", "GET /v1/recipients", "DELETE /v1/recipients/R-1"]
     assert comparison.report["counts"]["equal"] == 1
@@ -344,17 +359,19 @@ async def test_read_is_retried_once_after_dropped_connection_and_write_never() -
     )
 
 
-@pytest.mark.parametrize("side", ["control", "candidate"])
-async def test_key_refused_by_first_answer_ends_the_run(side: str) -> None:
-    def refuses(_heard: ReceivedRequest) -> Any:
+@pytest.mark.parametrize("refusing_side", ["control", "candidate"])
+async def test_key_refused_by_first_answer_ends_the_run(refusing_side: str) -> None:
+    def refuse_key(_request: ReceivedRequest) -> Any:
         return build_refusal(403, "invalid_api_key")
 
-    says = (refuses, respond_ok) if side == "control" else (respond_ok, refuses)
-    lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(100))
-    comparison = await run_comparison(*says, lines)
+    responders = (
+        (refuse_key, respond_ok) if refusing_side == "control" else (respond_ok, refuse_key)
+    )
+    reads = "\n".join(f"GET /v1/recipients?page={page}" for page in range(100))
+    comparison = await run_comparison(*responders, reads)
     assert comparison.report["exit_code"] == 2
     assert (
-        f"{side} refuses its API key (403 invalid_api_key); check {side.upper()}_API_KEY"
+        f"{refusing_side} refuses its API key (403 invalid_api_key); check {refusing_side.upper()}_API_KEY"
         in (comparison.report["sentence"])
     )
     assert len(comparison.control.requests) < 50
@@ -362,46 +379,48 @@ async def test_key_refused_by_first_answer_ends_the_run(side: str) -> None:
 
 @pytest.mark.parametrize("first", ["GET /v1/geography/countries/US", "GET /v1/nothing"])
 async def test_wrong_key_ends_run_even_if_first_request_needs_none(first: str) -> None:
-    def says(heard: ReceivedRequest) -> Any:
-        if "geography" in heard.target:
+    def respond(request: ReceivedRequest) -> Any:
+        if "geography" in request.target:
             return OK
-        if "nothing" in heard.target:
+        if "nothing" in request.target:
             return build_refusal(404, "not_found")
         return build_refusal(403, "invalid_api_key")
 
-    comparison = await run_comparison(says, says, f"{first}\nGET /v1/recipients\nGET /v1/batches")
+    comparison = await run_comparison(
+        respond, respond, f"{first}\nGET /v1/recipients\nGET /v1/batches"
+    )
     assert comparison.report["exit_code"] == 2
     assert "control refuses its API key" in comparison.report["sentence"]
 
 
 async def test_later_refusal_of_key_is_an_ordinary_difference() -> None:
-    def says(heard: ReceivedRequest) -> Any:
-        return build_refusal(403, "invalid_api_key") if "batches" in heard.target else OK
+    def respond(request: ReceivedRequest) -> Any:
+        return build_refusal(403, "invalid_api_key") if "batches" in request.target else OK
 
-    comparison = await run_comparison(respond_ok, says, "GET /v1/recipients\nGET /v1/batches")
+    comparison = await run_comparison(respond_ok, respond, "GET /v1/recipients\nGET /v1/batches")
     assert comparison.list_differences() == [["status", "@status", 1]]
 
 
 async def test_both_sides_are_requested_concurrently() -> None:
     barrier = asyncio.Barrier(2)
 
-    async def says(_heard: ReceivedRequest) -> Any:
+    async def respond(_request: ReceivedRequest) -> Any:
         async with asyncio.timeout(30):
             await barrier.wait()  # neither side can continue alone
         return OK
 
     comparison = await run_comparison(
-        says, says, "GET /v1/recipients\nGET /v1/batches", concurrency=1
+        respond, respond, "GET /v1/recipients\nGET /v1/batches", concurrency=1
     )
     assert comparison.report["counts"]["equal"] == 2
 
 
 async def test_concurrency_limit_of_steps_holds() -> None:
-    def says(_heard: ReceivedRequest) -> Any:
+    def respond(_request: ReceivedRequest) -> Any:
         return PlannedResponse(OK, delay_seconds=0.01)
 
-    lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(60))
-    comparison = await run_comparison(says, says, lines, concurrency=3)
+    reads = "\n".join(f"GET /v1/recipients?page={page}" for page in range(60))
+    comparison = await run_comparison(respond, respond, reads, concurrency=3)
     assert (
         comparison.control.max_concurrent_requests
         == comparison.candidate.max_concurrent_requests
@@ -412,21 +431,23 @@ async def test_concurrency_limit_of_steps_holds() -> None:
 async def test_reads_that_need_an_id_wait_for_its_source() -> None:
     """The list is slow, and later steps still use the candidate's own id."""
 
-    def of(prefix: str) -> Any:
-        def says(heard: ReceivedRequest) -> Any:
-            if heard.target == "/v1/recipients":
+    def build_responder(prefix: str) -> Any:
+        def respond(request: ReceivedRequest) -> Any:
+            if request.target == "/v1/recipients":
                 ids = [f"R-{prefix}{number}" for number in range(3)]
                 return PlannedResponse(
                     {"recipients": [{"id": id_} for id_ in ids]}, delay_seconds=0.2
                 )
-            id_ = heard.target.split("/")[3]
-            known = id_.startswith(f"R-{prefix}")
-            return {"recipient": {"id": id_}} if known else build_refusal(404, "not_found")
+            id_ = request.target.split("/")[3]
+            is_own_id = id_.startswith(f"R-{prefix}")
+            return {"recipient": {"id": id_}} if is_own_id else build_refusal(404, "not_found")
 
-        return says
+        return respond
 
-    lines = "GET /v1/recipients\n" + "\n".join(f"GET /v1/recipients/R-a{n}" for n in range(3))
-    comparison = await run_comparison(of("a"), of("b"), lines, concurrency=8)
+    reads = "GET /v1/recipients\n" + "\n".join(f"GET /v1/recipients/R-a{n}" for n in range(3))
+    comparison = await run_comparison(
+        build_responder("a"), build_responder("b"), reads, concurrency=8
+    )
     assert comparison.report["result"] == "equal"
     assert sorted(comparison.candidate.lines[1:]) == [
         f"GET /v1/recipients/R-b{n}" for n in range(3)
@@ -436,14 +457,14 @@ async def test_reads_that_need_an_id_wait_for_its_source() -> None:
 
 
 async def test_recorded_traffic_is_replayed_with_ids_of_each_side() -> None:
-    recorded = build_har(
+    recording = build_har(
         ("POST", "https://old.example/v1/recipients", {"n": 1}, {"recipient": {"id": "R-rec"}}),
         ("GET", "https://old.example/v1/recipients/R-rec"),
         ("PATCH", "https://old.example/v1/recipients/R-rec", {"memo": "to R-rec"}),
         ("DELETE", "https://old.example/v1/recipients/R-rec"),
     )
     comparison = await run_comparison(
-        RecipientService("a"), RecipientService("b"), recorded, allow_writes=True
+        RecipientService("a"), RecipientService("b"), recording, allow_writes=True
     )
     assert comparison.report["result"] == "equal"
     assert [line.split("/")[-1] for line in comparison.control.lines[1:]] == ["R-a1"] * 3
@@ -452,29 +473,29 @@ async def test_recorded_traffic_is_replayed_with_ids_of_each_side() -> None:
 
 
 async def test_recorded_reads_keep_existing_ids_in_shifted_list() -> None:
-    def says(heard: ReceivedRequest) -> Any:
+    def respond(request: ReceivedRequest) -> Any:
         ids = ["R-new", "R-old"]
-        if heard.target == "/v1/recipients":
+        if request.target == "/v1/recipients":
             return {"recipients": [{"id": id_} for id_ in ids]}
-        return {"recipient": {"id": heard.target.split("/")[3]}}
+        return {"recipient": {"id": request.target.split("/")[3]}}
 
-    recorded = build_har(
+    recording = build_har(
         ("GET", "https://old.example/v1/recipients", None, {"recipients": [{"id": "R-old"}]}),
         ("GET", "https://old.example/v1/recipients/R-old"),
     )
-    comparison = await run_comparison(says, says, recorded)
+    comparison = await run_comparison(respond, respond, recording)
     assert (
         comparison.control.lines[1] == comparison.candidate.lines[1] == "GET /v1/recipients/R-old"
     )
 
 
 async def test_step_that_needs_unsent_recorded_write_is_skipped() -> None:
-    recorded = build_har(
+    recording = build_har(
         ("POST", "https://old.example/v1/recipients", {"n": 1}, {"recipient": {"id": "R-rec"}}),
         ("GET", "https://old.example/v1/recipients/R-rec"),
         ("GET", "https://old.example/v1/recipients"),
     )
-    comparison = await run_comparison(RecipientService("a"), RecipientService("b"), recorded)
+    comparison = await run_comparison(RecipientService("a"), RecipientService("b"), recording)
     assert comparison.control.lines == ["GET /v1/recipients"]
     assert (comparison.report["counts"]["not_sent"], comparison.report["counts"]["skipped"]) == (
         1,
@@ -486,14 +507,16 @@ async def test_step_that_needs_unsent_recorded_write_is_skipped() -> None:
 async def test_noise_is_a_path_where_control_differs_from_itself() -> None:
     numbers = itertools.count()
 
-    def says(heard: ReceivedRequest) -> Any:
-        wrong = heard.headers["x-api-key"] == CANDIDATE_KEY
-        return {"ok": True, "serial": next(numbers), "amount": "1.01" if wrong else "1.00"}
+    def respond(request: ReceivedRequest) -> Any:
+        is_candidate = request.headers["x-api-key"] == CANDIDATE_KEY
+        return {"ok": True, "serial": next(numbers), "amount": "1.01" if is_candidate else "1.00"}
 
-    lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(10))
-    comparison = await run_comparison(says, says, lines, measure_noise=True)
+    reads = "\n".join(f"GET /v1/recipients?page={page}" for page in range(10))
+    comparison = await run_comparison(respond, respond, reads, measure_noise=True)
     assert comparison.list_differences() == [["value", "amount", 10]]
-    assert [(one["path"], one["answers"]) for one in comparison.report["noise"]] == [("serial", 10)]
+    assert [
+        (noise_path["path"], noise_path["answers"]) for noise_path in comparison.report["noise"]
+    ] == [("serial", 10)]
     assert len(comparison.control.requests) == 20
     assert len(comparison.candidate.requests) == 10
 
@@ -501,30 +524,32 @@ async def test_noise_is_a_path_where_control_differs_from_itself() -> None:
 async def test_noise_in_one_answer_hides_no_difference_in_others() -> None:
     queries: list[str] = []
 
-    def control(heard: ReceivedRequest) -> Any:
-        queries.append(heard.target)
-        wavers = heard.target.endswith("=3") and queries.count(heard.target) == 2
-        return {"amount": "9.99" if wavers else "1.00"}
+    def control(request: ReceivedRequest) -> Any:
+        queries.append(request.target)
+        is_repeated_read = request.target.endswith("=3") and queries.count(request.target) == 2
+        return {"amount": "9.99" if is_repeated_read else "1.00"}
 
-    def candidate(heard: ReceivedRequest) -> Any:
-        return {"amount": "1.01" if heard.target.endswith(("=7", "=3")) else "1.00"}
+    def candidate(request: ReceivedRequest) -> Any:
+        return {"amount": "1.01" if request.target.endswith(("=7", "=3")) else "1.00"}
 
-    lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(20))
-    comparison = await run_comparison(control, candidate, lines, measure_noise=True)
+    reads = "\n".join(f"GET /v1/recipients?page={page}" for page in range(20))
+    comparison = await run_comparison(control, candidate, reads, measure_noise=True)
     assert comparison.list_differences() == [["value", "amount", 1]]
-    assert [(one["path"], one["answers"]) for one in comparison.report["noise"]] == [("amount", 1)]
+    assert [
+        (noise_path["path"], noise_path["answers"]) for noise_path in comparison.report["noise"]
+    ] == [("amount", 1)]
     assert comparison.report["counts"]["different"] == 1
 
 
 async def test_unstable_values_hide_no_missing_field_or_changed_type() -> None:
     numbers = itertools.count()
 
-    def control(_heard: ReceivedRequest) -> Any:
+    def control(_request: ReceivedRequest) -> Any:
         return {"ok": True, "serial": next(numbers), "seen": str(next(numbers))}
 
-    lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
+    reads = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
     comparison = await run_comparison(
-        control, lambda _: {"ok": True, "seen": 1}, lines, measure_noise=True
+        control, lambda _: {"ok": True, "seen": 1}, reads, measure_noise=True
     )
     assert comparison.list_differences() == [["type", "seen", 3], ["missing", "serial", 3]]
     assert comparison.report["counts"]["different"] == 3
@@ -533,14 +558,14 @@ async def test_unstable_values_hide_no_missing_field_or_changed_type() -> None:
 async def test_unstable_fields_of_control_are_noise() -> None:
     numbers = itertools.count()
 
-    def control(_heard: ReceivedRequest) -> Any:
+    def control(_request: ReceivedRequest) -> Any:
         return {"ok": True, "serial": 1} if next(numbers) % 2 else OK
 
-    lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
-    comparison = await run_comparison(control, respond_ok, lines, measure_noise=True, concurrency=1)
+    reads = "\n".join(f"GET /v1/recipients?page={page}" for page in range(3))
+    comparison = await run_comparison(control, respond_ok, reads, measure_noise=True, concurrency=1)
     assert comparison.list_differences() == []
     comparison = await run_comparison(
-        control, lambda _: {"ok": True, "serial": 2}, lines, measure_noise=True
+        control, lambda _: {"ok": True, "serial": 2}, reads, measure_noise=True
     )
     assert comparison.list_differences() == []
 
@@ -561,8 +586,8 @@ async def test_write_is_not_repeated_to_measure_noise() -> None:
 async def test_read_is_polled_until_its_condition_holds() -> None:
     call_count = itertools.count()
 
-    def says(heard: ReceivedRequest) -> Any:
-        if heard.headers["x-api-key"] == CONTROL_KEY:
+    def respond(request: ReceivedRequest) -> Any:
+        if request.headers["x-api-key"] == CONTROL_KEY:
             return {"batch": {"status": "complete"}}
         return {"batch": {"status": "complete" if next(call_count) else "processing"}}
 
@@ -571,14 +596,14 @@ async def test_read_is_polled_until_its_condition_holds() -> None:
     request = "GET /v1/batches/B-1"
     until = { path = "batch.status", is = "complete", within = 20 }
     """
-    comparison = await run_comparison(says, says, step)
+    comparison = await run_comparison(respond, respond, step)
     assert comparison.report["result"] == "equal"
     assert (len(comparison.control.requests), len(comparison.candidate.requests)) == (1, 2)
 
 
 async def test_answer_is_compared_when_its_condition_times_out() -> None:
-    def says(heard: ReceivedRequest) -> Any:
-        is_control = heard.headers["x-api-key"] == CONTROL_KEY
+    def respond(request: ReceivedRequest) -> Any:
+        is_control = request.headers["x-api-key"] == CONTROL_KEY
         return {"batch": {"status": "complete" if is_control else "processing"}}
 
     step = """
@@ -586,59 +611,63 @@ async def test_answer_is_compared_when_its_condition_times_out() -> None:
     request = "GET /v1/batches/B-1"
     until = { path = "batch.status", is = "complete", within = 0.1 }
     """
-    comparison = await run_comparison(says, says, step)
+    comparison = await run_comparison(respond, respond, step)
     assert comparison.list_differences() == [["value", "batch.status", 1]]
 
 
 async def test_scenario_rules_apply_to_own_steps_and_are_counted() -> None:
     numbers = itertools.count()
 
-    def says(_heard: ReceivedRequest) -> Any:
+    def respond(_request: ReceivedRequest) -> Any:
         return {"serial": next(numbers)}
 
     scenario = """
     rules = { present = [{ path = "serial", reason = "counts every answer" }] }
     steps = [{ request = "GET /v1/recipients" }]
     """
-    comparison = await run_comparison(says, says, scenario, "GET /v1/recipients")
+    comparison = await run_comparison(respond, respond, scenario, "GET /v1/recipients")
     assert comparison.list_differences() == [["value", "serial", 1]]
-    (rule,) = [one for one in comparison.report["rules"] if one["origin"] == "input 1"]
+    (rule,) = [
+        report_rule
+        for report_rule in comparison.report["rules"]
+        if report_rule["origin"] == "input 1"
+    ]
     assert (rule["reason"], rule["used"]) == ("counts every answer", 1)
 
 
 async def test_times_must_agree_if_both_sides_show_the_same_objects() -> None:
     seconds = iter(range(60))
 
-    def says(_heard: ReceivedRequest) -> Any:
+    def respond(_request: ReceivedRequest) -> Any:
         return {"createdAt": f"2026-03-01T10:00:{next(seconds):02}.000Z"}
 
     write = '[[steps]]\nrequest = "POST /v1/batches"'
-    reads = await run_comparison(says, says, "GET /v1/recipients")
-    assert reads.list_differences() == [["value", "createdAt", 1]]
-    writes = await run_comparison(says, says, write, allow_writes=True)
-    assert writes.list_differences() == []
+    read_comparison = await run_comparison(respond, respond, "GET /v1/recipients")
+    assert read_comparison.list_differences() == [["value", "createdAt", 1]]
+    write_comparison = await run_comparison(respond, respond, write, allow_writes=True)
+    assert write_comparison.list_differences() == []
 
 
 def build_services_with_one_difference(number: int) -> tuple[Any, Any]:
     """Build two services; one amount in one answer of the candidate is wrong by a cent."""
 
-    def of(wrong_page: int | None) -> Any:
-        def says(heard: ReceivedRequest) -> Any:
-            page = int(re.findall(r"page=(\d+)", heard.target)[0])
+    def build_responder(wrong_page: int | None) -> Any:
+        def respond(request: ReceivedRequest) -> Any:
+            page = int(re.findall(r"page=(\d+)", request.target)[0])
             amount = f"{page}.{'01' if page == wrong_page else '00'}"
             return f'{{"ok":true,"payments":[{{"id":"P-{page}","amount":"{amount}"}}]}}'.encode()
 
-        return says
+        return respond
 
-    return of(None), of(number)
+    return build_responder(None), build_responder(number)
 
 
 TEN_THOUSAND_READS = "\n".join(f"GET /v1/payments?page={page}" for page in range(10_000))
 
 
 async def test_ten_thousand_equal_answers_have_no_difference() -> None:
-    same, _ = build_services_with_one_difference(0)
-    comparison = await run_comparison(same, same, TEN_THOUSAND_READS, concurrency=16)
+    service, _ = build_services_with_one_difference(0)
+    comparison = await run_comparison(service, service, TEN_THOUSAND_READS, concurrency=16)
     assert comparison.report["sentence"] == "Equal: all 10,000 answers match."
     assert comparison.report["differences"] == []
     assert comparison.control.max_concurrent_requests <= 16
@@ -649,36 +678,41 @@ async def test_one_wrong_amount_in_ten_thousand_answers_is_found() -> None:
         *build_services_with_one_difference(7_654), TEN_THOUSAND_READS, concurrency=16
     )
     assert comparison.list_differences() == [["value", "payments[].amount", 1]]
-    (one,) = comparison.report["differences"][0]["examples"]
-    assert (one["control"]["text"], one["candidate"]["text"]) == ("7654.00", "7654.01")
-    assert one["request"] == "GET /v1/payments?page=7654"
+    (example,) = comparison.report["differences"][0]["examples"]
+    assert (example["control"]["text"], example["candidate"]["text"]) == ("7654.00", "7654.01")
+    assert example["request"] == "GET /v1/payments?page=7654"
     assert comparison.report["counts"]["equal"] == 9_999
 
 
 async def test_difference_in_every_answer_is_reported_once_with_examples() -> None:
-    lines = "\n".join(f"GET /v1/payments?page={page}" for page in range(200))
+    reads = "\n".join(f"GET /v1/payments?page={page}" for page in range(200))
     comparison = await run_comparison(
-        lambda _: {"amount": "1.00"}, lambda _: {"amount": "1.01"}, lines, examples=3
+        lambda _: {"amount": "1.00"}, lambda _: {"amount": "1.01"}, reads, examples=3
     )
     assert comparison.list_differences() == [["value", "amount", 200]]
     assert len(comparison.report["differences"][0]["examples"]) == 3
 
 
 async def test_equal_answers_give_equal_reports() -> None:
-    def wavers(heard: ReceivedRequest) -> Any:
-        page = int(heard.target.rpartition("=")[2])
-        late = 0.02 if page % 7 == 0 else 0
-        return PlannedResponse({"list": [{"id": f"R-{page % 5}x", "n": page}]}, delay_seconds=late)
+    def respond_with_delays(request: ReceivedRequest) -> Any:
+        page = int(request.target.rpartition("=")[2])
+        delay = 0.02 if page % 7 == 0 else 0
+        return PlannedResponse({"list": [{"id": f"R-{page % 5}x", "n": page}]}, delay_seconds=delay)
 
-    def other(heard: ReceivedRequest) -> Any:
-        page = int(heard.target.rpartition("=")[2])
+    def respond_differently(request: ReceivedRequest) -> Any:
+        page = int(request.target.rpartition("=")[2])
         return {"list": [{"id": f"R-{page % 3}y", "n": page}]}
 
-    lines = "\n".join(f"GET /v1/recipients?page={page}" for page in range(40))
-    reports = [await run_comparison(wavers, other, lines, concurrency=8) for _ in range(2)]
-    one, two = (comparison.report["differences"] for comparison in reports)
-    assert one
-    assert one == two
+    reads = "\n".join(f"GET /v1/recipients?page={page}" for page in range(40))
+    reports = [
+        await run_comparison(respond_with_delays, respond_differently, reads, concurrency=8)
+        for _ in range(2)
+    ]
+    first_differences, second_differences = (
+        comparison.report["differences"] for comparison in reports
+    )
+    assert first_differences
+    assert first_differences == second_differences
 
 
 async def test_run_of_refusals_only_is_reported_as_such() -> None:

@@ -12,11 +12,11 @@ from tests.console import ConsoleClient, ConsoleUnderTest, open_console, open_co
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def console(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleUnderTest]:
-    async with open_console(tmp_path_factory.mktemp("console")) as seen:
-        yield seen
+    async with open_console(tmp_path_factory.mktemp("console")) as running_console:
+        yield running_console
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def console_client(console: ConsoleUnderTest) -> AsyncIterator[ConsoleClient]:
-    async with open_console_client(console.url) as visitor:
-        yield visitor
+    async with open_console_client(console.url) as client:
+        yield client

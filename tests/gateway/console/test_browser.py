@@ -26,8 +26,10 @@ DESKTOP_VIEWPORT = {"width": 1280, "height": 800}
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleUnderTest]:
     folder: Path = tmp_path_factory.mktemp("console")
-    with run_in_other_loop(lambda: open_filled_console(folder, deprecation=DEPRECATION)) as seen:
-        yield seen
+    with run_in_other_loop(
+        lambda: open_filled_console(folder, deprecation=DEPRECATION)
+    ) as running_console:
+        yield running_console
 
 
 @pytest.fixture(scope="module")
@@ -53,29 +55,35 @@ def page(
         page.on("pageerror", lambda error: console_messages.append(str(error)))
         page.on(
             "request",
-            lambda one: (
-                None if one.url.startswith(console.url) else console_messages.append(one.url)
+            lambda failed_request: (
+                None
+                if failed_request.url.startswith(console.url)
+                else console_messages.append(failed_request.url)
             ),
         )
         yield page
 
 
-def read_color(page: Page, selector: str, what: str) -> list[int]:
-    measured = page.locator(selector).first.evaluate(f"one => getComputedStyle(one).{what}")
-    return [int(float(part)) for part in re.findall(r"[\d.]+", str(measured))[:3]]
+def read_color(page: Page, selector: str, css_property: str) -> list[int]:
+    css_color = page.locator(selector).first.evaluate(
+        f"element => getComputedStyle(element).{css_property}"
+    )
+    return [int(float(part)) for part in re.findall(r"[\d.]+", str(css_color))[:3]]
 
 
 def compute_luminance(rgb: list[int]) -> float:
-    parts = [part / 255 for part in rgb]
-    parts = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+    channels = [part / 255 for part in rgb]
+    channels = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in channels
+    ]
+    return 0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]
 
 
 def compute_contrast(foreground: list[int], background: list[int]) -> float:
-    light, dark = sorted(
+    lighter, darker = sorted(
         (compute_luminance(foreground), compute_luminance(background)), reverse=True
     )
-    return (light + 0.05) / (dark + 0.05)
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 def test_pages_obey_their_csp_and_load_nothing_external(
@@ -87,31 +95,31 @@ def test_pages_obey_their_csp_and_load_nothing_external(
         assert page.locator("h1").count() == 1, path
         labels = page.locator("select, textarea, input:not([type=hidden])")
         for control in labels.all():
-            assert control.evaluate("one => one.labels.length") == 1, path
+            assert control.evaluate("element => element.labels.length") == 1, path
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("is_dark", [False, True])
 def test_only_tables_scroll_sideways_on_a_phone(
-    page: Page, console_messages: list[str], dark: bool
+    page: Page, console_messages: list[str], is_dark: bool
 ) -> None:
     page.set_viewport_size(PHONE_VIEWPORT)  # type: ignore[arg-type]
-    page.emulate_media(color_scheme="dark" if dark else "light")
+    page.emulate_media(color_scheme="dark" if is_dark else "light")
     for path in PAGES:
         page.goto(path)
         for details in page.locator("details").all():
-            details.evaluate("one => { one.open = true; }")
+            details.evaluate("element => { element.open = true; }")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE_VIEWPORT["width"], (
             path
         )
-        widest = "Math.max(...[...document.querySelectorAll('main > *')].map((one) => one.getBoundingClientRect().right))"
-        assert page.evaluate(widest) <= PHONE_VIEWPORT["width"], path
+        right_edge_script = "Math.max(...[...document.querySelectorAll('main > *')].map((element) => element.getBoundingClientRect().right))"
+        assert page.evaluate(right_edge_script) <= PHONE_VIEWPORT["width"], path
         for table in page.locator(".scroll:has(.stacks)").all():
-            assert table.evaluate("one => one.scrollWidth - one.clientWidth") <= 0, path
-        paper = read_color(page, "body", "backgroundColor")
-        assert (compute_luminance(paper) < 0.2) == dark
+            assert table.evaluate("element => element.scrollWidth - element.clientWidth") <= 0, path
+        background = read_color(page, "body", "backgroundColor")
+        assert (compute_luminance(background) < 0.2) == is_dark
         for selector in ("main", "h1", ".fine", "nav a", "main a", "footer"):
             if page.locator(selector).count():
-                assert compute_contrast(read_color(page, selector, "color"), paper) >= 4.4, (
+                assert compute_contrast(read_color(page, selector, "color"), background) >= 4.4, (
                     path,
                     selector,
                 )
@@ -121,20 +129,20 @@ def test_only_tables_scroll_sideways_on_a_phone(
 def test_bars_are_visible_in_dark_theme(page: Page) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto("/")
-    paper = read_color(page, "body", "backgroundColor")
+    background = read_color(page, "body", "backgroundColor")
     for plot in ("#at-service", "#in-gateway"):
         for kind in ("p50", "p95", "p99"):
-            mixed = page.locator(f"{plot} .key.{kind}").evaluate(
-                "one => { const on = document.createElement('canvas').getContext('2d');"
-                " on.fillStyle = getComputedStyle(one).backgroundColor; on.fillRect(0, 0, 1, 1);"
-                " return [...on.getImageData(0, 0, 1, 1).data].slice(0, 3); }"
+            bar_color = page.locator(f"{plot} .key.{kind}").evaluate(
+                "element => { const canvas = document.createElement('canvas').getContext('2d');"
+                " canvas.fillStyle = getComputedStyle(element).backgroundColor; canvas.fillRect(0, 0, 1, 1);"
+                " return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); }"
             )
-            assert compute_contrast(mixed, paper) >= 3, (plot, kind)
+            assert compute_contrast(bar_color, background) >= 3, (plot, kind)
 
 
-def press_tab_until_focused(page: Page, target: Locator, most: int = 40) -> None:
-    for _ in range(most):
-        if target.evaluate("one => one === document.activeElement"):
+def press_tab_until_focused(page: Page, target: Locator, max_presses: int = 40) -> None:
+    for _ in range(max_presses):
+        if target.evaluate("element => element === document.activeElement"):
             return
         page.keyboard.press("Tab")
     raise AssertionError("it cannot be reached by keyboard")
@@ -182,18 +190,18 @@ def test_explain_connects_and_highlights_each_field(
     page.goto("/explain?example=create_recipient")
     page.get_by_role("button", name="Explain").click()
     expect(page.locator(".lines path").first).to_be_attached()
-    marks = page.locator("[data-given]").count()
-    assert page.locator(".lines path").count() == marks > 10
+    mark_count = page.locator("[data-given]").count()
+    assert page.locator(".lines path").count() == mark_count > 10
     for line in page.locator(".lines path").all()[:5]:
         number = line.get_attribute("data-number")
-        start = line.evaluate(
-            "one => { const p = one.getPointAtLength(0), s = one.ownerSVGElement.getBoundingClientRect();"
+        line_start = line.evaluate(
+            "element => { const p = element.getPointAtLength(0), s = element.ownerSVGElement.getBoundingClientRect();"
             " return [p.x + s.left, p.y + s.top]; }"
         )
         box = page.locator(f'[data-sent="{number}"]').bounding_box()
         assert box
-        assert abs(box["x"] + box["width"] - start[0]) < 2
-        assert box["y"] <= start[1] <= box["y"] + box["height"]
+        assert abs(box["x"] + box["width"] - line_start[0]) < 2
+        assert box["y"] <= line_start[1] <= box["y"] + box["height"]
     page.locator('[data-sent="4"]').hover()
     assert page.locator(".lit").count() == 3
     mark = page.locator('[data-sent="5"] .mark')
@@ -210,17 +218,17 @@ def test_page_refresh_keeps_open_sections(page: Page, console_messages: list[str
     page.clock.install()
     page.goto("/traffic")
     page.locator("#requests summary").click()
-    before = page.locator("footer time").get_attribute("datetime")
+    refreshed_at = page.locator("footer time").get_attribute("datetime")
     page.locator("h1").click()
     with page.expect_response("**/traffic"):
         page.clock.run_for(10_500)
-    expect(page.locator("footer time")).not_to_have_attribute("datetime", str(before))
+    expect(page.locator("footer time")).not_to_have_attribute("datetime", str(refreshed_at))
     expect(page.locator("#requests details")).to_have_attribute("open", "")
     page.get_by_role("button", name="Pause").click()
     assert page.get_by_role("button", name="Pause").get_attribute("aria-pressed") == "true"
-    after = page.locator("footer time").get_attribute("datetime")
+    stopped_at = page.locator("footer time").get_attribute("datetime")
     page.clock.run_for(30_500)
-    assert page.locator("footer time").get_attribute("datetime") == after
+    assert page.locator("footer time").get_attribute("datetime") == stopped_at
     assert console_messages == []
 
 
@@ -237,8 +245,8 @@ def test_pages_without_script_show_the_same(browser: Browser, console: ConsoleUn
 def test_login_by_keyboard_lasts_until_logout(browser: Browser, tmp_path: Path) -> None:
     with run_in_other_loop(
         lambda: open_console(tmp_path, server={"admin_token": TOKEN})
-    ) as guarded:
-        with browser.new_context(base_url=guarded.url) as context:
+    ) as protected_console:
+        with browser.new_context(base_url=protected_console.url) as context:
             page = context.new_page()
             page.goto("/traffic")
             page.wait_for_url("**/login")

@@ -24,45 +24,47 @@ CREATE_CURL = """curl -X POST http://localhost:8080/v1/recipients \\
 async def test_each_field_is_linked_to_its_translation(
     console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
-    before = len(console.simulator.service.list_requests("*", "*"))
+    request_count = len(console.simulator.service.list_requests("*", "*"))
     page = await console_client.post("/explain", {"request": CREATE_CURL})
     assert page.status == 200
-    sent = dict(
+    source_names = dict(
         re.findall(r'data-sent="(\d+)"><span class="what"><span class="name">([^<]+)<', page.text)
     )
-    given = dict(re.findall(r'data-given="(\d+)">.*?<span class="name">([^<]+)</span>', page.text))
-    assert {name: given[mark] for mark, name in sent.items()}["payout.accounts.bank.routing"] == (
-        "branchId"
+    target_names = dict(
+        re.findall(r'data-given="(\d+)">.*?<span class="name">([^<]+)</span>', page.text)
     )
-    assert set(sent) == set(given)
-    for mark in sent:
-        assert f'id="sent-{mark}"' in page.text
-        assert page.text.count(f'id="given-{mark}"') == 1
+    assert {name: target_names[field_number] for field_number, name in source_names.items()}[
+        "payout.accounts.bank.routing"
+    ] == ("branchId")
+    assert set(source_names) == set(target_names)
+    for field_number in source_names:
+        assert f'id="sent-{field_number}"' in page.text
+        assert page.text.count(f'id="given-{field_number}"') == 1
     assert "payout.autoswitch.limit" in page.text
     assert "not sent: stored by the gateway" in page.text
     assert "3 current calls" in page.text
     assert "/v1/recipients/R-EXAMPLE/accounts" in page.text
-    assert len(console.simulator.service.list_requests("*", "*")) == before
+    assert len(console.simulator.service.list_requests("*", "*")) == request_count
 
 
 async def test_values_are_masked_unless_shown_on_request(console_client: ConsoleClient) -> None:
-    masked = await console_client.post("/explain", {"request": CREATE_CURL})
-    shown = await console_client.post("/explain", {"request": CREATE_CURL, "values": "yes"})
-    assert '<span class="value">a***@e***</span>' in masked.text
-    assert '<span class="value">ada@example.com</span>' in shown.text
-    assert masked.text.count("1234567") == 1  # in the text area that shows the input again
-    for page in (masked, shown):
+    masked_page = await console_client.post("/explain", {"request": CREATE_CURL})
+    unmasked_page = await console_client.post("/explain", {"request": CREATE_CURL, "values": "yes"})
+    assert '<span class="value">a***@e***</span>' in masked_page.text
+    assert '<span class="value">ada@example.com</span>' in unmasked_page.text
+    assert masked_page.text.count("1234567") == 1  # in the text area that shows the input again
+    for page in (masked_page, unmasked_page):
         assert "a key of somebody" not in page.text.replace(find_textarea(page.text), "")
 
 
 def find_textarea(text: str) -> str:
-    typed = re.search("<textarea.*?</textarea>", text, re.DOTALL)
-    assert typed
-    return typed[0]
+    textarea = re.search("<textarea.*?</textarea>", text, re.DOTALL)
+    assert textarea
+    return textarea[0]
 
 
 @pytest.mark.parametrize(
-    ("request_", "why"),
+    ("request_", "reason"),
     [
         ("", "No address was given"),
         ("curl -X POST /v1/nowhere", "is not an operation of the legacy interface"),
@@ -78,11 +80,11 @@ def find_textarea(text: str) -> str:
     ],
 )
 async def test_invalid_request_is_reported_in_one_line(
-    console_client: ConsoleClient, request_: str, why: str
+    console_client: ConsoleClient, request_: str, reason: str
 ) -> None:
     page = await console_client.post("/explain", {"request": request_})
     assert page.status == 422
-    assert why in page.text
+    assert reason in page.text
     assert "<script>alert" not in page.text
 
 
@@ -95,18 +97,20 @@ async def test_refused_request_shows_its_refusal(console_client: ConsoleClient) 
 async def test_long_request_does_not_block_others(
     console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
-    payments = [{"recipient": {"id": f"R-{at}"}, "sourceAmount": "1.00"} for at in range(600)]
+    payments = [
+        {"recipient": {"id": f"R-{number}"}, "sourceAmount": "1.00"} for number in range(600)
+    ]
     body = json.dumps({"sourceCurrency": "USD", "payments": payments})
-    long = asyncio.create_task(
+    explanation = asyncio.create_task(
         console_client.post("/explain", {"request": f"POST /v1/batches -d '{body}'"})
     )
-    while not long.done():
-        began = asyncio.get_running_loop().time()
+    while not explanation.done():
+        started_at = asyncio.get_running_loop().time()
         await asyncio.sleep(0.01)
-        assert asyncio.get_running_loop().time() - began < 2
-    said = await long
-    assert said.status == 200
-    assert 'id="sent-600"' in said.text
+        assert asyncio.get_running_loop().time() - started_at < 2
+    response = await explanation
+    assert response.status == 200
+    assert 'id="sent-600"' in response.text
 
 
 async def test_every_example_is_explained(console_client: ConsoleClient) -> None:
@@ -114,10 +118,13 @@ async def test_every_example_is_explained(console_client: ConsoleClient) -> None
     names = re.findall('<option value="([a-z_]+)">', page.text)
     assert len(names) >= 8
     for name in names:
-        typed = find_textarea((await console_client.get(f"/explain?example={name}")).text)
-        text = re.sub("<[^>]*>", "", typed).replace("&#34;", '"').replace("&#39;", "'")
-        said = await console_client.post("/explain", {"request": text})
-        assert (said.status, f'<h2 id="result-title">{name} ' in said.text) == (200, True), name
+        textarea = find_textarea((await console_client.get(f"/explain?example={name}")).text)
+        text = re.sub("<[^>]*>", "", textarea).replace("&#34;", '"').replace("&#39;", "'")
+        response = await console_client.post("/explain", {"request": text})
+        assert (response.status, f'<h2 id="result-title">{name} ' in response.text) == (
+            200,
+            True,
+        ), name
 
 
 async def test_file_is_never_read(tmp_path: Path) -> None:
@@ -129,8 +136,8 @@ async def test_file_is_never_read(tmp_path: Path) -> None:
 
 
 async def test_printed_curl_command_is_parsed_again() -> None:
-    told = parse_request_text(
+    parsed_request = parse_request_text(
         format_curl_command("PATCH", "/v1/recipients/R-1?a=b&c=d", {"name": "it's"})
     )
-    assert (told.method, told.target) == ("PATCH", "/v1/recipients/R-1?a=b&c=d")
-    assert b"it's" in told.body
+    assert (parsed_request.method, parsed_request.target) == ("PATCH", "/v1/recipients/R-1?a=b&c=d")
+    assert b"it's" in parsed_request.body

@@ -24,7 +24,7 @@ PAYMENT_COUNT = 2000
 BATCH_BODY = large_batch_bodies.build_create_body(PAYMENT_COUNT, 1)
 BODY_SIZE_TEXT = f"{len(BATCH_BODY) / 1e6:.1f} MB"
 WAIT_SECONDS = 60
-"""Seconds; a bound for what never comes."""
+"""Upper bound of every wait, in seconds."""
 
 
 class HeldService:
@@ -46,32 +46,32 @@ class HeldService:
 
 @asynccontextmanager
 async def open_held_service() -> AsyncIterator[HeldService]:
-    slow = HeldService()
+    held_service = HeldService()
 
-    class Here(LargeBatchConnection):
+    class HeldConnection(LargeBatchConnection):
         counts = []  # noqa: RUF012 - each service has its own
-        creates = False
+        is_create = False
 
-        def answer(self, head: bytes, body: bytes) -> bytes:
-            self.creates = head.startswith(b"POST /v1/batches ")
-            return super().answer(head, body)
+        def answer(self, request_head: bytes, body: bytes) -> bytes:
+            self.is_create = request_head.startswith(b"POST /v1/batches ")
+            return super().answer(request_head, body)
 
-        def _send(self, answered: bytes) -> None:
-            say = partial(super()._send, answered)
-            slow.hold(say) if self.creates else say()
+        def _send(self, answer: bytes) -> None:
+            send_answer = partial(super()._send, answer)
+            held_service.hold(send_answer) if self.is_create else send_answer()
 
-    server = await asyncio.get_running_loop().create_server(Here, "127.0.0.1", 0)
-    slow.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = await asyncio.get_running_loop().create_server(HeldConnection, "127.0.0.1", 0)
+    held_service.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        yield slow
+        yield held_service
     finally:
-        slow.release()
+        held_service.release()
         server.close()
 
 
-async def read_progress_section(visitor: ConsoleClient) -> str:
+async def read_progress_section(client: ConsoleClient) -> str:
     """Read the section of the overview on large requests, as text."""
-    answer = await visitor.get("/")
+    answer = await client.get("/")
     assert answer.status == 200, answer.text
     part = answer.text[answer.text.index('id="large"') :]
     part = part[: part.index("</section>")]
@@ -81,10 +81,10 @@ async def read_progress_section(visitor: ConsoleClient) -> str:
     return " ".join(re.sub("<[^>]*>", " ", part).split()).replace("\N{NO-BREAK SPACE}", " ")
 
 
-def progress_contains(visitor: ConsoleClient, *words: str) -> Callable[[], Any]:
+def progress_contains(client: ConsoleClient, *phrases: str) -> Callable[[], Any]:
     async def contains_all() -> bool:
-        page_text = await read_progress_section(visitor)
-        return all(word in page_text for word in words)
+        page_text = await read_progress_section(client)
+        return all(phrase in page_text for phrase in phrases)
 
     return contains_all
 
@@ -97,19 +97,19 @@ async def test_large_request_is_listed_until_answered(tmp_path: Path) -> None:
     async with (
         open_held_service() as service,
         open_gateway(tmp_path, service.url, upstream={"timeout_seconds": WAIT_SECONDS}) as gateway,
-        open_console_client(gateway.running.admin_url) as visitor,
+        open_console_client(gateway.running.admin_url) as client,
     ):
-        assert "None." in await read_progress_section(visitor)
+        assert "None." in await read_progress_section(client)
         creating_batch = start_batch_create(gateway)
         async with asyncio.timeout(WAIT_SECONDS):
             await service.was_requested.wait()
-        page_text = await read_progress_section(visitor)
+        page_text = await read_progress_section(client)
         assert "create_batch demo sandbox waiting for the service: " in page_text
         assert "another worker" not in page_text
         assert "None." not in page_text
         service.release()
         assert (await creating_batch).status == 200
-        await wait_until_async(progress_contains(visitor, "None."), WAIT_SECONDS)
+        await wait_until_async(progress_contains(client, "None."), WAIT_SECONDS)
 
 
 async def test_request_is_listed_while_its_body_arrives_and_not_after_disconnect(
@@ -118,46 +118,48 @@ async def test_request_is_listed_while_its_body_arrives_and_not_after_disconnect
     async with (
         open_held_service() as service,
         open_gateway(tmp_path, service.url) as gateway,
-        open_console_client(gateway.running.admin_url) as visitor,
+        open_console_client(gateway.running.admin_url) as client,
     ):
         _reader, writer = await asyncio.open_connection("127.0.0.1", gateway.running.port)
-        head = f"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {gateway.api_key}\r\n"
-        head += f"Content-Length: {len(BATCH_BODY)}\r\n\r\n"
-        writer.write(head.encode() + BATCH_BODY[:200_000])
+        request_head = (
+            f"POST /v1/batches HTTP/1.1\r\nHost: gateway\r\nX-API-Key: {gateway.api_key}\r\n"
+        )
+        request_head += f"Content-Length: {len(BATCH_BODY)}\r\n\r\n"
+        writer.write(request_head.encode() + BATCH_BODY[:200_000])
         await wait_until_async(
             progress_contains(
-                visitor, "create_batch demo", f"receiving body: 0.2 MB of {BODY_SIZE_TEXT}"
+                client, "create_batch demo", f"receiving body: 0.2 MB of {BODY_SIZE_TEXT}"
             ),
             WAIT_SECONDS,
         )
         writer.transport.abort()
-        await wait_until_async(progress_contains(visitor, "None."), WAIT_SECONDS)
+        await wait_until_async(progress_contains(client, "None."), WAIT_SECONDS)
 
 
 async def test_requests_of_another_process_are_marked(
     tmp_path: Path,
     postgres: State,  # noqa: F811
 ) -> None:
-    where = {"url": postgres.url, "encryption_key_file": postgres.encryption_key_file}
-    more: Any = {"state": where, "upstream": {"timeout_seconds": WAIT_SECONDS}}
+    state_settings = {"url": postgres.url, "encryption_key_file": postgres.encryption_key_file}
+    settings: Any = {"state": state_settings, "upstream": {"timeout_seconds": WAIT_SECONDS}}
     async with (
         open_held_service() as service,
-        open_gateway(tmp_path, service.url, lease_seconds=2, **more) as gateway,
-        open_gateway(tmp_path, service.url, lease_seconds=2, **more) as other,
-        open_console_client(other.running.admin_url) as visitor,
+        open_gateway(tmp_path, service.url, lease_seconds=2, **settings) as gateway,
+        open_gateway(tmp_path, service.url, lease_seconds=2, **settings) as other_gateway,
+        open_console_client(other_gateway.running.admin_url) as client,
     ):
         creating_batch = start_batch_create(gateway)
         async with asyncio.timeout(WAIT_SECONDS):
             await service.was_requested.wait()
         await wait_until_async(
             progress_contains(
-                visitor, "create_batch in another worker, some seconds ago demo sandbox"
+                client, "create_batch in another worker, some seconds ago demo sandbox"
             ),
             WAIT_SECONDS,
         )
         service.release()
         assert (await creating_batch).status == 200
-        await wait_until_async(progress_contains(visitor, "None."), WAIT_SECONDS)
+        await wait_until_async(progress_contains(client, "None."), WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("size", [1, 200])
@@ -165,12 +167,12 @@ async def test_small_requests_are_not_listed(tmp_path: Path, size: int) -> None:
     async with (
         open_held_service() as service,
         open_gateway(tmp_path, service.url, upstream={"timeout_seconds": WAIT_SECONDS}) as gateway,
-        open_console_client(gateway.running.admin_url) as visitor,
+        open_console_client(gateway.running.admin_url) as client,
     ):
         data = large_batch_bodies.build_create_body(size, 1)
         creating_batch = asyncio.ensure_future(gateway.request("POST", "/v1/batches", data=data))
         async with asyncio.timeout(WAIT_SECONDS):
             await service.was_requested.wait()
-        assert "None." in await read_progress_section(visitor)
+        assert "None." in await read_progress_section(client)
         service.release()
         await creating_batch

@@ -72,62 +72,73 @@ async def is_frozen(console: ConsoleUnderTest) -> bool:
 async def test_token_opens_login_for_browser_and_authorizes_program(tmp_path: Path) -> None:
     async with (
         open_token_protected_console(tmp_path) as console,
-        open_console_client(console.url) as visitor,
+        open_console_client(console.url) as client,
     ):
         for path in ("/", "/switches", "/metrics"):
-            sent = await visitor.get(path)
-            assert (sent.status, sent.headers["Location"]) == (303, "/login")
-            refused = await visitor.get(path, Accept="*/*")
-            assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
-        assert (await visitor.post("/switches", FREEZE_FORM, word="x")).status == 401
-        login = await visitor.get("/login")
+            redirect = await client.get(path)
+            assert (redirect.status, redirect.headers["Location"]) == (303, "/login")
+            unauthorized_response = await client.get(path, Accept="*/*")
+            assert (
+                unauthorized_response.status,
+                unauthorized_response.headers["WWW-Authenticate"],
+            ) == (
+                401,
+                "Bearer",
+            )
+        assert (await client.post("/switches", FREEZE_FORM, word="x")).status == 401
+        login = await client.get("/login")
         assert login.status == 200
         assert "<nav" not in login.text
-        for one in re.findall(r'"(/assets/[^"]+)"', login.text):
-            assert (await visitor.get(one)).status == 200
-        assert (await visitor.get("/assets/../switches")).status in (303, 404)
+        for asset_path in re.findall(r'"(/assets/[^"]+)"', login.text):
+            assert (await client.get(asset_path)).status == 200
+        assert (await client.get("/assets/../switches")).status in (303, 404)
 
-        wrong = await visitor.post("/login", {"token": TOKEN[:-1] + "x"})
-        assert wrong.status == 403
-        assert TOKEN not in wrong.text
-        assert (await visitor.get("/")).status == 303
+        rejected_login = await client.post("/login", {"token": TOKEN[:-1] + "x"})
+        assert rejected_login.status == 403
+        assert TOKEN not in rejected_login.text
+        assert (await client.get("/")).status == 303
 
-        begun = await visitor.post("/login", {"token": TOKEN})
-        assert (begun.status, begun.headers["Location"]) == (303, "/")
-        cookie = begun.headers["Set-Cookie"]
+        accepted_login = await client.post("/login", {"token": TOKEN})
+        assert (accepted_login.status, accepted_login.headers["Location"]) == (303, "/")
+        cookie = accepted_login.headers["Set-Cookie"]
         for part in ("HttpOnly", "SameSite=Strict", "Path=/", f"Max-Age={SESSION_SECONDS}"):
             assert part in cookie
         assert TOKEN not in cookie
         assert "Secure" not in cookie
         for path in (*PAGES, "/metrics"):
-            page = await visitor.get(path)
+            page = await client.get(path)
             assert page.status in (200, 404), path
             assert TOKEN not in page.text
             assert "Set-Cookie" not in page.headers
-        assert "Log out" in (await visitor.get("/")).text
-        assert (await visitor.post("/logout", {})).status == 303
-        assert (await visitor.get("/")).status == 303
+        assert "Log out" in (await client.get("/")).text
+        assert (await client.post("/logout", {})).status == 303
+        assert (await client.get("/")).status == 303
 
-        bearer = {"Authorization": f"Bearer {TOKEN}"}
-        assert (await visitor.get("/", **bearer)).status == 200
+        bearer_header = {"Authorization": f"Bearer {TOKEN}"}
+        assert (await client.get("/", **bearer_header)).status == 200
 
 
 async def test_logout_ends_every_copy_of_the_session(tmp_path: Path) -> None:
     async with (
         open_token_protected_console(tmp_path) as console,
-        open_console_client(console.url) as visitor,
+        open_console_client(console.url) as client,
     ):
-        await visitor.get("/login")
-        login = await visitor.post("/login", {"token": TOKEN})
-        stolen = login.headers["Set-Cookie"].partition(";")[0]
-        async with aiohttp.ClientSession() as other:
-            headers = {"Cookie": stolen, "Accept": "text/html"}
-            ask = partial(other.get, f"{console.url}/", headers=headers, allow_redirects=False)
-            async with ask() as before:
-                assert before.status == 200
-            assert (await visitor.post("/logout", {})).status == 303
-            async with ask() as after:
-                assert (after.status, after.headers["Location"]) == (303, "/login")
+        await client.get("/login")
+        login = await client.post("/login", {"token": TOKEN})
+        copied_cookie = login.headers["Set-Cookie"].partition(";")[0]
+        async with aiohttp.ClientSession() as session:
+            headers = {"Cookie": copied_cookie, "Accept": "text/html"}
+            request_overview = partial(
+                session.get, f"{console.url}/", headers=headers, allow_redirects=False
+            )
+            async with request_overview() as response_before:
+                assert response_before.status == 200
+            assert (await client.post("/logout", {})).status == 303
+            async with request_overview() as response_after:
+                assert (response_after.status, response_after.headers["Location"]) == (
+                    303,
+                    "/login",
+                )
 
 
 async def test_wrong_tokens_do_not_delay_a_right_one(tmp_path: Path) -> None:
@@ -136,26 +147,29 @@ async def test_wrong_tokens_do_not_delay_a_right_one(tmp_path: Path) -> None:
         aiohttp.ClientSession() as session,
     ):
 
-        async def ask(token: str) -> int:
+        async def request_with_token(token: str) -> int:
             headers = {"Authorization": f"Bearer {token}"}
             async with session.get(f"{console.url}/metrics", headers=headers) as response:
                 return response.status
 
-        wrong = [asyncio.ensure_future(ask(f"wrong-token-number-{number}")) for number in range(12)]
+        wrong_attempts = [
+            asyncio.ensure_future(request_with_token(f"wrong-token-number-{number}"))
+            for number in range(12)
+        ]
         await asyncio.sleep(0.2)
-        assert await ask(TOKEN) == 200
-        assert not any(one.done() for one in wrong)
-        assert set(await asyncio.gather(*wrong)) == {401}
+        assert await request_with_token(TOKEN) == 200
+        assert not any(attempt.done() for attempt in wrong_attempts)
+        assert set(await asyncio.gather(*wrong_attempts)) == {401}
 
 
 async def test_cookie_is_secure_behind_tls(tmp_path: Path) -> None:
     async with (
         open_token_protected_console(tmp_path) as console,
-        open_console_client(console.url) as visitor,
+        open_console_client(console.url) as client,
     ):
-        await visitor.get("/login")
+        await client.get("/login")
         host = console.url.removeprefix("http://")
-        login = await visitor.post("/login", {"token": TOKEN}, Origin=f"https://{host}")
+        login = await client.post("/login", {"token": TOKEN}, Origin=f"https://{host}")
         assert login.status == 303
         assert "Secure" in login.headers["Set-Cookie"]
 
@@ -167,15 +181,15 @@ def test_session_expires_ends_with_token_change_and_cannot_be_forged() -> None:
     assert cookie
     assert sessions.is_valid(cookie)
     assert not Sessions(TOKEN + "2", lambda: now[0]).is_valid(cookie)
-    number, until, digest = cookie.split(".")
-    for made_up in (
-        f"{number}.{int(until) + 1}.{digest}",
-        f"{number}.{until}.{'0' * 64}",
-        f"{number}.{until}",
+    number, expires_at, digest = cookie.split(".")
+    for forged_cookie in (
+        f"{number}.{int(expires_at) + 1}.{digest}",
+        f"{number}.{expires_at}.{'0' * 64}",
+        f"{number}.{expires_at}",
         f"{cookie} ",
         "",
     ):
-        assert not sessions.is_valid(made_up)
+        assert not sessions.is_valid(forged_cookie)
     now[0] += SESSION_SECONDS
     assert not sessions.is_valid(cookie)
     assert not Sessions("").is_valid(cookie)
@@ -199,29 +213,29 @@ CROSS_SITE_HEADERS: list[dict[str, Any]] = [
 
 
 async def test_only_forms_of_this_console_change_anything(tmp_path: Path) -> None:
-    async with open_console(tmp_path) as console, open_console_client(console.url) as visitor:
-        for how in CROSS_SITE_HEADERS:
-            refused = await visitor.post("/switches", FREEZE_FORM, **how)
-            assert refused.status == 403, how
+    async with open_console(tmp_path) as console, open_console_client(console.url) as client:
+        for headers in CROSS_SITE_HEADERS:
+            response = await client.post("/switches", FREEZE_FORM, **headers)
+            assert response.status == 403, headers
             assert not await is_frozen(console)
-        async with open_console_client(console.url) as other:
-            theirs = await other.load_csrf_token()
-        assert (await visitor.post("/switches", FREEZE_FORM, word=theirs)).status == 403
+        async with open_console_client(console.url) as other_client:
+            other_token = await other_client.load_csrf_token()
+        assert (await client.post("/switches", FREEZE_FORM, word=other_token)).status == 403
         for path in ("/explain", "/service", "/logout", "/login"):
-            assert (await visitor.post(path, {}, word="")).status == 403
+            assert (await client.post(path, {}, word="")).status == 403
         for path in ("/switches?do=freeze&merchant=demo", "/switches/confirm?do=freeze"):
-            assert (await visitor.get(path)).status == 200
+            assert (await client.get(path)).status == 200
         assert not await is_frozen(console)
-        assert (await visitor.post("/switches", FREEZE_FORM)).status == 303
+        assert (await client.post("/switches", FREEZE_FORM)).status == 303
         assert await is_frozen(console)
 
 
 async def test_page_is_refused_to_a_rebound_host_name(tmp_path: Path) -> None:
     async with open_console(tmp_path) as console:
         for path in ("/", "/login", "/assets/console.css", "/switches"):
-            for head in ("Host: rebound.example", "Host: 127.0.0.1.rebound.example:80"):
-                sent = f"GET {path} HTTP/1.1\r\n{head}\r\nAccept: text/html\r\n\r\n"
-                answer = await exchange(console.gateway.running.admin_port, sent.encode())
+            for host_header in ("Host: rebound.example", "Host: 127.0.0.1.rebound.example:80"):
+                request_text = f"GET {path} HTTP/1.1\r\n{host_header}\r\nAccept: text/html\r\n\r\n"
+                answer = await exchange(console.gateway.running.admin_port, request_text.encode())
                 assert answer is not None
                 assert answer.status == 403
 
@@ -232,9 +246,9 @@ async def use_every_operation(gateway: GatewayUnderTest) -> None:
     batch = (await gateway.request("POST", "/v1/batches", build_batch(recipient))).body["batch"][
         "id"
     ]
-    listed = await gateway.request("GET", f"/v1/batches/{batch}/payments")
-    there = Objects(recipient, batch, listed.body["payments"][0]["id"])
-    for method, path, body in list_requests(there):
+    payment_list = await gateway.request("GET", f"/v1/batches/{batch}/payments")
+    created_objects = Objects(recipient, batch, payment_list.body["payments"][0]["id"])
+    for method, path, body in list_requests(created_objects):
         data = {"data": body} if isinstance(body, bytes) else {"body": body}
         await gateway.request(method, f"/v1{path}", **data)
     await gateway.request("GET", f"/v1/{SECRET_KEY}?x={API_KEY}")
@@ -243,8 +257,8 @@ async def use_every_operation(gateway: GatewayUnderTest) -> None:
 async def test_pages_contain_no_secret_and_no_personal_data(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pair = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
-    simulator = await start_simulator(service=Service(credentials=[pair], seed=1))
+    service_credentials = ServiceCredentials(ACCESS_KEY, SECRET_KEY, "canary", "sandbox")
+    simulator = await start_simulator(service=Service(credentials=[service_credentials], seed=1))
     try:
         async with open_gateway(tmp_path, simulator.url) as gateway:
             gateway.api_key = await gateway.import_key(
@@ -252,31 +266,31 @@ async def test_pages_contain_no_secret_and_no_personal_data(
             )
             await asyncio.sleep(1.1)  # until the key cache has polled
             await use_every_operation(gateway)
-            async with open_console_client(gateway.running.admin_url) as visitor:
-                await check_every_page(visitor)
+            async with open_console_client(gateway.running.admin_url) as client:
+                await check_every_page(client)
     finally:
         await simulator.stop()
-    logged = capfd.readouterr()
-    assert_no_canary(logged.out + logged.err)
+    captured_output = capfd.readouterr()
+    assert_no_canary(captured_output.out + captured_output.err)
 
 
-async def check_every_page(visitor: ConsoleClient) -> None:
+async def check_every_page(client: ConsoleClient) -> None:
     for path in (*PAGES, "/switches/confirm?do=brownout&minutes=5"):
-        assert_no_canary((await visitor.get(path)).text)
-    tried = await visitor.post("/service", {})
-    assert_no_canary(tried.text)
+        assert_no_canary((await client.get(path)).text)
+    check_page = await client.post("/service", {})
+    assert_no_canary(check_page.text)
     for method, target, body in list_requests(Objects("R-abc", "B-abc", "P-abc")):
         data = "" if isinstance(body, bytes) else f" -d {shlex.quote(json.dumps(body))}"
         header = shlex.quote(f"X-API-Key: {API_KEY}")
-        pasted = f"curl -H {header} -X {method} {shlex.quote(f'/v1{target}')}{data}"
-        page = await visitor.post("/explain", {"request": pasted})
+        curl_command = f"curl -H {header} -X {method} {shlex.quote(f'/v1{target}')}{data}"
+        page = await client.post("/explain", {"request": curl_command})
         assert page.status in (200, 422), page.text
-        typed = re.search("<textarea.*?</textarea>", page.text, re.DOTALL)
-        assert typed
+        textarea = re.search("<textarea.*?</textarea>", page.text, re.DOTALL)
+        assert textarea
         # A number sent as an id is treated as an id.
         has_ids = isinstance(body, dict) and "ids" in body
-        hidden = tuple(one for one in CANARIES if one != SSN or not has_ids)
-        assert_no_canary(page.text.replace(typed[0], ""), hidden)
+        forbidden_canaries = tuple(canary for canary in CANARIES if canary != SSN or not has_ids)
+        assert_no_canary(page.text.replace(textarea[0], ""), forbidden_canaries)
 
 
 async def test_log_and_audit_log_name_operator_without_secrets(
@@ -284,19 +298,23 @@ async def test_log_and_audit_log_name_operator_without_secrets(
 ) -> None:
     async with (
         open_token_protected_console(tmp_path) as console,
-        open_console_client(console.url) as visitor,
+        open_console_client(console.url) as client,
     ):
-        await visitor.get("/login")
-        await visitor.post("/login", {"token": TOKEN})
-        assert (await visitor.post("/switches", FREEZE_FORM)).status == 303
+        await client.get("/login")
+        await client.post("/login", {"token": TOKEN})
+        assert (await client.post("/switches", FREEZE_FORM)).status == 303
         async with open_store(console.gateway.settings.state) as store:
-            _imported, act = await list_audit_events(store)
-    assert (act.action, act.merchant, act.actor) == ("froze", "demo", "console, from 127.0.0.1")
-    logged = "".join(capfd.readouterr())
-    assert "froze merchant demo, live and sandbox" in logged
-    assert "127.0.0.1" in logged
-    assert TOKEN not in logged
-    assert COOKIE not in logged
+            _import_event, freeze_event = await list_audit_events(store)
+    assert (freeze_event.action, freeze_event.merchant, freeze_event.actor) == (
+        "froze",
+        "demo",
+        "console, from 127.0.0.1",
+    )
+    log_text = "".join(capfd.readouterr())
+    assert "froze merchant demo, live and sandbox" in log_text
+    assert "127.0.0.1" in log_text
+    assert TOKEN not in log_text
+    assert COOKIE not in log_text
 
 
 async def test_worker_behind_parent_accepts_login_and_sees_client_address(tmp_path: Path) -> None:
@@ -304,38 +322,38 @@ async def test_worker_behind_parent_accepts_login_and_sees_client_address(tmp_pa
         tmp_path, "http://127.0.0.1:9", server={"port": 0, "admin_port": 0, "admin_token": TOKEN}
     )
     await import_api_keys(settings, [KEY])
-    door = bind_accept_queues("127.0.0.1", 0, "SERVER__PORT")
-    inherited = InheritedSockets(door, [0], tmp_path / "admin")
-    async with run_gateway(settings, inherited):
+    accept_queues = bind_accept_queues("127.0.0.1", 0, "SERVER__PORT")
+    inherited_sockets = InheritedSockets(accept_queues, [0], tmp_path / "admin")
+    async with run_gateway(settings, inherited_sockets):
         workers = [tmp_path / "admin"]
-        parent = create_workers_admin_application(
+        parent_application = create_workers_admin_application(
             lambda: workers,
             create_metrics_aggregator(lambda: workers),
             [admin_door(settings.server)],
         )
         async with (
-            TestServer(parent) as server,
-            open_console_client(f"http://127.0.0.1:{server.port}") as one,
+            TestServer(parent_application) as server,
+            open_console_client(f"http://127.0.0.1:{server.port}") as client,
         ):
-            assert (await one.get("/")).headers["Location"] == "/login"
-            assert (await one.post("/switches", FREEZE_FORM, word="x")).status == 401
-            assert (await one.get("/login")).status == 200
-            assert (await one.post("/login", {"token": "wrong"})).status == 403
-            assert (await one.post("/login", {"token": TOKEN})).status == 303
-            assert "Overview" in (await one.get("/")).text
-            claimed = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
-            assert (await one.post("/switches", FREEZE_FORM, **claimed)).status == 303
-            assert (await one.post("/logout", {})).status == 303
-            assert (await one.get("/")).status == 303
+            assert (await client.get("/")).headers["Location"] == "/login"
+            assert (await client.post("/switches", FREEZE_FORM, word="x")).status == 401
+            assert (await client.get("/login")).status == 200
+            assert (await client.post("/login", {"token": "wrong"})).status == 403
+            assert (await client.post("/login", {"token": TOKEN})).status == 303
+            assert "Overview" in (await client.get("/")).text
+            address_header = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
+            assert (await client.post("/switches", FREEZE_FORM, **address_header)).status == 303
+            assert (await client.post("/logout", {})).status == 303
+            assert (await client.get("/")).status == 303
     async with open_store(settings.state) as store:
-        _imported, act = await list_audit_events(store)
-    assert act.actor == "console, from 127.0.0.1"
+        _import_event, freeze_event = await list_audit_events(store)
+    assert freeze_event.actor == "console, from 127.0.0.1"
 
 
 async def test_without_parent_claimed_client_address_is_ignored(tmp_path: Path) -> None:
-    async with open_console(tmp_path) as console, open_console_client(console.url) as visitor:
-        claimed = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
-        assert (await visitor.post("/switches", FREEZE_FORM, **claimed)).status == 303
+    async with open_console(tmp_path) as console, open_console_client(console.url) as client:
+        address_header = {CLIENT_ADDRESS_HEADER: "203.0.113.9"}
+        assert (await client.post("/switches", FREEZE_FORM, **address_header)).status == 303
         async with open_store(console.gateway.settings.state) as store:
-            _imported, act = await list_audit_events(store)
-    assert act.actor == "console, from 127.0.0.1"
+            _import_event, freeze_event = await list_audit_events(store)
+    assert freeze_event.actor == "console, from 127.0.0.1"

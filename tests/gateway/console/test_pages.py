@@ -59,13 +59,13 @@ DEPRECATION = {
 async def console(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleUnderTest]:
     async with open_filled_console(
         tmp_path_factory.mktemp("console"), deprecation=DEPRECATION
-    ) as seen:
-        yield seen
+    ) as running_console:
+        yield running_console
 
 
-async def read_page_text(visitor: ConsoleClient, path: str) -> str:
+async def read_page_text(client: ConsoleClient, path: str) -> str:
     """Read a page as text."""
-    answer = await visitor.get(path)
+    answer = await client.get(path)
     assert answer.status == 200, answer.text
     text = re.sub(r"<(title|script|style|svg)\b.*?</\1>", " ", answer.text, flags=re.DOTALL)
     return " ".join(re.sub("<[^>]*>", " ", text).replace("&#39;", "'").split())
@@ -89,26 +89,26 @@ async def test_every_page_is_one_self_contained_document(
 
 async def test_overview_lists_alerts_first(console_client: ConsoleClient) -> None:
     page_text = await read_page_text(console_client, "/")
-    matters = page_text[page_text.index("issues") : page_text.index("Requests last 24 h")]
-    assert "requests failed (5xx)" in matters
-    assert "1 key is near its limit" in matters
-    assert "1 batch is superseded at the service" in matters
-    assert "1 compared key has answers that differ" in matters
-    assert matters.index("failed (5xx)") < matters.index("near its limit")
+    alerts_text = page_text[page_text.index("issues") : page_text.index("Requests last 24 h")]
+    assert "requests failed (5xx)" in alerts_text
+    assert "1 key is near its limit" in alerts_text
+    assert "1 batch is superseded at the service" in alerts_text
+    assert "1 compared key has answers that differ" in alerts_text
+    assert alerts_text.index("failed (5xx)") < alerts_text.index("near its limit")
     assert "31 days to the sunset" in page_text
 
 
 async def test_traffic_is_shown_by_operation_and_by_merchant(
     console_client: ConsoleClient,
 ) -> None:
-    every = await console_client.get("/traffic")
+    full_page = await console_client.get("/traffic")
     for name in ("list_recipients", "unmatched route", *OTHERS):
-        assert f">{name}</a>" in every.text
-    href = re.search('href="(/traffic[^"]*merchant=kiosk[^"]*)"', every.text)
+        assert f">{name}</a>" in full_page.text
+    href = re.search('href="(/traffic[^"]*merchant=kiosk[^"]*)"', full_page.text)
     assert href
-    one = await console_client.get(href[1].replace("&amp;", "&"))
-    assert "Filtered by" in one.text
-    merchants = one.text[one.text.index("By merchant") :]
+    filtered_page = await console_client.get(href[1].replace("&amp;", "&"))
+    assert "Filtered by" in filtered_page.text
+    merchants = filtered_page.text[filtered_page.text.index("By merchant") :]
     assert "kiosk" in merchants
     assert "northwind" not in merchants
 
@@ -117,10 +117,10 @@ async def test_chart_and_table_show_the_same_numbers(console_client: ConsoleClie
     answer = await console_client.get("/traffic?hours=6")
     plot = answer.text[answer.text.index('id="requests"') : answer.text.index('id="at-service"')]
     titles = re.findall(r"<title>([^<]+): answered ([\d,]+), ", plot)
-    rows = re.findall(r'<th scope="row">([^<]+)</th><td class="number">([\d,]+)</td>', plot)
-    assert len(rows) > 60
-    assert [one for one in titles if one in rows] == rows
-    assert all(number == "0" for label, number in titles if (label, number) not in rows)
+    table_rows = re.findall(r'<th scope="row">([^<]+)</th><td class="number">([\d,]+)</td>', plot)
+    assert len(table_rows) > 60
+    assert [title for title in titles if title in table_rows] == table_rows
+    assert all(number == "0" for label, number in titles if (label, number) not in table_rows)
 
 
 @pytest.mark.parametrize("query", ["?hours=1", "?hours=nonsense", "?merchant=nobody&operation=<b>"])
@@ -139,10 +139,10 @@ async def test_request_appears_in_traffic_within_one_second(
     assert "read_country</a>" not in (await console_client.get(path)).text
     assert (await console.gateway.request("GET", "/v1/geography/countries/CA")).status == 200
 
-    async def counted() -> bool:
+    async def is_request_counted() -> bool:
         return "read_country</a>" in (await console_client.get(path)).text
 
-    await wait_until_async(counted)
+    await wait_until_async(is_request_counted)
 
 
 async def test_durations_are_percentiles_split_into_service_and_gateway(
@@ -150,19 +150,19 @@ async def test_durations_are_percentiles_split_into_service_and_gateway(
 ) -> None:
     """The service is slow; the gateway adds almost nothing."""
     async with (
-        open_console(tmp_path_factory.mktemp("times")) as seen,
-        open_console_client(seen.url) as visitor,
+        open_console(tmp_path_factory.mktemp("times")) as running_console,
+        open_console_client(running_console.url) as client,
     ):
-        seen.simulator.inject_fault(Fault("GET", "/v1/balance", delay=0.3))
-        assert (await seen.gateway.request("GET", "/v1/profile/balances")).status == 200
+        running_console.simulator.inject_fault(Fault("GET", "/v1/balance", delay=0.3))
+        assert (await running_console.gateway.request("GET", "/v1/profile/balances")).status == 200
 
-        async def counted() -> bool:
-            return "read_balances</a>" in (await visitor.get("/traffic")).text
+        async def is_request_counted() -> bool:
+            return "read_balances</a>" in (await client.get("/traffic")).text
 
-        await wait_until_async(counted)
-        for when in ("last 24 h", "now"):
+        await wait_until_async(is_request_counted)
+        for period in ("last 24 h", "now"):
             row = re.search(
-                rf"{when} 1 " + r"([\d.]+) ms " * 7, await read_page_text(visitor, "/traffic")
+                rf"{period} 1 " + r"([\d.]+) ms " * 7, await read_page_text(client, "/traffic")
             )
             assert row
             *service, gateway, _, _, slowest = map(float, row.groups())
@@ -198,10 +198,10 @@ async def test_lost_write_and_superseded_batch_are_shown_with_advice(
     assert re.search(r"writes settle [0-9a-f]{12}\.\d+ --made A-…", page_text)
     assert "1 superseded batch" in page_text
     assert "never start it: its client deleted it" in page_text
-    listed = json.loads(await run_command_beside(console, "writes", "unsettled", "--json"))[
-        "writes"
-    ]
-    assert all(one["write"] in page_text for one in listed)
+    in_doubt_writes = json.loads(
+        await run_command_beside(console, "writes", "unsettled", "--json")
+    )["writes"]
+    assert all(write["write"] in page_text for write in in_doubt_writes)
 
 
 async def test_comparison_drills_down_to_fields(console_client: ConsoleClient) -> None:
@@ -217,25 +217,31 @@ async def test_service_page_shows_and_probes_capabilities(console_client: Consol
     page_text = await read_page_text(console_client, "/service")
     assert "DELETE /batches/{id} not there" in page_text
     assert "PATCH /batches/{id} not needed yet" in page_text
-    tried = await console_client.post("/service", {})
-    assert tried.status == 200
-    assert "Check results" in tried.text
-    assert "is refused" in tried.text
-    assert "keys rotate-secret" in tried.text
+    check_page = await console_client.post("/service", {})
+    assert check_page.status == 200
+    assert "Check results" in check_page.text
+    assert "is refused" in check_page.text
+    assert "keys rotate-secret" in check_page.text
 
 
 async def test_service_page_shows_recipient_index(tmp_path: Path) -> None:
     for name in ("on", "off"):
         (tmp_path / name).mkdir()
-    async with open_console(tmp_path / "on") as seen, open_console_client(seen.url) as visitor:
-        seen.simulator.service.seed_recipients(300, seed=7)
-        assert "recipient cache empty" in await read_page_text(visitor, "/service")
-        response = await seen.gateway.request("GET", "/v1/recipients?orderBy=city")
-        told = f"{response.body['meta']['records']} recipients of 1 merchant, read 0 min ago"
-        assert told in await read_page_text(visitor, "/service")
-    off = open_console(tmp_path / "off", lists={"index": False})
-    async with off as seen, open_console_client(seen.url) as visitor:
-        assert "recipient cache off" in await read_page_text(visitor, "/service")
+    async with (
+        open_console(tmp_path / "on") as running_console,
+        open_console_client(running_console.url) as client,
+    ):
+        running_console.simulator.service.seed_recipients(300, seed=7)
+        assert "recipient cache empty" in await read_page_text(client, "/service")
+        response = await running_console.gateway.request("GET", "/v1/recipients?orderBy=city")
+        cache_text = f"{response.body['meta']['records']} recipients of 1 merchant, read 0 min ago"
+        assert cache_text in await read_page_text(client, "/service")
+    console_without_index = open_console(tmp_path / "off", lists={"index": False})
+    async with (
+        console_without_index as running_console,
+        open_console_client(running_console.url) as client,
+    ):
+        assert "recipient cache off" in await read_page_text(client, "/service")
 
 
 async def test_assets_are_cacheable_and_no_other_file_is_served(
@@ -250,14 +256,14 @@ async def test_assets_are_cacheable_and_no_other_file_is_served(
         assert (await console_client.get(f"/assets/{name}")).status == 404
 
 
-async def run_command_beside(seen: ConsoleUnderTest, *words: str) -> str:
+async def run_command_beside(console_under_test: ConsoleUnderTest, *arguments: str) -> str:
     """Run a command beside the running gateway and return its output."""
-    state = seen.gateway.settings.state
+    state = console_under_test.gateway.settings.state
     variables = {
         "PAYOUT_GATEWAY_STATE__URL": state.url,
         "PAYOUT_GATEWAY_STATE__ENCRYPTION_KEY_FILE": str(state.encryption_key_file),
     }
-    result = await asyncio.to_thread(CliRunner(env=variables).invoke, gateway, words)
+    result = await asyncio.to_thread(CliRunner(env=variables).invoke, gateway, arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -266,21 +272,24 @@ async def test_unused_gateway_has_pages(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     async with (
-        open_console(tmp_path_factory.mktemp("new")) as new,
-        open_console_client(new.url) as visitor,
+        open_console(tmp_path_factory.mktemp("new")) as new_console,
+        open_console_client(new_console.url) as client,
     ):
         for path in PAGES:
-            known = 404 if path.startswith("/compare/key") else 200
-            assert (await visitor.get(path)).status == known, path
-        assert "All systems operational" in await read_page_text(visitor, "/")
-        assert "No requests in this period." in await read_page_text(visitor, "/traffic")
+            expected_status = 404 if path.startswith("/compare/key") else 200
+            assert (await client.get(path)).status == expected_status, path
+        assert "All systems operational" in await read_page_text(client, "/")
+        assert "No requests in this period." in await read_page_text(client, "/traffic")
 
 
 async def test_restored_state_is_announced_on_overview(tmp_path: Path) -> None:
-    async with open_console(tmp_path) as seen, open_console_client(seen.url) as visitor:
-        async with open_store(seen.gateway.settings.state) as store:
+    async with (
+        open_console(tmp_path) as running_console,
+        open_console_client(running_console.url) as client,
+    ):
+        async with open_store(running_console.gateway.settings.state) as store:
             await flag_restored(store, NO_MARK)
-        page_text = await read_page_text(visitor, "/")
+        page_text = await read_page_text(client, "/")
         assert "1 issue" in page_text
         assert "so no batch is started: run `payout-gateway reconcile`" in page_text
 
@@ -289,11 +298,14 @@ async def test_page_without_state_says_so(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("gone")
-    async with open_console(folder) as seen, open_console_client(seen.url) as visitor:
-        await visitor.get("/")
-        async with open_store(seen.gateway.settings.state) as store:
+    async with (
+        open_console(folder) as running_console,
+        open_console_client(running_console.url) as client,
+    ):
+        await client.get("/")
+        async with open_store(running_console.gateway.settings.state) as store:
             await execute(store, text("DROP TABLE traffic"))
-        answer: Answer = await visitor.get("/traffic")
+        answer: Answer = await client.get("/traffic")
         assert answer.status == 503
         assert "The database is unavailable" in answer.text
 
@@ -304,17 +316,20 @@ async def test_traffic_expires_and_time_spans_add_up(
     settings = build_settings(tmp_path_factory.mktemp("spans"), "http://127.0.0.1:9")
     async with open_store(settings.state) as store:
         now = store.clock()
-        new, old = find_span_start(now), find_span_start(now - RETENTION - timedelta(hours=1))
+        new_span, old_span = (
+            find_span_start(now),
+            find_span_start(now - RETENTION - timedelta(hours=1)),
+        )
         for _ in range(2):
-            carried = {
-                Span(new, "a", "live", "x"): Traffic(3, 1, 1, 30, 20, 12),
-                Span(old, "a", "live", "x"): Traffic(5, 0, 0, 1, 1, 1),
+            traffic_by_span = {
+                Span(new_span, "a", "live", "x"): Traffic(3, 1, 1, 30, 20, 12),
+                Span(old_span, "a", "live", "x"): Traffic(5, 0, 0, 1, 1, 1),
             }
-            await store.write(partial(add_traffic, traffic_by_span=carried))
+            await store.write(partial(add_traffic, traffic_by_span=traffic_by_span))
         await delete_old_traffic(store)
-        traffic = await load_traffic_sums(store, old, "began_at", "operation")
-        assert traffic == {(new, "x"): Traffic(6, 2, 2, 60, 40, 12)}
-        assert (await load_traffic_sums(store, old, required_values={"merchant": "b"}))[
+        traffic = await load_traffic_sums(store, old_span, "began_at", "operation")
+        assert traffic == {(new_span, "x"): Traffic(6, 2, 2, 60, 40, 12)}
+        assert (await load_traffic_sums(store, old_span, required_values={"merchant": "b"}))[
             ()
         ].requests == 0
 
@@ -328,14 +343,14 @@ async def test_durations_of_several_flushes_add_up(
         for merchant, ms in (("a", 3.0), ("a", 3.0), ("b", 3.0), ("b", 9_000.0)):
             traffic_counts = Traffic(1, service_ms=9)
             traffic_counts.gateway.count(ms)
-            carried = {Span(began_at, merchant, "live", "x"): traffic_counts}
-            await store.write(partial(add_traffic, traffic_by_span=carried))
+            traffic_by_span = {Span(began_at, merchant, "live", "x"): traffic_counts}
+            await store.write(partial(add_traffic, traffic_by_span=traffic_by_span))
         traffic = await load_traffic_sums(store, began_at, "operation", has_durations=True)
-    (whole,) = traffic.values()
-    whole.slowest_ms = 7_000
-    assert whole.percentile("gateway", 99) == 7_000
-    assert whole.percentile("gateway", 50) == whole.gateway.percentile(50)
-    assert whole.percentile("service", 50) is None
-    assert (whole.requests, whole.gateway.total, whole.service.total) == (4, 4, 0)
-    assert (whole.gateway.percentile(50) or 0) <= 4
-    assert (whole.gateway.percentile(99) or 0) > 6_300
+    (total,) = traffic.values()
+    total.slowest_ms = 7_000
+    assert total.percentile("gateway", 99) == 7_000
+    assert total.percentile("gateway", 50) == total.gateway.percentile(50)
+    assert total.percentile("service", 50) is None
+    assert (total.requests, total.gateway.total, total.service.total) == (4, 4, 0)
+    assert (total.gateway.percentile(50) or 0) <= 4
+    assert (total.gateway.percentile(99) or 0) > 6_300

@@ -16,8 +16,8 @@ from tests.payouts import create_recipient
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def read_confirmation_page(visitor: ConsoleClient, query: str) -> str:
-    page = await visitor.get(f"/switches/confirm?{query}")
+async def read_confirmation_page(client: ConsoleClient, query: str) -> str:
+    page = await client.get(f"/switches/confirm?{query}")
     assert page.status == 200, page.text
     return page.text
 
@@ -26,17 +26,22 @@ async def test_freeze_stops_writes_and_unfreeze_resumes_them(
     console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
     await create_recipient(console.gateway)
-    question = await read_confirmation_page(
+    confirmation_page = await read_confirmation_page(
         console_client, "do=freeze&merchant=demo&environment=sandbox"
     )
-    assert "Freeze writes of merchant demo, sandbox?" in question
-    assert "<td>demo-sandbox</td>" in question
+    assert "Freeze writes of merchant demo, sandbox?" in confirmation_page
+    assert "<td>demo-sandbox</td>" in confirmation_page
     fields = {"do": "freeze", "merchant": "demo", "environment": "sandbox"}
     assert (await console_client.post("/switches", fields)).headers[
         "Location"
     ] == "/switches?done=freeze"
-    ada = {"type": "individual", "firstName": "A", "lastName": "B", "email": "ada@example.com"}
-    response = await console.gateway.request("POST", "/v1/recipients", ada)
+    recipient = {
+        "type": "individual",
+        "firstName": "A",
+        "lastName": "B",
+        "email": "ada@example.com",
+    }
+    response = await console.gateway.request("POST", "/v1/recipients", recipient)
     assert (response.status, response.body["errors"][0]["code"]) == (500, "internal_server_error")
     assert (await console_client.post("/switches", fields)).status == 409
     page = await console_client.get("/switches?done=freeze")
@@ -56,9 +61,9 @@ async def test_mode_is_switched_for_a_key_and_a_group(
     console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
     query = "do=mode&merchant=&key=demo-sandbox&group=balances&mode=forward"
-    question = await read_confirmation_page(console_client, query)
-    assert "Balances of demo sandbox, key demo-sandbox" in question
-    assert "requests are passed unchanged to the legacy service" in question
+    confirmation_page = await read_confirmation_page(console_client, query)
+    assert "Balances of demo sandbox, key demo-sandbox" in confirmation_page
+    assert "requests are passed unchanged to the legacy service" in confirmation_page
     fields = dict(part.split("=") for part in query.split("&"))
     assert (await console_client.post("/switches", fields)).status == 303
     async with open_store(console.gateway.settings.state) as store:
@@ -66,15 +71,15 @@ async def test_mode_is_switched_for_a_key_and_a_group(
         assert (switch.tenant, switch.key) == (Tenant("demo", "sandbox"), "demo-sandbox")
         assert (switch.group, switch.mode) == ("balances", "forward")
         assert (await list_audit_events(store))[-1].actor == "console, from 127.0.0.1"
-    everything = {"do": "mode", "merchant": "demo", "key": "", "group": "", "mode": "translate"}
+    mode_form = {"do": "mode", "merchant": "demo", "key": "", "group": "", "mode": "translate"}
     assert "had their own mode" in await read_confirmation_page(
         console_client, "do=mode&merchant=demo&group=&mode=translate"
     )
-    assert (await console_client.post("/switches", everything)).status == 303
+    assert (await console_client.post("/switches", mode_form)).status == 303
     async with open_store(console.gateway.settings.state) as store:
-        assert {(one.key, one.mode) for one in await list_mode_switches(store)} == {
-            ("", "translate")
-        }
+        assert {
+            (mode_switch.key, mode_switch.mode) for mode_switch in await list_mode_switches(store)
+        } == {("", "translate")}
 
 
 async def load_brownouts(console: ConsoleUnderTest) -> list[Brownout]:
@@ -89,25 +94,31 @@ async def test_brownout_is_started_and_cancelled(
     assert "read_balances" in await read_confirmation_page(console_client, query)
     fields = dict(part.split("=") for part in query.split("&"))
     assert (await console_client.post("/switches", fields)).status == 303
-    (one,) = await load_brownouts(console)
-    assert (one.key, one.refuses, one.ended) == ("demo-sandbox", True, False)
-    assert 890 < (one.ends_at - one.begins_at).total_seconds() <= 900
+    (open_brownout,) = await load_brownouts(console)
+    assert (open_brownout.key, open_brownout.refuses, open_brownout.ended) == (
+        "demo-sandbox",
+        True,
+        False,
+    )
+    assert 890 < (open_brownout.ends_at - open_brownout.begins_at).total_seconds() <= 900
 
     async def is_met() -> bool:
         return (await console.gateway.request("GET", "/v1/profile/balances")).status == 403
 
     await wait_until_async(is_met)
     assert "under way" in await read_confirmation_page(
-        console_client, f"do=brownout-off&id={one.id}"
+        console_client, f"do=brownout-off&id={open_brownout.id}"
     )
     assert (
-        await console_client.post("/switches", {"do": "brownout-off", "id": one.id})
+        await console_client.post("/switches", {"do": "brownout-off", "id": open_brownout.id})
     ).status == 303
     assert [brownout.ended for brownout in await load_brownouts(console)] == [True]
-    again = await console_client.post("/switches", {"do": "brownout-off", "id": one.id})
-    assert again.status == 409
-    counting = {**fields, "operation": "", "counts": "yes"}
-    assert (await console_client.post("/switches", counting)).status == 303
+    second_cancellation = await console_client.post(
+        "/switches", {"do": "brownout-off", "id": open_brownout.id}
+    )
+    assert second_cancellation.status == 409
+    counting_form = {**fields, "operation": "", "counts": "yes"}
+    assert (await console_client.post("/switches", counting_form)).status == 303
     assert [brownout.refuses for brownout in await load_brownouts(console)] == [True, False]
     assert (await console_client.post("/switches", {"do": "brownout-off", "id": ""})).status == 303
 
@@ -135,13 +146,13 @@ async def test_invalid_action_is_reported_and_changes_nothing(
     console: ConsoleUnderTest, console_client: ConsoleClient
 ) -> None:
     async with open_store(console.gateway.settings.state) as store:
-        before = await list_audit_events(store)
+        events_before = await list_audit_events(store)
     for query in INVALID_ACTIONS:
         assert (await console_client.get(f"/switches/confirm?{query}")).status == 409, query
         fields = dict(part.split("=") for part in query.split("&") if part)
         assert (await console_client.post("/switches", fields)).status == 409, query
     async with open_store(console.gateway.settings.state) as store:
-        assert await list_audit_events(store) == before
+        assert await list_audit_events(store) == events_before
 
 
 async def test_key_names_are_typed_if_there_are_too_many_to_list(

@@ -12,8 +12,8 @@ TRUSTED_NETWORKS = parse_networks(["10.0.0.0/8", "127.0.0.1", "2001:db8:ffff::/4
 TRUSTED_PROXY = "10.0.0.1"
 
 
-def resolve_address(remote: str | None, *forwarded: str) -> str | None:
-    address = resolve_client_address(remote, forwarded, TRUSTED_NETWORKS)
+def resolve_address(remote: str | None, *forwarded_headers: str) -> str | None:
+    address = resolve_client_address(remote, forwarded_headers, TRUSTED_NETWORKS)
     return None if address is None else str(address)
 
 

@@ -12,11 +12,11 @@ def test_tokens_are_unique_and_shaped_like_request_ids() -> None:
 
 def test_forked_process_has_other_tokens() -> None:
     generate_id()
-    reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
-        os.write(writing, generate_id().encode())
+    read_end, write_end = os.pipe()
+    if (child_id := os.fork()) == 0:
+        os.write(write_end, generate_id().encode())
         os._exit(0)
-    os.waitpid(child, 0)
-    with os.fdopen(reading) as told:
-        os.close(writing)
-        assert told.read() not in [generate_id() for _ in range(IDS_PER_READ)]
+    os.waitpid(child_id, 0)
+    with os.fdopen(read_end) as stream:
+        os.close(write_end)
+        assert stream.read() not in [generate_id() for _ in range(IDS_PER_READ)]

@@ -60,28 +60,28 @@ def test_path_outside_the_interface_is_not_forwarded(target: str) -> None:
 
 def encode_repeatedly(text: str) -> list[str]:
     """List the percent-encodings of a text, encoded once, twice and three times."""
-    found = [text]
+    encodings = [text]
     for _ in range(3):
-        found.append(
+        encodings.append(
             "".join(f"%{ord(letter):02x}" for letter in text)
-            if len(found) == 1
-            else quote(found[-1])
+            if len(encodings) == 1
+            else quote(encodings[-1])
         )
-    return [*found[1:], found[1].upper()]
+    return [*encodings[1:], encodings[1].upper()]
 
 
 @pytest.mark.parametrize(
-    "written",
+    "encoded",
     [
-        one
+        encoding
         for text in ("/", "\\", ".", "\0", "\n", "\r", "\x7f", "..")
-        for one in encode_repeatedly(text)
+        for encoding in encode_repeatedly(text)
     ],
 )
-def test_encoded_slash_dot_or_control_character_is_not_forwarded(written: str) -> None:
-    for target in (f"/v1/a{written}b", f"/v1/{written}", f"/v1/recipients/{written}/profile"):
+def test_encoded_slash_dot_or_control_character_is_not_forwarded(encoded: str) -> None:
+    for target in (f"/v1/a{encoded}b", f"/v1/{encoded}", f"/v1/recipients/{encoded}/profile"):
         assert not is_forwardable(target)
-    assert is_forwardable(f"/v1/a?x={written}")
+    assert is_forwardable(f"/v1/a?x={encoded}")
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_forwarded_path_cannot_be_decoded_into_another(path: str, query: str) ->
     target = f"/v1/{path}?{query}"
     if not is_forwardable(target):
         return
-    raw = target.partition("?")[0]
-    decoded = raw
+    raw_path = target.partition("?")[0]
+    decoded_path = raw_path
     for _ in range(40):
-        decoded = unquote(decoded, "latin-1")
-        assert decoded.count("/") == raw.count("/")
-        assert not {".", ".."} & {part.strip() for part in decoded.split("/")}
-        assert all(letter >= " " and letter != "\\" for letter in decoded)
+        decoded_path = unquote(decoded_path, "latin-1")
+        assert decoded_path.count("/") == raw_path.count("/")
+        assert not {".", ".."} & {part.strip() for part in decoded_path.split("/")}
+        assert all(letter >= " " and letter != "\\" for letter in decoded_path)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_log_contains_only_words_of_the_interface(target: str, logged_path: str)
 
 
 def test_configured_paths_are_logged() -> None:
-    words = Vocabulary(current_balance_path="/v1/funds", current_summary_path="/v1/b/{id}/sum")
-    outlines = PathTemplates(words)
-    assert outlines.redact("/v1/funds") == "/v1/funds"
-    assert outlines.redact("/v1/b/B-1/sum") == "/v1/b/…/sum"
+    vocabulary = Vocabulary(current_balance_path="/v1/funds", current_summary_path="/v1/b/{id}/sum")
+    path_templates = PathTemplates(vocabulary)
+    assert path_templates.redact("/v1/funds") == "/v1/funds"
+    assert path_templates.redact("/v1/b/B-1/sum") == "/v1/b/…/sum"

@@ -23,33 +23,33 @@ async def test_work_finished_in_time_is_not_cancelled() -> None:
 
 
 async def test_timeout_can_be_extended_even_if_due() -> None:
-    with Timeout(0) as within:
-        within.extend(1000)
+    with Timeout(0) as timeout:
+        timeout.extend(1000)
         for _ in range(10):
             await asyncio.sleep(0.001)
-    within = Timeout(0)
-    within.extend(0.001)
-    with pytest.raises(TimeoutError), within:
+    timeout = Timeout(0)
+    timeout.extend(0.001)
+    with pytest.raises(TimeoutError), timeout:
         await asyncio.Event().wait()
 
 
 async def test_external_cancellation_propagates() -> None:
-    entered = asyncio.Event()
+    has_entered = asyncio.Event()
 
-    async def waits() -> None:
+    async def enter_and_wait() -> None:
         with Timeout(1000):
-            entered.set()
+            has_entered.set()
             await asyncio.Event().wait()
 
-    task = asyncio.ensure_future(waits())
-    await entered.wait()
+    task = asyncio.ensure_future(enter_and_wait())
+    await has_entered.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
 async def test_cancellation_by_both_propagates() -> None:
-    async def waits() -> None:
+    async def wait_long() -> None:
         task = asyncio.current_task()
         assert task is not None
         with Timeout(0):
@@ -60,7 +60,7 @@ async def test_cancellation_by_both_propagates() -> None:
                 raise
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.ensure_future(waits())
+        await asyncio.ensure_future(wait_long())
 
 
 async def test_other_error_propagates() -> None:

@@ -19,12 +19,15 @@ LONG_AGO = timedelta(minutes=10)
 
 
 async def insert_operation(
-    store: Store, state: str, why: str | None, write_states: list[str]
+    store: Store, state: str, reason: str | None, write_states: list[str]
 ) -> None:
     """Insert an operation that began ten minutes ago, and its writes."""
-    at, owner = store.clock() - LONG_AGO, {"merchant": "demo", "environment": "sandbox"}
-    row = {
-        **owner,
+    long_ago, tenant_columns = (
+        store.clock() - LONG_AGO,
+        {"merchant": "demo", "environment": "sandbox"},
+    )
+    operation_row = {
+        **tenant_columns,
         "id": "0" * 32,
         "key_id": "k",
         "key_name": "k",
@@ -32,31 +35,31 @@ async def insert_operation(
         "request_id": "r",
         "fingerprint": "f",
         "state": state,
-        "reason": why,
+        "reason": reason,
         "instance": "gone",
         "fence": 1,
         "is_client_disconnected": False,
-        "started_at": at,
+        "started_at": long_ago,
     }
     path = "/batches/B-AAAAAAAAAAAAAAAAAAAAAA/start-processing"
-    sent = [
+    write_rows = [
         upstream_writes.insert().values(
-            **owner,
-            operation_id=row["id"],
+            **tenant_columns,
+            operation_id=operation_row["id"],
             number=number,
             method="POST",
             path=path,
             call_digest="",
-            recorded_at=at,
-            state=one,
+            recorded_at=long_ago,
+            state=write_state,
         )
-        for number, one in enumerate(write_states)
+        for number, write_state in enumerate(write_states)
     ]
-    await execute(store, operations.insert().values(row), *sent)
+    await execute(store, operations.insert().values(operation_row), *write_rows)
 
 
 @pytest.mark.parametrize(
-    ("state", "why", "write_states", "number"),
+    ("state", "reason", "write_states", "number"),
     [
         (IN_DOUBT, "cannot tell", [SENT], 1),
         (RUNNING, "cannot tell", [SENT], 1),
@@ -68,11 +71,11 @@ async def insert_operation(
     ],
 )
 async def test_write_under_repeated_probing_is_still_in_doubt(
-    state: str, why: str | None, write_states: list[str], number: int, tmp_path: Path
+    state: str, reason: str | None, write_states: list[str], number: int, tmp_path: Path
 ) -> None:
     async with open_store(build_settings(tmp_path, "http://127.0.0.1:9").state) as store:
-        await insert_operation(store, state, why, write_states)
+        await insert_operation(store, state, reason, write_states)
         gauges = await load_gauges(store)
-        listed = await load_in_doubt_writes(store, watch_seconds=0)
-    assert gauges.in_doubt_writes == len(listed) == number
+        in_doubt_writes = await load_in_doubt_writes(store, watch_seconds=0)
+    assert gauges.in_doubt_writes == len(in_doubt_writes) == number
     assert (gauges.in_doubt_seconds >= LONG_AGO.total_seconds()) == bool(number)

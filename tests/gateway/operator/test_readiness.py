@@ -6,12 +6,20 @@ from gateway.operator.readiness import KeyReadiness, _build_readiness
 from gateway.storage import Tenant
 from gateway.storage.difference_rows import Tally, TallyKey
 
-OWNER = Tenant("acme", "live")
+TENANT = Tenant("acme", "live")
 
 
-def build_readiness(compared: set[str], used: set[str]) -> KeyReadiness:
-    tallies = {TallyKey(OWNER, "shop", name): Tally(compared=3) for name in compared}
-    return _build_readiness(OWNER, "shop", tallies, {(*OWNER, "shop", name) for name in used}, [])
+def build_readiness(compared_operations: set[str], used_operations: set[str]) -> KeyReadiness:
+    tallies_by_operation = {
+        TallyKey(TENANT, "shop", name): Tally(compared=3) for name in compared_operations
+    }
+    return _build_readiness(
+        TENANT,
+        "shop",
+        tallies_by_operation,
+        {(*TENANT, "shop", name) for name in used_operations},
+        [],
+    )
 
 
 def test_key_is_ready_when_all_its_reads_were_compared() -> None:
@@ -20,9 +28,9 @@ def test_key_is_ready_when_all_its_reads_were_compared() -> None:
 
 
 def test_optional_reads_must_be_compared_if_used() -> None:
-    wanting = build_readiness({"list_batches"}, {"list_batches", "list_payments"})
-    assert not wanting.is_ready
-    assert wanting.missing_reads == ["list_payments"]
+    readiness = build_readiness({"list_batches"}, {"list_batches", "list_payments"})
+    assert not readiness.is_ready
+    assert readiness.missing_reads == ["list_payments"]
     assert build_readiness(
         {"list_batches", "list_payments"}, {"list_batches", "list_payments"}
     ).is_ready
@@ -30,9 +38,9 @@ def test_optional_reads_must_be_compared_if_used() -> None:
 
 
 def test_single_item_is_reported_in_singular() -> None:
-    one = KeyReadiness(
-        OWNER, "shop", {"list_batches": Tally(compared=1)}, never_seen=["read_batch"]
+    readiness = KeyReadiness(
+        TENANT, "shop", {"list_batches": Tally(compared=1)}, never_seen=["read_batch"]
     )
-    assert one.sentence == (
+    assert readiness.sentence == (
         "ready for cutover. 1 answer compared, 0 unexplained differences, 1 read never compared."
     )

@@ -59,8 +59,8 @@ class RestorableGateway:
         self, settings: Settings | None = None
     ) -> AsyncIterator[GatewayUnderTest]:
         settings = settings or self.settings
-        async with run_gateway(settings) as running, aiohttp.ClientSession() as session:
-            yield GatewayUnderTest(running, settings, session)
+        async with run_gateway(settings) as running_gateway, aiohttp.ClientSession() as session:
+            yield GatewayUnderTest(running_gateway, settings, session)
 
     def save_database(self) -> None:
         shutil.copy(self.folder / "gateway.db", self.folder / "saved.db")
@@ -68,9 +68,9 @@ class RestorableGateway:
     def restore_database(self) -> None:
         shutil.copy(self.folder / "saved.db", self.folder / "gateway.db")
 
-    async def run_reconcile(self, *words: str, code: int = 0) -> Any:
+    async def run_reconcile(self, *arguments: str, code: int = 0) -> Any:
         return json.loads(
-            (await run_command(self.folder, "reconcile", *words, "--json", code=code)).stdout
+            (await run_command(self.folder, "reconcile", *arguments, "--json", code=code)).stdout
         )
 
 
@@ -81,11 +81,11 @@ async def open_restorable_gateway(
     service = Service(seed=1, options=ServiceOptions(**switches))
     simulator = await start_simulator(service=service)
     write_configuration(folder, simulator.url)
-    restorable = RestorableGateway(folder, service, simulator)
-    await import_api_keys(restorable.settings, [KEY])
+    restorable_gateway = RestorableGateway(folder, service, simulator)
+    await import_api_keys(restorable_gateway.settings, [KEY])
     try:
         with log_to_file(folder):
-            yield restorable
+            yield restorable_gateway
     finally:
         await simulator.stop()
 
@@ -107,37 +107,37 @@ def is_refused_as_restored(response: GatewayResponse) -> bool:
     )
 
 
-async def restore_outdated_database(restorable: RestorableGateway) -> str:
+async def restore_outdated_database(restorable_gateway: RestorableGateway) -> str:
     """Save a state with one batch, use it, restore the old copy; return the batch's id."""
-    async with restorable.open_gateway() as gateway:
+    async with restorable_gateway.open_gateway() as gateway:
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
-    restorable.save_database()
-    async with restorable.open_gateway() as gateway:
+    restorable_gateway.save_database()
+    async with restorable_gateway.open_gateway() as gateway:
         await create_recipient(gateway, "later")
-    restorable.restore_database()
+    restorable_gateway.restore_database()
     return batch
 
 
 async def test_restore_mark_advances_with_writes_and_at_shutdown(tmp_path: Path) -> None:
-    async with open_restorable_gateway(tmp_path) as restorable:
-        async with restorable.open_gateway() as gateway:
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        async with restorable_gateway.open_gateway() as gateway:
             await create_recipient(gateway)
-            await wait_until(lambda: read_mark(restorable.mark_file).number == 1)
+            await wait_until(lambda: read_mark(restorable_gateway.mark_file).number == 1)
             await create_recipient(gateway, "bob")
-        assert read_mark(restorable.mark_file) == HighWaterMark(0, 2)
-        assert restorable.mark_file == tmp_path / "gateway.key.mark"
+        assert read_mark(restorable_gateway.mark_file) == HighWaterMark(0, 2)
+        assert restorable_gateway.mark_file == tmp_path / "gateway.key.mark"
 
 
 async def test_restored_state_starts_no_batch_until_reconciled(
     tmp_path: Path,
 ) -> None:
-    async with open_restorable_gateway(tmp_path, processing_seconds=60) as restorable:
-        batch = await restore_outdated_database(restorable)
-        async with restorable.open_gateway() as gateway:
-            for words in ("database_restored", "could be paid twice", "payout-gateway reconcile"):
-                assert words in read_log(tmp_path)
+    async with open_restorable_gateway(tmp_path, processing_seconds=60) as restorable_gateway:
+        batch = await restore_outdated_database(restorable_gateway)
+        async with restorable_gateway.open_gateway() as gateway:
+            for phrase in ("database_restored", "could be paid twice", "payout-gateway reconcile"):
+                assert phrase in read_log(tmp_path)
             assert is_refused_as_restored(await start_batch(gateway, batch))
-            assert restorable.service.batch_starts == []
+            assert restorable_gateway.service.batch_starts == []
             await create_recipient(gateway, "other")  # everything else continues
             doctor = json.loads((await run_command(tmp_path, "doctor", "--json", code=1)).stdout)
             assert [
@@ -145,12 +145,15 @@ async def test_restored_state_starts_no_batch_until_reconciled(
                 for finding in doctor["findings"]
                 if finding["looked_at"] == "state"
             ] == ["error"]
-            report = await restorable.run_reconcile()
+            report = await restorable_gateway.run_reconcile()
             assert (report["restored"], report["cleared"]) == (True, True)
-            started = await start_batch(gateway, batch)
-            assert (started.status, started.body["batch"]["status"]) == (200, "processing")
-        assert read_mark(restorable.mark_file).generation == 1
-        async with restorable.open_gateway() as gateway:
+            start_response = await start_batch(gateway, batch)
+            assert (start_response.status, start_response.body["batch"]["status"]) == (
+                200,
+                "processing",
+            )
+        assert read_mark(restorable_gateway.mark_file).generation == 1
+        async with restorable_gateway.open_gateway() as gateway:
             batch = await create_batch(gateway, await create_recipient(gateway, "third"), "5.00")
             assert (await start_batch(gateway, batch)).status == 200
 
@@ -160,25 +163,25 @@ async def test_restored_state_refuses_signed_start_of_superseded_batch(
 ) -> None:
     async with open_restorable_gateway(
         tmp_path, inferred=False, processing_seconds=60
-    ) as restorable:
-        async with restorable.open_gateway() as gateway:
+    ) as restorable_gateway:
+        async with restorable_gateway.open_gateway() as gateway:
             batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
-        (upstream,) = restorable.service.find_or_create_tenant().batches
-        restorable.save_database()
+        (upstream,) = restorable_gateway.service.find_or_create_tenant().batches
+        restorable_gateway.save_database()
         async with (
-            restorable.open_gateway() as gateway
+            restorable_gateway.open_gateway() as gateway
         ):  # the batch that replaces this one, and pays it
             await edit_batch(gateway, batch)
             assert (await start_batch(gateway, batch)).status == 200
-        restorable.restore_database()
-        async with restorable.open_gateway() as gateway:
+        restorable_gateway.restore_database()
+        async with restorable_gateway.open_gateway() as gateway:
             path = f"/v1/batches/{upstream}/start-processing"
-            heard = await send_raw(
+            response = await send_raw(
                 gateway, SigningClient().build_request("POST", path, stamp=int(time.time()))
             )
-            assert extract_error(heard) == (500, "internal_server_error")
-            assert "records are being checked" in heard.parse_json["errors"][0]["message"]
-        assert len(restorable.service.batch_starts) == 1
+            assert extract_error(response) == (500, "internal_server_error")
+            assert "records are being checked" in response.parse_json["errors"][0]["message"]
+        assert len(restorable_gateway.service.batch_starts) == 1
 
 
 async def test_restored_state_does_not_continue_start_begun_before_backup(
@@ -186,109 +189,123 @@ async def test_restored_state_does_not_continue_start_begun_before_backup(
 ) -> None:
     async with open_restorable_gateway(
         tmp_path, inferred=False, processing_seconds=60
-    ) as restorable:
-        async with restorable.open_gateway() as gateway:
+    ) as restorable_gateway:
+        async with restorable_gateway.open_gateway() as gateway:
             batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
             await edit_batch(gateway, batch)
-            restorable.service.faults.append(Fault("POST", "/v1/batches", **RESPONSE_LOST))
+            restorable_gateway.service.faults.append(Fault("POST", "/v1/batches", **RESPONSE_LOST))
             assert (await start_batch(gateway, batch)).status == 500
-        restorable.save_database()
-        async with restorable.open_gateway() as gateway:
+        restorable_gateway.save_database()
+        async with restorable_gateway.open_gateway() as gateway:
             await create_recipient(gateway, "later")
-        restorable.restore_database()
-        async with restorable.open_gateway() as gateway:
-            listed = await run_command(tmp_path, "writes", "unsettled", "--json")
-            (left,) = json.loads(listed.stdout)["writes"]
-            made = list(restorable.service.find_or_create_tenant().batches)[1]
-            await run_command(tmp_path, "writes", "settle", left["write"], "--made", made, "--yes")
+        restorable_gateway.restore_database()
+        async with restorable_gateway.open_gateway() as gateway:
+            result = await run_command(tmp_path, "writes", "unsettled", "--json")
+            (in_doubt_write,) = json.loads(result.stdout)["writes"]
+            upstream_id = list(restorable_gateway.service.find_or_create_tenant().batches)[1]
+            await run_command(
+                tmp_path,
+                "writes",
+                "settle",
+                in_doubt_write["write"],
+                "--made",
+                upstream_id,
+                "--yes",
+            )
             assert is_refused_as_restored(await start_batch(gateway, batch))
-            assert restorable.service.batch_starts == []
-            await restorable.run_reconcile(code=1)
+            assert restorable_gateway.service.batch_starts == []
+            await restorable_gateway.run_reconcile(code=1)
             await run_command(tmp_path, "unfreeze", "--all")
             assert (await start_batch(gateway, batch)).status == 200
-        assert len(restorable.service.batch_starts) == 1
+        assert len(restorable_gateway.service.batch_starts) == 1
 
 
 async def test_restored_state_stays_restored_after_more_writes(tmp_path: Path) -> None:
-    async with open_restorable_gateway(tmp_path) as restorable:
-        batch = await restore_outdated_database(restorable)
-        async with restorable.open_gateway() as gateway:
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        batch = await restore_outdated_database(restorable_gateway)
+        async with restorable_gateway.open_gateway() as gateway:
             for name in ("a", "b", "c"):
                 await create_recipient(gateway, name)
-        async with restorable.open_gateway() as gateway:
+        async with restorable_gateway.open_gateway() as gateway:
             assert is_refused_as_restored(await start_batch(gateway, batch))
 
 
 async def test_mark_of_another_machine_does_not_undo_reconciliation(tmp_path: Path) -> None:
-    async with open_restorable_gateway(tmp_path) as restorable:
-        batch = await restore_outdated_database(restorable)
-        other = tmp_path / "another.mark"
-        shutil.copy(restorable.mark_file, other)
-        await restorable.run_reconcile()
-        state = restorable.settings.state.model_copy(update={"mark_file": other})
-        settings = restorable.settings.model_copy(update={"state": state})
-        async with restorable.open_gateway(settings) as gateway:
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        batch = await restore_outdated_database(restorable_gateway)
+        other_mark_file = tmp_path / "another.mark"
+        shutil.copy(restorable_gateway.mark_file, other_mark_file)
+        await restorable_gateway.run_reconcile()
+        state = restorable_gateway.settings.state.model_copy(update={"mark_file": other_mark_file})
+        settings = restorable_gateway.settings.model_copy(update={"state": state})
+        async with restorable_gateway.open_gateway(settings) as gateway:
             assert (await start_batch(gateway, batch)).status == 200
 
 
 async def test_partial_reconciliation_does_not_clear_restored_state(tmp_path: Path) -> None:
-    async with open_restorable_gateway(tmp_path) as restorable:
-        batch = await restore_outdated_database(restorable)
-        report = await restorable.run_reconcile("--merchant", "demo")
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        batch = await restore_outdated_database(restorable_gateway)
+        report = await restorable_gateway.run_reconcile("--merchant", "demo")
         assert (report["restored"], report["cleared"]) == (True, False)
-        restorable.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
-        report = await restorable.run_reconcile(code=2)
+        restorable_gateway.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
+        report = await restorable_gateway.run_reconcile(code=2)
         assert (report["complete"], report["cleared"]) == (False, False)
-        async with restorable.open_gateway() as gateway:
+        async with restorable_gateway.open_gateway() as gateway:
             assert is_refused_as_restored(await start_batch(gateway, batch))
 
 
 async def test_merchant_without_active_key_does_not_block_others(
     tmp_path: Path,
 ) -> None:
-    async with open_restorable_gateway(tmp_path, processing_seconds=60) as restorable:
-        pair = {"access_key": "GONE", "secret_key": "not theirs any more"}
-        left = {**KEY, **pair, "merchant": "left", "api_key": "their-api-key", "name": "left"}
-        await import_api_keys(restorable.settings, [left])
-        batch = await restore_outdated_database(restorable)
-        refused = await run_command(tmp_path, "reconcile", "--leave-out", "left", code=2)
-        assert "a key of left sandbox is active" in refused.stderr
+    async with open_restorable_gateway(tmp_path, processing_seconds=60) as restorable_gateway:
+        invalid_credentials = {"access_key": "GONE", "secret_key": "not theirs any more"}
+        key_without_service = {
+            **KEY,
+            **invalid_credentials,
+            "merchant": "left",
+            "api_key": "their-api-key",
+            "name": "left",
+        }
+        await import_api_keys(restorable_gateway.settings, [key_without_service])
+        batch = await restore_outdated_database(restorable_gateway)
+        result = await run_command(tmp_path, "reconcile", "--leave-out", "left", code=2)
+        assert "a key of left sandbox is active" in result.stderr
         await run_command(tmp_path, "keys", "revoke", "left")
-        report = await restorable.run_reconcile(code=2)
+        report = await restorable_gateway.run_reconcile(code=2)
         assert report["cleared"] is False
         assert report["unreadable"][0]["what_to_do"].endswith("--leave-out left can skip it")
-        refused = await run_command(tmp_path, "reconcile", "--leave-out", "nobody", code=2)
-        assert "there is no merchant nobody" in refused.stderr
-        report = await restorable.run_reconcile("--leave-out", "left")
+        result = await run_command(tmp_path, "reconcile", "--leave-out", "nobody", code=2)
+        assert "there is no merchant nobody" in result.stderr
+        report = await restorable_gateway.run_reconcile("--leave-out", "left")
         assert (report["cleared"], report["left_out"]) == (
             True,
             [{"merchant": "left", "environment": "sandbox"}],
         )
-        async with restorable.open_gateway() as gateway:
+        async with restorable_gateway.open_gateway() as gateway:
             assert (await start_batch(gateway, batch)).status == 200
 
 
 async def test_batches_lost_by_restore_are_findings(tmp_path: Path) -> None:
-    async with open_restorable_gateway(tmp_path) as restorable:
-        async with restorable.open_gateway() as gateway:
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        async with restorable_gateway.open_gateway() as gateway:
             recipient = await create_recipient(gateway)
-        restorable.save_database()
-        async with restorable.open_gateway() as gateway:
+        restorable_gateway.save_database()
+        async with restorable_gateway.open_gateway() as gateway:
             batch = await create_batch(gateway, recipient, "5.00")
             assert (await start_batch(gateway, batch)).status == 200
-        restorable.restore_database()
-        report = await restorable.run_reconcile(code=1)
-        (lost,) = restorable.service.find_or_create_tenant().batches
-        found = [
+        restorable_gateway.restore_database()
+        report = await restorable_gateway.run_reconcile(code=1)
+        (lost_batch,) = restorable_gateway.service.find_or_create_tenant().batches
+        unknown_batches = [
             (finding["kind"], finding["id"], finding["upstream"]) for finding in report["findings"]
         ]
-        assert found == [("unknown", batch, lost)]
+        assert unknown_batches == [("unknown", batch, lost_batch)]
         assert report["cleared"] is True
-        report = await restorable.run_reconcile()
-        assert (report["findings"], report["unknown"][0]["id"]) == ([], lost)
+        report = await restorable_gateway.run_reconcile()
+        assert (report["findings"], report["unknown"][0]["id"]) == ([], lost_batch)
         async with (
-            restorable.open_gateway() as gateway
-        ):  # a client that is told that there is none would create it again
+            restorable_gateway.open_gateway() as gateway
+        ):  # a client that finds no recipient would create it again
             assert (await request_successfully(gateway, "GET", f"/batches/{batch}"))["batch"][
                 "amount"
             ] == "5.00"
@@ -299,21 +316,21 @@ async def test_batches_lost_by_restore_are_findings(tmp_path: Path) -> None:
 async def test_findings_of_restored_state_are_reviewed_before_any_start(tmp_path: Path) -> None:
     async with open_restorable_gateway(
         tmp_path, inferred=False, processing_seconds=60
-    ) as restorable:
-        async with restorable.open_gateway() as gateway:
+    ) as restorable_gateway:
+        async with restorable_gateway.open_gateway() as gateway:
             batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
             await edit_batch(gateway, batch)
-        restorable.save_database()
-        async with restorable.open_gateway() as gateway:
+        restorable_gateway.save_database()
+        async with restorable_gateway.open_gateway() as gateway:
             assert (await start_batch(gateway, batch)).status == 200
-        restorable.restore_database()
-        async with restorable.open_gateway() as gateway:
+        restorable_gateway.restore_database()
+        async with restorable_gateway.open_gateway() as gateway:
             assert is_refused_as_restored(await start_batch(gateway, batch))
-            report = await restorable.run_reconcile(code=1)
+            report = await restorable_gateway.run_reconcile(code=1)
             assert (report["cleared"], report["frozen"]) == (True, True)
             # Like a client that retries: the gateway knows no more about its payments than before.
             assert "stopped" in (await start_batch(gateway, batch)).body["errors"][0]["message"]
-            assert len(restorable.service.batch_starts) == 1
+            assert len(restorable_gateway.service.batch_starts) == 1
 
 
 async def test_recipients_created_since_backup_resolve_by_client_ids(
@@ -321,20 +338,20 @@ async def test_recipients_created_since_backup_resolve_by_client_ids(
 ) -> None:
     async with open_restorable_gateway(
         tmp_path, recipient_id_length=20, max_page_size=5
-    ) as restorable:
-        async with restorable.open_gateway() as gateway:
+    ) as restorable_gateway:
+        async with restorable_gateway.open_gateway() as gateway:
             for number in range(15):
                 await create_recipient(gateway, f"early-{number}")
-        restorable.save_database()
-        async with restorable.open_gateway() as gateway:
+        restorable_gateway.save_database()
+        async with restorable_gateway.open_gateway() as gateway:
             recipient = await create_recipient(gateway, "late")
-            assert recipient not in restorable.service.find_or_create_tenant().recipients
-        restorable.restore_database()
-        report = await restorable.run_reconcile()
+            assert recipient not in restorable_gateway.service.find_or_create_tenant().recipients
+        restorable_gateway.restore_database()
+        report = await restorable_gateway.run_reconcile()
         assert (report["cleared"], report["findings"]) == (True, [])
         # Clients know every recipient of the second page, and all later ones are older.
-        assert len(restorable.service.list_requests("GET", "/v1/recipients")) == 2
-        async with restorable.open_gateway() as gateway:
+        assert len(restorable_gateway.service.list_requests("GET", "/v1/recipients")) == 2
+        async with restorable_gateway.open_gateway() as gateway:
             path = f"/recipients/{recipient}"
             assert (await request_successfully(gateway, "GET", path))["recipient"][
                 "id"
@@ -344,19 +361,21 @@ async def test_recipients_created_since_backup_resolve_by_client_ids(
 async def test_reconcile_ends_with_whether_starts_are_allowed_and_next_step(
     tmp_path: Path,
 ) -> None:
-    async with open_restorable_gateway(tmp_path, inferred=False) as restorable:
-        await restore_outdated_database(restorable)
+    async with open_restorable_gateway(tmp_path, inferred=False) as restorable_gateway:
+        await restore_outdated_database(restorable_gateway)
         part = await run_command(tmp_path, "reconcile", "--merchant", "demo", code=1)
         assert read_last_line(part.stdout) == (
             "The state was restored: no batch is started yet; run `reconcile` without --merchant "
             "and --environment."
         )
-        restorable.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
-        unread = await run_command(tmp_path, "reconcile", code=2)
-        assert "no batch is started yet, because something could not be read" in unread.stdout
-        found = await run_command(tmp_path, "reconcile", code=1)
-        assert "there are findings, so all writes are now frozen" in read_last_line(found.stdout)
-        assert "run `payout-gateway unfreeze --all`" in read_last_line(found.stdout)
+        restorable_gateway.service.faults.append(Fault("GET", "/v1/batch/*/summary", status=503))
+        failed_run = await run_command(tmp_path, "reconcile", code=2)
+        assert "no batch is started yet, because something could not be read" in failed_run.stdout
+        run_with_findings = await run_command(tmp_path, "reconcile", code=1)
+        assert "there are findings, so all writes are now frozen" in read_last_line(
+            run_with_findings.stdout
+        )
+        assert "run `payout-gateway unfreeze --all`" in read_last_line(run_with_findings.stdout)
         assert "restored" not in (await run_command(tmp_path, "reconcile")).stdout
 
 
@@ -365,31 +384,31 @@ def read_last_line(output: str) -> str:
 
 
 async def test_service_that_lists_no_batches_is_a_finding(tmp_path: Path) -> None:
-    async with open_restorable_gateway(tmp_path, inferred=False) as restorable:
-        await restore_outdated_database(restorable)
-        report = await restorable.run_reconcile(code=1)
+    async with open_restorable_gateway(tmp_path, inferred=False) as restorable_gateway:
+        await restore_outdated_database(restorable_gateway)
+        report = await restorable_gateway.run_reconcile(code=1)
         assert [finding["kind"] for finding in report["findings"]] == ["unlisted"]
         assert "compare it in the dashboard" in report["findings"][0]["what_to_do"]
         assert report["cleared"] is True
-        assert (await restorable.run_reconcile())["findings"] == []
+        assert (await restorable_gateway.run_reconcile())["findings"] == []
 
 
 async def test_missing_mark_is_created_without_alarm(tmp_path: Path) -> None:
-    async with open_restorable_gateway(tmp_path) as restorable:
-        batch = await restore_outdated_database(restorable)
-        restorable.mark_file.unlink()
-        async with restorable.open_gateway() as gateway:
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        batch = await restore_outdated_database(restorable_gateway)
+        restorable_gateway.mark_file.unlink()
+        async with restorable_gateway.open_gateway() as gateway:
             assert (await start_batch(gateway, batch)).status == 200
-        assert read_mark(restorable.mark_file).number > 0
+        assert read_mark(restorable_gateway.mark_file).number > 0
 
 
 async def test_unwritable_mark_is_reported_and_stops_nothing(tmp_path: Path) -> None:
-    async with open_restorable_gateway(tmp_path) as restorable:
-        nowhere = restorable.settings.state.model_copy(
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        state_with_missing_folder = restorable_gateway.settings.state.model_copy(
             update={"mark_file": tmp_path / "no" / "mark"}
         )
-        async with restorable.open_gateway(
-            restorable.settings.model_copy(update={"state": nowhere})
+        async with restorable_gateway.open_gateway(
+            restorable_gateway.settings.model_copy(update={"state": state_with_missing_folder})
         ) as gateway:
             await create_recipient(gateway)
             await asyncio.sleep(1.5)
@@ -402,25 +421,25 @@ async def test_invalid_mark_is_reported_at_start(tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text(build_configuration("http://127.0.0.1:9"))
     await import_api_keys(build_settings(tmp_path, "http://127.0.0.1:9"), [KEY])
     (tmp_path / "gateway.key.mark").write_text("{}")
-    ended = run_installed_command("serve", folder=tmp_path)
-    assert ended.returncode == 2
-    assert "gateway.key.mark cannot be read" in ended.stderr
-    assert ended.stderr.count("\n") == 1
+    result = run_installed_command("serve", folder=tmp_path)
+    assert result.returncode == 2
+    assert "gateway.key.mark cannot be read" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 async def test_restore_under_running_gateway_is_detected(tmp_path: Path) -> None:
     async with (
-        open_restorable_gateway(tmp_path) as restorable,
-        restorable.open_gateway() as gateway,
+        open_restorable_gateway(tmp_path) as restorable_gateway,
+        restorable_gateway.open_gateway() as gateway,
     ):
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
-        await wait_until(lambda: read_mark(restorable.mark_file).number == 2)
+        await wait_until(lambda: read_mark(restorable_gateway.mark_file).number == 2)
         # As a database server restores: without notice to the gateway.
-        async with open_store(restorable.settings.state) as store:
+        async with open_store(restorable_gateway.settings.state) as store:
             await execute(store, delete(operations).where(operations.c.number == 2))
 
         async def is_noticed() -> bool:
-            async with open_store(restorable.settings.state) as store:
+            async with open_store(restorable_gateway.settings.state) as store:
                 return (await load_restore_state(store)).is_restored
 
         await wait_until_async(is_noticed)
@@ -428,9 +447,9 @@ async def test_restore_under_running_gateway_is_detected(tmp_path: Path) -> None
 
 
 async def test_installed_commands_report_restored_state(tmp_path: Path) -> None:
-    async with open_restorable_gateway(tmp_path) as restorable:
-        batch = await restore_outdated_database(restorable)
-        base_url = restorable.settings.environments.select_configured()["sandbox"].base_url
+    async with open_restorable_gateway(tmp_path) as restorable_gateway:
+        batch = await restore_outdated_database(restorable_gateway)
+        base_url = restorable_gateway.settings.environments.select_configured()["sandbox"].base_url
         (tmp_path / "gateway.toml").write_text(build_configuration(base_url))
         headers = {"X-API-Key": KEY["api_key"]}
         async with (
@@ -438,12 +457,12 @@ async def test_installed_commands_report_restored_state(tmp_path: Path) -> None:
             aiohttp.ClientSession(headers=headers) as session,
         ):
 
-            async def asked() -> int:
+            async def request_start() -> int:
                 url = f"{gateway.url}/v1/batches/{batch}/start-processing"
                 async with session.post(url) as answer:
                     return answer.status
 
-            assert await asked() == 500
+            assert await request_start() == 500
             (line,) = [
                 log_line
                 for log_line in gateway.parse_log()
@@ -451,8 +470,8 @@ async def test_installed_commands_report_restored_state(tmp_path: Path) -> None:
             ]
             assert {"reason", "hint"} <= line.keys()
             assert line["level"] == "error"
-            ended = await asyncio.to_thread(run_installed_command, "reconcile", folder=tmp_path)
-            assert (ended.returncode, ended.stderr) == (0, "")
-            assert "The state was restored: batches are started again." in ended.stdout
-            assert await asked() == 200
+            result = await asyncio.to_thread(run_installed_command, "reconcile", folder=tmp_path)
+            assert (result.returncode, result.stderr) == (0, "")
+            assert "The state was restored: batches are started again." in result.stdout
+            assert await request_start() == 200
             assert await gateway.stop() == 0

@@ -34,9 +34,9 @@ async def test_text_is_independent_of_chunks_and_can_be_read_twice(size: int) ->
     assert len(text) == len(TEXT)
     for _ in range(2):
         assert bytes(text) == TEXT
-        windows = [*text.iter_windows()]
-        assert b"".join(windows) == TEXT
-        assert max(map(len, windows)) <= WINDOW_BYTES
+        chunks = [*text.iter_windows()]
+        assert b"".join(chunks) == TEXT
+        assert max(map(len, chunks)) <= WINDOW_BYTES
 
 
 @pytest.mark.parametrize(

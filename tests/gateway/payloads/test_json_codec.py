@@ -45,13 +45,13 @@ def test_json_round_trips_byte_for_byte(text: str):
     assert dumps(loads(text.encode())) == text.encode()
 
 
-numbers = st.from_regex(
+number_texts = st.from_regex(
     r"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", fullmatch=True
 )
 strings = st.text(st.characters(codec="utf-8")).map(
     lambda text: json.dumps(text, ensure_ascii=False)
 )
-leaves = st.one_of(st.sampled_from(["true", "false", "null"]), numbers, strings)
+scalars = st.one_of(st.sampled_from(["true", "false", "null"]), number_texts, strings)
 
 
 def join_array(items: list[list[str]]) -> list[str]:
@@ -69,10 +69,10 @@ def join_object(items: dict[str, list[str]]) -> list[str]:
 
 
 documents = st.recursive(
-    leaves.map(lambda leaf: [leaf]),
-    lambda below: (
-        st.lists(below, max_size=5).map(join_array)
-        | st.dictionaries(strings, below, max_size=5).map(join_object)
+    scalars.map(lambda leaf: [leaf]),
+    lambda children: (
+        st.lists(children, max_size=5).map(join_array)
+        | st.dictionaries(strings, children, max_size=5).map(join_object)
     ),
     max_leaves=20,
 )
@@ -81,9 +81,9 @@ documents = st.recursive(
 @given(documents, st.sampled_from(["", " ", "\r\n\t "]))
 @example(["-0"], "")
 def test_only_whitespace_is_lost(tokens: list[str], space: str):
-    compact = ["0" if token == "-0" else token for token in tokens]  # the one exception
-    spaced = space.join(["", *tokens, ""])
-    assert dumps(loads(spaced.encode())) == "".join(compact).encode()
+    compact_tokens = ["0" if token == "-0" else token for token in tokens]  # the one exception
+    spaced_text = space.join(["", *tokens, ""])
+    assert dumps(loads(spaced_text.encode())) == "".join(compact_tokens).encode()
 
 
 @given(documents)
@@ -137,8 +137,12 @@ def test_numbers_are_decimals_and_never_floats():
 
 def test_copied_number_keeps_its_text():
     number = loads(b"1E5")
-    for same in (copy.copy(number), copy.deepcopy(number), pickle.loads(pickle.dumps(number))):
-        assert dumps(same) == b"1E5"
+    for copied_number in (
+        copy.copy(number),
+        copy.deepcopy(number),
+        pickle.loads(pickle.dumps(number)),
+    ):
+        assert dumps(copied_number) == b"1E5"
 
 
 def test_byte_order_mark_is_skipped():
@@ -181,25 +185,25 @@ def test_byte_order_mark_is_skipped():
     ids=lambda value: repr(value[:20]),
 )
 def test_inexact_input_is_refused_with_reason(data: bytes, reason: str):
-    with pytest.raises(JsonError, match=reason) as refused:
+    with pytest.raises(JsonError, match=reason) as raised_error:
         loads(data)
-    assert (refused.value.__cause__, refused.value.__context__) == (None, None)
+    assert (raised_error.value.__cause__, raised_error.value.__context__) == (None, None)
 
 
 def test_maximum_nesting_works_at_any_stack_depth():
-    deep = build_nested_json(MAX_DEPTH)
+    nested_text = build_nested_json(MAX_DEPTH)
 
-    def further(levels: int) -> bytes:
-        return further(levels - 1) if levels else dumps(loads(deep))
+    def round_trip_deeper(levels: int) -> bytes:
+        return round_trip_deeper(levels - 1) if levels else dumps(loads(nested_text))
 
-    assert further(sys.getrecursionlimit() - 300) == deep
+    assert round_trip_deeper(sys.getrecursionlimit() - 300) == nested_text
 
 
 def test_error_contains_nothing_of_the_input():
     for data in (b'{"secret":12x}', b'{"a":"\x01secret"}', b'"secret\\q"', b'{"secret":"\\ud800"}'):
-        with pytest.raises(JsonError) as refused:
+        with pytest.raises(JsonError) as raised_error:
             loads(data)
-        assert "secret" not in str(refused.value)
+        assert "secret" not in str(raised_error.value)
 
 
 @pytest.mark.parametrize(
@@ -227,10 +231,10 @@ def test_non_json_value_is_not_encoded(value: object):
 
 
 def test_circular_value_is_not_encoded():
-    ring: list[object] = []
-    ring.append(ring)
+    circular_list: list[object] = []
+    circular_list.append(circular_list)
     with pytest.raises(TypeError, match="nested"):
-        dumps(ring)
+        dumps(circular_list)
 
 
 def test_tuples_become_arrays_and_decimals_keep_their_text():
@@ -244,11 +248,11 @@ def test_simplejson_uses_c_extension():
 
 def test_canonical_form_is_independent_of_field_order() -> None:
     value = loads('{"b":[1.10,{"é":null,"a":1E5}],"a":"ü","B":true}'.encode())
-    turned = loads('{"B":true,"a":"ü","b":[1.10,{"a":1E5,"é":null}]}'.encode())
+    reordered_value = loads('{"B":true,"a":"ü","b":[1.10,{"a":1E5,"é":null}]}'.encode())
     assert (
         b"".join(iterdumps_canonical(value))
-        == b"".join(iterdumps_canonical(turned))
-        == dumps(turned)
+        == b"".join(iterdumps_canonical(reordered_value))
+        == dumps(reordered_value)
     )
     assert dumps_trusted(value) == dumps(value)
 
@@ -257,6 +261,6 @@ def test_trusted_text_round_trips():
     value = loads(
         '{"a":[1.10,1E5,-3,12345678901234567890123],"ä":"\\ud83d\\ude00","b":null}'.encode()
     )
-    (number, large, *_) = loads_trusted(dumps_trusted(value).decode())["a"]
+    (number, large_number, *_) = loads_trusted(dumps_trusted(value).decode())["a"]
     assert loads_trusted(dumps_trusted(value).decode()) == value
-    assert (str(number), str(large)) == ("1.10", "1E5")
+    assert (str(number), str(large_number)) == ("1.10", "1E5")

@@ -27,55 +27,57 @@ PAYMENT_ROW = {
 ROW_COUNT = LARGE_BYTES // 60
 
 
-def dump_batch(rows: list[Any], **more: Any) -> bytes:
-    return json.dumps({"sourceCurrency": "USD", **more, "payments": rows}).encode()
+def dump_batch(rows: list[Any], **fields: Any) -> bytes:
+    return json.dumps({"sourceCurrency": "USD", **fields, "payments": rows}).encode()
 
 
 def build_rows(count: int = ROW_COUNT) -> list[Any]:
     return [{**PAYMENT_ROW, "number": number} for number in range(count)]
 
 
-def dump_batch_with_row(row: bytes, place: int = ROW_COUNT - 5) -> bytes:
+def dump_batch_with_row(row: bytes, index: int = ROW_COUNT - 5) -> bytes:
     """Build a large text in which one row has this text."""
-    rows = [json.dumps(one).encode() for one in build_rows()]
-    rows[place] = row
+    rows = [json.dumps(row_value).encode() for row_value in build_rows()]
+    rows[index] = row
     return b'{"payments":[' + b",".join(rows) + b"]}"
 
 
-def describe_outcome(read: Callable[[], Any]) -> Any:
+def describe_outcome(load: Callable[[], Any]) -> Any:
     try:
-        return json_codec.dumps(read())
+        return json_codec.dumps(load())
     except JsonError as unreadable:
         return str(unreadable)
 
 
 def compress_text(data: bytes) -> CompressedBuffer:
-    async def made() -> CompressedBuffer:
+    async def build_buffer() -> CompressedBuffer:
         text = CompressedBuffer()
         for start in range(0, len(data), 70_000):
             await text.append_in_thread(data[start : start + 70_000])
         return text
 
-    return asyncio.run(made())
+    return asyncio.run(build_buffer())
 
 
 def check_equal_outcomes(data: bytes) -> Any:
-    by_slices = describe_outcome(lambda: json_codec.loads(data, LONG_LISTS))
-    assert by_slices == describe_outcome(lambda: json_codec.loads(data))
-    assert by_slices == describe_outcome(lambda: json_codec.loads(compress_text(data), LONG_LISTS))
-    return by_slices
+    chunked_outcome = describe_outcome(lambda: json_codec.loads(data, LONG_LISTS))
+    assert chunked_outcome == describe_outcome(lambda: json_codec.loads(data))
+    assert chunked_outcome == describe_outcome(
+        lambda: json_codec.loads(compress_text(data), LONG_LISTS)
+    )
+    return chunked_outcome
 
 
 def test_chunked_decoding_round_trips_byte_for_byte() -> None:
     data = json.dumps(
         json.loads(dump_batch(build_rows())), separators=(",", ":"), ensure_ascii=False
     )
-    read = json_codec.loads(data.encode(), LONG_LISTS)
-    assert isinstance(read["payments"], CompressedSequence)
-    assert json_codec.dumps(read) == data.encode()
-    assert b"".join(json_codec.dumps_chunks(read)) == data.encode()
-    assert bytes(json_codec.dumps_compressed(read)) == data.encode()
-    assert len(json_codec.dumps_chunks(read)) > ROW_COUNT / SLICE_SIZE
+    decoded_batch = json_codec.loads(data.encode(), LONG_LISTS)
+    assert isinstance(decoded_batch["payments"], CompressedSequence)
+    assert json_codec.dumps(decoded_batch) == data.encode()
+    assert b"".join(json_codec.dumps_chunks(decoded_batch)) == data.encode()
+    assert bytes(json_codec.dumps_compressed(decoded_batch)) == data.encode()
+    assert len(json_codec.dumps_chunks(decoded_batch)) > ROW_COUNT / SLICE_SIZE
 
 
 def test_only_long_named_lists_in_large_texts_are_packed() -> None:
@@ -83,17 +85,17 @@ def test_only_long_named_lists_in_large_texts_are_packed() -> None:
         json_codec.loads(dump_batch(build_rows(SLICE_SIZE)), LONG_LISTS)["payments"], list
     )
     data = dump_batch(build_rows(3), padding="x" * LARGE_BYTES, others=build_rows())
-    read = json_codec.loads(data, LONG_LISTS)
-    assert isinstance(read["payments"], list)
-    assert isinstance(read["others"], list)
-    within = json_codec.loads(
+    decoded_batch = json_codec.loads(data, LONG_LISTS)
+    assert isinstance(decoded_batch["payments"], list)
+    assert isinstance(decoded_batch["others"], list)
+    nested_decoded = json_codec.loads(
         json.dumps({"ok": True, "batch": {"payments": build_rows()}}).encode(), LONG_LISTS
     )
-    assert isinstance(within["batch"]["payments"], CompressedSequence)
+    assert isinstance(nested_decoded["batch"]["payments"], CompressedSequence)
     assert isinstance(json_codec.loads(dump_batch(build_rows()))["payments"], list)
 
 
-ODD_ROWS = [
+UNUSUAL_ROWS = [
     b"1.10", b"-0", b"1E5", b"null", b'"text"', b"[]", b"{}", b'{"a":1,"a":2}', b'{"a":NaN}', b"", b"{", b"}", b"]",
     b'{"a":"\\ud800"}', b'{"a":"\\uD83D\\ude00"}', b'{"a":"\xff"}', b'{"a":01}', b'{"a":tru}', b"1 2", b'{"a":"\x01"}',
     b'{"a":' + b"9" * 4301 + b"}", b"[" * (MAX_DEPTH - 2) + b"]" * (MAX_DEPTH - 2), b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1),
@@ -101,27 +103,29 @@ ODD_ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("row", ODD_ROWS)
-@pytest.mark.parametrize("place", [0, ROW_COUNT - 5])
-def test_any_row_is_decoded_or_refused_as_without_chunks(row: bytes, place: int) -> None:
-    check_equal_outcomes(dump_batch_with_row(row, place))
+@pytest.mark.parametrize("row", UNUSUAL_ROWS)
+@pytest.mark.parametrize("index", [0, ROW_COUNT - 5])
+def test_any_row_is_decoded_or_refused_as_without_chunks(row: bytes, index: int) -> None:
+    check_equal_outcomes(dump_batch_with_row(row, index))
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
+    ("leading_text", "trailing_text"),
     [
         (b"", b" \n"), (b" ", b""), (b"\xef\xbb\xbf", b""), (b"", b"x"), (b"", b"{}"), (b"[", b"]"), (b"", b",")
     ],
 )  # fmt: skip
 def test_any_surrounding_text_is_decoded_or_refused_as_without_chunks(
-    before: bytes, after: bytes
+    leading_text: bytes, trailing_text: bytes
 ) -> None:
-    check_equal_outcomes(before + dump_batch(build_rows()) + after)
+    check_equal_outcomes(leading_text + dump_batch(build_rows()) + trailing_text)
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 100, LARGE_BYTES // 3])
-def test_truncated_text_is_refused_as_without_chunks(cut: int) -> None:
-    assert "not JSON" in str(check_equal_outcomes(dump_batch(build_rows(2 * ROW_COUNT))[:-cut]))
+@pytest.mark.parametrize("missing_bytes", [1, 2, 3, 100, LARGE_BYTES // 3])
+def test_truncated_text_is_refused_as_without_chunks(missing_bytes: int) -> None:
+    assert "not JSON" in str(
+        check_equal_outcomes(dump_batch(build_rows(2 * ROW_COUNT))[:-missing_bytes])
+    )
 
 
 def test_duplicate_field_is_refused_as_without_chunks() -> None:
@@ -132,9 +136,9 @@ def test_duplicate_field_is_refused_as_without_chunks() -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 70_000), st.text(max_size=5))
-def test_result_is_independent_of_window_boundaries(padding: int, text: str) -> None:
+def test_result_is_independent_of_window_boundaries(padding_size: int, text: str) -> None:
     rows = [{"memo": f"{text}😀é"}] * 15_000
-    data = json.dumps({"padding": "x" * padding, "payments": rows}, ensure_ascii=False).encode(
+    data = json.dumps({"padding": "x" * padding_size, "payments": rows}, ensure_ascii=False).encode(
         errors="replace"
     )
     assert (
@@ -145,28 +149,30 @@ def test_result_is_independent_of_window_boundaries(padding: int, text: str) -> 
 
 
 def test_non_json_row_is_not_encoded() -> None:
-    for odd in (1.5, {1: "a"}, b"bytes"):
+    for value in (1.5, {1: "a"}, b"bytes"):
         for write in (json_codec.dumps, json_codec.dumps_chunks, json_codec.dumps_compressed):
             with pytest.raises(TypeError):
-                write({"payments": CompressedSequence([{}] * SLICE_SIZE + [{"a": odd}])})
+                write({"payments": CompressedSequence([{}] * SLICE_SIZE + [{"a": value}])})
 
 
 def test_digests_of_packed_and_plain_lists_are_equal() -> None:
-    packed, plain = (
+    packed_batch, plain_batch = (
         json_codec.loads(dump_batch(build_rows()), LONG_LISTS),
         json_codec.loads(dump_batch(build_rows())),
     )
-    for pair in (
-        [packed, plain],
-        [["POST", {"b": 1, "a": packed}], ["POST", {"b": 1, "a": plain}]],
+    for equal_values in (
+        [packed_batch, plain_batch],
+        [["POST", {"b": 1, "a": packed_batch}], ["POST", {"b": 1, "a": plain_batch}]],
     ):
-        ordered = [b"".join(json_codec.iterdumps_canonical(one)) for one in pair]
-        written = [b"".join(json_codec.iterdumps(one)) for one in pair]
-        assert ordered[0] == ordered[1]
-        assert written[0] == written[1]
-    assert b"".join(json_codec.iterdumps_canonical({"b": 1, "a": packed["payments"]})).startswith(
-        b'{"a":[{'
-    )
+        canonical_texts = [
+            b"".join(json_codec.iterdumps_canonical(value)) for value in equal_values
+        ]
+        encoded_texts = [b"".join(json_codec.iterdumps(value)) for value in equal_values]
+        assert canonical_texts[0] == canonical_texts[1]
+        assert encoded_texts[0] == encoded_texts[1]
+    assert b"".join(
+        json_codec.iterdumps_canonical({"b": 1, "a": packed_batch["payments"]})
+    ).startswith(b'{"a":[{')
 
 
 def encode_legacy_packed(value: Any) -> str:
@@ -178,9 +184,9 @@ def encode_legacy_packed(value: Any) -> str:
 def test_long_stored_text_round_trips(text_of: Callable[[Any], stored_json.StoredText]) -> None:
     text = text_of({"entries": CompressedSequence(build_rows()), "other": [1, "é"]})
     assert stored_json.is_large(text)
-    read = stored_json.decode_value(text)
-    assert read == {"entries": build_rows(), "other": [1, "é"]}
-    assert isinstance(read["entries"], CompressedSequence)
+    decoded_value = stored_json.decode_value(text)
+    assert decoded_value == {"entries": build_rows(), "other": [1, "é"]}
+    assert isinstance(decoded_value["entries"], CompressedSequence)
 
 
 def test_short_stored_text_is_plain_json() -> None:

@@ -15,13 +15,13 @@ context_value: contextvars.ContextVar[str] = contextvars.ContextVar("whose")
 
 
 async def test_event_loop_continues_during_thread_work() -> None:
-    may_end = threading.Event()
-    working = asyncio.ensure_future(run_in_thread(may_end.wait, timeout=30))
+    may_finish = threading.Event()
+    thread_work = asyncio.ensure_future(run_in_thread(may_finish.wait, timeout=30))
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not working.done()
-    may_end.set()  # set by the event loop: impossible if the loop were blocked
-    assert await working
+    assert not thread_work.done()
+    may_finish.set()  # set by the event loop: impossible if the loop were blocked
+    assert await thread_work
 
 
 async def test_thread_work_has_context_of_its_caller() -> None:
@@ -35,22 +35,22 @@ async def test_thread_work_error_is_raised_to_caller() -> None:
 
 
 async def test_thread_work_finishes_after_caller_is_cancelled() -> None:
-    has_started, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+    has_started, may_finish, has_finished = threading.Event(), threading.Event(), threading.Event()
 
-    def work() -> None:
+    def wait_until_allowed() -> None:
         has_started.set()
-        may_end.wait(30)
-        ended.set()
+        may_finish.wait(30)
+        has_finished.set()
 
-    working = asyncio.ensure_future(run_in_thread(work))
+    thread_work = asyncio.ensure_future(run_in_thread(wait_until_allowed))
     while not has_started.is_set():  # noqa: ASYNC110 - it is set in another thread
         await asyncio.sleep(0.001)
-    working.cancel()
+    thread_work.cancel()
     with suppress(asyncio.CancelledError):
-        await working
-    assert not ended.is_set()
-    may_end.set()
-    assert await run_in_thread(ended.is_set)
+        await thread_work
+    assert not has_finished.is_set()
+    may_finish.set()
+    assert await run_in_thread(has_finished.is_set)
 
 
 async def test_only_long_work_runs_in_another_thread() -> None:

@@ -16,10 +16,10 @@ from gateway.storage.tenants import Tenant
 from mappings.effects import Call, ListPage, ListQuery
 from mappings.failures import Problem, Refused, Unreachable
 
-OWNER = Tenant("demo", "sandbox")
+TENANT = Tenant("demo", "sandbox")
 PATH = "/things"
 HIDDEN_IDS = frozenset({"T9999"})
-"""Somebody is remembered as gone, whoever that is."""
+"""The id of some deleted row, so that queries must exclude ids."""
 
 
 def build_row(number: int, **fields: Any) -> dict[str, Any]:
@@ -31,8 +31,8 @@ def build_rows(n: int) -> list[dict[str, Any]]:
 
 
 def build_query(**changes: Any) -> ListQuery:
-    """Build a query for all rows by number; the gateway filters unless ``ask`` is given."""
-    question = ListQuery(
+    """Build a query for all rows by number, filtered by the gateway without ``native_query``."""
+    list_query = ListQuery(
         PATH,
         "rows",
         page=1,
@@ -44,42 +44,42 @@ def build_query(**changes: Any) -> ListQuery:
         native_query=None,
         prefilter={},
     )
-    return dataclasses.replace(question, **changes)
+    return dataclasses.replace(list_query, **changes)
 
 
 @dataclass
 class InMemoryList:
-    """A list paged as the service pages; ``before`` runs ahead of every answer."""
+    """A list paged as the service pages; ``before_answer`` runs ahead of every answer."""
 
     rows: list[dict[str, Any]]
-    most: int = 10**9
-    before: Callable[[dict[str, str]], None] = lambda _query: None
+    max_page_size: int = 10**9
+    before_answer: Callable[[dict[str, str]], None] = lambda _query: None
     meta: Callable[[dict[str, int]], Any] = lambda meta: meta
     calls: list[Call] = field(default_factory=list)
     running_calls: int = 0
     max_concurrent_calls: int = 0
 
-    async def make(self, call: Call) -> Any:
+    async def answer_call(self, call: Call) -> Any:
         self.calls.append(call)
         self.running_calls += 1
         self.max_concurrent_calls = max(self.max_concurrent_calls, self.running_calls)
         try:
             await asyncio.sleep(0)
             query = dict(call.query)
-            self.before(query)
+            self.before_answer(query)
             return self.page(query)
         finally:
             self.running_calls -= 1
 
     def page(self, query: dict[str, str]) -> dict[str, Any]:
-        number, size = int(query["page"]), min(int(query.get("pageSize", "10")), self.most)
+        number, size = int(query["page"]), min(int(query.get("pageSize", "10")), self.max_page_size)
         rows = sorted(self.rows, key=lambda row: row["made"])[(number - 1) * size : number * size]
         pages = -(-len(self.rows) // size)
         counts = {"page": number, "pages": pages, "records": len(self.rows)}
         return {"ok": True, "rows": rows, "meta": self.meta(counts)}
 
-    async def find(self, question: ListQuery, listing: ListReader | None = None) -> ListPage:
-        return await (listing or ListReader()).query(question, self.make, OWNER)
+    async def query(self, list_query: ListQuery, listing: ListReader | None = None) -> ListPage:
+        return await (listing or ListReader()).query(list_query, self.answer_call, TENANT)
 
 
 def list_numbers(result: ListPage) -> list[int]:
@@ -90,31 +90,31 @@ def list_numbers(result: ListPage) -> list[int]:
 
 
 async def test_query_that_service_supports_is_forwarded() -> None:
-    memory = InMemoryList(build_rows(25))
+    in_memory_list = InMemoryList(build_rows(25))
     query = {"page": "2", "pageSize": "10", "orderBy": "name"}
-    result = await memory.find(build_query(page=2, page_size=10, native_query=query))
-    assert memory.calls == [Call("GET", PATH, query=query)]
+    result = await in_memory_list.query(build_query(page=2, page_size=10, native_query=query))
+    assert in_memory_list.calls == [Call("GET", PATH, query=query)]
     assert (list_numbers(result), result.pages, result.records) == (list(range(10, 20)), 3, 25)
 
 
 async def test_counts_of_service_override_requested_page_size() -> None:
-    memory = InMemoryList(build_rows(25), most=5)
-    result = await memory.find(
+    in_memory_list = InMemoryList(build_rows(25), max_page_size=5)
+    result = await in_memory_list.query(
         build_query(page_size=10, native_query={"page": "1", "pageSize": "10"})
     )
     assert (list_numbers(result), result.pages, result.records) == (list(range(5)), 5, 25)
 
 
 async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() -> None:
-    memory = InMemoryList(build_rows(25))
+    in_memory_list = InMemoryList(build_rows(25))
 
-    async def make(call: Call) -> Any:
-        last = {**call.query, "page": str(min(int(call.query["page"]), 3))}
-        return await memory.make(dataclasses.replace(call, query=last))
+    async def repeat_last_page(call: Call) -> Any:
+        last_page_query = {**call.query, "page": str(min(int(call.query["page"]), 3))}
+        return await in_memory_list.answer_call(dataclasses.replace(call, query=last_page_query))
 
     query = {"page": "9", "pageSize": "10"}
     result = await ListReader().query(
-        build_query(page=9, page_size=10, native_query=query), make, OWNER
+        build_query(page=9, page_size=10, native_query=query), repeat_last_page, TENANT
     )
     assert (list(result.rows), result.pages, result.records) == ([], 3, 25)
 
@@ -123,10 +123,10 @@ async def test_page_past_the_end_is_empty_even_if_service_repeats_last_page() ->
 
 
 async def test_scan_reads_large_pages_by_creation_date_with_narrowing_filters() -> None:
-    memory = InMemoryList(build_rows(PAGE_SIZE + 1))
-    await memory.find(build_query(prefilter={"country": "US"}))
+    in_memory_list = InMemoryList(build_rows(PAGE_SIZE + 1))
+    await in_memory_list.query(build_query(prefilter={"country": "US"}))
     sorting = {"orderBy": "createdAt", "sortBy": "asc"}
-    queries = [dict(call.query) for call in memory.calls]
+    queries = [dict(call.query) for call in in_memory_list.calls]
     for number in ("1", "2"):
         page = {"page": number, "pageSize": str(PAGE_SIZE), "country": "US", **sorting}
         assert page in queries
@@ -136,77 +136,87 @@ async def test_scan_reads_large_pages_by_creation_date_with_narrowing_filters() 
 
 @pytest.mark.parametrize("n", [0, 1, PAGE_SIZE - 1, PAGE_SIZE, PAGE_SIZE + 1, 5 * PAGE_SIZE + 3])
 async def test_scan_returns_every_row_once(n: int) -> None:
-    result = await InMemoryList(build_rows(n)).find(build_query())
+    result = await InMemoryList(build_rows(n)).query(build_query())
     assert list_numbers(result) == list(range(n))
     assert (result.pages, result.records) == (min(n, 1), n)
 
 
 async def test_filtered_rows_are_counted_over_all_pages_and_paged() -> None:
-    question = build_query(is_match=lambda row: row["number"] % 3 == 0, page=2, page_size=4)
-    result = await InMemoryList(build_rows(40), most=7).find(question)
+    list_query = build_query(is_match=lambda row: row["number"] % 3 == 0, page=2, page_size=4)
+    result = await InMemoryList(build_rows(40), max_page_size=7).query(list_query)
     assert (list_numbers(result), result.pages, result.records) == ([12, 15, 18, 21], 4, 14)
 
 
 @pytest.mark.parametrize("descending", [False, True])
 async def test_ties_are_ordered_by_ascending_id_in_both_directions(descending: bool) -> None:
-    memory = InMemoryList(build_rows(12), most=5)
-    result = await memory.find(
+    in_memory_list = InMemoryList(build_rows(12), max_page_size=5)
+    result = await in_memory_list.query(
         build_query(sort_key=lambda row: row["number"] % 2, is_descending=descending)
     )
-    even, odd = [0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]
-    assert list_numbers(result) == (odd + even if descending else even + odd)
+    even_numbers, odd_numbers = [0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 11]
+    assert list_numbers(result) == (
+        odd_numbers + even_numbers if descending else even_numbers + odd_numbers
+    )
 
 
 async def test_page_past_the_end_of_scan_is_empty_with_total_counts() -> None:
-    result = await InMemoryList(build_rows(12)).find(build_query(page=7, page_size=5))
+    result = await InMemoryList(build_rows(12)).query(build_query(page=7, page_size=5))
     assert (list(result.rows), result.pages, result.records) == ([], 3, 12)
 
 
 async def test_scan_follows_page_size_of_service() -> None:
-    memory = InMemoryList(build_rows(95), most=10)
-    assert list_numbers(await memory.find(build_query())) == list(range(95))
-    assert {call.query["page"] for call in memory.calls} == {str(page) for page in range(1, 11)}
+    in_memory_list = InMemoryList(build_rows(95), max_page_size=10)
+    assert list_numbers(await in_memory_list.query(build_query())) == list(range(95))
+    assert {call.query["page"] for call in in_memory_list.calls} == {
+        str(page) for page in range(1, 11)
+    }
 
 
 async def test_pages_are_read_concurrently_up_to_limit() -> None:
-    memory = InMemoryList(build_rows(300), most=10)
-    await memory.find(build_query())
-    assert memory.max_concurrent_calls == MAX_PARALLEL_PAGES
+    in_memory_list = InMemoryList(build_rows(300), max_page_size=10)
+    await in_memory_list.query(build_query())
+    assert in_memory_list.max_concurrent_calls == MAX_PARALLEL_PAGES
 
 
 async def test_counts_may_be_strings() -> None:
-    memory = InMemoryList(
-        build_rows(30), most=7, meta=lambda meta: {name: str(count) for name, count in meta.items()}
+    in_memory_list = InMemoryList(
+        build_rows(30),
+        max_page_size=7,
+        meta=lambda meta: {name: str(count) for name, count in meta.items()},
     )
-    assert list_numbers(await memory.find(build_query())) == list(range(30))
+    assert list_numbers(await in_memory_list.query(build_query())) == list(range(30))
 
 
 @pytest.mark.parametrize("meta", [None, [], {}, {"pages": None, "records": -1}], ids=repr)
 async def test_without_counts_pages_are_read_until_one_is_empty(meta: Any) -> None:
-    memory = InMemoryList(build_rows(30), most=7, meta=lambda _counts: meta)
-    assert list_numbers(await memory.find(build_query())) == list(range(30))
+    in_memory_list = InMemoryList(build_rows(30), max_page_size=7, meta=lambda _counts: meta)
+    assert list_numbers(await in_memory_list.query(build_query())) == list(range(30))
 
 
 async def test_without_counts_pages_are_read_until_one_has_no_new_row() -> None:
     """A service that returns its last page for any page past the end, without counts."""
-    memory = InMemoryList(build_rows(30), most=7, meta=lambda _counts: None)
+    in_memory_list = InMemoryList(build_rows(30), max_page_size=7, meta=lambda _counts: None)
 
-    async def make(call: Call) -> Any:
+    async def repeat_last_page(call: Call) -> Any:
         last = {**call.query, "page": str(min(int(call.query["page"]), 5))}
-        return await memory.make(dataclasses.replace(call, query=last))
+        return await in_memory_list.answer_call(dataclasses.replace(call, query=last))
 
-    assert list_numbers(await ListReader().query(build_query(), make, OWNER)) == list(range(30))
+    assert list_numbers(await ListReader().query(build_query(), repeat_last_page, TENANT)) == list(
+        range(30)
+    )
 
 
 async def test_refused_page_size_falls_back_to_service_default() -> None:
-    memory = InMemoryList(build_rows(35))
+    in_memory_list = InMemoryList(build_rows(35))
 
-    async def make(call: Call) -> Any:
+    async def refuse_page_size(call: Call) -> Any:
         if "pageSize" in call.query:
             raise Refused(400, [Problem("invalid_field", "Too many.", "pageSize")])
-        return await memory.make(call)
+        return await in_memory_list.answer_call(call)
 
-    assert list_numbers(await ListReader().query(build_query(), make, OWNER)) == list(range(35))
+    assert list_numbers(await ListReader().query(build_query(), refuse_page_size, TENANT)) == list(
+        range(35)
+    )
 
 
 # Failures
@@ -223,24 +233,26 @@ async def test_refused_page_size_falls_back_to_service_default() -> None:
 )
 @pytest.mark.parametrize("page", ["1", "3"])
 async def test_failed_page_fails_the_query(failure: Exception, page: str) -> None:
-    def before(query: dict[str, str]) -> None:
+    def fail_page(query: dict[str, str]) -> None:
         if query["page"] == page:
             raise failure
 
-    with pytest.raises(type(failure)) as raised:
-        await InMemoryList(build_rows(80), most=10, before=before).find(build_query())
-    assert raised.value is failure
+    with pytest.raises(type(failure)) as error:
+        await InMemoryList(build_rows(80), max_page_size=10, before_answer=fail_page).query(
+            build_query()
+        )
+    assert error.value is failure
 
 
 async def test_several_failed_pages_raise_one_error_and_leave_no_task() -> None:
-    def before(query: dict[str, str]) -> None:
+    def fail_pages(query: dict[str, str]) -> None:
         if int(query["page"]) > 1:
             raise Unreachable(query["page"])
 
-    memory = InMemoryList(build_rows(80), most=10, before=before)
+    in_memory_list = InMemoryList(build_rows(80), max_page_size=10, before_answer=fail_pages)
     with pytest.raises(Unreachable):
-        await memory.find(build_query())
-    assert memory.running_calls == 0
+        await in_memory_list.query(build_query())
+    assert in_memory_list.running_calls == 0
 
 
 # Changes during a scan
@@ -251,22 +263,24 @@ class ChangesBetweenAnswers:
     """Changes the rows ahead of the answers with the given numbers."""
 
     changes: dict[int, Callable[[list[dict[str, Any]]], None]]
-    memory: InMemoryList | None = None
-    answers: int = 0
+    in_memory_list: InMemoryList | None = None
+    answer_count: int = 0
 
     def __call__(self, _query: dict[str, str]) -> None:
-        change, self.answers = self.changes.get(self.answers), self.answers + 1
+        change, self.answer_count = self.changes.get(self.answer_count), self.answer_count + 1
         if change:
-            assert self.memory is not None
-            change(self.memory.rows)
+            assert self.in_memory_list is not None
+            change(self.in_memory_list.rows)
 
 
 def build_changing_list(
     n: int, changes: dict[int, Callable[[list[dict[str, Any]]], None]]
 ) -> InMemoryList:
-    before = ChangesBetweenAnswers(changes)
-    before.memory = InMemoryList(build_rows(n), most=10, before=before)
-    return before.memory
+    scheduled_changes = ChangesBetweenAnswers(changes)
+    scheduled_changes.in_memory_list = InMemoryList(
+        build_rows(n), max_page_size=10, before_answer=scheduled_changes
+    )
+    return scheduled_changes.in_memory_list
 
 
 def delete_row(number: int) -> Callable[[list[dict[str, Any]]], None]:
@@ -280,96 +294,98 @@ def insert_row(number: int) -> Callable[[list[dict[str, Any]]], None]:
     return lambda rows: rows.append(build_row(number))
 
 
-@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("call_number", range(1, 8))
 @pytest.mark.parametrize("number", [0, 9, 10, 35, 79])
-async def test_row_deleted_during_scan_hides_no_other_row(at: int, number: int) -> None:
+async def test_row_deleted_during_scan_hides_no_other_row(call_number: int, number: int) -> None:
     row_numbers = list_numbers(
-        await build_changing_list(80, {at: delete_row(number)}).find(build_query())
+        await build_changing_list(80, {call_number: delete_row(number)}).query(build_query())
     )
     assert set(row_numbers) - {number} == set(range(80)) - {number}
     assert len(row_numbers) == len(set(row_numbers))
 
 
-@pytest.mark.parametrize("at", range(1, 8))
-async def test_row_created_during_scan_hides_no_existing_row(at: int) -> None:
+@pytest.mark.parametrize("call_number", range(1, 8))
+async def test_row_created_during_scan_hides_no_existing_row(call_number: int) -> None:
     row_numbers = list_numbers(
-        await build_changing_list(80, {at: insert_row(500)}).find(build_query())
+        await build_changing_list(80, {call_number: insert_row(500)}).query(build_query())
     )
     assert set(row_numbers) - {500} == set(range(80))
 
 
-@pytest.mark.parametrize("at", range(1, 8))
-async def test_row_inserted_in_the_middle_hides_no_existing_row(at: int) -> None:
-    memory = build_changing_list(80, {at: insert_row(20)})
-    delete_row(20)(memory.rows)
-    result = list_numbers(await memory.find(build_query()))
+@pytest.mark.parametrize("call_number", range(1, 8))
+async def test_row_inserted_in_the_middle_hides_no_existing_row(call_number: int) -> None:
+    in_memory_list = build_changing_list(80, {call_number: insert_row(20)})
+    delete_row(20)(in_memory_list.rows)
+    result = list_numbers(await in_memory_list.query(build_query()))
     assert set(result) - {20} == set(range(80)) - {20}
 
 
-@pytest.mark.parametrize("at", range(1, 8))
-async def test_simultaneous_delete_and_create_hide_no_existing_row(at: int) -> None:
+@pytest.mark.parametrize("call_number", range(1, 8))
+async def test_simultaneous_delete_and_create_hide_no_existing_row(call_number: int) -> None:
     """The count stays the same, so it cannot reveal that rows have moved."""
 
     def change(rows: list[dict[str, Any]]) -> None:
         delete_row(0)(rows)
         insert_row(500)(rows)
 
-    row_numbers = list_numbers(await build_changing_list(80, {at: change}).find(build_query()))
+    row_numbers = list_numbers(
+        await build_changing_list(80, {call_number: change}).query(build_query())
+    )
     assert set(row_numbers) >= set(range(1, 80))
 
 
 async def test_deleted_row_hides_no_other_without_counts() -> None:
-    memory = build_changing_list(80, {3: delete_row(0)})
-    memory.meta = lambda _counts: None
-    assert set(list_numbers(await memory.find(build_query()))) >= set(range(1, 80))
+    in_memory_list = build_changing_list(80, {3: delete_row(0)})
+    in_memory_list.meta = lambda _counts: None
+    assert set(list_numbers(await in_memory_list.query(build_query()))) >= set(range(1, 80))
 
 
 async def test_list_that_changed_during_scan_is_read_again() -> None:
-    memory = build_changing_list(30, {1: delete_row(0)})
-    assert list_numbers(await memory.find(build_query())) == list(range(1, 30))
-    assert len(memory.calls) > 3
+    in_memory_list = build_changing_list(30, {1: delete_row(0)})
+    assert list_numbers(await in_memory_list.query(build_query())) == list(range(1, 30))
+    assert len(in_memory_list.calls) > 3
 
 
 async def test_list_that_keeps_changing_fails_after_bounded_scans() -> None:
-    memory = InMemoryList(build_rows(400), most=10)
-    memory.before = lambda _query: memory.rows.pop(0) and None
+    in_memory_list = InMemoryList(build_rows(400), max_page_size=10)
+    in_memory_list.before_answer = lambda _query: in_memory_list.rows.pop(0) and None
     with pytest.raises(Unreachable):
-        await memory.find(build_query())
-    assert len(memory.calls) <= MAX_SCANS * 40
+        await in_memory_list.query(build_query())
+    assert len(in_memory_list.calls) <= MAX_SCANS * 40
 
 
 @pytest.mark.parametrize("reported_pages", [4, 1_000_000, 10**30])
 async def test_nonexistent_pages_are_not_read(reported_pages: int) -> None:
-    memory = InMemoryList(
-        build_rows(25), most=10, meta=lambda counts: {**counts, "pages": reported_pages}
+    in_memory_list = InMemoryList(
+        build_rows(25), max_page_size=10, meta=lambda counts: {**counts, "pages": reported_pages}
     )
-    assert list_numbers(await memory.find(build_query())) == list(range(25))
-    assert len(memory.calls) <= 3 + 3 + MAX_PARALLEL_PAGES
+    assert list_numbers(await in_memory_list.query(build_query())) == list(range(25))
+    assert len(in_memory_list.calls) <= 3 + 3 + MAX_PARALLEL_PAGES
 
 
 async def test_service_that_repeats_one_page_is_not_read_forever() -> None:
-    memory = InMemoryList(
-        build_rows(30), most=10, meta=lambda counts: {**counts, "pages": 1_000_000}
+    in_memory_list = InMemoryList(
+        build_rows(30), max_page_size=10, meta=lambda counts: {**counts, "pages": 1_000_000}
     )
-    memory.before = lambda query: query.update(page="1")
+    in_memory_list.before_answer = lambda query: query.update(page="1")
     with pytest.raises(Unreachable):
-        await memory.find(build_query())
-    assert len(memory.calls) <= MAX_SCANS * (3 + MAX_PARALLEL_PAGES)
+        await in_memory_list.query(build_query())
+    assert len(in_memory_list.calls) <= MAX_SCANS * (3 + MAX_PARALLEL_PAGES)
 
 
 async def test_row_on_two_pages_is_returned_once() -> None:
-    memory = InMemoryList(build_rows(30), most=10)
-    doubled = memory.page
+    in_memory_list = InMemoryList(build_rows(30), max_page_size=10)
+    original_page = in_memory_list.page
 
     def page(query: dict[str, str]) -> dict[str, Any]:
-        body = doubled(query)
+        body = original_page(query)
         return {
             **body,
             "rows": [build_row(0), *body["rows"]] if query["page"] == "3" else body["rows"],
         }
 
-    memory.page = page  # type: ignore[method-assign]
-    assert list_numbers(await memory.find(build_query())) == list(range(30))
+    in_memory_list.page = page  # type: ignore[method-assign]
+    assert list_numbers(await in_memory_list.query(build_query())) == list(range(30))
 
 
 # Hidden rows
@@ -379,7 +395,7 @@ PAGE_QUERY = {"page": "1", "pageSize": "10"}
 
 async def test_hidden_row_is_neither_returned_nor_counted() -> None:
     rows = [build_row(number, hidden=number % 4 == 0) for number in range(40)]
-    result = await InMemoryList(rows, most=7).find(
+    result = await InMemoryList(rows, max_page_size=7).query(
         build_query(page_size=10, native_query=PAGE_QUERY)
     )
     assert not any(row["hidden"] for row in result.rows)
@@ -387,49 +403,59 @@ async def test_hidden_row_is_neither_returned_nor_counted() -> None:
 
 
 async def test_service_that_lists_hidden_rows_is_always_scanned() -> None:
-    memory, listing = InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]), ListReader()
-    question = build_query(page_size=10, native_query=PAGE_QUERY)
-    await memory.find(question, listing)
-    memory.calls.clear()
-    result = await memory.find(
+    in_memory_list, listing = (
+        InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]),
+        ListReader(),
+    )
+    list_query = build_query(page_size=10, native_query=PAGE_QUERY)
+    await in_memory_list.query(list_query, listing)
+    in_memory_list.calls.clear()
+    result = await in_memory_list.query(
         build_query(page=2, page_size=10, native_query={**PAGE_QUERY, "page": "2"}), listing
     )
-    assert [call.query["pageSize"] for call in memory.calls] == [str(PAGE_SIZE)]
+    assert [call.query["pageSize"] for call in in_memory_list.calls] == [str(PAGE_SIZE)]
     assert (list_numbers(result), result.records) == (list(range(11, 21)), 29)
 
 
 async def test_hidden_rows_are_tracked_per_tenant() -> None:
-    memory, listing = InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]), ListReader()
-    await memory.find(build_query(native_query=PAGE_QUERY), listing)
-    other = InMemoryList(build_rows(5))
-    await listing.query(
-        build_query(native_query=PAGE_QUERY), other.make, Tenant("another", "sandbox")
+    in_memory_list, listing = (
+        InMemoryList([build_row(0, hidden=True), *build_rows(30)[1:]]),
+        ListReader(),
     )
-    await listing.query(build_query(native_query=PAGE_QUERY), other.make, Tenant("demo", "live"))
-    assert [dict(call.query) for call in other.calls] == [PAGE_QUERY, PAGE_QUERY]
+    await in_memory_list.query(build_query(native_query=PAGE_QUERY), listing)
+    other_list = InMemoryList(build_rows(5))
+    await listing.query(
+        build_query(native_query=PAGE_QUERY), other_list.answer_call, Tenant("another", "sandbox")
+    )
+    await listing.query(
+        build_query(native_query=PAGE_QUERY), other_list.answer_call, Tenant("demo", "live")
+    )
+    assert [dict(call.query) for call in other_list.calls] == [PAGE_QUERY, PAGE_QUERY]
 
 
 async def test_known_hidden_rows_are_searched_before_single_call_is_trusted() -> None:
     rows = [*build_rows(30), build_row(99, hidden=True)]
-    result = await InMemoryList(rows).find(
+    result = await InMemoryList(rows).query(
         build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
     )
     assert (result.pages, result.records) == (3, 30)
 
 
 async def test_full_scan_without_hidden_rows_allows_single_calls() -> None:
-    memory, listing = InMemoryList(build_rows(30)), ListReader()
-    question = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
-    await memory.find(question, listing)
-    memory.calls.clear()
-    await memory.find(question, listing)
-    assert [dict(call.query) for call in memory.calls] == [PAGE_QUERY]
+    in_memory_list, listing = InMemoryList(build_rows(30)), ListReader()
+    list_query = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
+    await in_memory_list.query(list_query, listing)
+    in_memory_list.calls.clear()
+    await in_memory_list.query(list_query, listing)
+    assert [dict(call.query) for call in in_memory_list.calls] == [PAGE_QUERY]
 
 
 async def test_narrowed_scan_without_hidden_rows_proves_nothing() -> None:
-    memory, listing = InMemoryList(build_rows(30)), ListReader()
-    question = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
-    await memory.find(dataclasses.replace(question, prefilter={"country": "US"}), listing)
-    memory.calls.clear()
-    await memory.find(question, listing)
-    assert [call.query["pageSize"] for call in memory.calls] == [str(PAGE_SIZE)]
+    in_memory_list, listing = InMemoryList(build_rows(30)), ListReader()
+    list_query = build_query(page_size=10, native_query=PAGE_QUERY, excluded_ids=HIDDEN_IDS)
+    await in_memory_list.query(
+        dataclasses.replace(list_query, prefilter={"country": "US"}), listing
+    )
+    in_memory_list.calls.clear()
+    await in_memory_list.query(list_query, listing)
+    assert [call.query["pageSize"] for call in in_memory_list.calls] == [str(PAGE_SIZE)]

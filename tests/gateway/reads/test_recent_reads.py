@@ -18,58 +18,58 @@ from tests.payouts import create_recipient, open_gateway_and_service, request_su
 from tests.recording_service import open_recording_service
 from tests.running_gateway import GatewayUnderTest, open_gateway
 
-OWNER, OTHER = Tenant("acme", "live"), Tenant("bolt", "live")
+TENANT, OTHER_TENANT = Tenant("acme", "live"), Tenant("bolt", "live")
 CALL = Call("GET", "/recipients", query={"email": "ada@example.com"}, cache_seconds=TTL_SECONDS)
 ANSWER: dict[str, Any] = {"recipients": [{"id": "R-1"}]}
 
 
 def test_cached_answer_is_reused_for_same_tenant_and_query_only() -> None:
     cache = RecentReads()
-    cache.put(OWNER, CALL, ANSWER, cache.count_changes(OWNER))
-    assert cache.get(OWNER, CALL) is ANSWER
-    assert cache.get(OTHER, CALL) is None
+    cache.put(TENANT, CALL, ANSWER, cache.count_changes(TENANT))
+    assert cache.get(TENANT, CALL) is ANSWER
+    assert cache.get(OTHER_TENANT, CALL) is None
     assert cache.get(Tenant("acme", "sandbox"), CALL) is None
-    assert cache.get(OWNER, Call("GET", "/recipients", query={"email": "bob@example.com"})) is None
+    assert cache.get(TENANT, Call("GET", "/recipients", query={"email": "bob@example.com"})) is None
 
 
 def test_change_invalidates_cache_of_its_tenant_only() -> None:
     cache = RecentReads()
-    for owner in (OWNER, OTHER):
-        cache.put(owner, CALL, ANSWER, cache.count_changes(owner))
-    cache.invalidate(OWNER)
-    assert cache.get(OWNER, CALL) is None
-    assert cache.get(OTHER, CALL) is ANSWER
+    for tenant in (TENANT, OTHER_TENANT):
+        cache.put(tenant, CALL, ANSWER, cache.count_changes(tenant))
+    cache.invalidate(TENANT)
+    assert cache.get(TENANT, CALL) is None
+    assert cache.get(OTHER_TENANT, CALL) is ANSWER
 
 
 def test_answer_requested_before_a_change_is_not_cached() -> None:
     cache = RecentReads()
-    asked_at = cache.count_changes(OWNER)
-    cache.invalidate(OWNER)
-    cache.put(OWNER, CALL, ANSWER, asked_at)
-    assert cache.get(OWNER, CALL) is None
+    change_count = cache.count_changes(TENANT)
+    cache.invalidate(TENANT)
+    cache.put(TENANT, CALL, ANSWER, change_count)
+    assert cache.get(TENANT, CALL) is None
 
 
 def test_answer_is_cached_for_sixty_seconds() -> None:
-    kept, now = RecentReads(), [1000.0]
-    kept._answers = TTLCache(10, TTL_SECONDS, timer=lambda: now[0])
-    kept.put(OWNER, CALL, ANSWER, kept.count_changes(OWNER))
+    recent_reads, now = RecentReads(), [1000.0]
+    recent_reads._answers = TTLCache(10, TTL_SECONDS, timer=lambda: now[0])
+    recent_reads.put(TENANT, CALL, ANSWER, recent_reads.count_changes(TENANT))
     now[0] += 59.9
-    assert kept.get(OWNER, CALL) is ANSWER
+    assert recent_reads.get(TENANT, CALL) is ANSWER
     now[0] += 0.2
-    assert kept.get(OWNER, CALL) is None
+    assert recent_reads.get(TENANT, CALL) is None
 
 
 @pytest.mark.parametrize("recipients", [[], [{"id": "R-1"}, {"id": "R-2"}]])
 def test_lookup_without_unique_recipient_is_not_cached(recipients: list[Any]) -> None:
     cache = RecentReads()
-    cache.put(OWNER, CALL, {"recipients": recipients}, cache.count_changes(OWNER))
-    assert cache.get(OWNER, CALL) is None
+    cache.put(TENANT, CALL, {"recipients": recipients}, cache.count_changes(TENANT))
+    assert cache.get(TENANT, CALL) is None
 
 
 def test_cache_is_off_if_other_processes_may_write() -> None:
     cache = RecentReads(is_single_process=False)
-    cache.put(OWNER, CALL, ANSWER, cache.count_changes(OWNER))
-    assert cache.get(OWNER, CALL) is None
+    cache.put(TENANT, CALL, ANSWER, cache.count_changes(TENANT))
+    assert cache.get(TENANT, CALL) is None
 
 
 # Through the gateway
@@ -99,9 +99,11 @@ async def test_thousand_payments_to_two_hundred_addresses_make_two_hundred_looku
     service = Service(seed=1)
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         await create_recipients(gateway, 200)
-        made = await request_successfully(gateway, "POST", "/batches", build_batch_body(200, 1000))
-        assert made["batch"]["totalPayments"] == 1000
-        assert made["batch"]["amount"] == "10000.00"
+        response = await request_successfully(
+            gateway, "POST", "/batches", build_batch_body(200, 1000)
+        )
+        assert response["batch"]["totalPayments"] == 1000
+        assert response["batch"]["amount"] == "10000.00"
         assert count_lookups(service) == 200
 
 
@@ -128,10 +130,10 @@ async def test_recipient_that_received_an_address_elsewhere_can_be_paid_immediat
     async with open_gateway_and_service(tmp_path, service) as (gateway, _simulator):
         await create_recipient(gateway, "p0")
         (recipient,) = service.find_or_create_tenant().recipients.values()
-        had = recipient.fields["email"]
+        previous_email = recipient.fields["email"]
         recipient.fields["email"] = "other@example.com"
         assert (await gateway.request("POST", "/v1/batches", build_batch_body(1, 1))).status == 406
-        recipient.fields["email"] = had
+        recipient.fields["email"] = previous_email
         await request_successfully(gateway, "POST", "/batches", build_batch_body(1, 1))
 
 
@@ -152,25 +154,25 @@ async def test_recipient_change_is_visible_to_next_batch(tmp_path: Path) -> None
 
 async def test_delayed_recipient_change_is_visible_to_next_batch(tmp_path: Path) -> None:
     """The change was not answered, and a batch looked the recipient up before it was executed."""
-    due = asyncio.Event()
+    is_due = asyncio.Event()
     async with (
-        open_recording_service(Service(seed=1)) as judge,
-        open_gateway(tmp_path, judge.url, upstream={"timeout_seconds": 1}) as gateway,
+        open_recording_service(Service(seed=1)) as recording_service,
+        open_gateway(tmp_path, recording_service.url, upstream={"timeout_seconds": 1}) as gateway,
     ):
         change = (
             f"/v1/recipients/{await create_recipient(gateway, 'p0')}",
             {"email": "n@example.com"},
         )
-        judge.add_fault("late", "PATCH", due=due)
+        recording_service.add_fault("late", "PATCH", due=is_due)
         assert (await gateway.request("PATCH", *change)).status == 500
         await request_successfully(gateway, "POST", "/batches", build_batch_body(1, 1))
-        due.set()
+        is_due.set()
 
-        async def is_settled() -> bool:
+        async def is_change_confirmed() -> bool:
             return (await gateway.request("PATCH", *change)).status == 200
 
-        await wait_until_async(is_settled)
-        assert len(judge.list_writes("PATCH")) == 1, "its outcome was determined"
+        await wait_until_async(is_change_confirmed)
+        assert len(recording_service.list_writes("PATCH")) == 1, "its outcome was determined"
         response = await gateway.request("POST", "/v1/batches", build_batch_body(1, 1))
         assert response.status == 406, response.text
 

@@ -29,8 +29,8 @@ def build_headers(*pairs: tuple[str, str]) -> CIMultiDictProxy[str]:
     return CIMultiDictProxy(CIMultiDict(pairs))
 
 
-def build_signature_header(stamp: object = 1, signature: str = SIGNATURE) -> SignatureHeader:
-    return SignatureHeader("AK", signature, str(stamp))
+def build_signature_header(timestamp: object = 1, signature: str = SIGNATURE) -> SignatureHeader:
+    return SignatureHeader("AK", signature, str(timestamp))
 
 
 def test_documented_headers_are_parsed() -> None:
@@ -51,9 +51,9 @@ def test_malformed_header_is_described_without_quoting_it() -> None:
     request_headers = build_headers(
         ("Authorization", "svcsign canary:canary"), ("X-SVC-Timestamp", "canary")
     )
-    with pytest.raises(MalformedSignature) as malformed:
+    with pytest.raises(MalformedSignature) as error:
         parse_signature_header(request_headers, VOCABULARY)
-    assert "canary" not in str(malformed.value)
+    assert "canary" not in str(error.value)
 
 
 @pytest.mark.parametrize("value", ["svcsign", "svcsign x", " SVCSIGN\tx", "svcsign  "])
@@ -67,7 +67,7 @@ def test_other_word_is_another_scheme(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "stamp", "is_fresh"),
+    ("now", "timestamp", "is_fresh"),
     [
         (1000.0, 970, True),
         (1000.999, 970, True),
@@ -78,37 +78,44 @@ def test_other_word_is_another_scheme(value: str) -> None:
         (1000.0, "0001000", True),
     ],
 )
-def test_age_is_counted_in_whole_seconds(now: float, stamp: object, *, is_fresh: bool) -> None:
-    assert build_signature_header(stamp).is_fresh(now) is is_fresh
+def test_age_is_counted_in_whole_seconds(now: float, timestamp: object, *, is_fresh: bool) -> None:
+    assert build_signature_header(timestamp).is_fresh(now) is is_fresh
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("cut", [0, 1, 7])
-def test_openssl_signature_is_verified_for_any_body_chunks(vector: Path, cut: int) -> None:
-    made = json.loads(vector.read_text("utf-8"))
-    body = made["body"].encode()
-    credentials = build_signature_header(made["timestamp"], made["signature"])
-    proof = SignatureVerifier(
-        ["other", made["secret_key"]], credentials, made["method"], made["target"]
+@pytest.mark.parametrize("split_offset", [0, 1, 7])
+def test_openssl_signature_is_verified_for_any_body_chunks(vector: Path, split_offset: int) -> None:
+    test_vector = json.loads(vector.read_text("utf-8"))
+    body = test_vector["body"].encode()
+    credentials = build_signature_header(test_vector["timestamp"], test_vector["signature"])
+    verifier = SignatureVerifier(
+        ["other", test_vector["secret_key"]],
+        credentials,
+        test_vector["method"],
+        test_vector["target"],
     )
-    for part in (body[:cut], b"", body[cut:]):
-        proof.update(part)
-    assert proof.match_secrets() == [False, True]
+    for part in (body[:split_offset], b"", body[split_offset:]):
+        verifier.update(part)
+    assert verifier.match_secrets() == [False, True]
 
 
 def test_signature_over_path_or_path_and_query_is_verified() -> None:
     path = json.loads((SIGNATURES / "read-over-path.json").read_text("utf-8"))
-    whole = json.loads((SIGNATURES / "read-over-path-and-query.json").read_text("utf-8"))
-    for made in (path, whole):
-        credentials = build_signature_header(made["timestamp"], made["signature"])
-        proof = SignatureVerifier([made["secret_key"]], credentials, "GET", whole["target"])
-        assert proof.match_secrets() == [True]
+    full_target_vector = json.loads(
+        (SIGNATURES / "read-over-path-and-query.json").read_text("utf-8")
+    )
+    for test_vector in (path, full_target_vector):
+        credentials = build_signature_header(test_vector["timestamp"], test_vector["signature"])
+        verifier = SignatureVerifier(
+            [test_vector["secret_key"]], credentials, "GET", full_target_vector["target"]
+        )
+        assert verifier.match_secrets() == [True]
 
 
 def test_without_secrets_no_signature_matches() -> None:
-    proof = SignatureVerifier([], build_signature_header(), "GET", "/v1/x")
-    proof.update(b"body")
-    assert proof.match_secrets() == []
+    verifier = SignatureVerifier([], build_signature_header(), "GET", "/v1/x")
+    verifier.update(b"body")
+    assert verifier.match_secrets() == []
 
 
 visible_characters = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
@@ -120,12 +127,18 @@ visible_characters = st.characters(min_codepoint=0x21, max_codepoint=0x7E)
     st.binary(min_size=1),
     st.sampled_from(["GET", "POST"]),
 )
-def test_changed_body_fails_verification(query: str, body: bytes, more: bytes, method: str) -> None:
+def test_changed_body_fails_verification(
+    query: str, body: bytes, extra_bytes: bytes, method: str
+) -> None:
     from tests.signed_requests import sign_by_hand
 
     target = f"/v1/x?{query}"
     credentials = build_signature_header(1, sign_by_hand("SK", 1, method, target, body))
-    for sent, is_it in ((body, True), (body + more, False), (more + body, more + body == body)):
-        proof = SignatureVerifier(["SK"], credentials, method, target)
-        proof.update(sent)
-        assert proof.match_secrets() == [is_it]
+    for received_body, is_match in (
+        (body, True),
+        (body + extra_bytes, False),
+        (extra_bytes + body, extra_bytes + body == body),
+    ):
+        verifier = SignatureVerifier(["SK"], credentials, method, target)
+        verifier.update(received_body)
+        assert verifier.match_secrets() == [is_match]

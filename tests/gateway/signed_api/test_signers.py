@@ -22,10 +22,13 @@ from tests.state import recorded_statements
 ACME = Tenant("acme", "live")
 
 
-def build_key_line(api_key: str = "one", merchant: str = "acme", **more: Any) -> dict[str, Any]:
-    pair = {"access_key": f"access-{merchant}", "secret_key": f"secret-of-{merchant}"}
+def build_key_line(api_key: str = "one", merchant: str = "acme", **changes: Any) -> dict[str, Any]:
+    service_credentials = {
+        "access_key": f"access-{merchant}",
+        "secret_key": f"secret-of-{merchant}",
+    }
     first = {"merchant": merchant, "environment": "live", "api_key": api_key, "name": api_key}
-    return {**first, **pair, **more}
+    return {**first, **service_credentials, **changes}
 
 
 async def revoke_by_name(store: Store, name: str) -> None:
@@ -85,11 +88,11 @@ async def test_signer_is_found_with_credentials_and_tenant(signers: SignerStore)
 
 
 async def test_access_key_is_found_in_each_environment(store: Store, signers: SignerStore) -> None:
-    other = build_key_line("two", "bolt", environment="sandbox", access_key="access-acme")
-    await import_keys_into(store, other)
-    live, sandbox = await signers.find("access-acme")
-    assert describe_signer(live) == (ACME, Credentials("access-acme", "secret-of-acme"))
-    assert describe_signer(sandbox) == (
+    sandbox_key = build_key_line("two", "bolt", environment="sandbox", access_key="access-acme")
+    await import_keys_into(store, sandbox_key)
+    live_signer, sandbox_signer = await signers.find("access-acme")
+    assert describe_signer(live_signer) == (ACME, Credentials("access-acme", "secret-of-acme"))
+    assert describe_signer(sandbox_signer) == (
         Tenant("bolt", "sandbox"),
         Credentials("access-acme", "secret-of-bolt"),
     )
@@ -98,10 +101,10 @@ async def test_access_key_is_found_in_each_environment(store: Store, signers: Si
 async def test_known_signer_costs_one_query_for_any_number_of_callers(
     signers: SignerStore, queries: list[Any]
 ) -> None:
-    found = await asyncio.gather(*(signers.find("access-acme") for _ in range(50)))
-    found.append(await signers.find("access-acme"))
+    signers_found = await asyncio.gather(*(signers.find("access-acme") for _ in range(50)))
+    signers_found.append(await signers.find("access-acme"))
     assert len(queries) == 1
-    assert all(one == found[0] for one in found)
+    assert all(signer == signers_found[0] for signer in signers_found)
 
 
 async def test_unknown_signer_costs_one_query_until_keys_change(
@@ -126,7 +129,7 @@ async def test_cancelled_caller_does_not_cancel_lookup_for_others(
 
 # Addresses.
 
-HERE, THERE = "10.0.0.0/8", "192.0.2.0/24"
+FIRST_NETWORK, SECOND_NETWORK = "10.0.0.0/8", "192.0.2.0/24"
 
 
 def admits_address(signer: Signer, address: str) -> bool:
@@ -138,8 +141,8 @@ async def test_address_is_admitted_by_any_active_key(
 ) -> None:
     await import_keys_into(
         store,
-        build_key_line("a", "bolt", allowed_ips=[HERE]),
-        build_key_line("b", "bolt", allowed_ips=[THERE, "::ffff:198.51.100.0/120"]),
+        build_key_line("a", "bolt", allowed_ips=[FIRST_NETWORK]),
+        build_key_line("b", "bolt", allowed_ips=[SECOND_NETWORK, "::ffff:198.51.100.0/120"]),
     )
     (signer,) = await signers.find("access-bolt")
     assert admits_address(signer, "10.1.2.3")
@@ -157,7 +160,7 @@ async def test_address_is_admitted_by_any_active_key(
 async def test_key_without_address_list_admits_every_address(
     store: Store, signers: SignerStore
 ) -> None:
-    await import_keys_into(store, build_key_line("two", allowed_ips=[HERE]))
+    await import_keys_into(store, build_key_line("two", allowed_ips=[FIRST_NETWORK]))
     (signer,) = await signers.find("access-acme")
     assert admits_address(signer, "203.0.113.1")
     assert signer.admits(None)
@@ -265,6 +268,6 @@ async def test_known_signers_work_during_outage_as_long_as_api_keys(
 
 async def test_repr_shows_no_secret_and_no_access_key(signers: SignerStore) -> None:
     (signer,) = await signers.find("access-acme")
-    for shown in (repr(signer), repr(signers)):
-        assert "secret-of" not in shown
-        assert "access-acme" not in shown
+    for representation in (repr(signer), repr(signers)):
+        assert "secret-of" not in representation
+        assert "access-acme" not in representation

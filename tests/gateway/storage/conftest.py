@@ -1,4 +1,4 @@
-"""A state of each kind, without anything in it.
+"""An empty state on each database.
 
 SQLite's has its tables; PostgreSQL's is a database made for the run and dropped after it.
 """
@@ -48,7 +48,7 @@ def run_statements(dsn: str, *statements: str) -> None:
 
 
 def create_temporary_database() -> Iterator[str]:
-    """The address of a database of one's own, dropped afterwards; skips where there can be none."""
+    """Yield the URL of a temporary database; skip the test if none can be created."""
     name = f"payout_gateway_{secrets.token_hex(6)}"
     try:
         run_statements(POSTGRES_URL, f"CREATE DATABASE {name}")
@@ -66,7 +66,7 @@ def database() -> Iterator[str]:
 
 
 def build_empty_sqlite_state(folder: Path) -> State:
-    """For what a first start on SQLite does."""
+    """A SQLite state without a file, as before the first start."""
     return State(url=f"sqlite:///{folder}/gateway.db", encryption_key_file=folder / "gateway.key")
 
 
@@ -84,14 +84,14 @@ def postgres(database: str, tmp_path: Path) -> State:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def state(request: pytest.FixtureRequest) -> State:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, State)
-    return found
+    fixture_state = request.getfixturevalue(request.param)
+    assert isinstance(fixture_state, State)
+    return fixture_state
 
 
 @asynccontextmanager
 async def open_store_at_revision(state: State, revision: str) -> AsyncIterator[Store]:
-    """A state as an earlier version left it."""
+    """Open a store on the schema of an earlier revision."""
     address = parse_state_url(state.url)
     if file := find_sqlite_file(address):
         file.unlink(missing_ok=True)

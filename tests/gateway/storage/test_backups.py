@@ -1,4 +1,4 @@
-"""State and key file saved together, and put back."""
+"""Backups: the database and the key file, saved and restored together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sqlite(tmp_path: Path) -> State:
 
 
 async def fill_state(state: State) -> State:
-    """With something sealed in it."""
+    """Write a key and object states, so that the state contains encrypted values."""
     async with open_store(state) as store:
         await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", FACTS)
     return state
@@ -47,7 +47,7 @@ async def load_stored_facts(state: State) -> dict[str, object]:
 
 
 def build_empty_state(state: State, folder: Path) -> State:
-    """A place of the same kind with nothing in it."""
+    """Build an empty state on the same kind of database."""
     folder.mkdir()
     if state.url.startswith("postgres"):
         run_statements(state.url, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
@@ -56,10 +56,10 @@ def build_empty_state(state: State, folder: Path) -> State:
 
 
 async def restore_refused(state: State, path: Path, *, force: bool = False) -> str:
-    with pytest.raises(StoreUnavailable) as refused:
+    with pytest.raises(StoreUnavailable) as error:
         await restore_backup(state, path, force=force)
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 async def test_backup_is_restored_in_another_place(state: State, tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ async def test_backup_is_restored_in_another_place(state: State, tmp_path: Path)
     manifest, size = await save_backup(await fill_state(state), path)
     assert (manifest.revision, size) == ("0020", path.stat().st_size)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    other = await asyncio.to_thread(build_empty_state, state, tmp_path / "other")
-    restored, aside = await restore_backup(other, path, force=False)
-    assert (restored, aside) == (manifest, [])
-    assert await load_stored_facts(other) == FACTS
-    assert stat.S_IMODE(other.encryption_key_file.stat().st_mode) == 0o600
+    other_state = await asyncio.to_thread(build_empty_state, state, tmp_path / "other")
+    restored_manifest, renamed_files = await restore_backup(other_state, path, force=False)
+    assert (restored_manifest, renamed_files) == (manifest, [])
+    assert await load_stored_facts(other_state) == FACTS
+    assert stat.S_IMODE(other_state.encryption_key_file.stat().st_mode) == 0o600
 
 
 async def test_restored_state_awaits_reconciliation_and_names_its_restorer(
@@ -84,7 +84,7 @@ async def test_restored_state_awaits_reconciliation_and_names_its_restorer(
     async with open_store(state) as store:
         state_mark = await load_restore_state(store)
         assert (state_mark.is_restored, state_mark.mark.generation) == (True, 2)
-        assert [act.action for act in await list_audit_events(store)] == ["restored a backup"]
+        assert [event.action for event in await list_audit_events(store)] == ["restored a backup"]
 
 
 async def test_existing_state_is_replaced_only_with_force_and_kept(
@@ -96,11 +96,13 @@ async def test_existing_state_is_replaced_only_with_force_and_kept(
         await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 2})
     assert "exists already" in await restore_refused(sqlite, path)
     assert (await load_stored_facts(sqlite))["n"] == 2
-    _manifest, aside = await restore_backup(sqlite, path, force=True)
+    _manifest, renamed_files = await restore_backup(sqlite, path, force=True)
     assert await load_stored_facts(sqlite) == FACTS
-    assert [one.name for one in aside] == ["gateway.db.before-restore-1"]
-    before = State(url=f"sqlite:///{aside[0]}", encryption_key_file=sqlite.encryption_key_file)
-    assert (await load_stored_facts(before))["n"] == 2
+    assert [renamed_file.name for renamed_file in renamed_files] == ["gateway.db.before-restore-1"]
+    old_state = State(
+        url=f"sqlite:///{renamed_files[0]}", encryption_key_file=sqlite.encryption_key_file
+    )
+    assert (await load_stored_facts(old_state))["n"] == 2
 
 
 async def test_journal_of_lost_database_is_not_replayed_into_restored_one(
@@ -124,9 +126,9 @@ async def test_existing_database_is_replaced_only_on_request(
     await save_backup(await fill_state(postgres), path)
     async with open_store(postgres) as store:
         await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 2})
-    refused = await restore_refused(postgres, path)
-    assert "exists already" in refused
-    assert "keeps no copy of the database" in refused
+    message = await restore_refused(postgres, path)
+    assert "exists already" in message
+    assert "keeps no copy of the database" in message
     await restore_backup(postgres, path, force=True)
     assert await load_stored_facts(postgres) == FACTS
 
@@ -145,9 +147,9 @@ async def test_key_file_with_more_keys_is_kept(sqlite: State, tmp_path: Path) ->
     await save_backup(await fill_state(sqlite), path)
     add_key(sqlite.encryption_key_file)
     two_keys_text = sqlite.encryption_key_file.read_text()
-    _manifest, aside = await restore_backup(sqlite, path, force=True)
+    _manifest, renamed_files = await restore_backup(sqlite, path, force=True)
     assert sqlite.encryption_key_file.read_text() == two_keys_text
-    assert [one.name for one in aside] == ["gateway.db.before-restore-1"]
+    assert [renamed_file.name for renamed_file in renamed_files] == ["gateway.db.before-restore-1"]
 
 
 async def test_different_key_file_is_renamed(sqlite: State, tmp_path: Path) -> None:
@@ -155,43 +157,45 @@ async def test_different_key_file_is_renamed(sqlite: State, tmp_path: Path) -> N
     await save_backup(await fill_state(sqlite), path)
     sqlite.encryption_key_file.unlink()
     create_key_file(sqlite.encryption_key_file)
-    other = sqlite.encryption_key_file.read_text()
-    _manifest, aside = await restore_backup(sqlite, path, force=True)
-    assert aside[0].read_text() == other
-    assert stat.S_IMODE(aside[0].stat().st_mode) == 0o600
+    other_key_text = sqlite.encryption_key_file.read_text()
+    _manifest, renamed_files = await restore_backup(sqlite, path, force=True)
+    assert renamed_files[0].read_text() == other_key_text
+    assert stat.S_IMODE(renamed_files[0].stat().st_mode) == 0o600
     assert await load_stored_facts(sqlite) == FACTS
 
 
 async def test_backup_is_consistent_during_writes(sqlite: State, tmp_path: Path) -> None:
     await fill_state(sqlite)
     async with open_store(sqlite) as store:
-        ledger = ObjectStateStore(store)
+        object_states = ObjectStateStore(store)
 
         async def write() -> None:
             for number in range(200):
-                await ledger.compare_and_set(
+                await object_states.compare_and_set(
                     ACME, "batch", "B-1", {"n": number, "description": "x" * 999}
                 )
 
-        writing = asyncio.create_task(write())
+        write_task = asyncio.create_task(write())
         for number in range(3):
             await save_backup(sqlite, tmp_path / f"backup-{number}")
-        await writing
+        await write_task
     for number in range(3):
-        other = await asyncio.to_thread(build_empty_state, sqlite, tmp_path / f"other-{number}")
-        await restore_backup(other, tmp_path / f"backup-{number}", force=False)
-        assert (await load_stored_facts(other))["description"]
+        other_state = await asyncio.to_thread(
+            build_empty_state, sqlite, tmp_path / f"other-{number}"
+        )
+        await restore_backup(other_state, tmp_path / f"backup-{number}", force=False)
+        assert (await load_stored_facts(other_state))["description"]
 
 
-# What is no backup.
+# Invalid backups.
 
 
 async def test_truncated_backup_restores_nothing(sqlite: State, tmp_path: Path) -> None:
     path = tmp_path / "backup"
     await save_backup(await fill_state(sqlite), path)
-    whole = path.read_bytes()
-    for length in (0, 700, len(whole) // 2):
-        path.write_bytes(whole[:length])
+    complete_backup = path.read_bytes()
+    for length in (0, 700, len(complete_backup) // 2):
+        path.write_bytes(complete_backup[:length])
         assert "is not a backup of a gateway" in await restore_refused(sqlite, path, force=True)
     assert await load_stored_facts(sqlite) == FACTS
 
@@ -199,9 +203,9 @@ async def test_truncated_backup_restores_nothing(sqlite: State, tmp_path: Path) 
 async def test_foreign_archive_is_refused_and_writes_nothing(sqlite: State, tmp_path: Path) -> None:
     path = tmp_path / "backup"
     with tarfile.open(path, "w") as archive:
-        member = tarfile.TarInfo("../../escaped")
-        member.size = 1
-        archive.addfile(member, io.BytesIO(b"x"))
+        outside_member = tarfile.TarInfo("../../escaped")
+        outside_member.size = 1
+        archive.addfile(outside_member, io.BytesIO(b"x"))
     assert "is not a backup" in await restore_refused(sqlite, path)
     assert not (tmp_path.parent / "escaped").exists()
     assert "there is no such file" in await restore_refused(sqlite, tmp_path / "nothing")
@@ -221,9 +225,9 @@ async def test_missing_pg_dump_is_reported_with_instructions(
 ) -> None:
     await fill_state(postgres)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(StoreUnavailable) as refused:
+    with pytest.raises(StoreUnavailable) as error:
         await save_backup(postgres, tmp_path / "backup")
-    assert "pg_dump --format=custom --file=gateway.dump postgresql://" in str(refused.value)
+    assert "pg_dump --format=custom --file=gateway.dump postgresql://" in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gateway.key"]
 
 
@@ -231,16 +235,16 @@ async def test_password_is_in_no_argument_and_no_message(
     postgres: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fill_state(postgres)
-    spy = tmp_path / "bin" / "pg_dump"
-    spy.parent.mkdir()
-    spy.write_text(
+    fake_pg_dump = tmp_path / "bin" / "pg_dump"
+    fake_pg_dump.parent.mkdir()
+    fake_pg_dump.write_text(
         f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\necho "$PGPASSWORD" > {tmp_path}/word\nexit 1\n'
     )
-    spy.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{spy.parent}:{os.environ['PATH']}")
+    fake_pg_dump.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake_pg_dump.parent}:{os.environ['PATH']}")
     url = postgres.url.replace("postgres@", "postgres:hunter2@")
     secret = State(url=url, encryption_key_file=postgres.encryption_key_file)
-    with pytest.raises(StoreUnavailable) as refused:
+    with pytest.raises(StoreUnavailable) as error:
         await save_backup(secret, tmp_path / "backup")
     assert (tmp_path / "word").read_text() == "hunter2\n"
-    assert "hunter2" not in (tmp_path / "arguments").read_text() + str(refused.value)
+    assert "hunter2" not in (tmp_path / "arguments").read_text() + str(error.value)

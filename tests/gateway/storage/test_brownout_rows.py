@@ -1,4 +1,4 @@
-"""Brownouts as a running gateway reads them, twice a second."""
+"""Storage of brownouts, which a running gateway reads twice a second."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 async def test_active_brownouts_are_read_as_written(state: State) -> None:
-    """With its operations: one of which they cannot be read meets no request."""
-    one = build_brownout_with_new_id(
+    """A brownout is read with its operations: without them it would apply to no request."""
+    brownout = build_brownout_with_new_id(
         begins_at=NOW,
         ends_at=NOW + timedelta(hours=1),
         merchant="acme",
@@ -27,7 +27,7 @@ async def test_active_brownouts_are_read_as_written(state: State) -> None:
         refuses=False,
     )
     async with open_store(state) as store:
-        await insert_brownout(store, one)
-        assert await list_open_brownouts(store, NOW) == [one]
-        await end_brownouts(store, NOW, one.id)
+        await insert_brownout(store, brownout)
+        assert await list_open_brownouts(store, NOW) == [brownout]
+        await end_brownouts(store, NOW, brownout.id)
         assert await list_open_brownouts(store, NOW) == []

@@ -1,4 +1,4 @@
-"""Facts with very many rows: kept packed and sealed, recalled as rows, and held against each other."""
+"""Object states with many entries: stored compressed and encrypted, and compared on update."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mappings.failures import Conflict
 from mappings.lazy_sequences import CompressedSequence, map_rows
 from tests.state import execute, fetch
 
-OWNER = Tenant("demo", "sandbox")
+TENANT = Tenant("demo", "sandbox")
 ENTRIES = [
     {"recipient": {"id": f"R-{number}"}, "sourceAmount": f"{number}.00", "memo": "für Ada " * 10}
     for number in range(3000)
@@ -29,119 +29,129 @@ ENTRIES = [
 async def test_many_entries_round_trip(state: State) -> None:
     assert len(json_codec.dumps(ENTRIES)) > json_codec.LARGE_BYTES
     async with open_store(state) as store:
-        ledger = ObjectStateStore(store)
-        await ledger.compare_and_set(
-            OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
+        state_store = ObjectStateStore(store)
+        await state_store.compare_and_set(
+            TENANT, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
         )
-        stored = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
-        assert isinstance(stored, CompressedSequence)
-        assert stored == ENTRIES
-        ((kept,),) = await fetch(store, select(object_states.c.facts))
-        assert "für Ada" not in kept
-        assert len(kept) < len(json_codec.dumps(ENTRIES)) / 2
+        loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
+        assert isinstance(loaded_entries, CompressedSequence)
+        assert loaded_entries == ENTRIES
+        ((stored_text,),) = await fetch(store, select(object_states.c.facts))
+        assert "für Ada" not in stored_text
+        assert len(stored_text) < len(json_codec.dumps(ENTRIES)) / 2
 
 
 async def test_many_entries_are_updated_only_if_unchanged(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        ledger = ObjectStateStore(store)
-        await ledger.compare_and_set(
-            OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
+        state_store = ObjectStateStore(store)
+        await state_store.compare_and_set(
+            TENANT, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
         )
-        stored = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
-        bare = map_rows(lambda one: {"recipient": one["recipient"]}, stored)
-        await ledger.compare_and_set(
-            OWNER, "payments", "B-1", {"entries": bare}, {"entries": stored}
+        loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
+        reduced_entries = map_rows(lambda entry: {"recipient": entry["recipient"]}, loaded_entries)
+        await state_store.compare_and_set(
+            TENANT, "payments", "B-1", {"entries": reduced_entries}, {"entries": loaded_entries}
         )
-        now = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
-        assert [*now] == [{"recipient": one["recipient"]} for one in ENTRIES]
+        now = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
+        assert [*now] == [{"recipient": entry["recipient"]} for entry in ENTRIES]
         with pytest.raises(Conflict):
-            await ledger.compare_and_set(
-                OWNER, "payments", "B-1", {"entries": None}, {"entries": stored}
+            await state_store.compare_and_set(
+                TENANT, "payments", "B-1", {"entries": None}, {"entries": loaded_entries}
             )
 
 
 async def test_many_entries_stored_as_plain_json_are_loaded(state: State) -> None:
     async with open_store(state) as store:
-        ledger = ObjectStateStore(store)
-        await ledger.compare_and_set(OWNER, "payments", "B-1", {"entries": ENTRIES})
-        assert (await ledger.load(OWNER, "payments", "B-1"))["entries"] == ENTRIES
+        state_store = ObjectStateStore(store)
+        await state_store.compare_and_set(TENANT, "payments", "B-1", {"entries": ENTRIES})
+        assert (await state_store.load(TENANT, "payments", "B-1"))["entries"] == ENTRIES
 
 
 async def count_chunks_by_holder(store: Store) -> dict[str, int]:
-    """How many pieces each holder has."""
-    counts = select(text_chunks.c.holder, func.count()).group_by(text_chunks.c.holder)
-    return {row[0]: row[1] for row in await fetch(store, counts)}
+    """Return the number of chunks per holder."""
+    query = select(text_chunks.c.holder, func.count()).group_by(text_chunks.c.holder)
+    return {row[0]: row[1] for row in await fetch(store, query)}
 
 
 async def test_replacing_many_entries_deletes_their_old_chunks(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        ledger = ObjectStateStore(store)
-        await ledger.compare_and_set(
-            OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES * 2)}
+        state_store = ObjectStateStore(store)
+        await state_store.compare_and_set(
+            TENANT, "payments", "B-1", {"entries": CompressedSequence(ENTRIES * 2)}
         )
-        (before,) = (await count_chunks_by_holder(store)).values()
-        await ledger.compare_and_set(
-            OWNER, "payments", "B-2", {"entries": CompressedSequence(ENTRIES)}
+        (chunk_count_before,) = (await count_chunks_by_holder(store)).values()
+        await state_store.compare_and_set(
+            TENANT, "payments", "B-2", {"entries": CompressedSequence(ENTRIES)}
         )
-        await ledger.compare_and_set(
-            OWNER, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
+        await state_store.compare_and_set(
+            TENANT, "payments", "B-1", {"entries": CompressedSequence(ENTRIES)}
         )
-        assert before > 2
+        assert chunk_count_before > 2
         assert len(await count_chunks_by_holder(store)) == 2
-        assert max((await count_chunks_by_holder(store)).values()) < before
-        await ledger.compare_and_set(OWNER, "payments", "B-1", {"entries": ENTRIES[:1]})
-        await ledger.compare_and_set(OWNER, "payments", "B-2", {"entries": None})
+        assert max((await count_chunks_by_holder(store)).values()) < chunk_count_before
+        await state_store.compare_and_set(TENANT, "payments", "B-1", {"entries": ENTRIES[:1]})
+        await state_store.compare_and_set(TENANT, "payments", "B-2", {"entries": None})
         assert await count_chunks_by_holder(store) == {}
-        assert await ledger.load_facts_by_id(OWNER, "payments") == {"B-1": {"entries": ENTRIES[:1]}}
+        assert await state_store.load_facts_by_id(TENANT, "payments") == {"B-1": {"entries": ENTRIES[:1]}}
 
 
 async def test_chunks_are_bounded_and_encrypted(
     state: State,
 ) -> None:
-    odd = [{"memo": os.urandom(100).hex()} for _ in range(30_000)]
+    random_entries = [{"memo": os.urandom(100).hex()} for _ in range(30_000)]
     async with open_store(state) as store:
         await ObjectStateStore(store).compare_and_set(
-            OWNER, "payments", "B-1", {"entries": CompressedSequence(odd)}
+            TENANT, "payments", "B-1", {"entries": CompressedSequence(random_entries)}
         )
-        sealed = [row.ciphertext for row in await fetch(store, select(text_chunks.c.ciphertext))]
-        assert len(sealed) > 10
-        assert max(map(len, sealed)) < 2 * COMPRESSED_PART_BYTES
+        ciphertexts = [
+            row.ciphertext for row in await fetch(store, select(text_chunks.c.ciphertext))
+        ]
+        assert len(ciphertexts) > 10
+        assert max(map(len, ciphertexts)) < 2 * COMPRESSED_PART_BYTES
         with pytest.raises(zlib.error):
-            zlib.decompress(sealed[0])
-        assert (await ObjectStateStore(store).load(OWNER, "payments", "B-1"))["entries"] == odd
+            zlib.decompress(ciphertexts[0])
+        assert (await ObjectStateStore(store).load(TENANT, "payments", "B-1"))[
+            "entries"
+        ] == random_entries
 
 
-@pytest.mark.parametrize("harm", ["one is gone", "two change places", "one is another batch's"])
-async def test_tampered_or_moved_chunks_are_rejected(state: State, harm: str) -> None:
+@pytest.mark.parametrize("damage", ["one is gone", "two change places", "one is another batch's"])
+async def test_tampered_or_moved_chunks_are_rejected(state: State, damage: str) -> None:
     async with open_store(state) as store:
-        ledger = ObjectStateStore(store)
+        state_store = ObjectStateStore(store)
         for id_ in ("B-1", "B-2"):
-            await ledger.compare_and_set(
-                OWNER, "payments", id_, {"entries": CompressedSequence(ENTRIES)}
+            await state_store.compare_and_set(
+                TENANT, "payments", id_, {"entries": CompressedSequence(ENTRIES)}
             )
-        of = (
+        chunk_query = (
             select(text_chunks)
             .where(text_chunks.c.holder.contains("B-1"))
             .order_by(text_chunks.c.number)
         )
-        first, second = (await fetch(store, of))[:2]
-        other = (
+        first, second = (await fetch(store, chunk_query))[:2]
+        other_batch_query = (
             select(text_chunks.c.ciphertext).where(text_chunks.c.holder.contains("B-2")).limit(1)
         )
-        this = and_(text_chunks.c.name == first.name, text_chunks.c.number == first.number)
-        if harm == "one is gone":
-            await execute(store, delete(text_chunks).where(this))
+        first_chunk = and_(text_chunks.c.name == first.name, text_chunks.c.number == first.number)
+        if damage == "one is gone":
+            await execute(store, delete(text_chunks).where(first_chunk))
         else:
-            is_foreign = harm == "one is another batch's"
-            sealed = (await fetch(store, other))[0].ciphertext if is_foreign else second.ciphertext
-            await execute(store, update(text_chunks).where(this).values(ciphertext=sealed))
+            is_foreign = damage == "one is another batch's"
+            ciphertext = (
+                (await fetch(store, other_batch_query))[0].ciphertext
+                if is_foreign
+                else second.ciphertext
+            )
+            await execute(
+                store, update(text_chunks).where(first_chunk).values(ciphertext=ciphertext)
+            )
         with pytest.raises(StoreUnavailable, match=r"missing|cannot be decrypted"):
-            await ledger.load(OWNER, "payments", "B-1")
-        assert (await ledger.load(OWNER, "payments", "B-2"))["entries"] == ENTRIES
+            await state_store.load(TENANT, "payments", "B-1")
+        assert (await state_store.load(TENANT, "payments", "B-2"))["entries"] == ENTRIES
 
 
 async def test_many_entries_stored_in_one_value_are_loaded_and_replaced(
@@ -149,16 +159,21 @@ async def test_many_entries_stored_in_one_value_are_loaded_and_replaced(
 ) -> None:
     text = "z" + base64.b64encode(zlib.compress(json_codec.dumps({"entries": ENTRIES}), 1)).decode()
     async with open_store(state) as store:
-        place = EncryptionContext("remembered", *OWNER, "facts of a payments")
-        row = {**OWNER._asdict(), "kind": "payments", "id": "B-1", "updated_at": store.clock()}
-        sealed = store.encryption.encrypt(text, place)
-        await execute(store, insert(object_states).values(**row, facts=sealed))
-        ledger = ObjectStateStore(store)
-        stored = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
-        assert stored == ENTRIES
-        bare = map_rows(lambda one: {"recipient": one["recipient"]}, stored)
-        await ledger.compare_and_set(
-            OWNER, "payments", "B-1", {"entries": bare}, {"entries": stored}
+        encryption_context = EncryptionContext("remembered", *TENANT, "facts of a payments")
+        key_columns = {
+            **TENANT._asdict(),
+            "kind": "payments",
+            "id": "B-1",
+            "updated_at": store.clock(),
+        }
+        ciphertext = store.encryption.encrypt(text, encryption_context)
+        await execute(store, insert(object_states).values(**key_columns, facts=ciphertext))
+        state_store = ObjectStateStore(store)
+        loaded_entries = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
+        assert loaded_entries == ENTRIES
+        reduced_entries = map_rows(lambda entry: {"recipient": entry["recipient"]}, loaded_entries)
+        await state_store.compare_and_set(
+            TENANT, "payments", "B-1", {"entries": reduced_entries}, {"entries": loaded_entries}
         )
-        now = (await ledger.load(OWNER, "payments", "B-1"))["entries"]
-        assert now == [{"recipient": one["recipient"]} for one in ENTRIES]
+        now = (await state_store.load(TENANT, "payments", "B-1"))["entries"]
+        assert now == [{"recipient": entry["recipient"]} for entry in ENTRIES]

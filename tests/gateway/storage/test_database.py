@@ -38,7 +38,7 @@ from gateway.storage.sqlite_database import SqliteDatabase
 from gateway.storage.tables import UTCDateTime
 
 metadata = MetaData()
-thing = Table(
+things = Table(
     "thing",
     metadata,
     Column("id", Text, primary_key=True),
@@ -47,18 +47,18 @@ thing = Table(
     Column("made_at", UTCDateTime),
     Column("facts", JSON),
 )
-INSERT = Statement(lambda dialect: dialect.insert(thing), [column.name for column in thing.c])
-UPSERT = build_upsert_statement(thing, ["id"], ["count"])
-SELECT_ALL = Statement(lambda _dialect: select(thing).order_by(thing.c.id))
+INSERT = Statement(lambda dialect: dialect.insert(things), [column.name for column in things.c])
+UPSERT = build_upsert_statement(things, ["id"], ["count"])
+SELECT_ALL = Statement(lambda _dialect: select(things).order_by(things.c.id))
 SELECT_SOME = Statement(
-    lambda _dialect: select(thing.c.id).where(AnyOf(thing.c.id, "ids")).order_by("id")
+    lambda _dialect: select(things.c.id).where(AnyOf(things.c.id, "ids")).order_by("id")
 )
 INCREMENT = Statement(
     lambda _dialect: (
-        update(thing)
-        .where(thing.c.id == bindparam("wanted"))
-        .values(count=thing.c.count + 1)
-        .returning(thing.c.count)
+        update(things)
+        .where(things.c.id == bindparam("wanted"))
+        .values(count=things.c.count + 1)
+        .returning(things.c.count)
     )
 )
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
@@ -80,21 +80,21 @@ def dsn(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture
-async def opened(dsn: str | None, tmp_path: Path) -> AsyncIterator[Database]:
+async def empty_database(dsn: str | None, tmp_path: Path) -> AsyncIterator[Database]:
     """An empty database of either kind, with the table."""
-    create = CreateTable(thing)
+    create_table = CreateTable(things)
     if dsn is None:
         connect = build_connect(tmp_path / "test.db")
-        connect(0).execute(str(create.compile(dialect=DIALECTS["sqlite"][1])))
-        found: Database = SqliteDatabase("test.db", connect)
+        connect(0).execute(str(create_table.compile(dialect=DIALECTS["sqlite"][1])))
+        opened_database: Database = SqliteDatabase("test.db", connect)
     else:
         connection: Any = await asyncpg.connect(dsn)
         await connection.execute("DROP TABLE IF EXISTS thing")
-        await connection.execute(str(create.compile(dialect=DIALECTS["postgresql"][1])))
+        await connection.execute(str(create_table.compile(dialect=DIALECTS["postgresql"][1])))
         await connection.close()
-        found = PostgresqlDatabase("a database", dsn)
-    yield found
-    await found.close()
+        opened_database = PostgresqlDatabase("a database", dsn)
+    yield opened_database
+    await opened_database.close()
 
 
 async def insert_rows(tx: Transaction, *rows: dict[str, Any]) -> int:
@@ -110,174 +110,192 @@ async def load_all_rows(database: Database) -> list[Any]:
     return await database.read(lambda tx: tx.fetch(SELECT_ALL))
 
 
-async def test_values_come_back_as_they_were(opened: Database) -> None:
-    assert await opened.write(lambda tx: insert_rows(tx, build_row("a", 7))) == 1
-    (found,) = await load_all_rows(opened)
-    assert found._asdict() == build_row("a", 7)
+async def test_values_come_back_as_they_were(empty_database: Database) -> None:
+    assert await empty_database.write(lambda tx: insert_rows(tx, build_row("a", 7))) == 1
+    (stored_row,) = await load_all_rows(empty_database)
+    assert stored_row._asdict() == build_row("a", 7)
 
 
-async def test_statement_that_is_compiled_once_takes_lists_of_any_length(opened: Database) -> None:
-    await opened.write(
+async def test_statement_that_is_compiled_once_takes_lists_of_any_length(
+    empty_database: Database,
+) -> None:
+    await empty_database.write(
         lambda tx: insert_rows(tx, *(build_row(f"{number:04}") for number in range(2000)))
     )
     ids = [f"{number:04}" for number in range(0, 4000, 2)]
-    for wanted_ids, expected in (([], []), (ids[:1], ids[:1]), (ids, ids[:1000])):
-        found = await opened.read(lambda tx, ids=wanted_ids: tx.fetch(SELECT_SOME, {"ids": ids}))
-        assert [each.id for each in found] == expected
+    for selected_ids, expected in (([], []), (ids[:1], ids[:1]), (ids, ids[:1000])):
+        found_rows = await empty_database.read(
+            lambda tx, ids=selected_ids: tx.fetch(SELECT_SOME, {"ids": ids})
+        )
+        assert [found_row.id for found_row in found_rows] == expected
 
 
-async def test_plain_statements_run_too(opened: Database) -> None:
-    await opened.write(
+async def test_plain_statements_run_too(empty_database: Database) -> None:
+    await empty_database.write(
         lambda tx: insert_rows(tx, build_row("a", 1), build_row("b", 2), build_row("c", 3))
     )
-    chosen = select(thing.c.id).where(thing.c.id.in_(["a", "c", "x"]), thing.c.made_at == NOW)
-    found = await opened.read(lambda tx: tx.fetch(chosen.order_by(thing.c.id)))
-    assert [each.id for each in found] == ["a", "c"]
-    change = update(thing).where(thing.c.count > 1).values(is_open=False)
-    assert await opened.write(lambda tx: tx.execute(change)) == 2
-    assert [each.is_open for each in await load_all_rows(opened)] == [True, False, False]
+    query = select(things.c.id).where(things.c.id.in_(["a", "c", "x"]), things.c.made_at == NOW)
+    found_rows = await empty_database.read(lambda tx: tx.fetch(query.order_by(things.c.id)))
+    assert [found_row.id for found_row in found_rows] == ["a", "c"]
+    change = update(things).where(things.c.count > 1).values(is_open=False)
+    assert await empty_database.write(lambda tx: tx.execute(change)) == 2
+    assert [found_row.is_open for found_row in await load_all_rows(empty_database)] == [
+        True,
+        False,
+        False,
+    ]
 
 
-async def test_upsert_changes_the_row_that_exists(opened: Database) -> None:
-    await opened.write(lambda tx: insert_rows(tx, build_row("a", 1)))
-    await opened.write(lambda tx: tx.execute(UPSERT, {"id": "a", "count": 5}))
-    await opened.write(lambda tx: tx.execute(UPSERT, {"id": "b", "count": 6}))
-    assert [(each.id, each.count) for each in await load_all_rows(opened)] == [("a", 5), ("b", 6)]
+async def test_upsert_changes_the_row_that_exists(empty_database: Database) -> None:
+    await empty_database.write(lambda tx: insert_rows(tx, build_row("a", 1)))
+    await empty_database.write(lambda tx: tx.execute(UPSERT, {"id": "a", "count": 5}))
+    await empty_database.write(lambda tx: tx.execute(UPSERT, {"id": "b", "count": 6}))
+    assert [
+        (stored_row.id, stored_row.count) for stored_row in await load_all_rows(empty_database)
+    ] == [
+        ("a", 5),
+        ("b", 6),
+    ]
 
 
-async def test_failed_body_changes_nothing_and_raises_its_error(opened: Database) -> None:
-    async def fail(tx: Transaction) -> None:
+async def test_failed_body_changes_nothing_and_raises_its_error(empty_database: Database) -> None:
+    async def insert_and_fail(tx: Transaction) -> None:
         await insert_rows(tx, build_row("a"))
         raise LookupError("mine")
 
     with pytest.raises(LookupError, match="mine"):
-        await opened.write(fail)
-    assert await load_all_rows(opened) == []
+        await empty_database.write(insert_and_fail)
+    assert await load_all_rows(empty_database) == []
 
 
-async def test_duplicate_key_is_told_apart_from_a_failure(opened: Database) -> None:
-    await opened.write(lambda tx: insert_rows(tx, build_row("a")))
+async def test_duplicate_key_is_told_apart_from_a_failure(empty_database: Database) -> None:
+    await empty_database.write(lambda tx: insert_rows(tx, build_row("a")))
     with pytest.raises(UniqueViolation):
-        await opened.write(lambda tx: insert_rows(tx, build_row("a")))
-    assert opened.write_error is None
+        await empty_database.write(lambda tx: insert_rows(tx, build_row("a")))
+    assert empty_database.write_error is None
 
 
 async def test_changes_at_the_same_time_are_all_made_and_failures_stay_alone(
-    opened: Database,
+    empty_database: Database,
 ) -> None:
-    await opened.write(lambda tx: insert_rows(tx, build_row("a")))
+    await empty_database.write(lambda tx: insert_rows(tx, build_row("a")))
 
-    async def fail(tx: Transaction) -> int:
+    async def insert_and_fail(tx: Transaction) -> int:
         await increment(tx)
         raise LookupError
 
-    bodies = [fail if number % 3 == 0 else increment for number in range(60)]
-    results = await asyncio.gather(*map(opened.write, bodies), return_exceptions=True)
-    assert sorted(each for each in results if isinstance(each, int)) == list(range(1, 41))
-    assert sum(isinstance(each, LookupError) for each in results) == 20
-    (found,) = await load_all_rows(opened)
-    assert found.count == 40
+    bodies = [insert_and_fail if number % 3 == 0 else increment for number in range(60)]
+    results = await asyncio.gather(*map(empty_database.write, bodies), return_exceptions=True)
+    assert sorted(result for result in results if isinstance(result, int)) == list(range(1, 41))
+    assert sum(isinstance(result, LookupError) for result in results) == 20
+    (stored_row,) = await load_all_rows(empty_database)
+    assert stored_row.count == 40
 
 
-async def test_locks_serialize_transactions_that_read_before_they_write(opened: Database) -> None:
-    await opened.write(lambda tx: insert_rows(tx, build_row("a")))
+async def test_locks_serialize_transactions_that_read_before_they_write(
+    empty_database: Database,
+) -> None:
+    await empty_database.write(lambda tx: insert_rows(tx, build_row("a")))
 
     async def read_and_write(tx: Transaction) -> None:
         await tx.lock("b", "a")
-        (found,) = await tx.fetch(SELECT_ALL)
-        await tx.execute(UPSERT, {"id": "a", "count": found.count + 1})
+        (current_row,) = await tx.fetch(SELECT_ALL)
+        await tx.execute(UPSERT, {"id": "a", "count": current_row.count + 1})
 
-    await asyncio.gather(*(opened.write(read_and_write) for _ in range(20)))
-    (found,) = await load_all_rows(opened)
-    assert found.count == 20
+    await asyncio.gather(*(empty_database.write(read_and_write) for _ in range(20)))
+    (stored_row,) = await load_all_rows(empty_database)
+    assert stored_row.count == 20
 
 
-async def test_change_of_a_cancelled_caller_is_committed(opened: Database) -> None:
-    await opened.write(lambda tx: insert_rows(tx, build_row("a")))
+async def test_change_of_a_cancelled_caller_is_committed(empty_database: Database) -> None:
+    await empty_database.write(lambda tx: insert_rows(tx, build_row("a")))
 
-    async def slow(tx: Transaction) -> None:
+    async def increment_slowly(tx: Transaction) -> None:
         await increment(tx)
         if tx.dialect == "postgresql":
             await tx.fetch(select(func.pg_sleep(0.3)))
         else:
             time.sleep(0.3)  # noqa: ASYNC251 - in the database's thread
 
-    caller = asyncio.ensure_future(opened.write(slow))
+    caller = asyncio.ensure_future(empty_database.write(increment_slowly))
     await asyncio.sleep(0.1)
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
     await asyncio.sleep(0.5)
-    (found,) = await load_all_rows(opened)
-    assert found.count == 1
+    (stored_row,) = await load_all_rows(empty_database)
+    assert stored_row.count == 1
 
 
 async def test_brief_read_runs_here_unless_the_file_is_locked(tmp_path: Path) -> None:
     connect = build_connect(tmp_path / "test.db")
-    other = connect(0)
-    other.execute(str(CreateTable(thing).compile(dialect=DIALECTS["sqlite"][1])))
-    opened = SqliteDatabase("test.db", connect)
-    await opened.write(lambda tx: insert_rows(tx, build_row("a", 7)))
+    other_connection = connect(0)
+    other_connection.execute(str(CreateTable(things).compile(dialect=DIALECTS["sqlite"][1])))
+    sqlite_database = SqliteDatabase("test.db", connect)
+    await sqlite_database.write(lambda tx: insert_rows(tx, build_row("a", 7)))
 
-    async def read(tx: Transaction) -> tuple[int, int]:
-        (found,) = await tx.fetch(SELECT_ALL)
-        return found.count, threading.get_ident()
+    async def load_count_and_thread(tx: Transaction) -> tuple[int, int]:
+        (stored_row,) = await tx.fetch(SELECT_ALL)
+        return stored_row.count, threading.get_ident()
 
-    assert await opened.read(read, is_brief=True) == (7, threading.get_ident())
-    assert (await opened.read(read))[1] != threading.get_ident()
-    other.execute("BEGIN EXCLUSIVE")
-    reading = asyncio.ensure_future(opened.read(read, is_brief=True))
+    assert await sqlite_database.read(load_count_and_thread, is_brief=True) == (
+        7,
+        threading.get_ident(),
+    )
+    assert (await sqlite_database.read(load_count_and_thread))[1] != threading.get_ident()
+    other_connection.execute("BEGIN EXCLUSIVE")
+    read_task = asyncio.ensure_future(sqlite_database.read(load_count_and_thread, is_brief=True))
     await asyncio.sleep(0.1)
-    assert not reading.done()
-    other.execute("UPDATE thing SET count = 8")
-    other.execute("COMMIT")
-    count, thread = await reading
+    assert not read_task.done()
+    other_connection.execute("UPDATE thing SET count = 8")
+    other_connection.execute("COMMIT")
+    count, thread = await read_task
     assert count == 8
     assert thread != threading.get_ident()
     # A brief read holds no lock after its end.
-    other.execute("BEGIN EXCLUSIVE")
-    other.execute("ROLLBACK")
-    other.close()
-    await opened.close()
+    other_connection.execute("BEGIN EXCLUSIVE")
+    other_connection.execute("ROLLBACK")
+    other_connection.close()
+    await sqlite_database.close()
 
 
 async def test_body_that_waits_for_something_else_is_refused(tmp_path: Path) -> None:
-    opened = SqliteDatabase("test.db", build_connect(tmp_path / "test.db"))
+    sqlite_database = SqliteDatabase("test.db", build_connect(tmp_path / "test.db"))
     with pytest.raises(TypeError, match="awaited something other"):
-        await opened.write(lambda _tx: asyncio.sleep(0))
-    await opened.close()
+        await sqlite_database.write(lambda _tx: asyncio.sleep(0))
+    await sqlite_database.close()
 
 
 def test_restarted_database_costs_no_request(database: str) -> None:
     async def restart_and_write() -> None:
-        opened = PostgresqlDatabase("a database", database)
-        one = Statement(lambda _dialect: select(text("1")))
-        assert await opened.read(lambda tx: tx.fetch_value(one)) == 1
-        other: Any = await asyncpg.connect(database)
-        await other.execute(
+        postgresql_database = PostgresqlDatabase("a database", database)
+        select_one = Statement(lambda _dialect: select(text("1")))
+        assert await postgresql_database.read(lambda tx: tx.fetch_value(select_one)) == 1
+        admin_connection: Any = await asyncpg.connect(database)
+        await admin_connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         await asyncio.sleep(0.1)
-        assert await opened.write(lambda tx: tx.fetch_value(one)) == 1
-        await other.close()
-        await opened.close()
+        assert await postgresql_database.write(lambda tx: tx.fetch_value(select_one)) == 1
+        await admin_connection.close()
+        await postgresql_database.close()
 
-    # As the gateway runs: asyncio's own loop warns of the transport that asyncpg's pool drops.
+    # On uvloop, like the gateway: asyncio's own loop warns of transports dropped by asyncpg.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(restart_and_write())
 
 
 async def test_unusable_database_is_one_error_and_is_remembered(tmp_path: Path) -> None:
-    opened = SqliteDatabase("test.db", build_connect(tmp_path / "none" / "test.db"))
+    sqlite_database = SqliteDatabase("test.db", build_connect(tmp_path / "none" / "test.db"))
     with pytest.raises(StoreUnavailable, match=r"test\.db cannot be used"):
-        await opened.read(lambda tx: tx.fetch(SELECT_ALL))
-    assert opened.write_error is None
+        await sqlite_database.read(lambda tx: tx.fetch(SELECT_ALL))
+    assert sqlite_database.write_error is None
     with pytest.raises(StoreUnavailable):
-        await opened.write(increment)
-    assert opened.write_error is not None
-    await opened.close()
-    unreachable = PostgresqlDatabase("nowhere", "postgresql://127.0.0.1:1/none", timeout=2)
+        await sqlite_database.write(increment)
+    assert sqlite_database.write_error is not None
+    await sqlite_database.close()
+    unreachable_database = PostgresqlDatabase("nowhere", "postgresql://127.0.0.1:1/none", timeout=2)
     with pytest.raises(StoreUnavailable, match="nowhere cannot be used"):
-        await unreachable.read(lambda tx: tx.fetch(SELECT_ALL))
-    await unreachable.close()
+        await unreachable_database.read(lambda tx: tx.fetch(SELECT_ALL))
+    await unreachable_database.close()

@@ -1,4 +1,4 @@
-"""Percentiles of counted durations: near those of the durations themselves, whoever counted them."""
+"""Percentiles of a histogram are close to those of the durations, also after merging."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ def build_durations(milliseconds: list[float]) -> Durations:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("percent", [50, 95, 99])
 def test_percentile_is_at_most_one_bucket_off(seed: int, percent: float) -> None:
-    dice = random.Random(seed)
-    those = sorted(dice.lognormvariate(4, 1.2) for _ in range(3000))
-    exact = those[math.ceil(len(those) * percent / 100) - 1]
-    found = build_durations(those).percentile(percent)
-    assert found
-    assert exact / 1.61 <= found <= exact * 1.61
+    random_source = random.Random(seed)
+    samples = sorted(random_source.lognormvariate(4, 1.2) for _ in range(3000))
+    exact_percentile = samples[math.ceil(len(samples) * percent / 100) - 1]
+    estimate = build_durations(samples).percentile(percent)
+    assert estimate
+    assert exact_percentile / 1.61 <= estimate <= exact_percentile * 1.61
 
 
 def test_percentiles_are_monotonic() -> None:
-    found = build_durations([random.Random(1).uniform(0, 50_000) for _ in range(500)])
-    read = [found.percentile(percent) or 0 for percent in range(1, 101)]
-    assert read == sorted(read)
+    histogram = build_durations([random.Random(1).uniform(0, 50_000) for _ in range(500)])
+    percentiles = [histogram.percentile(percent) or 0 for percent in range(1, 101)]
+    assert percentiles == sorted(percentiles)
 
 
 def test_merged_histograms_equal_one_histogram() -> None:
-    dice = random.Random(2)
-    those = [dice.expovariate(1 / 80) for _ in range(900)]
-    added = Durations()
-    for at in range(3):
-        added.add(build_durations(those[at::3]))
-    assert added == build_durations(those)
-    assert added.total == 900
+    random_source = random.Random(2)
+    samples = [random_source.expovariate(1 / 80) for _ in range(900)]
+    merged_histogram = Durations()
+    for offset in range(3):
+        merged_histogram.add(build_durations(samples[offset::3]))
+    assert merged_histogram == build_durations(samples)
+    assert merged_histogram.total == 900
 
 
 def test_empty_histogram_has_no_percentile_and_overflow_is_reported() -> None:
@@ -67,8 +67,11 @@ def test_empty_histogram_has_no_percentile_and_overflow_is_reported() -> None:
 
 
 def test_each_bucket_grows_by_the_documented_factor() -> None:
-    ratios = [upper / lower for lower, upper in itertools.pairwise(BUCKET_BOUNDS_MS)]
-    assert all(1.55 < one < 1.61 for one in ratios)
+    ratios = [
+        upper_bound / lower_bound
+        for lower_bound, upper_bound in itertools.pairwise(BUCKET_BOUNDS_MS)
+    ]
+    assert all(1.55 < ratio < 1.61 for ratio in ratios)
     names = [name for part in PARTS for name in list_columns(part)]
     assert len(names) == len(PARTS) * BUCKET_COUNT
     assert {*names} <= {column.name for column in traffic.c}
@@ -77,7 +80,7 @@ def test_each_bucket_grows_by_the_documented_factor() -> None:
 async def test_migrated_counts_remain_without_durations(state: State) -> None:
     began_at = find_span_start(datetime(2030, 1, 1, tzinfo=UTC))
     async with open_store_at_revision(state, "0009") as store:
-        row = {"began_at": began_at, "requests": 7, "service_ms": 90, "slowest_ms": 30}
+        old_row = {"began_at": began_at, "requests": 7, "service_ms": 90, "slowest_ms": 30}
         await execute(
             store,
             text(
@@ -92,14 +95,14 @@ async def test_migrated_counts_remain_without_durations(state: State) -> None:
                     for name in ("requests", "service_ms", "slowest_ms")
                 ),
             )
-            .bindparams(**row),
+            .bindparams(**old_row),
         )
     traffic_counts = Traffic(1, service_ms=5)
     traffic_counts.service.count(5)
     async with open_store(state) as store:
-        carried = {Span(began_at, "acme", "live", "x"): traffic_counts}
-        await store.write(partial(add_traffic, traffic_by_span=carried))
-        found = await load_traffic_sums(store, began_at, "operation", has_durations=True)
-    whole = found[("x",)]
-    assert (whole.requests, whole.service_ms, whole.slowest_ms) == (8, 95, 30)
-    assert (whole.service, whole.gateway.total) == (traffic_counts.service, 0)
+        traffic_by_span = {Span(began_at, "acme", "live", "x"): traffic_counts}
+        await store.write(partial(add_traffic, traffic_by_span=traffic_by_span))
+        traffic_sums = await load_traffic_sums(store, began_at, "operation", has_durations=True)
+    total = traffic_sums[("x",)]
+    assert (total.requests, total.service_ms, total.slowest_ms) == (8, 95, 30)
+    assert (total.service, total.gateway.total) == (traffic_counts.service, 0)

@@ -15,76 +15,84 @@ def build_encryption_keys(*ids: str) -> EncryptionKeys:
 
 
 def test_encrypted_value_decrypts_in_its_row() -> None:
-    some = build_encryption_keys("a")
-    assert some.decrypt(some.encrypt("höchst geheim", CONTEXT), CONTEXT) == "höchst geheim"
+    encryption_keys = build_encryption_keys("a")
+    assert (
+        encryption_keys.decrypt(encryption_keys.encrypt("höchst geheim", CONTEXT), CONTEXT)
+        == "höchst geheim"
+    )
 
 
 @pytest.mark.parametrize("part", EncryptionContext._fields)
 def test_encrypted_value_does_not_decrypt_in_another_row(part: str) -> None:
-    some = build_encryption_keys("a")
-    sealed = some.encrypt("secret", CONTEXT)
+    encryption_keys = build_encryption_keys("a")
+    ciphertext = encryption_keys.encrypt("secret", CONTEXT)
     with pytest.raises(StoreUnavailable):
-        some.decrypt(sealed, CONTEXT._replace(**{part: "other"}))
+        encryption_keys.decrypt(ciphertext, CONTEXT._replace(**{part: "other"}))
 
 
 def test_parts_of_a_context_cannot_be_split_differently() -> None:
-    some = build_encryption_keys("a")
-    sealed = some.encrypt("secret", EncryptionContext("pairs", 'acme", "li', "ve", "secret"))
+    encryption_keys = build_encryption_keys("a")
+    ciphertext = encryption_keys.encrypt(
+        "secret", EncryptionContext("pairs", 'acme", "li', "ve", "secret")
+    )
     with pytest.raises(StoreUnavailable):
-        some.decrypt(sealed, EncryptionContext("pairs", "acme", "live", "secret"))
+        encryption_keys.decrypt(ciphertext, EncryptionContext("pairs", "acme", "live", "secret"))
 
 
 def test_single_flipped_bit_is_detected() -> None:
-    some = build_encryption_keys("a")
-    key_id, _, packed = some.encrypt("secret", CONTEXT).partition(":")
-    raw = bytearray(base64.b64decode(packed))
-    raw[-1] ^= 1
+    encryption_keys = build_encryption_keys("a")
+    key_id, _, encoded_ciphertext = encryption_keys.encrypt("secret", CONTEXT).partition(":")
+    raw_ciphertext = bytearray(base64.b64decode(encoded_ciphertext))
+    raw_ciphertext[-1] ^= 1
     with pytest.raises(StoreUnavailable):
-        some.decrypt(f"{key_id}:{base64.b64encode(raw).decode()}", CONTEXT)
+        encryption_keys.decrypt(f"{key_id}:{base64.b64encode(raw_ciphertext).decode()}", CONTEXT)
 
 
-@pytest.mark.parametrize("sealed", ["", "a", "a:", "a:!", "b:AAAA", "a:AAAA", "a:" + "A" * 64])
-def test_unencrypted_value_is_refused_without_quoting_it(sealed: str) -> None:
-    with pytest.raises(StoreUnavailable) as refused:
-        build_encryption_keys("a").decrypt(sealed, CONTEXT)
-    assert "AAAA" not in str(refused.value)
+@pytest.mark.parametrize(
+    "invalid_ciphertext", ["", "a", "a:", "a:!", "b:AAAA", "a:AAAA", "a:" + "A" * 64]
+)
+def test_unencrypted_value_is_refused_without_quoting_it(invalid_ciphertext: str) -> None:
+    with pytest.raises(StoreUnavailable) as error:
+        build_encryption_keys("a").decrypt(invalid_ciphertext, CONTEXT)
+    assert "AAAA" not in str(error.value)
 
 
 def test_encrypting_twice_gives_different_texts() -> None:
-    some = build_encryption_keys("a")
-    assert some.encrypt("secret", CONTEXT) != some.encrypt("secret", CONTEXT)
+    encryption_keys = build_encryption_keys("a")
+    assert encryption_keys.encrypt("secret", CONTEXT) != encryption_keys.encrypt("secret", CONTEXT)
 
 
 def test_last_key_encrypts_and_every_key_decrypts() -> None:
     first = os.urandom(32)
-    before = EncryptionKeys({"one": first})
-    after = EncryptionKeys({"one": first, "two": os.urandom(32)})
-    assert after.encrypt("x", CONTEXT).startswith("two:")
-    assert after.decrypt(before.encrypt("x", CONTEXT), CONTEXT) == "x"
+    old_keys = EncryptionKeys({"one": first})
+    extended_keys = EncryptionKeys({"one": first, "two": os.urandom(32)})
+    assert extended_keys.encrypt("x", CONTEXT).startswith("two:")
+    assert extended_keys.decrypt(old_keys.encrypt("x", CONTEXT), CONTEXT) == "x"
     with pytest.raises(StoreUnavailable):
-        before.decrypt(after.encrypt("x", CONTEXT), CONTEXT)
+        old_keys.decrypt(extended_keys.encrypt("x", CONTEXT), CONTEXT)
 
 
 def test_api_key_is_hashed_with_each_key_newest_first() -> None:
-    some = build_encryption_keys("one", "two")
-    digests = some.list_digests("api key")
+    encryption_keys = build_encryption_keys("one", "two")
+    digests = encryption_keys.list_digests("api key")
     assert [digest.key_id for digest in digests] == ["two", "one"]
     assert len({digest.value for digest in digests}) == 2
-    assert digests == some.list_digests("api key")
-    assert digests != some.list_digests("api kez")
+    assert digests == encryption_keys.list_digests("api key")
+    assert digests != encryption_keys.list_digests("api kez")
 
 
 def test_each_purpose_has_its_own_stable_key() -> None:
-    some = EncryptionKeys({"one": bytes(32)})
-    derived = [
-        some.derive_keys(purpose)["one"] for purpose in ("secrets", "api keys", "stand-in ids")
+    encryption_keys = EncryptionKeys({"one": bytes(32)})
+    derived_keys = [
+        encryption_keys.derive_keys(purpose)["one"]
+        for purpose in ("secrets", "api keys", "stand-in ids")
     ]
-    assert len(set(derived)) == 3
+    assert len(set(derived_keys)) == 3
     # Stored rows depend on these: HKDF-SHA256, no salt, info "payout-gateway api keys".
-    assert some.derive_keys("api keys") == EncryptionKeys({"one": bytes(32)}).derive_keys(
-        "api keys"
-    )
-    assert bytes(32) not in derived
+    assert encryption_keys.derive_keys("api keys") == EncryptionKeys(
+        {"one": bytes(32)}
+    ).derive_keys("api keys")
+    assert bytes(32) not in derived_keys
 
 
 def test_repr_hides_keys() -> None:

@@ -1,4 +1,4 @@
-"""What operators' brakes rest on in the database: freezes, acts, numbers, and what is kept."""
+"""Freezes, the audit log, operation numbers and retention, as stored in the database."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ ACME = Tenant("acme", "live")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def build_operation(id_: str, owner: Tenant = ACME, at: datetime = NOW) -> OperationRecord:
+def build_operation(id_: str, tenant: Tenant = ACME, started_at: datetime = NOW) -> OperationRecord:
     return OperationRecord(
         id=id_,
-        tenant=owner,
+        tenant=tenant,
         key_id="k",
         key_name="key",
         operation="start_batch",
         request_id="r",
         fingerprint=f"f {id_}",
-        started_at=at,
+        started_at=started_at,
         instance="i",
     )
 
@@ -74,37 +74,37 @@ def build_write(path: str = "/recipients") -> Write:
 
 
 async def begin_operations(store: Store, *ids: str) -> OperationRepository:
-    rows = OperationRepository(store, ObjectStateStore(store))
+    operation_repository = OperationRepository(store, ObjectStateStore(store))
     for id_ in ids:
-        await rows.save_checkpoint(
+        await operation_repository.save_checkpoint(
             build_operation(id_), Checkpoint(is_first=True, new_write=build_write())
         )
-    return rows
+    return operation_repository
 
 
-# What is given up
+# Closed operations
 
 
 async def test_operation_is_closed_despite_concurrent_probe(state: State) -> None:
-    """A running gateway looks at what is unsettled for a moment, and an operator need not hit it."""
+    """A running gateway probes an operation in doubt only briefly; closing waits for that."""
     id_ = "0123456789ab"
     async with open_store(state) as store:
-        rows = await begin_operations(store, id_)
+        operation_repository = await begin_operations(store, id_)
 
         async def change(table: Table, **values: str) -> None:
             await execute(store, update(table).values(**values))
 
         await change(upstream_writes, operator_outcome=ABSENT)
         await change(operations, state=RUNNING, reason="it was not answered")
-        closing = asyncio.create_task(close_in_doubt_operation(store, f"{id_}.0"))
+        close_task = asyncio.create_task(close_in_doubt_operation(store, f"{id_}.0"))
         await asyncio.sleep(0.5)
         await change(operations, state=IN_DOUBT)
-        await closing
-        assert (found := await rows.find_operation(id_)) is not None
-        assert found.state == UNDONE
+        await close_task
+        assert (operation := await operation_repository.find_operation(id_)) is not None
+        assert operation.state == UNDONE
 
 
-# Numbers, and how an older state is known.
+# Operation numbers, and detection of an older state.
 
 
 async def test_operations_have_increasing_numbers(state: State) -> None:
@@ -113,7 +113,10 @@ async def test_operations_have_increasing_numbers(state: State) -> None:
         await begin_operations(store, "a", "b")
         assert (await load_restore_state(store)).mark == HighWaterMark(0, 2)
         await asyncio.gather(*(begin_operations(store, f"c{n}") for n in range(5)))
-        numbers = [row.number for row in await fetch(store, select(operations.c.number))]
+        numbers = [
+            operation_row.number
+            for operation_row in await fetch(store, select(operations.c.number))
+        ]
         assert sorted(numbers) == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -122,16 +125,16 @@ async def test_restored_state_becomes_the_latest_after_reconciliation(
 ) -> None:
     async with open_store(state) as store:
         await begin_operations(store, "a")
-        mine, another_machine = HighWaterMark(3, 90), HighWaterMark(3, 95)
-        assert await flag_restored(store, mine) is True
-        assert await flag_restored(store, mine) is False
+        own_mark, another_machine = HighWaterMark(3, 90), HighWaterMark(3, 95)
+        assert await flag_restored(store, own_mark) is True
+        assert await flag_restored(store, own_mark) is False
         assert (await load_restore_state(store)).is_restored
-        after = await clear_restored(store, mine)
+        cleared_mark = await clear_restored(store, own_mark)
         state_mark = await load_restore_state(store)
-        assert (state_mark.mark, state_mark.is_restored) == (after, False)
-        assert state_mark.mark > another_machine > mine
-        told = [act.action for act in await list_audit_events(store)]
-        assert told == ["noticed an older state", "reconciled a restored state"]
+        assert (state_mark.mark, state_mark.is_restored) == (cleared_mark, False)
+        assert state_mark.mark > another_machine > own_mark
+        audited_actions = [event.action for event in await list_audit_events(store)]
+        assert audited_actions == ["noticed an older state", "reconciled a restored state"]
 
 
 async def test_reconciliation_without_mark_continues_from_detected_number(
@@ -144,30 +147,30 @@ async def test_reconciliation_without_mark_continues_from_detected_number(
 
 async def test_restored_state_refuses_only_starts(state: State) -> None:
     async with open_store(state) as store:
-        rows = OperationRepository(store, ObjectStateStore(store))
+        operation_repository = OperationRepository(store, ObjectStateStore(store))
         await flag_restored(store, HighWaterMark(0, 1))
         with pytest.raises(RestoreUncheckedError):
-            await rows.save_checkpoint(
+            await operation_repository.save_checkpoint(
                 build_operation("a"), Checkpoint(is_first=True, refuses_if_restored=True)
             )
-        await rows.save_checkpoint(
+        await operation_repository.save_checkpoint(
             build_operation("b"), Checkpoint(is_first=True, refuses_if_frozen=True)
         )
-        assert await rows.find_operation("a") is None
+        assert await operation_repository.find_operation("a") is None
 
 
 def test_mark_is_never_replaced_by_a_smaller_one(tmp_path: Path) -> None:
     path = tmp_path / "mark"
     assert read_mark(path) == HighWaterMark(0, 0)
-    for mark in (
+    for written_mark in (
         HighWaterMark(0, 5),
         HighWaterMark(0, 3),
         HighWaterMark(1, 1),
         HighWaterMark(0, 9),
     ):
-        write_mark_if_greater(path, mark)
+        write_mark_if_greater(path, written_mark)
     assert read_mark(path) == HighWaterMark(1, 1)
-    assert [one.name for one in tmp_path.iterdir()] == ["mark"]
+    assert [path_in_folder.name for path_in_folder in tmp_path.iterdir()] == ["mark"]
 
 
 # Freezes.
@@ -175,37 +178,39 @@ def test_mark_is_never_replaced_by_a_smaller_one(tmp_path: Path) -> None:
 
 async def test_frozen_tenant_begins_nothing(state: State) -> None:
     async with open_store(state) as store:
-        rows = OperationRepository(store, ObjectStateStore(store))
+        operation_repository = OperationRepository(store, ObjectStateStore(store))
         assert await freeze_writes(store, Tenant("acme", "")) is True
         assert await freeze_writes(store, Tenant("acme", "")) is False
         with pytest.raises(WritesFrozenError):
-            await rows.save_checkpoint(
+            await operation_repository.save_checkpoint(
                 build_operation("a"), Checkpoint(is_first=True, refuses_if_frozen=True)
             )
-        other = build_operation("b", Tenant("other", "live"))
-        await rows.save_checkpoint(other, Checkpoint(is_first=True, refuses_if_frozen=True))
+        other_operation = build_operation("b", Tenant("other", "live"))
+        await operation_repository.save_checkpoint(
+            other_operation, Checkpoint(is_first=True, refuses_if_frozen=True)
+        )
         assert [freeze_entry.scope for freeze_entry in await list_freezes(store)] == [
             Tenant("acme", "")
         ]
         assert await unfreeze_writes(store, Tenant("", "")) is False
         assert await unfreeze_writes(store, Tenant("acme", "")) is True
-        await rows.save_checkpoint(
+        await operation_repository.save_checkpoint(
             build_operation("a"), Checkpoint(is_first=True, refuses_if_frozen=True)
         )
-        assert [act.action for act in await list_audit_events(store)] == ["froze", "unfroze"]
+        assert [event.action for event in await list_audit_events(store)] == ["froze", "unfroze"]
 
 
 async def test_freeze_waits_for_writers_that_missed_it(postgres: State) -> None:
-    """On PostgreSQL others write at the same time: what has looked already has begun."""
+    """On PostgreSQL, a concurrent transaction that has read the freezes counts as begun."""
     async with open_store(postgres) as store:
-        other: Any = await asyncpg.connect(postgres.url)
-        async with other.transaction():
-            await other.execute("SELECT count(*) FROM freezes")
-            freezing = asyncio.create_task(freeze_writes(store, ACME))
+        other_connection: Any = await asyncpg.connect(postgres.url)
+        async with other_connection.transaction():
+            await other_connection.execute("SELECT count(*) FROM freezes")
+            freeze_task = asyncio.create_task(freeze_writes(store, ACME))
             await wait_for_blocked_lock(store)
-            assert not freezing.done()
-        await other.close()
-        assert await freezing is True
+            assert not freeze_task.done()
+        await other_connection.close()
+        assert await freeze_task is True
 
 
 async def wait_for_blocked_lock(store: Store) -> None:
@@ -216,78 +221,92 @@ async def wait_for_blocked_lock(store: Store) -> None:
             await asyncio.sleep(0.02)
 
 
-# What is kept for good.
+# Retention.
 
 
 async def test_audit_log_outlives_retention_of_operations(state: State) -> None:
     async with open_store(state, clock=lambda: NOW + timedelta(days=9)) as store:
-        rows = await begin_operations(store, "a", "b", "c")
-        a, b, c = [await rows.find_operation(id_) for id_ in "abc"]
-        assert None not in (a, b, c)
-        await rows.save_checkpoint(a, Checkpoint(column_values={"state": DONE}))
-        await rows.mark_answered(["a"])
-        await rows.save_checkpoint(
-            b, Checkpoint(column_values={"state": UNDONE}, drops_payload=True)
+        operation_repository = await begin_operations(store, "a", "b", "c")
+        done_operation, undone_operation, answered_operation = [
+            await operation_repository.find_operation(id_) for id_ in "abc"
+        ]
+        assert None not in (done_operation, undone_operation, answered_operation)
+        await operation_repository.save_checkpoint(
+            done_operation, Checkpoint(column_values={"state": DONE})
         )
-        await rows.save_checkpoint(
-            c, Checkpoint(column_values={"state": ANSWERED}, drops_payload=True)
+        await operation_repository.mark_answered(["a"])
+        await operation_repository.save_checkpoint(
+            undone_operation, Checkpoint(column_values={"state": UNDONE}, drops_payload=True)
+        )
+        await operation_repository.save_checkpoint(
+            answered_operation, Checkpoint(column_values={"state": ANSWERED}, drops_payload=True)
         )
         await freeze_writes(store, ACME)
         await unfreeze_writes(store, ACME)
-        await rows.close_and_clear_expired_operations(NOW + timedelta(days=8), NOW)
-        counts = [
+        await operation_repository.close_and_clear_expired_operations(NOW + timedelta(days=8), NOW)
+        event_counts = [
             len(await fetch(store, select(table)))
             for table in (operations, upstream_writes, audit_events)
         ]
-        assert counts == [3, 3, 2]
+        assert event_counts == [3, 3, 2]
 
 
 async def test_encrypted_request_is_deleted_after_delivery(state: State) -> None:
-    """Also of one that was finished without its client, and so is kept whole until then."""
+    """An operation that finished without its client is also stored completely until delivery."""
     async with open_store(state) as store:
-        rows = OperationRepository(store, ObjectStateStore(store))
+        operation_repository = OperationRepository(store, ObjectStateStore(store))
         steps = Checkpoint(is_first=True, step_results=(0, "[]"), new_write=build_write())
         for id_ in ("whole", "told", "left"):
-            await rows.save_checkpoint(replace(build_operation(id_), request="{}"), steps)
-        await rows.save_checkpoint(
+            await operation_repository.save_checkpoint(
+                replace(build_operation(id_), request="{}"), steps
+            )
+        await operation_repository.save_checkpoint(
             build_operation("whole"), Checkpoint(column_values={"state": DONE, "response": None})
         )
-        await rows.save_checkpoint(
+        await operation_repository.save_checkpoint(
             build_operation("told"),
             Checkpoint(column_values={"state": DONE, "response": "x"}, drops_payload=True),
         )
-        await rows.mark_answered(["whole", "told", "left"])
-        for kept in ("x", None):  # until its connection is not reset any more
-            found = [
-                one for id_ in ("whole", "told", "left") if (one := await rows.find_operation(id_))
+        await operation_repository.mark_answered(["whole", "told", "left"])
+        for stored_response in ("x", None):  # until its connection is not reset any more
+            found_operations = [
+                operation
+                for id_ in ("whole", "told", "left")
+                if (operation := await operation_repository.find_operation(id_))
             ]
-            assert [(row.state, row.request, row.response) for row in found] == [
+            assert [
+                (found_operation.state, found_operation.request, found_operation.response)
+                for found_operation in found_operations
+            ] == [
                 (ANSWERED, None, None),
-                (ANSWERED, None, kept),
+                (ANSWERED, None, stored_response),
                 (RUNNING, "{}", None),
             ]
-            assert [await rows.load_step_results(row) for row in found] == [[], [], ["[]"]]
-            await rows.close_and_clear_expired_operations(NOW, store.clock() + timedelta(seconds=1))
+            assert [
+                await operation_repository.load_step_results(found_operation)
+                for found_operation in found_operations
+            ] == [[], [], ["[]"]]
+            await operation_repository.close_and_clear_expired_operations(NOW, store.clock() + timedelta(seconds=1))
 
 
 def test_only_retention_deletes_from_audit_log() -> None:
-    """The only names that ``delete`` is called with, but for what is forgotten after its time."""
-    deleted: set[str] = set()
+    """Check the arguments of every ``delete`` call in the package, except in retention."""
+    deleted_tables: set[str] = set()
     for path in Path(gateway.__file__).parent.rglob("*.py"):
         if path.name == "retention.py":
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            called = getattr(node, "func", None)
-            if isinstance(called, ast.Name) and called.id == "delete":
-                deleted |= {ast.unparse(one) for one in node.args}
+            callee = getattr(node, "func", None)
+            if isinstance(callee, ast.Name) and callee.id == "delete":
+                deleted_tables |= {ast.unparse(argument) for argument in node.args}
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 assert "DELETE FROM" not in node.value.upper(), path
-    assert deleted == {
+    assert deleted_tables == {
         *(
             "operation_steps",
             "text_chunks",
             "object_states",
-            "remembered",  # its name in the first migrations
+            "remembered",  # the name of the table in the first migrations
             "instances",
             "freezes",
             "counters",
@@ -299,75 +318,84 @@ def test_only_retention_deletes_from_audit_log() -> None:
 
 async def test_open_operations_are_found_by_index(sqlite: State) -> None:
     async with open_store(sqlite) as store:
-        with recorded_statements() as recorded:
-            await _use_journal(store)
-    assert len(recorded) > 10
-    for statement, values in recorded:
-        plan = _explain(sqlite, statement, values)
+        with recorded_statements() as statement_log:
+            await use_every_journal_query(store)
+    assert len(statement_log) > 10
+    for statement, values in statement_log:
+        plan = explain_query_plan(sqlite, statement, values)
         scans = [
-            row
-            for row in plan
-            if row.startswith("SCAN") and "ix_operations_open" not in row and "json_each" not in row
+            plan_line
+            for plan_line in plan
+            if plan_line.startswith("SCAN")
+            and "ix_operations_open" not in plan_line
+            and "json_each" not in plan_line
         ]
         assert not scans, (statement, plan)
 
 
-def _explain(state: State, statement: str, values: Sequence[Any]) -> list[str]:
+def explain_query_plan(state: State, statement: str, values: Sequence[Any]) -> list[str]:
     file = find_sqlite_file(parse_state_url(state.url))
     assert file is not None
     with closing(sqlite3.connect(file)) as connection:
-        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
-        return [str(row[3]) for row in rows]
+        plan_rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+        return [str(plan_row[3]) for plan_row in plan_rows]
 
 
-async def _use_journal(store: Store) -> None:
+async def use_every_journal_query(store: Store) -> None:
     await begin_operations(store, "a")
-    rows = OperationRepository(store, ObjectStateStore(store), lambda *_: False)
-    await rows.list_related_open(
+    operation_repository = OperationRepository(store, ObjectStateStore(store), lambda *_: False)
+    await operation_repository.list_related_open(
         replace(build_operation("b"), idempotency="i", object_ids=("R-1",))
     )
-    await rows.list_unfinished_without_requests()
-    await rows.save_checkpoint(
+    await operation_repository.list_unfinished_without_requests()
+    await operation_repository.save_checkpoint(
         build_operation("c"), Checkpoint(is_first=True, new_write=build_write("/recipients/R-1"))
     )
-    found = replace(build_write(), state=CONFIRMED, object_id="R-2", resolved_at=NOW)
-    await rows.save_checkpoint(
+    confirmed_write = replace(build_write(), state=CONFIRMED, object_id="R-2", resolved_at=NOW)
+    await operation_repository.save_checkpoint(
         build_operation("c"),
-        Checkpoint(resolved_writes=[found], object_ids=["R-2"], column_values={"state": DONE}),
+        Checkpoint(
+            resolved_writes=[confirmed_write], object_ids=["R-2"], column_values={"state": DONE}
+        ),
     )
-    await rows.mark_answered(["c"])
-    assert await rows.list_rivals(build_operation("b"), build_write()) == [
-        await rows.find_operation("a")
+    await operation_repository.mark_answered(["c"])
+    assert await operation_repository.list_rivals(build_operation("b"), build_write()) == [
+        await operation_repository.find_operation("a")
     ]
 
 
 async def test_finished_operations_are_read_by_index(sqlite: State) -> None:
-    """Also of statements with parameters: an index of some rows serves where these are spelled out."""
+    """SQLite uses a partial index only if its condition is literal in the statement."""
     async with open_store(sqlite) as store:
         await begin_operations(store, "b")
-        rows = OperationRepository(store, ObjectStateStore(store))
-        with recorded_statements() as recorded:
-            assert len(await rows.list_rivals(build_operation("a"), build_write())) == 1
-            await rows.find_operation("b")
-            await rows.close_and_clear_expired_operations(NOW, NOW)
+        operation_repository = OperationRepository(store, ObjectStateStore(store))
+        with recorded_statements() as statement_log:
+            assert (
+                len(await operation_repository.list_rivals(build_operation("a"), build_write()))
+                == 1
+            )
+            await operation_repository.find_operation("b")
+            await operation_repository.close_and_clear_expired_operations(NOW, NOW)
             await delete_expired(store, Retention(texts_days=0, usage_days=0, audit_days=0))
-        asked = [statement for statement, _values in recorded]
-        assert len(asked) > 10
-    rivals = operation_statements.SELECT_RIVALS.compile_for_dialect("sqlite").text
-    for statement in [*asked, rivals]:
-        plan = _explain(sqlite, statement, ("",) * statement.count("?"))
+        statements = [statement for statement, _values in statement_log]
+        assert len(statements) > 10
+    rival_query = operation_statements.SELECT_RIVALS.compile_for_dialect("sqlite").text
+    for statement in [*statements, rival_query]:
+        plan = explain_query_plan(sqlite, statement, ("",) * statement.count("?"))
         tables = ("SCAN journal", "SCAN journal_subjects", "SCAN writes")
-        scans = [row for row in plan if row in tables or "ix_upstream_writes_merch" in row]
+        scans = [
+            plan_line for plan_line in plan if plan_line in tables or "ix_writes_merch" in plan_line
+        ]
         assert not scans, (statement, plan)
 
 
-# Tables of the version before.
+# Tables of the previous version.
 
 
 async def test_migration_numbers_operations_in_order(state: State) -> None:
     async with open_store_at_revision(state, "0003") as store:
         for number, id_ in enumerate(["late", "early", "later"]):
-            at = NOW + timedelta(seconds=[5, 0, 9][number])
+            started_at = NOW + timedelta(seconds=[5, 0, 9][number])
             await execute(
                 store,
                 text(
@@ -375,11 +403,12 @@ async def test_migration_numbers_operations_in_order(state: State) -> None:
                     " request_id, fingerprint, state, instance, turn, deserted, began_at) VALUES"
                     " (:id, 'acme', 'live', 'k', 'n', 'o', 'r', 'f', 'answered', 'i', 0, false, :at)"
                 ).bindparams(
-                    bindparam("id", id_, Text), bindparam("at", at, operations.c.started_at.type)
+                    bindparam("id", id_, Text),
+                    bindparam("at", started_at, operations.c.started_at.type),
                 ),
             )
     async with open_store(state) as store:
         await begin_operations(store, "new")
         query = select(operations.c.id, operations.c.number).order_by(operations.c.number)
-        found = [tuple(row) for row in await fetch(store, query)]
-        assert found == [("early", 1), ("late", 2), ("later", 3), ("new", 4)]
+        numbered_rows = [tuple(row) for row in await fetch(store, query)]
+        assert numbered_rows == [("early", 1), ("late", 2), ("later", 3), ("new", 4)]

@@ -1,4 +1,4 @@
-"""What is written at one time is committed together, and what one does wrong is nobody else's."""
+"""Group commit: concurrent transactions are committed together, and each fails alone."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ def build_learned_row(store: Store, name: str, value: Any = "1") -> dict[str, An
 
 
 def build_increment(store: Store, name: str) -> Body[None]:
-    """Counts on from what it reads."""
+    """Build a transaction that reads the value of a name and writes the next number."""
 
-    async def add(tx: Transaction) -> None:
+    async def increment(tx: Transaction) -> None:
         await tx.lock(name)
         count = int(await tx.fetch_value(READ_STATEMENT, {"name": name}) or 0)
         await tx.execute(PUT_STATEMENT, build_learned_row(store, name, str(count + 1)))
 
-    return add
+    return increment
 
 
-def build_failing_transaction(store: Store, *, after: bool) -> Body[None]:
-    async def fail(tx: Transaction) -> None:
+def build_failing_transaction(store: Store, *, fails_late: bool) -> Body[None]:
+    async def write_and_fail(tx: Transaction) -> None:
         await tx.fetch(READ_STATEMENT, {"name": "a"})
-        if after:
+        if fails_late:
             await tx.execute(PUT_STATEMENT, build_learned_row(store, "half"))
         raise StepError
 
-    return fail
+    return write_and_fail
 
 
 async def load_values(store: Store) -> dict[str, str]:
@@ -68,34 +68,34 @@ async def load_values(store: Store) -> dict[str, str]:
 async def test_transactions_with_a_common_lock_are_isolated(
     state: State,
 ) -> None:
-    async with open_store(state) as store, open_store(state) as other:
-        stores = (store, other) * 10
+    async with open_store(state) as store, open_store(state) as second_store:
+        stores = (store, second_store) * 10
         await asyncio.gather(
             *(outcome.write(build_increment(outcome, "count")) for outcome in stores)
         )
         assert await load_values(store) == {"count": "20"}
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after it changed something"])
-async def test_failed_transaction_is_rolled_back_alone(state: State, after: bool) -> None:
+@pytest.mark.parametrize("fails_late", [False, True], ids=["before", "after it changed something"])
+async def test_failed_transaction_is_rolled_back_alone(state: State, fails_late: bool) -> None:
     async with open_store(state) as store:
-        works = [
+        transactions = [
             build_increment(store, "a"),
-            build_failing_transaction(store, after=after),
+            build_failing_transaction(store, fails_late=fails_late),
             build_increment(store, "b"),
         ]
-        outcomes = await asyncio.gather(*map(store.write, works), return_exceptions=True)
+        outcomes = await asyncio.gather(*map(store.write, transactions), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [type(None), StepError, type(None)]
         assert await load_values(store) == {"a": "1", "b": "1"}
 
 
 async def test_failure_on_slow_database_does_not_reach_other_waiters(state: State) -> None:
-    """Each caller would take it for its own: a flow might send a write again."""
+    """Each caller would take the failure for its own, and a flow might repeat a write."""
     async with open_store(state) as store:
         store.database.patience_seconds = 0
-        failing = build_failing_transaction(store, after=True)
-        works = [failing, *(build_increment(store, "a") for _ in range(20))]
-        outcomes = await asyncio.gather(*map(store.write, works), return_exceptions=True)
+        failing_transaction = build_failing_transaction(store, fails_late=True)
+        transactions = [failing_transaction, *(build_increment(store, "a") for _ in range(20))]
+        outcomes = await asyncio.gather(*map(store.write, transactions), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [StepError, *[type(None)] * 20]
         assert await load_values(store) == {"a": "20"}
 
@@ -125,15 +125,15 @@ async def test_faulty_statement_fails_alone(sqlite: State) -> None:
             await tx.execute(PUT_STATEMENT, build_learned_row(store, "half"))
             await tx.execute(text("SELECT json('{')"))
 
-        works = [build_increment(store, "a"), execute_faulty, build_increment(store, "b")]
-        outcomes = await asyncio.gather(*map(store.write, works), return_exceptions=True)
+        transactions = [build_increment(store, "a"), execute_faulty, build_increment(store, "b")]
+        outcomes = await asyncio.gather(*map(store.write, transactions), return_exceptions=True)
         expected = [type(None), StoreUnavailable, type(None)]
         assert [type(outcome) for outcome in outcomes] == expected
         assert await load_values(store) == {"a": "1", "b": "1"}
 
 
 async def test_commit_without_changes_does_not_hide_that_a_write_failed(sqlite: State) -> None:
-    """A commit that changes nothing succeeds on a full disk too."""
+    """A commit without changes succeeds even on a full disk."""
     file = find_sqlite_file(parse_state_url(sqlite.url))
     assert file is not None
     async with open_store(sqlite) as store:
@@ -154,22 +154,22 @@ async def test_commit_without_changes_does_not_hide_that_a_write_failed(sqlite: 
 async def test_transaction_refused_by_database_fails_alone(state: State) -> None:
     async with open_store(state) as store:
 
-        async def unfit(tx: Transaction) -> None:
+        async def write_unfit_value(tx: Transaction) -> None:
             await tx.execute(PUT_STATEMENT, build_learned_row(store, "unfit", None))
 
-        works = [build_increment(store, "a"), unfit, build_increment(store, "b")]
-        outcomes = await asyncio.gather(*map(store.write, works), return_exceptions=True)
+        transactions = [build_increment(store, "a"), write_unfit_value, build_increment(store, "b")]
+        outcomes = await asyncio.gather(*map(store.write, transactions), return_exceptions=True)
         assert isinstance(outcomes[1], Exception)
         assert await load_values(store) == {"a": "1", "b": "1"}
 
 
 async def test_one_of_several_concurrent_compare_and_sets_succeeds(state: State) -> None:
-    async with open_store(state) as store, open_store(state) as other:
+    async with open_store(state) as store, open_store(state) as second_store:
         first = CompareAndSet("batch", "B-1", {"phase": "started"}, {"phase": None})
         outcomes = await asyncio.gather(
             *(
-                ObjectStateStore(one).compare_and_set_all(ACME, [first])
-                for one in (store, other) * 4
+                ObjectStateStore(each_store).compare_and_set_all(ACME, [first])
+                for each_store in (store, second_store) * 4
             ),
             return_exceptions=True,
         )
@@ -186,17 +186,17 @@ async def test_writer_waits_for_lock_of_another_process(sqlite: State, is_brief:
     async with open_store(sqlite) as store:
         await store.write(build_increment(store, "a"))
 
-        async def read(tx: Transaction) -> Any:
+        async def load_value(tx: Transaction) -> Any:
             return await tx.fetch_value(READ_STATEMENT, {"name": "a"})
 
-        assert await store.read(read, is_brief=is_brief) == "1"
+        assert await store.read(load_value, is_brief=is_brief) == "1"
         async with lock_database(file):
-            adding = asyncio.ensure_future(store.write(build_increment(store, "b")))
-            reading = asyncio.ensure_future(store.read(read, is_brief=is_brief))
+            increment_task = asyncio.ensure_future(store.write(build_increment(store, "b")))
+            read_task = asyncio.ensure_future(store.read(load_value, is_brief=is_brief))
             await asyncio.sleep(0.1)
-            assert [adding.done(), reading.done()] == [False, False]
-        await adding
-        assert await reading == "1"
+            assert [increment_task.done(), read_task.done()] == [False, False]
+        await increment_task
+        assert await read_task == "1"
         assert await load_values(store) == {"a": "1", "b": "1"}
 
 
@@ -208,19 +208,19 @@ async def test_locked_file_fails_waiting_callers_after_one_timeout(
     assert file is not None
     async with open_store(sqlite) as store:
         async with lock_database(file):
-            began = time.monotonic()
-            asked: list[asyncio.Future[Any]] = [
+            started_at = time.monotonic()
+            requests: list[asyncio.Future[Any]] = [
                 asyncio.ensure_future(store.write(build_increment(store, "a")))
             ]
             await asyncio.sleep(0.5)
-            asked += [
+            requests += [
                 asyncio.ensure_future(store.write(build_increment(store, name))) for name in "bc"
             ]
-            asked += [asyncio.ensure_future(load_values(store))]
-            outcomes = await asyncio.gather(*asked, return_exceptions=True)
-            took = time.monotonic() - began
+            requests += [asyncio.ensure_future(load_values(store))]
+            outcomes = await asyncio.gather(*requests, return_exceptions=True)
+            elapsed_seconds = time.monotonic() - started_at
         assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 4
-        assert took < 2.5
+        assert elapsed_seconds < 2.5
         assert await load_values(store) == {}
 
 

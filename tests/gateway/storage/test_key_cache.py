@@ -1,4 +1,4 @@
-"""What test_keys.py says of SQLite, where PostgreSQL could differ."""
+"""The cases of test_keys.py in which PostgreSQL could differ from SQLite."""
 
 from __future__ import annotations
 

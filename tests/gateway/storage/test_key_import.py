@@ -48,9 +48,11 @@ def dump_key_lines(*keys: dict[str, Any]) -> bytes:
 
 
 async def import_lines(
-    store: Store, *keys: dict[str, Any], reactivate: bool = False
+    store: Store, *keys: dict[str, Any], is_reactivating: bool = False
 ) -> ImportResult:
-    return await import_keys(store, parse_key_lines(dump_key_lines(*keys)), reactivate=reactivate)
+    return await import_keys(
+        store, parse_key_lines(dump_key_lines(*keys)), reactivate=is_reactivating
+    )
 
 
 @pytest.fixture
@@ -59,11 +61,11 @@ async def store(state: State) -> AsyncIterator[Store]:
         yield store
 
 
-# What a file has to be.
+# Valid and invalid files.
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "expected_text"),
     [
         ({"merchant": ""}, "line 2: merchant: "),
         ({"merchant": " acme"}, "line 2: merchant: "),
@@ -88,13 +90,13 @@ async def store(state: State) -> AsyncIterator[Store]:
     ],
 )
 def test_errors_are_reported_by_line_and_field_without_values(
-    change: dict[str, Any], says: str
+    change: dict[str, Any], expected_text: str
 ) -> None:
-    with pytest.raises(ImportRefused) as refused:
+    with pytest.raises(ImportRefused) as error:
         parse_key_lines(dump_key_lines(ACME, {**BOLT, **change}))
-    assert str(refused.value).startswith(says.replace("\\\\", "\\"))
-    assert "hunter2" not in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert str(error.value).startswith(expected_text.replace("\\\\", "\\"))
+    assert "hunter2" not in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_missing_field_is_named_and_others_are_counted() -> None:
@@ -103,7 +105,7 @@ def test_missing_field_is_named_and_others_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "expected_text"),
     [
         (b"hunter2", "not JSON"),
         (b'["hunter2"]', "not a JSON object"),
@@ -114,10 +116,10 @@ def test_missing_field_is_named_and_others_are_counted() -> None:
         (b'{"api_key": "hunter2", "api_key": "hunter2"}', "api_key: duplicate field"),
     ],
 )
-def test_non_object_line_is_reported_by_number(line: bytes, says: str) -> None:
-    with pytest.raises(ImportRefused) as refused:
+def test_non_object_line_is_reported_by_number(line: bytes, expected_text: str) -> None:
+    with pytest.raises(ImportRefused) as error:
         parse_key_lines(dump_key_lines(ACME) + b"\n\n" + line)
-    assert str(refused.value) == f"line 3: {says}"
+    assert str(error.value) == f"line 3: {expected_text}"
 
 
 def test_empty_file_is_an_error() -> None:
@@ -131,7 +133,7 @@ def test_blank_lines_crlf_and_byte_order_mark_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "says"),
+    ("second", "expected_text"),
     [
         (ACME, "line 2: api_key: line 1 already has this key"),
         ({**BOLT, "api_key": ACME["api_key"]}, "line 2: api_key: line 1 already has this key"),
@@ -150,8 +152,8 @@ def test_blank_lines_crlf_and_byte_order_mark_are_ignored() -> None:
         ({**SECOND_ACME_KEY, "name": "main"}, "line 2: name: line 1 already has this name"),
     ],
 )
-def test_contradicting_lines_are_refused(second: dict[str, Any], says: str) -> None:
-    with pytest.raises(ImportRefused, match=says):
+def test_contradicting_lines_are_refused(second: dict[str, Any], expected_text: str) -> None:
+    with pytest.raises(ImportRefused, match=expected_text):
         parse_key_lines(dump_key_lines({**ACME, "name": "main"}, second))
 
 
@@ -178,7 +180,7 @@ def test_prefix_is_at_most_eight_characters_and_a_quarter_of_the_key(
     assert extract_key_prefix(api_key) == prefix
 
 
-# What becomes of it.
+# Stored keys.
 
 
 async def test_keys_are_imported_and_named_after_their_tenant(store: Store) -> None:
@@ -193,11 +195,11 @@ async def test_keys_are_imported_and_named_after_their_tenant(store: Store) -> N
 
 
 def test_database_file_contains_no_key_and_no_secret(sqlite: State) -> None:
-    async def put() -> None:
+    async def write_keys() -> None:
         async with open_store(sqlite) as store:
             await import_lines(store, ACME)
 
-    asyncio.run(put())
+    asyncio.run(write_keys())
     data = Path(sqlite.url.removeprefix("sqlite:///")).read_bytes()
     assert b"access-acme" in data
     assert str(ACME["api_key"]).encode() not in data
@@ -206,17 +208,17 @@ def test_database_file_contains_no_key_and_no_secret(sqlite: State) -> None:
 
 async def test_repeated_import_changes_nothing(store: Store) -> None:
     await import_lines(store, ACME, BOLT)
-    before = await load_listed_keys(store)
+    keys_before = await load_listed_keys(store)
     result = await import_lines(store, ACME, BOLT)
     assert (result.new, result.changed, result.unchanged) == (0, 0, 2)
-    assert await load_listed_keys(store) == before
+    assert await load_listed_keys(store) == keys_before
 
 
 async def test_key_is_updated_by_its_line_and_null_resets(store: Store) -> None:
     await import_lines(store, {**ACME, "requests_per_hour": 5, "allowed_ips": ["10.0.0.1"]})
     await import_lines(store, {**ACME, "name": "renamed"})
     (key,) = await load_listed_keys(store)
-    # An allow-list must not be lost by leaving it out.
+    # A line without an allow-list must not remove a stored one.
     assert (key.name, key.requests_per_hour) == ("renamed", 5)
     assert key.allowed_ips == ("10.0.0.1/32",)
     await import_lines(store, {**ACME, "requests_per_hour": None, "allowed_ips": []})
@@ -225,7 +227,7 @@ async def test_key_is_updated_by_its_line_and_null_resets(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "says"),
+    ("second", "expected_text"),
     [
         (
             {**ACME, "merchant": "bolt", "access_key": "b"},
@@ -248,15 +250,15 @@ async def test_key_is_updated_by_its_line_and_null_resets(store: Store) -> None:
     ],
 )
 async def test_line_that_contradicts_stored_keys_imports_nothing(
-    store: Store, second: dict[str, Any], says: str
+    store: Store, second: dict[str, Any], expected_text: str
 ) -> None:
     await import_lines(store, {**ACME, "name": "main"})
-    before = await load_listed_keys(store)
-    fine = {**BOLT, "merchant": "fine", "access_key": "fine", "api_key": "fine-fine-fine"}
-    with pytest.raises(ImportRefused, match=f"line 2: {says}") as refused:
-        await import_lines(store, fine, second)
-    assert "typo" not in str(refused.value)
-    assert await load_listed_keys(store) == before
+    keys_before = await load_listed_keys(store)
+    valid_line = {**BOLT, "merchant": "fine", "access_key": "fine", "api_key": "fine-fine-fine"}
+    with pytest.raises(ImportRefused, match=f"line 2: {expected_text}") as error:
+        await import_lines(store, valid_line, second)
+    assert "typo" not in str(error.value)
+    assert await load_listed_keys(store) == keys_before
 
 
 async def test_access_key_may_exist_in_both_environments(store: Store) -> None:
@@ -270,7 +272,7 @@ async def test_revoked_key_is_reactivated_only_on_request(store: Store) -> None:
     await revoke_key(store, key.id)
     with pytest.raises(ImportRefused, match=r"line 1: api_key: the key was revoked .*--rea"):
         await import_lines(store, ACME)
-    result = await import_lines(store, ACME, reactivate=True)
+    result = await import_lines(store, ACME, is_reactivating=True)
     assert result.changed == 1
     assert await load_listed_keys(store) == [key]
 
@@ -289,15 +291,18 @@ async def test_key_hashed_with_earlier_encryption_key_is_recognized(state: State
 
 async def test_concurrent_imports_are_serialized(state: State) -> None:
     async with open_store(state) as store, open_store(state) as second:
-        many = [{**ACME, "api_key": f"key {number}".replace(" ", "-")} for number in range(8)]
+        key_lines = [{**ACME, "api_key": f"key {number}".replace(" ", "-")} for number in range(8)]
         await asyncio.gather(
-            *(import_lines((store, second)[number % 2], key) for number, key in enumerate(many))
+            *(
+                import_lines((store, second)[number % 2], key)
+                for number, key in enumerate(key_lines)
+            )
         )
         names = {key.name for key in await load_listed_keys(store)}
     assert names == {"acme-live", *(f"acme-live-{number}" for number in range(2, 9))}
 
 
-# Pairs.
+# Credentials.
 
 
 async def test_replaced_credentials_apply_to_all_keys_of_tenant(store: Store) -> None:
@@ -326,8 +331,8 @@ async def test_access_key_of_another_merchant_is_refused(store: Store) -> None:
 
 async def test_secret_copied_to_another_row_does_not_decrypt(store: Store) -> None:
     await import_lines(store, ACME, BOLT)
-    theft = "UPDATE tenant_credentials SET secret = (SELECT secret FROM tenant_credentials WHERE merchant = 'acme')"
-    await execute(store, text(theft))
+    copy_secret_statement = "UPDATE tenant_credentials SET secret = (SELECT secret FROM tenant_credentials WHERE merchant = 'acme')"
+    await execute(store, text(copy_secret_statement))
     with pytest.raises(StoreUnavailable, match="secret of bolt live"):
         await load_credentials(store, Tenant("bolt", "live"))
 
@@ -338,18 +343,18 @@ async def test_name_precedes_prefix_and_active_keys_precede_revoked_ones(
     await import_lines(store, {**ACME, "name": "key-of-b"}, SECOND_ACME_KEY, BOLT)
     keys = await load_listed_keys(store)
 
-    def meant(word: str) -> list[str]:
-        return [key.name for key in find_matching_keys(keys, word)]
+    def list_matching_names(prefix: str) -> list[str]:
+        return [key.name for key in find_matching_keys(keys, prefix)]
 
-    assert meant("key-of-b") == ["key-of-b"]
-    assert meant("key-of") == ["key-of-b", "bolt-live"]
-    assert meant("another") == ["acme-live"]
-    assert meant("") == []
-    assert meant("key") == [], "too little to say which"
+    assert list_matching_names("key-of-b") == ["key-of-b"]
+    assert list_matching_names("key-of") == ["key-of-b", "bolt-live"]
+    assert list_matching_names("another") == ["acme-live"]
+    assert list_matching_names("") == []
+    assert list_matching_names("key") == [], "too little to say which"
     await revoke_key(store, find_matching_keys(keys, "bolt-live")[0].id)
     keys = await load_listed_keys(store)
-    assert meant("key-of") == ["key-of-b"]
-    assert meant("bolt-live") == ["bolt-live"]
+    assert list_matching_names("key-of") == ["key-of-b"]
+    assert list_matching_names("bolt-live") == ["bolt-live"]
 
 
 async def test_key_changes_are_audited_once_without_secrets(store: Store) -> None:
@@ -360,6 +365,9 @@ async def test_key_changes_are_audited_once_without_secrets(store: Store) -> Non
     first = find_matching_keys(await load_listed_keys(store), "first")[0].id
     for _ in range(2):
         await revoke_key(store, first)
-    found = [(act.scope, act.action) for act in await list_audit_events(store)]
-    assert sorted(found[:2]) == [(acme, "imported 2 keys"), (bolt, "imported 1 key")]
-    assert found[2:] == [(bolt, "replaced the credentials"), (acme, "revoked the key first")]
+    audited_actions = [(event.scope, event.action) for event in await list_audit_events(store)]
+    assert sorted(audited_actions[:2]) == [(acme, "imported 2 keys"), (bolt, "imported 1 key")]
+    assert audited_actions[2:] == [
+        (bolt, "replaced the credentials"),
+        (acme, "revoked the key first"),
+    ]

@@ -9,6 +9,6 @@ from gateway.storage.keyed_hmac import KeyedHmac
 @pytest.mark.parametrize("size", [0, 1, 32, 63, 64, 65, 200])
 def test_digest_equals_library_digest_on_repeated_use(size: int) -> None:
     key = os.urandom(size)
-    keyed = KeyedHmac(key)
+    keyed_hmac = KeyedHmac(key)
     for parts in ([], [b""], [b"text"], [b"te", b"", b"xt"], [os.urandom(5000), b"\n"]):
-        assert keyed.hexdigest(*parts) == hmac.digest(key, b"".join(parts), "sha256").hex()
+        assert keyed_hmac.hexdigest(*parts) == hmac.digest(key, b"".join(parts), "sha256").hex()

@@ -17,17 +17,17 @@ def key_path(tmp_path: Path) -> Path:
     return tmp_path / "gateway.key"
 
 
-def write_key_file(path: Path, text: str, mode: int = 0o600) -> None:
+def write_key_file(path: Path, text: str, permissions: int = 0o600) -> None:
     path.write_text(text)
-    path.chmod(mode)
+    path.chmod(permissions)
 
 
 def test_created_file_has_one_key_and_is_readable_by_owner_only(key_path: Path) -> None:
-    before = os.umask(0)
+    umask_before = os.umask(0)
     try:
         create_key_file(key_path)
     finally:
-        os.umask(before)
+        os.umask(umask_before)
     assert stat.S_IMODE(key_path.stat().st_mode) == 0o600
     keys = read_key_file(key_path)
     assert keys
@@ -40,43 +40,45 @@ def test_missing_file_has_no_keys(key_path: Path) -> None:
 
 def test_creation_never_overwrites(key_path: Path) -> None:
     create_key_file(key_path)
-    before = key_path.read_text()
+    text_before = key_path.read_text()
     with pytest.raises(StoreUnavailable):
         create_key_file(key_path)
-    assert key_path.read_text() == before
+    assert key_path.read_text() == text_before
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_added_key_is_last_and_earlier_keys_remain(key_path: Path, ended: bool) -> None:
+@pytest.mark.parametrize("ends_with_newline", [True, False])
+def test_added_key_is_last_and_earlier_keys_remain(key_path: Path, ends_with_newline: bool) -> None:
     create_key_file(key_path)
-    if not ended:
+    if not ends_with_newline:
         write_key_file(key_path, key_path.read_text().rstrip("\n"))
-    before = key_path.read_text().rstrip("\n")
+    text_before = key_path.read_text().rstrip("\n")
     add_key(key_path)
-    assert key_path.read_text().startswith(before + "\n")
+    assert key_path.read_text().startswith(text_before + "\n")
     keys = read_key_file(key_path)
     assert keys
     assert len(keys.ids) == 2
     assert keys.newest_key_id == key_path.read_text().splitlines()[-1].split()[0]
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o602, 0o660])
-def test_file_open_to_others_is_refused_with_advice(key_path: Path, mode: int) -> None:
+@pytest.mark.parametrize("permissions", [0o644, 0o640, 0o604, 0o620, 0o602, 0o660])
+def test_file_open_to_others_is_refused_with_advice(key_path: Path, permissions: int) -> None:
     create_key_file(key_path)
-    key_path.chmod(mode)
+    key_path.chmod(permissions)
     with pytest.raises(StoreUnavailable, match=f"chmod 600 {key_path}"):
         read_key_file(key_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of root's for another")
-@pytest.mark.parametrize(("mode", "read"), [(0o640, True), (0o644, False), (0o660, False)])
+@pytest.mark.parametrize(
+    ("permissions", "is_readable"), [(0o640, True), (0o644, False), (0o660, False)]
+)
 def test_mounted_file_of_root_may_be_readable_by_group(
-    key_path: Path, mode: int, read: bool
+    key_path: Path, permissions: int, is_readable: bool
 ) -> None:
     create_key_file(key_path)
-    key_path.chmod(mode)
+    key_path.chmod(permissions)
     os.chown(key_path, 0, 65534)
-    # A process of its own, because a user cannot be taken off again.
+    # In its own process, because a change of user cannot be undone.
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
@@ -92,14 +94,14 @@ def test_mounted_file_of_root_may_be_readable_by_group(
     result = subprocess.run(
         [sys.executable, "-c", script, str(key_path)], capture_output=True, text=True, check=True
     )
-    assert result.stdout.startswith("read" if read else "refused"), result.stdout
+    assert result.stdout.startswith("read" if is_readable else "refused"), result.stdout
 
 
 VALID_KEY_TEXT = "A" * 43 + "="
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "expected_text"),
     [
         ("", "line 1 is empty"),
         ("\n\n", "line 1 is empty"),
@@ -111,12 +113,12 @@ VALID_KEY_TEXT = "A" * 43 + "="
     ],
 )
 def test_damaged_file_is_refused_by_line_without_quoting_it(
-    key_path: Path, text: str, says: str
+    key_path: Path, text: str, expected_text: str
 ) -> None:
     write_key_file(key_path, text)
-    with pytest.raises(StoreUnavailable, match=says) as refused:
+    with pytest.raises(StoreUnavailable, match=expected_text) as error:
         read_key_file(key_path)
-    assert "AAAA" not in str(refused.value)
+    assert "AAAA" not in str(error.value)
 
 
 def test_uncreatable_file_is_reported_with_advice(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from gateway.storage.id_rows import (
 )
 from tests.state import execute
 
-ACME, OTHER = Tenant("acme", "live"), Tenant("other", "live")
+ACME, OTHER_TENANT = Tenant("acme", "live"), Tenant("other", "live")
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 501])
@@ -27,9 +27,9 @@ async def test_any_number_of_ids_is_resolved(state: State, count: int) -> None:
     async with open_store(state) as store:
         await save_legacy_ids(store, ACME, names)
         assert await load_current_ids(store, ACME, [*names, "R-UNKNOWN"]) == names
-        spelled = {current: legacy for legacy, current in names.items()}
-        assert await load_legacy_ids(store, ACME, [*spelled, "R-UNKNOWN"]) == spelled
-        assert await load_current_ids(store, OTHER, names) == {}
+        legacy_ids = {current_id: legacy for legacy, current_id in names.items()}
+        assert await load_legacy_ids(store, ACME, [*legacy_ids, "R-UNKNOWN"]) == legacy_ids
+        assert await load_current_ids(store, OTHER_TENANT, names) == {}
         assert await load_current_ids(store, ACME, []) == {}
 
 
@@ -42,27 +42,27 @@ async def test_object_has_one_imported_id_and_at_most_one_alias(state: State) ->
             IdCollisionError, match="R-SECOND is of the object imported as R-FIRST already"
         ):
             await save_legacy_ids(store, ACME, {"R-SECOND": "R-REAL"}, imported=True)
-        await save_legacy_ids(store, OTHER, {"R-SECOND": "R-REAL"}, imported=True)
+        await save_legacy_ids(store, OTHER_TENANT, {"R-SECOND": "R-REAL"}, imported=True)
         assert await load_legacy_ids(store, ACME, ["R-REAL"]) == {"R-REAL": "R-FIRST"}
-        assert await load_legacy_ids(store, OTHER, ["R-REAL"]) == {"R-REAL": "R-SECOND"}
+        assert await load_legacy_ids(store, OTHER_TENANT, ["R-REAL"]) == {"R-REAL": "R-SECOND"}
 
 
 async def test_lookup_in_unusable_database_raises_store_unavailable(sqlite: State) -> None:
     file = find_sqlite_file(parse_state_url(sqlite.url))
     assert file is not None
     async with open_store(sqlite) as store:
-        ledger = ObjectStateStore(store)
-        assert await ledger.load(ACME, "recipient", "R-1") == {}
+        object_states = ObjectStateStore(store)
+        assert await object_states.load(ACME, "recipient", "R-1") == {}
         file.write_bytes(b"no database " * 4096)
         with pytest.raises(StoreUnavailable, match="file is not a database"):
-            await ledger.load(ACME, "recipient", "R-1")
+            await object_states.load(ACME, "recipient", "R-1")
 
 
 async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
     file = find_sqlite_file(parse_state_url(sqlite.url))
     assert file is not None
 
-    def elsewhere() -> None:
+    def look_up_in_thread() -> None:
         connection = sqlite3.connect(file)
         connection.execute("UPDATE legacy_ids SET current_id = 'R-ELSEWHERE'")
         connection.commit()
@@ -71,29 +71,29 @@ async def test_lookup_does_not_block_a_change(sqlite: State) -> None:
     async with open_store(sqlite) as store:
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
         assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-2"}
-        await asyncio.to_thread(elsewhere)
+        await asyncio.to_thread(look_up_in_thread)
         assert await load_current_ids(store, ACME, ["R-1"]) == {"R-1": "R-ELSEWHERE"}
         await save_legacy_ids(store, ACME, {"R-3": "R-4"})
         assert await load_current_ids(store, ACME, ["R-3"]) == {"R-3": "R-4"}
 
 
 async def test_first_lookup_waits_for_another_process(sqlite: State) -> None:
-    """A transaction has its lock from its first statement on."""
+    """A transaction takes its lock with its first statement."""
     file = find_sqlite_file(parse_state_url(sqlite.url))
     assert file is not None
     async with open_store(sqlite) as store:
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
         assert await load_current_ids(store, ACME, []) == {}
-        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            looking = asyncio.ensure_future(load_current_ids(store, ACME, ["R-1"]))
+        with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as other_connection:
+            other_connection.execute("BEGIN EXCLUSIVE")
+            lookup_task = asyncio.ensure_future(load_current_ids(store, ACME, ["R-1"]))
             await asyncio.sleep(0.1)
-            other.execute("COMMIT")
-        assert await looking == {"R-1": "R-2"}
+            other_connection.execute("COMMIT")
+        assert await lookup_task == {"R-1": "R-2"}
 
 
 async def test_prepared_statement_survives_table_change(postgres: State) -> None:
-    """Another process may bring the tables up to date while this one runs."""
+    """Another process may migrate the tables while this one starts."""
     async with open_store(postgres) as store:
         await save_legacy_ids(store, ACME, {"R-1": "R-2"})
         for kind in ("varchar(99)", "text"):

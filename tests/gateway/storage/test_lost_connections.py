@@ -28,8 +28,8 @@ async def open_proxied_database(
     await execute_directly(dsn, "DROP TABLE IF EXISTS event", "CREATE TABLE event (id text)")
     address = make_url(dsn)
     async with open_tcp_proxy(address.host or "127.0.0.1", address.port or 5432) as proxy:
-        proxied = address.set(host="127.0.0.1", port=proxy.port)
-        url = proxied.render_as_string(hide_password=False)
+        proxied_address = address.set(host="127.0.0.1", port=proxy.port)
+        url = proxied_address.render_as_string(hide_password=False)
         database = PostgresqlDatabase("a database", url, **options)
         yield database, proxy
         await database.close()
@@ -52,8 +52,8 @@ async def count_events(database: PostgresqlDatabase) -> int:
 
 
 async def test_lost_response_of_commit_is_reported_and_never_repeated(database: str) -> None:
-    """The transaction is committed. Whoever ran it again would do so twice."""
-    async with open_proxied_database(database) as (opened, proxy):
+    """The transaction is committed; a repetition would execute it twice."""
+    async with open_proxied_database(database) as (proxied_database, proxy):
         await execute_directly(
             database,
             "CREATE OR REPLACE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
@@ -61,36 +61,36 @@ async def test_lost_response_of_commit_is_reported_and_never_repeated(database: 
             "CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON event"
             " DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait()",
         )
-        writing = asyncio.ensure_future(opened.write(insert_event))
+        write_task = asyncio.ensure_future(proxied_database.write(insert_event))
         await asyncio.sleep(0.3)
         await proxy.cut()
         with pytest.raises(StoreUnavailable):
-            await writing
-        assert opened.write_error is not None
+            await write_task
+        assert proxied_database.write_error is not None
         await asyncio.sleep(0.5)
         await proxy.restore()
-        assert await count_events(opened) == 1
-        await opened.write(insert_event)
-        assert await count_events(opened) == 2
+        assert await count_events(proxied_database) == 1
+        await proxied_database.write(insert_event)
+        assert await count_events(proxied_database) == 2
 
 
 async def test_read_is_repeated_on_another_connection(database: str) -> None:
-    async with open_proxied_database(database) as (opened, _proxy):
+    async with open_proxied_database(database) as (proxied_database, _proxy):
         attempts: list[str] = []
 
-        async def read(tx: Transaction) -> int:
+        async def count_with_retry(tx: Transaction) -> int:
             attempts.append("an attempt")
             if len(attempts) == 1:
                 await tx.fetch(text("SELECT pg_terminate_backend(pg_backend_pid())"))
             count: int = await tx.fetch_value(COUNT)
             return count
 
-        assert await opened.read(read) == 0
+        assert await proxied_database.read(count_with_retry) == 0
         assert len(attempts) == 2
 
 
 async def test_write_is_not_repeated_after_a_lost_connection(database: str) -> None:
-    async with open_proxied_database(database) as (opened, _proxy):
+    async with open_proxied_database(database) as (proxied_database, _proxy):
         attempts: list[str] = []
 
         async def write(tx: Transaction) -> None:
@@ -99,13 +99,13 @@ async def test_write_is_not_repeated_after_a_lost_connection(database: str) -> N
             await tx.fetch(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
         with pytest.raises(StoreUnavailable):
-            await opened.write(write)
+            await proxied_database.write(write)
         assert len(attempts) == 1
-        assert await count_events(opened) == 0
+        assert await count_events(proxied_database) == 0
 
 
 async def test_deadlocked_transactions_are_repeated(database: str) -> None:
-    async with open_proxied_database(database) as (opened, _proxy):
+    async with open_proxied_database(database) as (proxied_database, _proxy):
 
         async def lock_in_order(tx: Transaction, *names: str) -> None:
             for name in names:
@@ -114,59 +114,59 @@ async def test_deadlocked_transactions_are_repeated(database: str) -> None:
             await insert_event(tx)
 
         await asyncio.gather(
-            opened.write(lambda tx: lock_in_order(tx, "a", "b")),
-            opened.write(lambda tx: lock_in_order(tx, "b", "a")),
+            proxied_database.write(lambda tx: lock_in_order(tx, "a", "b")),
+            proxied_database.write(lambda tx: lock_in_order(tx, "b", "a")),
         )
-        assert await count_events(opened) == 2
+        assert await count_events(proxied_database) == 2
 
 
 @pytest.mark.parametrize("is_connected", [False, True], ids=["new", "idle connections"])
 async def test_hung_server_fails_all_callers_after_one_timeout(
     database: str, is_connected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each would otherwise wait for a timeout of its own, one after another."""
+    """Otherwise the callers would wait for one timeout each, one after another."""
     monkeypatch.setattr("gateway.storage.postgresql_database.BEGIN_SECONDS", 1)
     options = {"timeout": 1, "command_timeout": 1}
-    async with open_proxied_database(database, **options) as (opened, proxy):
-        opened.patience_seconds = 0.5
+    async with open_proxied_database(database, **options) as (proxied_database, proxy):
+        proxied_database.patience_seconds = 0.5
         if is_connected:
-            await asyncio.gather(*(opened.write(insert_event) for _ in range(POOL_SIZE)))
-        events_before = await count_events(opened)
+            await asyncio.gather(*(proxied_database.write(insert_event) for _ in range(POOL_SIZE)))
+        events_before = await count_events(proxied_database)
         proxy.hang()
         started_at = time.monotonic()
-        callers = [opened.write(insert_event) for _ in range(3 * POOL_SIZE)]
-        reads = [count_events(opened) for _ in range(POOL_SIZE)]
-        outcomes = await asyncio.gather(*callers, *reads, return_exceptions=True)
+        callers = [proxied_database.write(insert_event) for _ in range(3 * POOL_SIZE)]
+        read_calls = [count_events(proxied_database) for _ in range(POOL_SIZE)]
+        outcomes = await asyncio.gather(*callers, *read_calls, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {StoreUnavailable}
         assert time.monotonic() - started_at < 3.5
         await proxy.cut()
         await proxy.restore()
-        assert await count_events(opened) == events_before
-        await opened.write(insert_event)
+        assert await count_events(proxied_database) == events_before
+        await proxied_database.write(insert_event)
 
 
 async def test_locks_of_a_timed_out_transaction_are_released(database: str) -> None:
-    async with open_proxied_database(database, command_timeout=0.5) as (opened, _proxy):
+    async with open_proxied_database(database, command_timeout=0.5) as (proxied_database, _proxy):
 
         async def wait_with_lock(tx: Transaction) -> None:
             await tx.lock("a")
             await tx.fetch(text("SELECT pg_sleep(1)"))
 
         with pytest.raises(StoreUnavailable):
-            await opened.write(wait_with_lock)
+            await proxied_database.write(wait_with_lock)
         await asyncio.sleep(1)  # the server notices the closed connection after the statement
 
         async def lock_and_insert(tx: Transaction) -> None:
             await tx.lock("a")
             await insert_event(tx)
 
-        await opened.write(lock_and_insert)
-        assert await count_events(opened) == 1
+        await proxied_database.write(lock_and_insert)
+        assert await count_events(proxied_database) == 1
 
 
 async def test_commit_of_a_failed_transaction_is_no_success(database: str) -> None:
     """PostgreSQL answers such a COMMIT with ROLLBACK, which is no error."""
-    async with open_proxied_database(database) as (opened, _proxy):
+    async with open_proxied_database(database) as (proxied_database, _proxy):
 
         async def swallow_error(tx: Transaction) -> None:
             await insert_event(tx)
@@ -174,35 +174,39 @@ async def test_commit_of_a_failed_transaction_is_no_success(database: str) -> No
                 await tx.execute(text("SELECT 1 / 0"))
 
         with pytest.raises(StoreUnavailable):
-            await opened.write(swallow_error)
-        assert await count_events(opened) == 0
+            await proxied_database.write(swallow_error)
+        assert await count_events(proxied_database) == 0
 
 
 @pytest.mark.parametrize("value", ["'a secret'", "NULL"])
 async def test_value_that_does_not_fit_is_not_quoted(database: str, value: str) -> None:
-    async with open_proxied_database(database) as (opened, _proxy):
+    async with open_proxied_database(database) as (proxied_database, _proxy):
         await execute_directly(
             database, "ALTER TABLE event ADD CHECK (id <> 'a secret'), ALTER id SET NOT NULL"
         )
         statement = text(f"INSERT INTO event VALUES ({value})")
-        with pytest.raises(FaultyStatement) as caught:
-            await opened.write(lambda tx: tx.execute(statement))
-        shown = traceback.format_exception(caught.value)[-1]
-        assert shown.startswith("gateway.storage.database.FaultyStatement: ")
-        assert "secret" not in shown
+        with pytest.raises(FaultyStatement) as raised_error:
+            await proxied_database.write(lambda tx: tx.execute(statement))
+        error_text = traceback.format_exception(raised_error.value)[-1]
+        assert error_text.startswith("gateway.storage.database.FaultyStatement: ")
+        assert "secret" not in error_text
 
 
 async def test_cancelled_reads_leave_usable_connections(database: str) -> None:
-    async with open_proxied_database(database) as (opened, _proxy):
+    async with open_proxied_database(database) as (proxied_database, _proxy):
 
         async def read_slowly(tx: Transaction) -> None:
             await tx.fetch(text("SELECT pg_sleep(5)"))
 
-        reads = [asyncio.ensure_future(opened.read(read_slowly)) for _ in range(2 * POOL_SIZE)]
+        read_tasks = [
+            asyncio.ensure_future(proxied_database.read(read_slowly)) for _ in range(2 * POOL_SIZE)
+        ]
         await asyncio.sleep(0.3)
-        for task in reads:
+        for task in read_tasks:
             task.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
+        await asyncio.gather(*read_tasks, return_exceptions=True)
         async with asyncio.timeout(3):
-            await asyncio.gather(*(opened.write(insert_event) for _ in range(2 * POOL_SIZE)))
-        assert await count_events(opened) == 2 * POOL_SIZE
+            await asyncio.gather(
+                *(proxied_database.write(insert_event) for _ in range(2 * POOL_SIZE))
+            )
+        assert await count_events(proxied_database) == 2 * POOL_SIZE

@@ -1,4 +1,4 @@
-"""Switches as the database has them, and a gateway's modes that follow."""
+"""Mode switches in the database, and their effect on a running gateway."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ async def test_mode_for_all_keys_replaces_mode_of_one_key(
         assert await load_switch_count(store) == 0
         assert await set_mode(store, ACME, "shop", ["batches", "balances"], "forward") == []
         assert await set_mode(store, ACME, "", ["batches"], "translate") == ["shop"]
-        found = {
+        modes_by_group = {
             (switch.key, switch.group): switch.mode for switch in await list_mode_switches(store)
         }
-        assert found == {("", "batches"): "translate", ("shop", "balances"): "forward"}
+        assert modes_by_group == {("", "batches"): "translate", ("shop", "balances"): "forward"}
         assert await load_switch_count(store) == 2
-        whats = [act.action for act in await list_audit_events(store, ACME)]
-        assert whats == [
+        audited_actions = [event.action for event in await list_audit_events(store, ACME)]
+        assert audited_actions == [
             "switched to forward: batches, balances of key shop",
             "switched to translate: batches of every key",
         ]
@@ -38,8 +38,8 @@ async def test_mode_for_all_keys_replaces_mode_of_one_key(
 
 async def test_concurrent_switches_are_all_recorded(state: State) -> None:
     async with open_store(state) as store:
-        those = [set_mode(store, ACME, f"key {n}", ["batches"], "forward") for n in range(8)]
-        await asyncio.gather(*those)
+        switches = [set_mode(store, ACME, f"key {n}", ["batches"], "forward") for n in range(8)]
+        await asyncio.gather(*switches)
         assert await load_switch_count(store) == 8
         assert len(await list_mode_switches(store)) == 8
 
@@ -47,40 +47,40 @@ async def test_concurrent_switches_are_all_recorded(state: State) -> None:
 async def test_gateway_sees_switches_of_another_process(state: State) -> None:
     async with open_store(state) as store, Modes(store) as modes:
         assert not modes.has_switches(ACME)
-        async with open_store(state) as other:
-            await set_mode(other, ACME, "", GROUPS, "forward")
+        async with open_store(state) as second_store:
+            await set_mode(second_store, ACME, "", GROUPS, "forward")
 
-        async def heard() -> bool:
+        async def has_switched_mode() -> bool:
             return modes.has_switches(ACME)
 
-        await wait_until_async(heard)
+        await wait_until_async(has_switched_mode)
 
 
 def test_every_operation_is_in_a_group() -> None:
     groups = {operation.name: find_mode_group(operation) for operation in (*OPERATIONS, *UNLISTED)}
     assert set(groups.values()) == set(GROUPS)
-    of_a_batch = {
+    batch_operations = {
         operation.name for operation in OPERATIONS if operation.path.startswith("/batches")
     }
-    assert {groups[name] for name in of_a_batch} == {"batches"}
+    assert {groups[name] for name in batch_operations} == {"batches"}
     assert groups["create_payout_method"] == groups["create_recipient"] == "recipients"
 
 
 async def test_batch_routing_finds_service_of_a_batch(state: State) -> None:
     async with open_store(state) as store:
-        ledger = ObjectStateStore(store)
-        routing = BatchRouting(ledger, AliasIds(store, "all"))
+        object_states = ObjectStateStore(store)
+        routing = BatchRouting(object_states, AliasIds(store, "all"))
         assert await routing.find_backend(ACME, "B-1") is None
-        facts = {"phase": "sent", "version": 1, "imported": 1}
-        await ledger.compare_and_set(ACME, "batch", "B-1", facts)
+        batch_state = {"phase": "sent", "version": 1, "imported": 1}
+        await object_states.compare_and_set(ACME, "batch", "B-1", batch_state)
         assert await routing.find_backend(ACME, "B-1") is None
         for change in ({"version": 2}, {"version": 1, "phase": "draft"}, {"imported": None}):
-            await ledger.compare_and_set(ACME, "batch", "B-1", {**facts, **change})
+            await object_states.compare_and_set(ACME, "batch", "B-1", {**batch_state, **change})
             assert await routing.find_backend(ACME, "B-1") == "current"
-        for one in ("B-1", "B-2"):
-            await ledger.compare_and_set(ACME, BACKEND_KIND, one, LEGACY_MARK)
-        assert await ledger.load(ACME, BACKEND_KIND, "B-2") == LEGACY_MARK
+        for batch_id in ("B-1", "B-2"):
+            await object_states.compare_and_set(ACME, BACKEND_KIND, batch_id, LEGACY_MARK)
+        assert await object_states.load(ACME, BACKEND_KIND, "B-2") == LEGACY_MARK
         assert await routing.find_backend(ACME, "B-1") == "legacy"
         assert await routing.find_backend(Tenant("other", "live"), "B-1") is None
-        await ledger.compare_and_set(ACME, "alias", "B-9", {"abandoned": True})
+        await object_states.compare_and_set(ACME, "alias", "B-9", {"abandoned": True})
         assert await routing.find_backend(ACME, "B-9") == "current"

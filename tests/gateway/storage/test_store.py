@@ -60,7 +60,7 @@ VALUES ('one', 1, 'acme', 'live', 'POST', '/recipients', 'd', 'sent', :at);
 INSERT INTO acts (id, at, what, by, merchant, environment, about)
 VALUES ('a', :at, 'told', 'ops', 'acme', 'live', 'one')
 """
-"""A write in doubt, as the version before the tables were renamed stored it."""
+"""A write in doubt in the tables of the version before their renaming."""
 
 
 @pytest.fixture
@@ -68,11 +68,11 @@ def sqlite(tmp_path: Path) -> State:
     return build_empty_sqlite_state(tmp_path)
 
 
-def key_file_of(state: State) -> Path:
+def locate_key_file(state: State) -> Path:
     return state.encryption_key_file
 
 
-def sqlite_path_of(state: State) -> Path:
+def extract_sqlite_path(state: State) -> Path:
     return Path(state.url.removeprefix("sqlite:///"))
 
 
@@ -82,7 +82,7 @@ def require_one_line(text: str) -> str:
 
 
 async def open_and_describe_failure(state: State) -> str:
-    """What an operator is told who starts with this state; empty where it opens."""
+    """Return the error message of a start with this state, or an empty text if it opens."""
     try:
         async with open_store(state):
             return ""
@@ -121,7 +121,7 @@ async def test_instances_started_together_create_tables_once(postgres: State) ->
 
 
 def test_processes_started_together_create_tables_once(sqlite: State) -> None:
-    create_key_file(key_file_of(sqlite))
+    create_key_file(locate_key_file(sqlite))
     script = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
@@ -132,9 +132,9 @@ def test_processes_started_together_create_tables_once(sqlite: State) -> None:
         "    async with open_store(state): pass\n"
         "asyncio.run(main())\n"
     )
-    command = [sys.executable, "-c", script, sqlite.url, str(key_file_of(sqlite))]
-    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
-    assert [process.communicate()[1] for process in running] == [b""] * 4
+    command = [sys.executable, "-c", script, sqlite.url, str(locate_key_file(sqlite))]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
+    assert [process.communicate()[1] for process in processes] == [b""] * 4
 
 
 async def test_newer_database_is_refused_and_not_touched(state: State) -> None:
@@ -177,8 +177,8 @@ async def test_open_operations_survive_renamed_tables(state: State) -> None:
                 bindparam("asked", encrypt("asked")),
                 bindparam("given", encrypt("given")),
             ]
-            used = [value for value in values if f":{value.key}" in statement]
-            await execute(store, text(statement).bindparams(*used))
+            used_parameters = [value for value in values if f":{value.key}" in statement]
+            await execute(store, text(statement).bindparams(*used_parameters))
     async with open_store(state) as store:
         repository = OperationRepository(store, ObjectStateStore(store))
         (record,) = await repository.list_unfinished()
@@ -194,7 +194,7 @@ async def test_open_operations_survive_renamed_tables(state: State) -> None:
 async def test_foreign_tables_are_refused_and_nothing_is_created(
     sqlite: State,
 ) -> None:
-    with sqlite3.connect(sqlite_path_of(sqlite)) as connection:
+    with sqlite3.connect(extract_sqlite_path(sqlite)) as connection:
         connection.execute("CREATE TABLE keys (x)")
     assert "cannot be brought up to date" in await open_and_describe_failure(sqlite)
     tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
@@ -203,19 +203,19 @@ async def test_foreign_tables_are_refused_and_nothing_is_created(
 
 
 async def test_created_files_are_accessible_by_owner_only(sqlite: State) -> None:
-    before = os.umask(0)
+    umask_before = os.umask(0)
     try:
         assert await open_and_describe_failure(sqlite) == ""
     finally:
-        os.umask(before)
-    for path in (sqlite_path_of(sqlite), key_file_of(sqlite)):
+        os.umask(umask_before)
+    for path in (extract_sqlite_path(sqlite), locate_key_file(sqlite)):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 async def test_sqlite_journal_exists_only_while_database_is_open(
     sqlite: State,
 ) -> None:
-    journal = Path(f"{sqlite_path_of(sqlite)}-journal")
+    journal = Path(f"{extract_sqlite_path(sqlite)}-journal")
     async with open_store(sqlite) as store:
         await ObjectStateStore(store).compare_and_set(ACME, "batch", "B-1", {"n": 1})
         assert journal.exists()
@@ -232,10 +232,10 @@ async def test_sqlite_uses_rollback_journal_and_foreign_keys(sqlite: State) -> N
                 ("busy_timeout", milliseconds),
             ):
                 pragma = text(f"PRAGMA {name}")
-                found = await store.read(partial(_fetch_value, pragma), is_brief=is_brief)
-                assert found == value, name
+                pragma_value = await store.read(partial(_fetch_value, pragma), is_brief=is_brief)
+                assert pragma_value == value, name
         now = datetime.now(UTC)
-        row = {
+        key_row = {
             **dict.fromkeys(("id", "name", "merchant", "key_hash", "hash_key_id"), "x"),
             "environment": "live",
             "prefix": "",
@@ -245,7 +245,7 @@ async def test_sqlite_uses_rollback_journal_and_foreign_keys(sqlite: State) -> N
             "changed": 1,
         }
         with pytest.raises(sqlite3.IntegrityError):
-            await execute(store, insert(api_keys).values(row))
+            await execute(store, insert(api_keys).values(key_row))
 
 
 async def _fetch_value(statement: Any, tx: Transaction) -> Any:
@@ -253,8 +253,8 @@ async def _fetch_value(statement: Any, tx: Transaction) -> Any:
 
 
 async def write_with_failure(store: Store) -> None:
-    twice = insert(counters).values(name="keys", value=1)
-    await execute(store, update(counters).values(value=7), twice)
+    duplicate_insert = insert(counters).values(name="keys", value=1)
+    await execute(store, update(counters).values(value=7), duplicate_insert)
 
 
 async def test_failed_write_leaves_nothing(state: State) -> None:
@@ -265,34 +265,36 @@ async def test_failed_write_leaves_nothing(state: State) -> None:
 
 
 async def test_timestamps_are_utc_and_require_a_time_zone(state: State) -> None:
-    row = {"environment": "live", "name": "x", "value": "1"}
+    capability_row = {"environment": "live", "name": "x", "value": "1"}
     async with open_store(state) as store:
-        naive = {**row, "learned_at": datetime(2026, 1, 1)}  # noqa: DTZ001
+        naive_row = {**capability_row, "learned_at": datetime(2026, 1, 1)}  # noqa: DTZ001
         with pytest.raises(ValueError, match="without a zone"):
-            await execute(store, insert(capabilities).values(naive))
+            await execute(store, insert(capabilities).values(naive_row))
         offset = datetime.fromisoformat("2026-01-01T01:00:00.000001+05:00")
-        await execute(store, insert(capabilities).values({**row, "learned_at": offset}))
-        ((found,),) = await fetch(store, select(capabilities.c.learned_at))
-    assert found == offset
-    assert found.tzinfo is UTC
+        await execute(store, insert(capabilities).values({**capability_row, "learned_at": offset}))
+        ((learned_at,),) = await fetch(store, select(capabilities.c.learned_at))
+    assert learned_at == offset
+    assert learned_at.tzinfo is UTC
 
 
 async def test_cancelled_write_leaves_store_usable(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        ledger = ObjectStateStore(store)
+        object_states = ObjectStateStore(store)
         for number in range(30):
-            writing = [
-                asyncio.create_task(ledger.compare_and_set(ACME, "batch", "B-1", {f"fact {n}": n}))
+            write_tasks = [
+                asyncio.create_task(
+                    object_states.compare_and_set(ACME, "batch", "B-1", {f"fact {n}": n})
+                )
                 for n in range(4)
             ]
             await asyncio.sleep(number / 10_000)
-            for task in writing:
+            for task in write_tasks:
                 task.cancel()
-            await asyncio.gather(*writing, return_exceptions=True)
-        await ledger.compare_and_set(ACME, "batch", "B-2", {"n": 1})
-        assert await ledger.load(ACME, "batch", "B-2") == {"n": 1}
+            await asyncio.gather(*write_tasks, return_exceptions=True)
+        await object_states.compare_and_set(ACME, "batch", "B-2", {"n": 1})
+        assert await object_states.load(ACME, "batch", "B-2") == {"n": 1}
 
 
 # The key file.
@@ -300,73 +302,73 @@ async def test_cancelled_write_leaves_store_usable(
 
 async def test_sqlite_creates_key_file_at_first_start_only(sqlite: State) -> None:
     assert await open_and_describe_failure(sqlite) == ""
-    key_file_of(sqlite).unlink()
+    locate_key_file(sqlite).unlink()
     assert "there is no key file" in await open_and_describe_failure(sqlite)
-    assert not key_file_of(sqlite).exists()
+    assert not locate_key_file(sqlite).exists()
 
 
 async def test_postgresql_never_creates_key_file_and_explains_how(postgres: State) -> None:
-    key_file_of(postgres).unlink()
+    locate_key_file(postgres).unlink()
     assert "keys new-encryption-key" in await open_and_describe_failure(postgres)
 
 
 async def test_different_key_file_is_detected_at_start(state: State) -> None:
     assert await open_and_describe_failure(state) == ""
-    key_file_of(state).unlink()
-    create_key_file(key_file_of(state))
+    locate_key_file(state).unlink()
+    create_key_file(locate_key_file(state))
     assert "has no key" in await open_and_describe_failure(state)
 
 
 async def test_different_key_under_same_id_is_detected_at_start(state: State) -> None:
     assert await open_and_describe_failure(state) == ""
-    key_id = key_file_of(state).read_text().split()[0]
-    key_file_of(state).write_text(f"{key_id} {build_key_line().split()[1]}\n")
+    key_id = locate_key_file(state).read_text().split()[0]
+    locate_key_file(state).write_text(f"{key_id} {build_key_line().split()[1]}\n")
     assert f"another key under the id {key_id}" in await open_and_describe_failure(state)
 
 
 async def test_key_file_open_to_others_is_refused_at_start(state: State) -> None:
     assert await open_and_describe_failure(state) == ""
-    key_file_of(state).chmod(0o644)
+    locate_key_file(state).chmod(0o644)
     assert "chmod 600" in await open_and_describe_failure(state)
 
 
 async def test_key_may_be_added_but_not_removed(state: State) -> None:
     assert await open_and_describe_failure(state) == ""
-    add_key(key_file_of(state))
+    add_key(locate_key_file(state))
     assert await open_and_describe_failure(state) == ""
-    last = key_file_of(state).read_text().splitlines()[-1]
-    key_file_of(state).write_text(last + "\n")
+    last_key_line = locate_key_file(state).read_text().splitlines()[-1]
+    locate_key_file(state).write_text(last_key_line + "\n")
     assert "has no key" in await open_and_describe_failure(state)
 
 
 async def test_wrong_key_file_leaves_database_unchanged(state: State) -> None:
     assert await open_and_describe_failure(state) == ""
-    right = key_file_of(state).read_text()
-    key_file_of(state).write_text(build_key_line())
+    correct_key_text = locate_key_file(state).read_text()
+    locate_key_file(state).write_text(build_key_line())
     assert await open_and_describe_failure(state)
-    key_file_of(state).write_text(right)
+    locate_key_file(state).write_text(correct_key_text)
     assert await open_and_describe_failure(state) == ""
 
 
 async def test_check_value_cannot_be_moved_to_another_key(state: State) -> None:
-    key_file_of(state).exists() or create_key_file(key_file_of(state))
-    add_key(key_file_of(state))
+    locate_key_file(state).exists() or create_key_file(locate_key_file(state))
+    add_key(locate_key_file(state))
     async with open_store(state) as store:
-        one, two = await fetch(store, select(encryption_keys))
-        moved = update(encryption_keys).where(encryption_keys.c.id == two.id)
+        first_key, second_key = await fetch(store, select(encryption_keys))
+        move_check_value = update(encryption_keys).where(encryption_keys.c.id == second_key.id)
         await execute(
             store,
-            delete(encryption_keys).where(encryption_keys.c.id == one.id),
-            moved.values(check_value=one.check_value),
+            delete(encryption_keys).where(encryption_keys.c.id == first_key.id),
+            move_check_value.values(check_value=first_key.check_value),
         )
     assert "another key" in await open_and_describe_failure(state)
 
 
-# What operators are told.
+# Error messages for operators.
 
 
 @pytest.mark.parametrize(
-    ("url", "says"),
+    ("url", "expected_text"),
     [
         ("sqlite://gateway.db", "instead of three"),
         ("sqlite://", "names no file"),
@@ -375,9 +377,9 @@ async def test_check_value_cannot_be_moved_to_another_key(state: State) -> None:
         ("postgresql://me:hunter2@host:port/db", "cannot be read as a URL"),
     ],
 )
-async def test_invalid_url_error_shows_valid_form(url: str, says: str) -> None:
+async def test_invalid_url_error_shows_valid_form(url: str, expected_text: str) -> None:
     message = await open_and_describe_failure(State(url=url))
-    assert says in message
+    assert expected_text in message
     assert "sqlite:////absolute/path.db" in message
     assert "hunter2" not in message
 
@@ -389,7 +391,7 @@ async def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 async def test_file_that_is_no_database_is_named(sqlite: State) -> None:
-    sqlite_path_of(sqlite).write_text(
+    extract_sqlite_path(sqlite).write_text(
         "certainly not a database, and long enough to be read as one" * 9
     )
     assert "not a database" in await open_and_describe_failure(sqlite)
@@ -412,7 +414,7 @@ def test_folder_without_write_permission_is_named() -> None:
         "try: asyncio.run(main())\n"
         "except StoreUnavailable as error: print(error)\n"
     )
-    # Not in tmp_path: the folders above it are closed to others.
+    # Not in tmp_path, because other users cannot enter the folders above it.
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "gateway.db").touch()
         command = [sys.executable, "-c", script, folder]
@@ -435,63 +437,67 @@ async def test_command_does_not_create_a_database(sqlite: State) -> None:
     with pytest.raises(StoreUnavailable, match="--config"):
         async with open_store(sqlite, create=False):
             pass
-    assert not sqlite_path_of(sqlite).exists()
-    assert not key_file_of(sqlite).exists()
+    assert not extract_sqlite_path(sqlite).exists()
+    assert not locate_key_file(sqlite).exists()
 
 
 async def test_missing_database_is_reported(postgres: State) -> None:
-    told = await open_and_describe_failure(
+    failure_text = await open_and_describe_failure(
         postgres.model_copy(update={"url": f"{postgres.url}_nobody_made"})
     )
-    assert "does not exist" in told
-    assert "create that database" in told
+    assert "does not exist" in failure_text
+    assert "create that database" in failure_text
 
 
 async def test_lost_database_is_unavailable_and_recovers(postgres: State, database: str) -> None:
     async with open_store(postgres) as store:
-        ledger = ObjectStateStore(store)
-        await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 1})
+        object_states = ObjectStateStore(store)
+        await object_states.compare_and_set(ACME, "batch", "B-1", {"n": 1})
         with pytest.raises(StoreUnavailable):
             await execute(store, text("SELECT pg_terminate_backend(pg_backend_pid())"))
-        assert await ledger.load(ACME, "batch", "B-1") == {"n": 1}
+        assert await object_states.load(ACME, "batch", "B-1") == {"n": 1}
 
 
 SHUTDOWN_FIELDS = (
     b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
 )
 SHUTDOWN_MESSAGE = b"E" + (len(SHUTDOWN_FIELDS) + 4).to_bytes(4, "big") + SHUTDOWN_FIELDS
-"""What PostgreSQL says on every connection when it ends, before it closes it."""
+"""The message that PostgreSQL sends on every connection at shutdown, before it closes it."""
 
 
 async def test_terminated_server_session_is_unavailable_and_recovers(
     postgres: State,
 ) -> None:
-    """The driver has a kind of error of its own for who asks on such a connection."""
-    where = make_url(postgres.url)
-    async with open_tcp_proxy(where.host or "127.0.0.1", where.port or 5432) as between:
-        url = where.set(host="127.0.0.1", port=between.port).render_as_string(hide_password=False)
+    """The driver raises a special error for a statement on such a connection."""
+    server_url = make_url(postgres.url)
+    async with open_tcp_proxy(server_url.host or "127.0.0.1", server_url.port or 5432) as proxy:
+        url = server_url.set(host="127.0.0.1", port=proxy.port).render_as_string(
+            hide_password=False
+        )
         async with open_store(postgres.model_copy(update={"url": url})) as store:
-            ledger = ObjectStateStore(store)
+            object_states = ObjectStateStore(store)
 
-            async def reads() -> None:
-                assert await ledger.load(ACME, "batch", "B-1") == {"n": 1}
+            async def load_state() -> None:
+                assert await object_states.load(ACME, "batch", "B-1") == {"n": 1}
 
-            async def writes() -> None:
-                await ledger.compare_and_set(ACME, "batch", "B-1", {"n": 1})
+            async def save_state() -> None:
+                await object_states.compare_and_set(ACME, "batch", "B-1", {"n": 1})
 
-            async def asks() -> None:
+            async def ping() -> None:
                 assert await fetch(store, text("SELECT 1")) == [(1,)]
 
-            for one in (writes, reads, asks):
-                await one()
-            for one, costs in ((writes, 0), (reads, 1), (asks, 1)):
-                await between.respond_with(SHUTDOWN_MESSAGE)
-                await asyncio.sleep(0.1)  # mostly heard before it is asked; either goes well
-                assert await count_unavailable_attempts(one) <= costs
+            for request in (save_state, load_state, ping):
+                await request()
+            for request, max_failures in ((save_state, 0), (load_state, 1), (ping, 1)):
+                await proxy.respond_with(SHUTDOWN_MESSAGE)
+                await asyncio.sleep(
+                    0.1
+                )  # the message usually arrives before the request; both orders are valid
+                assert await count_unavailable_attempts(request) <= max_failures
 
 
 async def count_unavailable_attempts(attempt: Callable[[], Awaitable[None]]) -> int:
-    """How often it cannot be used until it can; what is raised otherwise is nobody's to expect."""
+    """Count the attempts that fail as unavailable before one succeeds; other errors are raised."""
     times = 0
     while True:
         try:
@@ -504,13 +510,13 @@ async def count_unavailable_attempts(attempt: Callable[[], Awaitable[None]]) -> 
 
 async def test_file_locked_by_another_process_is_unavailable(sqlite: State) -> None:
     async with open_store(sqlite) as store:
-        other = sqlite3.connect(sqlite_path_of(sqlite), isolation_level=None)
+        other_connection = sqlite3.connect(extract_sqlite_path(sqlite), isolation_level=None)
         try:
-            other.execute("BEGIN EXCLUSIVE")
+            other_connection.execute("BEGIN EXCLUSIVE")
             with pytest.raises(StoreUnavailable, match="locked"):
                 await ObjectStateStore(store).save_capability("live", "x", 1)
         finally:
-            other.close()
+            other_connection.close()
         await ObjectStateStore(store).save_capability("live", "x", 1)
 
 
@@ -527,24 +533,26 @@ async def test_second_gateway_on_one_sqlite_file_is_refused(tmp_path: Path) -> N
 
 
 async def test_cancelled_caller_leaves_no_lock(tmp_path: Path) -> None:
-    """A reading that is cut off ends in its thread; nothing waits for its garbage to be collected."""
+    """A cancelled read ends in its thread, without waiting for garbage collection."""
     file = tmp_path / "gateway.db"
     state = State(url=f"sqlite:///{file}", encryption_key_file=tmp_path / "gateway.key")
-    rows = text("SELECT name FROM sqlite_master")
+    query = text("SELECT name FROM sqlite_master")
 
-    async def read(store: Store) -> None:
+    async def hold_read(store: Store) -> None:
         while True:
-            await fetch(store, rows)
+            await fetch(store, query)
 
     async with open_store(state) as store:
         for number in range(100):
-            reading = asyncio.create_task(read(store))
+            read_task = asyncio.create_task(hold_read(store))
             await asyncio.sleep(number / 10_000)
             gc.disable()
             try:
-                reading.cancel()
-                await asyncio.gather(reading, return_exceptions=True)
-                with closing(sqlite3.connect(file, timeout=2, isolation_level=None)) as other:
-                    other.execute("BEGIN EXCLUSIVE")
+                read_task.cancel()
+                await asyncio.gather(read_task, return_exceptions=True)
+                with closing(
+                    sqlite3.connect(file, timeout=2, isolation_level=None)
+                ) as other_connection:
+                    other_connection.execute("BEGIN EXCLUSIVE")
             finally:
                 gc.enable()

@@ -9,16 +9,16 @@ from mappings.failures import Unreachable
 
 
 def allow_request(breaker: CircuitBreaker, now: float) -> BreakerCall:
-    trial = breaker.admit(now)
-    assert trial is not None
-    return trial
+    attempt = breaker.admit(now)
+    assert attempt is not None
+    return attempt
 
 
 def run_requests(breaker: CircuitBreaker, now: float, *outcomes: str) -> None:
     for outcome in outcomes:
-        trial = allow_request(breaker, now)
-        trial.outcome = outcome
-        breaker.record_outcome(trial, now)
+        attempt = allow_request(breaker, now)
+        attempt.outcome = outcome
+        breaker.record_outcome(attempt, now)
 
 
 def open_breaker(now: float = 0) -> CircuitBreaker:
@@ -70,13 +70,13 @@ def test_neutral_probe_allows_another_probe() -> None:
     assert allow_request(breaker, 5).is_probe
 
 
-@pytest.mark.parametrize("met", ["answer", "failure"])
-def test_request_from_before_opening_changes_nothing(met: str) -> None:
+@pytest.mark.parametrize("outcome", ["answer", "failure"])
+def test_request_from_before_opening_changes_nothing(outcome: str) -> None:
     breaker = CircuitBreaker(failures=1, seconds=5)
-    late = allow_request(breaker, 0)
+    late_attempt = allow_request(breaker, 0)
     run_requests(breaker, 0, "failure")
-    late.outcome = met  # type: ignore[assignment]
-    breaker.record_outcome(late, 4)
+    late_attempt.outcome = outcome  # type: ignore[assignment]
+    breaker.record_outcome(late_attempt, 4)
     assert breaker.state == "open"
     assert allow_request(breaker, 5).is_probe
 
@@ -90,15 +90,15 @@ def test_zero_failures_disables_the_circuit_breaker() -> None:
 def test_environments_are_independent_and_open_circuit_reports_retry_time() -> None:
     now = [0.0]
     breakers = CircuitBreakers(("live", "sandbox"), 1, 5, lambda: now[0])
-    with breakers.track("live") as trial:
-        trial.record_failure()
+    with breakers.track("live") as attempt:
+        attempt.record_failure()
     assert breakers.list_states() == {"live": "open", "sandbox": "closed"}
     now[0] = 1.5
-    with pytest.raises(Unreachable) as refused, breakers.track("live"):
-        pytest.fail("it is not to be asked")
-    assert refused.value.retry_after == 4
-    with breakers.track("sandbox") as trial:
-        trial.record_answer()
+    with pytest.raises(Unreachable) as raised_error, breakers.track("live"):
+        pytest.fail("an open circuit admitted a request")
+    assert raised_error.value.retry_after == 4
+    with breakers.track("sandbox") as attempt:
+        attempt.record_answer()
 
 
 def test_cancelled_request_is_not_a_failure() -> None:

@@ -36,7 +36,7 @@ class ReceivedRequest:
     line: str
     headers: dict[str, str]
     body: bytes
-    at: float
+    received_at: float
 
     @property
     def target(self) -> str:
@@ -57,7 +57,7 @@ Responder = Callable[[ReceivedRequest, asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class FakeServer:
-    play: Responder
+    respond: Responder
     requests: list[ReceivedRequest] = field(default_factory=list)
     connections: int = 0
     port: int = 0
@@ -66,9 +66,9 @@ class FakeServer:
         self.connections += 1
         try:
             while not writer.is_closing():
-                seen = await read_request(reader)
-                self.requests.append(seen)
-                await self.play(seen, writer)
+                received_request = await read_request(reader)
+                self.requests.append(received_request)
+                await self.respond(received_request, writer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -77,27 +77,27 @@ class FakeServer:
 
 
 async def read_request(reader: asyncio.StreamReader) -> ReceivedRequest:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("ascii").split("\r\n")
-    pairs = [line.split(": ", 1) for line in head[1:] if line]
+    head_lines = (await reader.readuntil(b"\r\n\r\n")).decode("ascii").split("\r\n")
+    pairs = [line.split(": ", 1) for line in head_lines[1:] if line]
     headers = {name.lower(): value for name, value in pairs}
     assert len(headers) == len(pairs), "a header was sent twice"
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return ReceivedRequest(head[0], headers, body, time.time())
+    return ReceivedRequest(head_lines[0], headers, body, time.time())
 
 
 def build_response(status: int = 200, body: bytes = OK_BODY, **headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status} Word", f"Content-Length: {len(body)}"]
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    head_lines = [f"HTTP/1.1 {status} Word", f"Content-Length: {len(body)}"]
+    head_lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*head_lines, "", ""]).encode() + body
 
 
 def respond_always(data: bytes, *, close: bool = False) -> Responder:
-    async def play(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def respond(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(data)
         if close:
             writer.close()
 
-    return play
+    return respond
 
 
 async def drop_connection(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -108,11 +108,11 @@ async def reset_connection(received: ReceivedRequest, writer: asyncio.StreamWrit
     writer.transport.abort()
 
 
-async def hang(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def keep_waiting(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     await asyncio.sleep(5)
 
 
-async def drip(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def respond_byte_by_byte(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
     for _ in range(100):
         writer.write(b" ")
@@ -125,27 +125,27 @@ def check_signature(
 ) -> Responder:
     """Respond as the service: with its own clock, and one interpretation of "request path"."""
 
-    async def play(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def respond(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         path = received.target if over_query else received.target.split("?")[0]
-        fresh = abs(clock() - received.timestamp) <= 30
+        is_fresh = abs(clock() - received.timestamp) <= 30
         date = formatdate(clock(), usegmt=True)
-        if fresh and received.is_signed_over(path):
+        if is_fresh and received.is_signed_over(path):
             writer.write(build_response(Date=date))
         else:
             writer.write(build_response(401, REFUSAL_BODY, Date=date))
 
-    return play
+    return respond
 
 
 @asynccontextmanager
-async def open_server(play: Responder):
-    service = FakeServer(play)
+async def open_server(respond: Responder):
+    service = FakeServer(respond)
     tasks: set[asyncio.Task[None]] = set()
 
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def serve_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks.add(asyncio.ensure_future(service.serve(reader, writer)))
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve_connection, "127.0.0.1", 0)
     service.port = server.sockets[0].getsockname()[1]
     try:
         yield service
@@ -169,12 +169,12 @@ def build_settings(
 
 @asynccontextmanager
 async def open_upstream_and_server(
-    play: Responder, *, clock: ServiceClock | None = None, learned=None, **settings
+    respond: Responder, *, clock: ServiceClock | None = None, capabilities=None, **settings
 ):
     async with (
-        open_server(play) as service,
+        open_server(respond) as service,
         open_upstream(
-            build_settings(service.port, **settings), clock=clock, capabilities=learned
+            build_settings(service.port, **settings), clock=clock, capabilities=capabilities
         ) as upstream,
     ):
         yield service, upstream
@@ -205,21 +205,25 @@ WRITE_METHODS = ["POST", "PATCH", "PUT", "DELETE"]
 async def test_write_has_exactly_these_headers():
     async with open_upstream_and_server(check_signature()) as (service, upstream):
         reply = await send_write(upstream)
-    [seen] = service.requests
+    [received_request] = service.requests
     assert (reply.status, reply.body, reply.attempts) == (200, OK_BODY, 1)
     assert reply.headers["content-LENGTH"] == str(len(OK_BODY))
     assert 0 < reply.seconds < 1
-    assert seen.line == "POST /v1/batches/B-1 HTTP/1.1"
-    assert seen.body == b'{"a":1}'
-    assert set(seen.headers) == {
+    assert received_request.line == "POST /v1/batches/B-1 HTTP/1.1"
+    assert received_request.body == b'{"a":1}'
+    assert set(received_request.headers) == {
         "host", "accept", "accept-encoding", "user-agent", "x-request-id",
         "content-type", "content-length", "authorization", "x-svc-timestamp",
     }  # fmt: skip
-    assert seen.headers["host"] == f"127.0.0.1:{service.port}"
-    assert seen.headers["accept"] == seen.headers["content-type"] == "application/json"
-    assert seen.headers["accept-encoding"] == "identity"
-    assert seen.headers["x-request-id"] == "r"
-    assert seen.headers["user-agent"].startswith("payout-gateway/")
+    assert received_request.headers["host"] == f"127.0.0.1:{service.port}"
+    assert (
+        received_request.headers["accept"]
+        == received_request.headers["content-type"]
+        == "application/json"
+    )
+    assert received_request.headers["accept-encoding"] == "identity"
+    assert received_request.headers["x-request-id"] == "r"
+    assert received_request.headers["user-agent"].startswith("payout-gateway/")
 
 
 @pytest.mark.parametrize("method", WRITE_METHODS)
@@ -268,45 +272,47 @@ async def test_path_prefix_of_base_url_is_sent_and_not_signed():
 
 async def test_large_body_is_sent_whole_and_signed():
     body = json.dumps({"a": "é" * 3_000_000}).encode()
-    folded = CompressedBuffer()
-    for start in range(0, len(body), 100_000):
-        folded.append(body[start : start + 100_000])
+    compressed_body = CompressedBuffer()
+    for offset in range(0, len(body), 100_000):
+        compressed_body.append(body[offset : offset + 100_000])
     async with open_upstream_and_server(check_signature(), timeout_seconds=10) as (
         service,
         upstream,
     ):
         assert (await send_write(upstream, body=body)).status == 200
-        assert (await send_write(upstream, body=folded)).status == 200
+        assert (await send_write(upstream, body=compressed_body)).status == 200
     assert [received.body for received in service.requests] == [body, body]
 
 
 async def test_credentials_cannot_inject_headers():
     async with open_upstream_and_server(respond_always(build_response())) as (service, upstream):
-        pair = Credentials("AK\r\nX-Other: 1", "SK")
+        credentials = Credentials("AK\r\nX-Other: 1", "SK")
         with pytest.raises(Unreachable):
-            await upstream.send("live", pair, "GET", "/v1/x", None, request_id="r", write=False)
+            await upstream.send(
+                "live", credentials, "GET", "/v1/x", None, request_id="r", write=False
+            )
     assert service.requests == []
 
 
 async def test_connection_answered_before_request_end_is_not_reused():
-    lines: list[bytes] = []
-    over = asyncio.Event()
+    request_lines: list[bytes] = []
+    is_finished = asyncio.Event()
 
-    async def answers_the_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lines.append(await reader.readline())
+    async def respond_to_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request_lines.append(await reader.readline())
         await reader.readuntil(b"\r\n\r\n")
         writer.write(build_response(413, REFUSAL_BODY))
-        await over.wait()  # and reads nothing of the body
+        await is_finished.wait()  # and reads nothing of the body
         writer.transport.abort()
 
-    server = await asyncio.start_server(answers_the_head, "127.0.0.1", 0, limit=1024)
+    server = await asyncio.start_server(respond_to_head, "127.0.0.1", 0, limit=1024)
     port = server.sockets[0].getsockname()[1]
     async with open_upstream(build_settings(port)) as upstream:
         for _ in range(2):
             reply = await send_write(upstream, body=b"x" * 32 * 1024 * 1024)
             assert reply.status == 413
-    assert lines == [b"POST /v1/batches/B-1 HTTP/1.1\r\n"] * 2, "each on its own connection"
-    over.set()
+    assert request_lines == [b"POST /v1/batches/B-1 HTTP/1.1\r\n"] * 2, "each on its own connection"
+    is_finished.set()
     server.close()
     await server.wait_closed()
 
@@ -354,9 +360,9 @@ async def test_any_answer_is_returned_unchanged(status: int):
 
 
 @pytest.mark.parametrize("method", WRITE_METHODS)
-@pytest.mark.parametrize("play", [drop_connection, reset_connection], ids=["drops", "resets"])
-async def test_write_on_dropped_connection_is_unknown_and_sent_once(method, play):
-    async with open_upstream_and_server(play) as (service, upstream):
+@pytest.mark.parametrize("respond", [drop_connection, reset_connection], ids=["drops", "resets"])
+async def test_write_on_dropped_connection_is_unknown_and_sent_once(method, respond):
+    async with open_upstream_and_server(respond) as (service, upstream):
         for _ in range(2):
             with pytest.raises(Unknown):
                 await send_write(upstream, method)
@@ -368,7 +374,7 @@ async def test_write_on_stale_connection_is_sent_once(method: str):
     """The server reads the second request on a kept connection and closes it without an answer."""
     answers = 0
 
-    async def play(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def respond(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         nonlocal answers
         answers += 1
         if answers == 2:
@@ -376,7 +382,7 @@ async def test_write_on_stale_connection_is_sent_once(method: str):
         else:
             writer.write(build_response())
 
-    async with open_upstream_and_server(play) as (service, upstream):
+    async with open_upstream_and_server(respond) as (service, upstream):
         await send_write(upstream, method)
         with pytest.raises(Unknown):
             await send_write(upstream, method)
@@ -404,32 +410,35 @@ async def test_read_is_retried_once_after_dropped_connection():
 
 
 def test_connection_reset_is_described_in_words():
-    lost = build_response_lost(
+    response_lost = build_response_lost(
         aiohttp.ClientOSError(errno.ECONNRESET, "Cannot write to ada@example.org")
     )
-    assert str(lost) == "the connection failed: connection reset by peer"
-    assert lost.is_connection_failure
+    assert str(response_lost) == "the connection failed: connection reset by peer"
+    assert response_lost.is_connection_failure
 
 
 async def test_retried_read_has_two_attempts_each_signed():
     first = True
 
-    async def play(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def respond(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         nonlocal first
         writer.close() if first else writer.write(build_response())
         first = False
 
-    async with open_upstream_and_server(play) as (service, upstream):
+    async with open_upstream_and_server(respond) as (service, upstream):
         assert (await send_read(upstream)).attempts == 2
-    assert all(seen.is_signed_over("/v1/recipients/R-1") for seen in service.requests)
+    assert all(
+        received_request.is_signed_over("/v1/recipients/R-1")
+        for received_request in service.requests
+    )
 
 
 async def test_attempt_cannot_be_signed_twice():
     headers: dict[str, str] = {}
-    words, target = CurrentWords(), "/v1/x"
+    vocabulary, target = CurrentWords(), "/v1/x"
     attempt = SignedAttempt(
         CREDENTIALS,
-        words,
+        vocabulary,
         "GET",
         target,
         target,
@@ -481,12 +490,12 @@ async def test_unconfigured_environment_is_unreachable():
 
 
 async def test_write_that_never_got_a_connection_is_unreachable():
-    async with open_upstream_and_server(hang, connections=1, timeout_seconds=0.5) as (
+    async with open_upstream_and_server(keep_waiting, connections=1, timeout_seconds=0.5) as (
         service,
         upstream,
     ):
         # A caller that holds the only connection for longer than the second caller's timeout.
-        holder = asyncio.create_task(
+        connection_holder = asyncio.create_task(
             upstream._session.get(
                 f"http://127.0.0.1:{service.port}/", middlewares=(bypass_signing,)
             )
@@ -494,19 +503,19 @@ async def test_write_that_never_got_a_connection_is_unreachable():
         await asyncio.sleep(0.05)
         with pytest.raises(Unreachable, match=r"no answer within 0\.5 s"):
             await send_write(upstream)
-        holder.cancel()
-        await asyncio.gather(holder, return_exceptions=True)
+        connection_holder.cancel()
+        await asyncio.gather(connection_holder, return_exceptions=True)
     assert len(service.requests) == 1
 
 
 async def bypass_signing(request, handler):
-    class Unsigned:
+    class UnsignedAttempt:
         path = request.url.raw_path_qs
 
         async def sign_and_verify_fence(self, headers):
             pass
 
-    request.attempt = Unsigned()
+    request.attempt = UnsignedAttempt()
     return await handler(request)
 
 
@@ -543,8 +552,8 @@ def limit_answer_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("case", UNREADABLE_RESPONSES)
 async def test_unreadable_answer_makes_write_unknown(case: str):
-    play = respond_always(UNREADABLE_RESPONSES[case], close=True)
-    async with open_upstream_and_server(play, body_bytes=1024) as (service, upstream):
+    respond = respond_always(UNREADABLE_RESPONSES[case], close=True)
+    async with open_upstream_and_server(respond, body_bytes=1024) as (service, upstream):
         with pytest.raises(Unknown):
             await send_write(upstream)
         assert len(service.requests) == 1
@@ -553,34 +562,34 @@ async def test_unreadable_answer_makes_write_unknown(case: str):
     assert len(service.requests) <= 3
 
 
-@pytest.mark.parametrize("play", [hang, drip], ids=["hangs", "drips"])
-async def test_write_timeout_is_unknown_and_sent_once(play: Responder):
-    async with open_upstream_and_server(play, timeout_seconds=0.3) as (service, upstream):
-        began = time.monotonic()
+@pytest.mark.parametrize("respond", [keep_waiting, respond_byte_by_byte], ids=["hangs", "drips"])
+async def test_write_timeout_is_unknown_and_sent_once(respond: Responder):
+    async with open_upstream_and_server(respond, timeout_seconds=0.3) as (service, upstream):
+        started_at = time.monotonic()
         with pytest.raises(Unknown, match=r"no answer within 0\.3 s"):
             await send_write(upstream)
         with pytest.raises(Unreachable):
             await send_read(upstream)
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - started_at < 0.9
     assert len(service.requests) == 2
 
 
 @pytest.mark.parametrize(
-    ("late", "more"),
+    ("delay_seconds", "extra_data"),
     [(0, build_response(408, b"no")), (0.05, build_response(408, b"no")), (0.05, b"junk")],
 )
-async def test_unsolicited_data_is_not_the_next_answer(late: float, more: bytes):
-    async def play(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+async def test_unsolicited_data_is_not_the_next_answer(delay_seconds: float, extra_data: bytes):
+    async def respond(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(build_response())
-        await asyncio.sleep(late)
-        writer.write(more)
+        await asyncio.sleep(delay_seconds)
+        writer.write(extra_data)
 
-    async with open_upstream_and_server(play) as (service, upstream):
+    async with open_upstream_and_server(respond) as (service, upstream):
         for _ in range(3):
             reply = await send_write(upstream)
             assert (reply.body, reply.attempts) == (OK_BODY, 1)
-            await asyncio.sleep(late * 2)
-            await asyncio.sleep(late)  # time to notice it, even on a busy machine
+            await asyncio.sleep(delay_seconds * 2)
+            await asyncio.sleep(delay_seconds)  # time to notice it, even on a busy machine
     assert (len(service.requests), service.connections) == (3, 3)
 
 
@@ -596,21 +605,21 @@ async def test_compressed_answer_is_decoded(encoding: str):
 async def test_large_answer_is_compressed_in_memory_and_unchanged():
     body = b'{"ok":true,"padding":"%b"}' % (b"x" * 2 * LARGE_BYTES)
     async with open_upstream_and_server(respond_always(build_response(body=body))) as (_, upstream):
-        answered = (await send_read(upstream)).body
-    assert isinstance(answered, CompressedBuffer)
-    assert bytes(answered) == body
+        answer_body = (await send_read(upstream)).body
+    assert isinstance(answer_body, CompressedBuffer)
+    assert bytes(answer_body) == body
 
 
 async def test_server_that_speaks_first_is_not_retried_forever():
     connections = 0
 
-    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def greet_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
         writer.write(b"220 mail.example ESMTP\r\n")
         writer.close()
 
-    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    server = await asyncio.start_server(greet_connection, "127.0.0.1", 0)
     async with open_upstream(build_settings(server.sockets[0].getsockname()[1])) as upstream:
         for _ in range(10):
             with pytest.raises((Unreachable, Unknown)):
@@ -623,12 +632,12 @@ async def test_errors_do_not_quote_the_target():
     target = "/v1/recipients?search=ada%40example.org"
     settings = build_settings(1)
     async with open_upstream(settings) as upstream:
-        with pytest.raises(Unreachable) as refused:
+        with pytest.raises(Unreachable) as refused_error:
             await send_read(upstream, target)
     async with open_upstream_and_server(drop_connection) as (_, upstream):
-        with pytest.raises(Unreachable) as dropped:
+        with pytest.raises(Unreachable) as dropped_error:
             await send_read(upstream, target)
-    for failure in (refused.value, dropped.value):
+    for failure in (refused_error.value, dropped_error.value):
         assert "ada" not in str(failure)
         assert (failure.__cause__, failure.__context__) == (None, None)
 
@@ -637,22 +646,25 @@ async def test_errors_do_not_quote_the_target():
 
 
 async def test_timestamp_is_made_after_waiting_for_a_connection():
-    async def play(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def respond(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(1.2)
         writer.write(build_response())
 
-    async with open_upstream_and_server(play, connections=1, timeout_seconds=10) as (
+    async with open_upstream_and_server(respond, connections=1, timeout_seconds=10) as (
         service,
         upstream,
     ):
         await asyncio.gather(send_write(upstream), send_write(upstream), send_write(upstream))
-    assert [seen.at - seen.timestamp < 1.1 for seen in service.requests] == [True] * 3
+    assert [
+        received_request.received_at - received_request.timestamp < 1.1
+        for received_request in service.requests
+    ] == [True] * 3
     assert service.connections == 1
 
 
-@pytest.mark.parametrize("off", [300.0, -300.0])
-async def test_clock_skew_is_corrected_with_one_more_request(off: float):
-    clock = ServiceClock(lambda: time.time() + off)
+@pytest.mark.parametrize("skew_seconds", [300.0, -300.0])
+async def test_clock_skew_is_corrected_with_one_more_request(skew_seconds: float):
+    clock = ServiceClock(lambda: time.time() + skew_seconds)
     async with open_upstream_and_server(check_signature(), clock=clock) as (service, upstream):
         with capture_logs() as logs:
             first = await send_write(upstream)
@@ -660,11 +672,11 @@ async def test_clock_skew_is_corrected_with_one_more_request(off: float):
     assert (first.status, first.attempts) == (200, 2)
     assert (second.status, second.attempts) == (200, 1)
     assert len(service.requests) == 3
-    assert clock.offset("live") == pytest.approx(-off, abs=1.5)
+    assert clock.offset("live") == pytest.approx(-skew_seconds, abs=1.5)
     [warning] = [entry for entry in logs if entry["event"] == "clock_corrected"]
     assert warning["environment"] == "live"
     assert warning["log_level"] == "warning"
-    assert warning["offset_seconds"] == pytest.approx(-off, abs=1.5)
+    assert warning["offset_seconds"] == pytest.approx(-skew_seconds, abs=1.5)
 
 
 class TakenOver(Exception):
@@ -711,12 +723,12 @@ async def test_concurrent_calls_are_all_corrected_and_logged_once():
 async def test_wrong_credentials_do_not_change_a_right_clock():
     """The refusals come through a proxy with clock skew."""
 
-    async def play(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def respond(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(
             build_response(401, REFUSAL_BODY, Date=formatdate(time.time() + 300, usegmt=True))
         )
 
-    async with open_upstream_and_server(play) as (service, upstream):
+    async with open_upstream_and_server(respond) as (service, upstream):
         assert (await send_write(upstream)).status == 401
     assert upstream.clock.offset("live") == 0
     assert len(service.requests) == 2
@@ -725,14 +737,16 @@ async def test_wrong_credentials_do_not_change_a_right_clock():
 async def test_proxy_with_clock_skew_has_no_effect():
     """The service accepts the right timestamp; every answer has another date."""
 
-    async def play(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def respond(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         date = formatdate(time.time() + 300, usegmt=True)
-        right = abs(time.time() - received.timestamp) <= 30
+        is_clock_right = abs(time.time() - received.timestamp) <= 30
         writer.write(
-            build_response(Date=date) if right else build_response(401, REFUSAL_BODY, Date=date)
+            build_response(Date=date)
+            if is_clock_right
+            else build_response(401, REFUSAL_BODY, Date=date)
         )
 
-    async with open_upstream_and_server(play) as (_, upstream):
+    async with open_upstream_and_server(respond) as (_, upstream):
         replies = [await send_write(upstream) for _ in range(6)]
     assert [reply.status for reply in replies] == [200] * 6
     assert [reply.attempts for reply in replies] == [1] * 6
@@ -742,15 +756,15 @@ async def test_proxy_with_clock_skew_has_no_effect():
 
 
 class FakeLearnedStore:
-    def __init__(self, **known):
-        self.known = known
+    def __init__(self, **capabilities):
+        self.capabilities = capabilities
 
     def get(self, environment: str, name: str):
-        return self.known.get(name)
+        return self.capabilities.get(name)
 
     async def put(self, environment: str, name: str, value) -> None:
         assert environment == "live"
-        self.known[name] = value
+        self.capabilities[name] = value
 
 
 QUERY_TARGET = "/v1/recipients?page=1"
@@ -770,9 +784,11 @@ QUERY_TARGET = "/v1/recipients?page=1"
 async def test_signature_scope_is_configured_or_detected_once(
     setting, over_query, attempts, statuses
 ):
-    notebook = FakeLearnedStore()
-    play = check_signature(over_query=over_query)
-    async with open_upstream_and_server(play, signed_target=setting, learned=notebook) as (
+    learned_store = FakeLearnedStore()
+    respond = check_signature(over_query=over_query)
+    async with open_upstream_and_server(
+        respond, signed_target=setting, capabilities=learned_store
+    ) as (
         service,
         upstream,
     ):
@@ -780,14 +796,18 @@ async def test_signature_scope_is_configured_or_detected_once(
     assert [reply.attempts for reply in replies] == attempts
     assert [reply.status for reply in replies] == statuses
     assert len(service.requests) == sum(attempts)
-    found = {"signed_target": "path-and-query" if over_query else "path"}
-    assert notebook.known == (found if setting == "auto" else {})
+    expected_capabilities = {"signed_target": "path-and-query" if over_query else "path"}
+    assert learned_store.capabilities == (expected_capabilities if setting == "auto" else {})
 
 
-@pytest.mark.parametrize("known", ["path", "path-and-query"])
-async def test_known_signature_scope_is_not_probed_again(known: str):
-    play = check_signature(over_query=known == "path")  # and the service has changed since
-    async with open_upstream_and_server(play, learned=FakeLearnedStore(signed_target=known)) as (
+@pytest.mark.parametrize("recorded_scope", ["path", "path-and-query"])
+async def test_known_signature_scope_is_not_probed_again(recorded_scope: str):
+    respond = check_signature(
+        over_query=recorded_scope == "path"
+    )  # and the service has changed since
+    async with open_upstream_and_server(
+        respond, capabilities=FakeLearnedStore(signed_target=recorded_scope)
+    ) as (
         service,
         upstream,
     ):
@@ -796,34 +816,39 @@ async def test_known_signature_scope_is_not_probed_again(known: str):
 
 
 async def test_call_without_query_reveals_no_scope():
-    notebook = FakeLearnedStore()
-    async with open_upstream_and_server(check_signature(), learned=notebook) as (service, upstream):
+    learned_store = FakeLearnedStore()
+    async with open_upstream_and_server(check_signature(), capabilities=learned_store) as (
+        service,
+        upstream,
+    ):
         await send_read(upstream, "/v1/recipients")
         await send_read(upstream, "/v1/recipients?")
-    assert notebook.known == {}
-    assert [seen.target for seen in service.requests] == ["/v1/recipients"] * 2
+    assert learned_store.capabilities == {}
+    assert [received_request.target for received_request in service.requests] == [
+        "/v1/recipients"
+    ] * 2
 
 
 @pytest.mark.parametrize("status", [302, 404, 502])
 async def test_answer_sent_before_signature_check_reveals_no_scope(status: int):
-    notebook = FakeLearnedStore()
+    learned_store = FakeLearnedStore()
     async with open_upstream_and_server(
-        respond_always(build_response(status)), learned=notebook
+        respond_always(build_response(status)), capabilities=learned_store
     ) as (_, upstream):
         await send_read(upstream, QUERY_TARGET)
-    assert notebook.known == {}
+    assert learned_store.capabilities == {}
 
 
 async def test_non_401_refusal_of_other_scope_proves_acceptance():
-    async def play(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
+    async def respond(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(
             build_response(404 if received.is_signed_over(received.target) else 401, REFUSAL_BODY)
         )
 
-    notebook = FakeLearnedStore()
-    async with open_upstream_and_server(play, learned=notebook) as (_, upstream):
+    learned_store = FakeLearnedStore()
+    async with open_upstream_and_server(respond, capabilities=learned_store) as (_, upstream):
         assert (await send_read(upstream, QUERY_TARGET)).status == 404
-    assert notebook.known == {"signed_target": "path-and-query"}
+    assert learned_store.capabilities == {"signed_target": "path-and-query"}
 
 
 async def test_clock_and_scope_detection_take_three_attempts_once():
@@ -850,8 +875,12 @@ async def test_clock_and_scope_detection_take_three_attempts_once():
     ],
 )
 async def test_write_is_signed_again_only_after_401_of_the_service(body: bytes, request_count: int):
-    ahead = formatdate(time.time() + 300, usegmt=True)  # so that another timestamp can be tried
-    async with open_upstream_and_server(respond_always(build_response(401, body, Date=ahead))) as (
+    future_date = formatdate(
+        time.time() + 300, usegmt=True
+    )  # so that another timestamp can be tried
+    async with open_upstream_and_server(
+        respond_always(build_response(401, body, Date=future_date))
+    ) as (
         service,
         upstream,
     ):
@@ -880,11 +909,13 @@ async def test_wrong_credentials_are_tried_in_both_scopes_and_logged_without_sec
 
 
 async def test_answer_is_returned_if_learned_scope_cannot_be_saved():
-    class Broken(FakeLearnedStore):
+    class UnwritableLearnedStore(FakeLearnedStore):
         async def put(self, environment: str, name: str, value) -> None:
             raise OSError("disk full")
 
-    async with open_upstream_and_server(check_signature(over_query=True), learned=Broken()) as (
+    async with open_upstream_and_server(
+        check_signature(over_query=True), capabilities=UnwritableLearnedStore()
+    ) as (
         _,
         upstream,
     ):
@@ -897,19 +928,19 @@ async def test_answer_is_returned_if_learned_scope_cannot_be_saved():
 
 async def test_deadline_grows_with_bytes_sent_and_received() -> None:
     deadline = Deadline(1, bytes_per_second=100)
-    with deadline.start_timeout(50) as within:
-        when = within.deadline
+    with deadline.start_timeout(50) as timeout:
+        initial_deadline = timeout.deadline
         assert str(deadline) == "no answer within 1.5 s"
         deadline.extend(150)
         deadline.extend(50)
-        assert within.deadline == pytest.approx(when + 2)
+        assert timeout.deadline == pytest.approx(initial_deadline + 2)
     assert str(deadline) == "no answer within 3.5 s"
 
 
 async def test_deadline_is_fixed_without_a_byte_rate() -> None:
     deadline = Deadline(1, bytes_per_second=0)
-    with deadline.start_timeout(10**9) as within:
-        when = within.deadline
+    with deadline.start_timeout(10**9) as timeout:
+        initial_deadline = timeout.deadline
         deadline.extend(10**9)
-        assert within.deadline == when
+        assert timeout.deadline == initial_deadline
     assert str(deadline) == "no answer within 1 s"

@@ -29,13 +29,15 @@ def test_other_date_formats_are_read_as_utc(date: str):
     assert measure_skew({"Date": date}, TIMESTAMP, 0.0) == SkewSample(0.5, 0.5)
 
 
-@pytest.mark.parametrize("small", [build_sample(1.9), build_sample(-2.0), build_sample(9.0, 9.5)])
-def test_small_or_uncertain_offset_is_ignored(small: SkewSample):
+@pytest.mark.parametrize(
+    "skew_sample", [build_sample(1.9), build_sample(-2.0), build_sample(9.0, 9.5)]
+)
+def test_small_or_uncertain_offset_is_ignored(skew_sample: SkewSample):
     clock = ServiceClock()
-    clock.record_accepted("live", small)
-    clock.record_accepted("live", small)
+    clock.record_accepted("live", skew_sample)
+    clock.record_accepted("live", skew_sample)
     assert clock.offset("live") == 0
-    assert clock.select_retry_correction("live", small, 0.0) is None
+    assert clock.select_retry_correction("live", skew_sample, 0.0) is None
 
 
 def test_single_outlier_changes_nothing_and_two_agreeing_dates_do():

@@ -37,14 +37,14 @@ async def test_stale_read_does_not_report_new_instance_as_expired(
     state: State,
 ) -> None:
     async with open_store(state) as store:
-        late = DelayedStore(store)
-        looking = Heartbeats(cast("Store", late), "this")
-        first = asyncio.ensure_future(looking.refresh())
-        await late.has_read.wait()
-        row = {"id": "new", "beats": 0, "began_at": store.clock()}
-        await execute(store, insert(instances).values(**row))
-        await looking.refresh()
-        assert looking.is_alive("new")
-        late.may_continue.set()
+        delayed_store = DelayedStore(store)
+        heartbeats = Heartbeats(cast("Store", delayed_store), "this")
+        first = asyncio.ensure_future(heartbeats.refresh())
+        await delayed_store.has_read.wait()
+        instance_row = {"id": "new", "beats": 0, "began_at": store.clock()}
+        await execute(store, insert(instances).values(**instance_row))
+        await heartbeats.refresh()
+        assert heartbeats.is_alive("new")
+        delayed_store.may_continue.set()
         await first
-        assert looking.is_alive("new")
+        assert heartbeats.is_alive("new")

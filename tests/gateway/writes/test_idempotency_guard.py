@@ -25,7 +25,11 @@ from mappings.failures import Failure, Unknown
 from tests.assembly import open_gateway_parts
 from tests.running_gateway import ENVIRONMENT, KEY, build_settings
 
-CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
+CREATE = next(
+    listed_operation
+    for listed_operation in OPERATIONS
+    if listed_operation.name == "create_recipient"
+)
 RECIPIENT_BODY = {
     "type": "individual",
     "firstName": "Ada",
@@ -37,18 +41,18 @@ RECIPIENT_BODY = {
 class DelayedOperationRepository(OperationRepository):
     """Returns stale rows: it reads first, and returns only after deliveries are recorded."""
 
-    def __init__(self, store: Store, ledger: ObjectStateStore, journal: Journal) -> None:
-        super().__init__(store, ledger)
+    def __init__(self, store: Store, object_states: ObjectStateStore, journal: Journal) -> None:
+        super().__init__(store, object_states)
         self._journal = journal
         self.before_answer: Callable[[], Awaitable[None]] | None = None
-        """What is written down between the next reading and its answer."""
+        """Runs between the next read and its return."""
 
     async def list_related_open(self, operation: OperationRecord) -> list[OperationRecord]:
         rows = await super().list_related_open(operation)
         await self._journal.save_deliveries_and_resets()
-        if begins := self.before_answer:
+        if run_before_answer := self.before_answer:
             self.before_answer = None
-            await begins()
+            await run_before_answer()
         return rows
 
 
@@ -58,24 +62,24 @@ CALLER_KEY = ApiKey("k", "key", "", KEY["merchant"], ENVIRONMENT, CREDENTIALS, N
 
 @dataclass
 class IdempotencyHarness:
-    once: IdempotencyGuard
+    guard: IdempotencyGuard
     service: Service
-    rows: DelayedOperationRepository
+    operation_repository: DelayedOperationRepository
     journal: Journal
 
     async def send_request(
         self, *, is_delivered: bool = True
     ) -> tuple[LegacyResponse, OperationRecord | None]:
-        """Send a request; ``comes`` says whether the client receives the answer."""
+        """Send a request; ``is_delivered`` says whether the client receives the answer."""
         request = Request(datetime.now(UTC), "a seed", body=RECIPIENT_BODY)
-        response, finished = await self.once.answer(
+        response, finished_operation = await self.guard.answer(
             WriteRequest(CREATE, request, Caller(CALLER_KEY, "id")), build_response, raise_failure
         )
-        if finished:
+        if finished_operation:
             if is_delivered:
-                self.once.record_delivery(finished)
-            self.once.stop_delivery(finished)
-        return response, finished
+                self.guard.record_delivery(finished_operation)
+            self.guard.stop_delivery(finished_operation)
+        return response, finished_operation
 
 
 async def build_response(answer: Answer) -> LegacyResponse:
@@ -102,32 +106,32 @@ async def test_operation_delivered_during_lookup_does_not_answer_the_next(
     harness: IdempotencyHarness,
 ) -> None:
     for _ in range(3):
-        said, _ = await harness.send_request()
-        assert said.status == 200
+        response, _ = await harness.send_request()
+        assert response.status == 200
     assert harness.service.creation_counts["recipient"] == 3
 
 
-@pytest.mark.parametrize("is_there", [True, False])
+@pytest.mark.parametrize("is_started_before", [True, False])
 async def test_operation_recorded_during_lookup_is_the_first_attempt(
-    harness: IdempotencyHarness, *, is_there: bool
+    harness: IdempotencyHarness, *, is_started_before: bool
 ) -> None:
     """Its client has disconnected meanwhile, so the other request is its retry."""
     journal = harness.journal
 
-    def course() -> OperationExecution:
+    def build_execution() -> OperationExecution:
         request = Request(datetime.now(UTC), "another seed", body=RECIPIENT_BODY)
         return journal.start_execution(
             journal.build_record(CALLER_KEY, CREATE, request, "first"), CREATE, request
         )
 
-    first = course() if is_there else None
+    first = build_execution() if is_started_before else None
 
-    async def begins() -> None:
-        begun = first or course()
-        await begun.save_start()
-        await journal.record_disconnect(begun)
+    async def begin_operation() -> None:
+        execution = first or build_execution()
+        await execution.save_start()
+        await journal.record_disconnect(execution)
 
-    harness.rows.before_answer = begins
+    harness.operation_repository.before_answer = begin_operation
     with pytest.raises(Unknown):
         await harness.send_request()
     assert harness.service.creation_counts["recipient"] == 0
@@ -136,20 +140,27 @@ async def test_operation_recorded_during_lookup_is_the_first_attempt(
 async def test_finished_operation_keeps_only_its_answer_until_delivery(
     harness: IdempotencyHarness,
 ) -> None:
-    first, one = await harness.send_request(is_delivered=False)
-    assert one is not None
-    stored = await harness.rows.find_operation(one.id)
-    assert stored is not None
-    assert (stored.state, stored.request, await harness.rows.load_step_results(one)) == (
+    first, operation = await harness.send_request(is_delivered=False)
+    assert operation is not None
+    stored_operation = await harness.operation_repository.find_operation(operation.id)
+    assert stored_operation is not None
+    assert (
+        stored_operation.state,
+        stored_operation.request,
+        await harness.operation_repository.load_step_results(operation),
+    ) == (
         DONE,
         None,
         [],
     )
-    again, same = await harness.send_request()
-    assert (again.body_bytes, same and same.id) == (first.body_bytes, one.id)
+    repeated_response, same_operation = await harness.send_request()
+    assert (repeated_response.body_bytes, same_operation and same_operation.id) == (
+        first.body_bytes,
+        operation.id,
+    )
     assert harness.service.creation_counts["recipient"] == 1
     await harness.send_request()
     assert harness.service.creation_counts["recipient"] == 2
-    over = await harness.rows.find_operation(one.id)
-    assert over is not None
-    assert over.state == ANSWERED
+    delivered_operation = await harness.operation_repository.find_operation(operation.id)
+    assert delivered_operation is not None
+    assert delivered_operation.state == ANSWERED

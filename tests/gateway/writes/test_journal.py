@@ -24,7 +24,11 @@ from tests.simulation.assembly import API_KEY
 from tests.state import create_database
 from tests.test_database_faults import move_database
 
-CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
+CREATE = next(
+    listed_operation
+    for listed_operation in OPERATIONS
+    if listed_operation.name == "create_recipient"
+)
 CALL = Call(
     "POST", "/recipients", {"email": "ada@example.com"}, reconcile=lambda _sending: iter(())
 )  # type: ignore[arg-type]
@@ -39,13 +43,13 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def ledger(store: Store) -> ObjectStateStore:
+def object_states(store: Store) -> ObjectStateStore:
     return ObjectStateStore(store)
 
 
 @pytest.fixture
-def journal(store: Store, ledger: ObjectStateStore) -> Journal:
-    return Journal(store, ledger, ServiceClock())
+def journal(store: Store, object_states: ObjectStateStore) -> Journal:
+    return Journal(store, object_states, ServiceClock())
 
 
 async def send_create(journal: Journal) -> OperationExecution:
@@ -57,14 +61,14 @@ async def send_create(journal: Journal) -> OperationExecution:
     return execution
 
 
-async def take_up_again(journal: Journal, execution: OperationExecution) -> OperationExecution:
+async def resume_execution(journal: Journal, execution: OperationExecution) -> OperationExecution:
     """Resume the execution in the same process."""
     journal.release(execution)
-    row = await journal.operations.find_operation(execution.operation_record.id)
-    assert row is not None
-    resumed = await journal.take_over(row, CREATE)
-    assert resumed is not None
-    return resumed
+    operation_record = await journal.operations.find_operation(execution.operation_record.id)
+    assert operation_record is not None
+    resumed_execution = await journal.take_over(operation_record, CREATE)
+    assert resumed_execution is not None
+    return resumed_execution
 
 
 async def test_unsaved_reads_are_repeated_after_storage_failure(
@@ -75,11 +79,11 @@ async def test_unsaved_reads_are_repeated_after_storage_failure(
     async with move_database(tmp_path / "gateway.db"):
         with pytest.raises(StoreUnavailable):
             await first.record_reconciled_outcome(CALL, CONFIRMED_CREATE)
-    first = await take_up_again(journal, first)
+    first = await resume_execution(journal, first)
     assert first.write_in_doubt is not None
-    second = await take_up_again(journal, second)
+    second = await resume_execution(journal, second)
     await claim_outcome(second, first, journal)
-    first = await take_up_again(journal, first)
+    first = await resume_execution(journal, first)
     assert first.current_write is not None
     assert first.current_write.state == SENT
     with pytest.raises(Unknown):
@@ -101,16 +105,18 @@ STATUS_RECORD = CompareAndSet("recipient", "R-1", {"status": "inactive"})
 
 
 async def test_object_state_of_a_write_is_committed_with_next_step(
-    journal: Journal, ledger: ObjectStateStore
+    journal: Journal, object_states: ObjectStateStore
 ) -> None:
-    course = await send_create(journal)
-    course.record_response(CALL, CONFIRMED_CREATE.body)
-    await course.compare_and_set(STATUS_RECORD)
-    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == {}
-    course.new_aliases["R-1111111111111111"] = "R-1"
-    await course.finish()
-    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
-    assert await ledger.load_legacy_ids(API_KEY.tenant, ["R-1"]) == {"R-1": "R-1111111111111111"}
+    execution = await send_create(journal)
+    execution.record_response(CALL, CONFIRMED_CREATE.body)
+    await execution.compare_and_set(STATUS_RECORD)
+    assert await object_states.load(API_KEY.tenant, "recipient", "R-1") == {}
+    execution.new_aliases["R-1111111111111111"] = "R-1"
+    await execution.finish()
+    assert await object_states.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
+    assert await object_states.load_legacy_ids(API_KEY.tenant, ["R-1"]) == {
+        "R-1": "R-1111111111111111"
+    }
 
 
 @dataclass
@@ -130,75 +136,91 @@ class MachineClocks:
     ],
 )
 async def test_paused_instance_must_renew_its_fence(
-    store: Store, ledger: ObjectStateStore, wall: float, monotonic: float
+    store: Store, object_states: ObjectStateStore, wall: float, monotonic: float
 ) -> None:
-    hands = MachineClocks()
-    clock = ServiceClock(lambda: hands.wall, lambda: hands.monotonic)
-    journal = Journal(store, ledger, clock)
-    course = await send_create(journal)
-    assert course.is_fence_recent
-    hands.wall, hands.monotonic = hands.wall + wall, hands.monotonic + monotonic
-    assert not course.is_fence_recent
-    await course.verify_fence()
-    assert course.is_fence_recent
-    await journal.operations.take_over(course.operation_record, "another")
-    hands.wall, hands.monotonic = hands.wall + wall, hands.monotonic + monotonic
+    machine_clocks = MachineClocks()
+    clock = ServiceClock(lambda: machine_clocks.wall, lambda: machine_clocks.monotonic)
+    journal = Journal(store, object_states, clock)
+    execution = await send_create(journal)
+    assert execution.is_fence_recent
+    machine_clocks.wall, machine_clocks.monotonic = (
+        machine_clocks.wall + wall,
+        machine_clocks.monotonic + monotonic,
+    )
+    assert not execution.is_fence_recent
+    await execution.verify_fence()
+    assert execution.is_fence_recent
+    await journal.operations.take_over(execution.operation_record, "another")
+    machine_clocks.wall, machine_clocks.monotonic = (
+        machine_clocks.wall + wall,
+        machine_clocks.monotonic + monotonic,
+    )
     with pytest.raises(OwnershipLostError):
-        await course.verify_fence()
+        await execution.verify_fence()
 
 
 async def test_guarding_record_is_committed_before_the_write(
-    journal: Journal, ledger: ObjectStateStore
+    journal: Journal, object_states: ObjectStateStore
 ) -> None:
-    course = await send_create(journal)
-    course.record_response(CALL, CONFIRMED_CREATE.body)
-    await course.compare_and_set(
+    execution = await send_create(journal)
+    execution.record_response(CALL, CONFIRMED_CREATE.body)
+    await execution.compare_and_set(
         CompareAndSet("recipient", "R-1", {"status": "inactive"}, expected={"status": None})
     )
-    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
-    await course.compare_and_set(CompareAndSet("recipient", "R-1", {"status": "disabled"}))
+    assert await object_states.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
+    await execution.compare_and_set(CompareAndSet("recipient", "R-1", {"status": "disabled"}))
     with pytest.raises(Conflict):
-        await course.compare_and_set(
+        await execution.compare_and_set(
             CompareAndSet("recipient", "R-1", {"deleted": True}, expected={"status": None})
         )
-    await course.save_pending_changes()
-    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == {"status": "disabled"}
+    await execution.save_pending_changes()
+    assert await object_states.load(API_KEY.tenant, "recipient", "R-1") == {"status": "disabled"}
 
 
 async def test_object_state_is_recorded_on_replay(
-    journal: Journal, ledger: ObjectStateStore, tmp_path: Path
+    journal: Journal, object_states: ObjectStateStore, tmp_path: Path
 ) -> None:
     """The write was answered, but the answer and the object state could not be stored."""
-    course = await send_create(journal)
-    course.record_response(CALL, CONFIRMED_CREATE.body)
-    await course.compare_and_set(STATUS_RECORD)
+    execution = await send_create(journal)
+    execution.record_response(CALL, CONFIRMED_CREATE.body)
+    await execution.compare_and_set(STATUS_RECORD)
     async with move_database(tmp_path / "gateway.db"):
         with pytest.raises(StoreUnavailable):
-            await course.finish()
-    course = await take_up_again(journal, course)
-    assert course.replay_step(CALL) == CONFIRMED_CREATE.body
-    assert course.replay_step(STATUS_RECORD) is None
-    await course.finish()
-    assert await ledger.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
+            await execution.finish()
+    execution = await resume_execution(journal, execution)
+    assert execution.replay_step(CALL) == CONFIRMED_CREATE.body
+    assert execution.replay_step(STATUS_RECORD) is None
+    await execution.finish()
+    assert await object_states.load(API_KEY.tenant, "recipient", "R-1") == STATUS_RECORD.facts
 
 
 def test_request_fingerprint_is_independent_of_id_import(journal: Journal) -> None:
     """The first attempt may predate the import, or an older version that ignored imported ids."""
-    add = next(operation for operation in OPERATIONS if operation.name == "create_payment")
+    add_operation = next(
+        operation for operation in OPERATIONS if operation.name == "create_payment"
+    )
 
-    def asked(batch: str, payee: str, imported: dict[str, str]) -> Request:
+    def build_request(batch: str, payee: str, imported_ids: dict[str, str]) -> Request:
         body = {"recipient": {"id": payee}, "sourceAmount": "8.00"}
         request = Request(datetime.now(UTC), generate_id(), {"id": batch}, body=body)
-        return replace(request, imported_ids=imported)
+        return replace(request, imported_ids=imported_ids)
 
-    before = journal.build_record(API_KEY, add, asked("B-OURS", "R-OURS", {}), "a-request")
+    record_before = journal.build_record(
+        API_KEY, add_operation, build_request("B-OURS", "R-OURS", {}), "a-request"
+    )
     names = {"B-THEIRS": "B-OURS", "R-THEIRS": "R-OURS"}
-    after = journal.build_record(API_KEY, add, asked("B-THEIRS", "R-THEIRS", names), "a-request")
-    plain = journal.build_record(API_KEY, add, asked("B-THEIRS", "R-THEIRS", {}), "a-request")
-    other = journal.build_record(API_KEY, add, asked("B-OTHER", "R-OURS", {}), "a-request")
-    assert after.fingerprint == plain.fingerprint
-    assert after.has_same_request(before)
-    assert after.has_same_request(plain)
-    assert not after.has_same_request(other)
-    assert not before.has_same_request(after)
-    assert {*after.object_ids} == {"B-OURS", "B-THEIRS"}
+    record_after = journal.build_record(
+        API_KEY, add_operation, build_request("B-THEIRS", "R-THEIRS", names), "a-request"
+    )
+    current_id_record = journal.build_record(
+        API_KEY, add_operation, build_request("B-THEIRS", "R-THEIRS", {}), "a-request"
+    )
+    other_batch_record = journal.build_record(
+        API_KEY, add_operation, build_request("B-OTHER", "R-OURS", {}), "a-request"
+    )
+    assert record_after.fingerprint == current_id_record.fingerprint
+    assert record_after.has_same_request(record_before)
+    assert record_after.has_same_request(current_id_record)
+    assert not record_after.has_same_request(other_batch_record)
+    assert not record_before.has_same_request(record_after)
+    assert {*record_after.object_ids} == {"B-OURS", "B-THEIRS"}

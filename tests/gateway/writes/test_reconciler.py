@@ -22,7 +22,11 @@ from tests.running_gateway import build_settings
 from tests.simulation.assembly import API_KEY
 from tests.sockets import wait_until
 
-CREATE = next(one for one in OPERATIONS if one.name == "create_recipient")
+CREATE = next(
+    listed_operation
+    for listed_operation in OPERATIONS
+    if listed_operation.name == "create_recipient"
+)
 CALL = Call(
     "POST", "/recipients", {"email": "ada@example.com"}, reconcile=lambda _sending: iter(())
 )  # type: ignore[arg-type]
@@ -31,16 +35,16 @@ CALL = Call(
 class DelayedOperationRepository(OperationRepository):
     """Lists open operations only when the test allows it."""
 
-    def __init__(self, store: Store, ledger: ObjectStateStore, _journal: Journal) -> None:
-        super().__init__(store, ledger)
+    def __init__(self, store: Store, object_states: ObjectStateStore, _journal: Journal) -> None:
+        super().__init__(store, object_states)
         self.was_requested, self.may_continue = asyncio.Event(), asyncio.Event()
 
     async def list_unfinished_without_requests(self) -> list[OperationRecord]:
-        rows = await super().list_unfinished_without_requests()
-        assert rows
+        open_operations = await super().list_unfinished_without_requests()
+        assert open_operations
         self.was_requested.set()
         await self.may_continue.wait()
-        return rows
+        return open_operations
 
 
 def build_execution(journal: Journal) -> OperationExecution:
@@ -55,17 +59,17 @@ async def test_sweep_running_at_shutdown_starts_nothing(
     """It would continue on a state that is being closed."""
     settings = build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
     async with open_gateway_parts(settings, DelayedOperationRepository) as parts:
-        course = build_execution(parts.journal)
-        await course.save_write(CALL)
-        await course.leave_in_doubt("nobody knows")
-        parts.journal.release(course)
-        rows = parts.journal.operations
-        assert isinstance(rows, DelayedOperationRepository)
+        execution = build_execution(parts.journal)
+        await execution.save_write(CALL)
+        await execution.leave_in_doubt("nobody knows")
+        parts.journal.release(execution)
+        operation_repository = parts.journal.operations
+        assert isinstance(operation_repository, DelayedOperationRepository)
         monkeypatch.setattr(parts.settling, "reconcile", wait_forever)
         async with parts.settling:
             async with asyncio.timeout(30):
-                await rows.was_requested.wait()
-            asyncio.get_running_loop().call_soon(rows.may_continue.set)
+                await operation_repository.was_requested.wait()
+            asyncio.get_running_loop().call_soon(operation_repository.may_continue.set)
         assert not list_reconcile_tasks()
 
 
@@ -75,17 +79,17 @@ async def test_write_that_failed_to_record_during_sweep_is_kept(
     """The sweep has not read this operation, because it began later."""
     settings = build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
     async with open_gateway_parts(settings, DelayedOperationRepository) as parts:
-        course = build_execution(parts.journal)
-        await course.save_write(CALL)
-        rows = parts.journal.operations
-        assert isinstance(rows, DelayedOperationRepository)
+        execution = build_execution(parts.journal)
+        await execution.save_write(CALL)
+        operation_repository = parts.journal.operations
+        assert isinstance(operation_repository, DelayedOperationRepository)
         monkeypatch.setattr(parts.settling, "reconcile", wait_forever)
-        sweeping = asyncio.ensure_future(parts.settling.start_due_reconciliations())
+        sweep_task = asyncio.ensure_future(parts.settling.start_due_reconciliations())
         async with asyncio.timeout(30):
-            await rows.was_requested.wait()
-        parts.journal.unsaved_executions["begun since"] = course
-        rows.may_continue.set()
-        await sweeping
+            await operation_repository.was_requested.wait()
+        parts.journal.unsaved_executions["begun since"] = execution
+        operation_repository.may_continue.set()
+        await sweep_task
         assert "begun since" in parts.journal.unsaved_executions
         await parts.settling.start_due_reconciliations()
         assert not parts.journal.unsaved_executions, "it is no longer open"
@@ -94,8 +98,8 @@ async def test_write_that_failed_to_record_during_sweep_is_kept(
 class FailingOperationRepository(OperationRepository):
     """Fails once to record a delivered answer, and succeeds after that."""
 
-    def __init__(self, store: Store, ledger: ObjectStateStore, _journal: Journal) -> None:
-        super().__init__(store, ledger)
+    def __init__(self, store: Store, object_states: ObjectStateStore, _journal: Journal) -> None:
+        super().__init__(store, object_states)
         self.next_error: Exception | None = None
 
     async def mark_answered(self, ids: Sequence[str]) -> None:
@@ -117,20 +121,20 @@ async def test_delivery_that_failed_to_record_is_retried(
     monkeypatch.setattr("gateway.writes.reconciler.SWEEP_SECONDS", 0.01)
     settings = build_settings(tmp_path, f"http://127.0.0.1:{find_free_port()}")
     async with open_gateway_parts(settings, FailingOperationRepository) as parts:
-        course = build_execution(parts.journal)
-        await course.save_start()
-        await course.finish(None)
-        parts.journal.release(course)
-        rows = parts.journal.operations
-        assert isinstance(rows, FailingOperationRepository)
+        execution = build_execution(parts.journal)
+        await execution.save_start()
+        await execution.finish(None)
+        parts.journal.release(execution)
+        operation_repository = parts.journal.operations
+        assert isinstance(operation_repository, FailingOperationRepository)
         async with parts.settling:
-            rows.next_error = error
-            parts.journal.record_delivery(course.operation_record)
+            operation_repository.next_error = error
+            parts.journal.record_delivery(execution.operation_record)
             await wait_until(lambda: not parts.journal.delivered_ids)
-        assert rows.next_error is None
+        assert operation_repository.next_error is None
 
 
-async def wait_forever(_one: OperationRecord) -> bool:
+async def wait_forever(_operation: OperationRecord) -> bool:
     await asyncio.Event().wait()
     return False
 

@@ -21,9 +21,9 @@ REDIS_URL = os.environ.get("PAYOUT_GATEWAY_TEST_REDIS", "redis://127.0.0.1:6379/
 @pytest.fixture
 def key_prefix(monkeypatch: pytest.MonkeyPatch) -> str:
     """Prefix of this test's keys in Redis."""
-    begin = f"payout-gateway-test:{secrets.token_hex(6)}:"
-    monkeypatch.setattr("gateway.admission.limits.in_redis.KEY_PREFIX", begin)
-    return begin
+    prefix = f"payout-gateway-test:{secrets.token_hex(6)}:"
+    monkeypatch.setattr("gateway.admission.limits.in_redis.KEY_PREFIX", prefix)
+    return prefix
 
 
 @pytest.fixture
@@ -44,17 +44,17 @@ def redis(key_prefix: str) -> Iterator[Any]:
 @pytest.fixture
 async def redis_proxy(redis: Any) -> AsyncIterator[TcpProxy]:
     """A TCP proxy in front of Redis."""
-    parts = urlsplit(REDIS_URL)
-    async with open_tcp_proxy(parts.hostname or "127.0.0.1", parts.port or 6379) as made:
-        yield made
+    url_parts = urlsplit(REDIS_URL)
+    async with open_tcp_proxy(url_parts.hostname or "127.0.0.1", url_parts.port or 6379) as proxy:
+        yield proxy
 
 
 @pytest.fixture
 def proxied_redis_url(redis_proxy: TcpProxy) -> str:
     """URL of Redis through the proxy."""
-    parts = urlsplit(REDIS_URL)
-    access, at, _host = parts.netloc.rpartition("@")
-    return parts._replace(netloc=f"{access}{at}127.0.0.1:{redis_proxy.port}").geturl()
+    url_parts = urlsplit(REDIS_URL)
+    access, separator, _host = url_parts.netloc.rpartition("@")
+    return url_parts._replace(netloc=f"{access}{separator}127.0.0.1:{redis_proxy.port}").geturl()
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def open_redis_limiter(
     monkeypatch.setattr("gateway.admission.limits.in_redis.RECONNECT_SECONDS", 0.05)
     naming_key = secrets.token_bytes(32)
 
-    def made(processes: int = 1) -> RedisRateLimiter:
+    def open_limiter(processes: int = 1) -> RedisRateLimiter:
         return RedisRateLimiter(proxied_redis_url, naming_key, processes)
 
-    return made
+    return open_limiter

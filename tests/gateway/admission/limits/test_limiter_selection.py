@@ -34,11 +34,16 @@ async def test_unsafe_limit_is_refused_at_start_and_by_check(
     sections: dict[str, Any], expected_text: str
 ) -> None:
     settings = Settings(**ENVIRONMENT, **sections)
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(ConfigurationError) as error:
         check_runnable(settings)
-    (problem_text,) = refused.value.problems
+    (problem_text,) = error.value.problems
     placed_at = next(
-        (word for word in ("server.workers", "limits.hosts") if word in expected_text), "limits.url"
+        (
+            setting_name
+            for setting_name in ("server.workers", "limits.hosts")
+            if setting_name in expected_text
+        ),
+        "limits.url",
     )
     assert problem_text.startswith(f"{placed_at}: ")
     assert expected_text in problem_text
@@ -111,8 +116,8 @@ async def test_policy_is_unknown_without_permission_to_read_it(
 
 
 async def test_unreachable_redis_is_reported_as_wrong() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied_socket:
+        port = occupied_socket.getsockname()[1]
     finding = await check_eviction_policy(f"redis://:made-up@127.0.0.1:{port}")
     assert finding.state == "error"
     assert "made-up" not in str(finding)

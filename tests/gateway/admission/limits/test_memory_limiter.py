@@ -47,20 +47,28 @@ traffic = st.lists(gaps, max_size=120)
 async def test_admissions_per_hour_stay_between_bounds(gaps: list[float], limit: int, start: float):
     clock = FakeClock(start)
     limits = InProcessRateLimiter(clock)
-    admitted: list[float] = []
+    admission_times: list[float] = []
     for gap in gaps:
         clock.now += gap
         admission = await limits.admit("k", limit)
-        recent = [stamp for stamp in admitted if clock.now - stamp < 3601]
+        recent_times = [
+            admission_time
+            for admission_time in admission_times
+            if clock.now - admission_time < 3601
+        ]
         if admission.is_admitted:
-            admitted.append(clock.now)
-            assert admission.remaining >= limit - len(recent) - 1
+            admission_times.append(clock.now)
+            assert admission.remaining >= limit - len(recent_times) - 1
         else:
-            assert len(recent) >= limit
+            assert len(recent_times) >= limit
             assert admission.reset_seconds == admission.retry_after_seconds
             assert 1 <= (admission.retry_after_seconds or 0) <= 3601
-        hour = [stamp for stamp in admitted if clock.now - stamp <= 3600]
-        assert len(hour) <= limit
+        times_in_hour = [
+            admission_time
+            for admission_time in admission_times
+            if clock.now - admission_time <= 3600
+        ]
+        assert len(times_in_hour) <= limit
 
 
 @given(traffic, st.integers(1, 6), st.floats(0, 1e9))
@@ -81,9 +89,9 @@ async def test_changed_limit_takes_effect_immediately():
     for _ in range(10):
         await limits.admit("k", 10)
         clock.now += 1
-    lowered = await limits.admit("k", 3)
-    assert (lowered.is_admitted, lowered.remaining) == (False, 0)
-    clock.now += lowered.retry_after_seconds or 0
+    decision = await limits.admit("k", 3)
+    assert (decision.is_admitted, decision.remaining) == (False, 0)
+    clock.now += decision.retry_after_seconds or 0
     assert (await limits.admit("k", 3)).remaining == 0
     assert (await limits.admit("k", 20)).remaining == 16
     assert not (await limits.admit("k", 0)).is_admitted
@@ -121,13 +129,13 @@ async def test_key_uses_less_than_100_kb_for_any_limit(limit: int):
             clock.now += 1
             for _ in range(min(per_second, 3)):
                 await limits.admit("k", limit)
-        current, peak = tracemalloc.get_traced_memory()
+        current_bytes, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     tally = limits._windows["k"]
     assert sys.getsizeof(tally._seconds) + sys.getsizeof(tally._counts) < 80_000
-    assert current < 100_000
-    assert peak < 150_000  # while an array is resized, its old and its new memory count
+    assert current_bytes < 100_000
+    assert peak_bytes < 150_000  # while an array is resized, its old and its new memory count
 
 
 async def test_usage_of_a_key_can_be_read_without_counting():

@@ -26,24 +26,24 @@ LimiterFactory = Callable[..., RedisRateLimiter]
 REDIS_TIME_EXPRESSION = "redis.call('TIME')[1]"
 assert ADMIT_SCRIPT.count(REDIS_TIME_EXPRESSION) == 1
 SCRIPT_WITH_TIME_ARGUMENT = ADMIT_SCRIPT.replace(REDIS_TIME_EXPRESSION, "ARGV[2]")
-"""The script at the second that it is told."""
+"""The script with the time, in seconds, as an argument."""
 
-MANY_LOOKS = 10_000
-"""Looks: how Redis counts is asked here, on a machine that may stand still for longer than 90 ms."""
+MANY_POLLS = 10_000
+"""Enough polls for a response on a machine that may stall for longer than 90 ms."""
 
 
 @pytest.fixture(autouse=True)
 def wait_long_for_redis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_connection, "MAX_POLLS", MANY_LOOKS)
+    monkeypatch.setattr(redis_connection, "MAX_POLLS", MANY_POLLS)
 
 
-def run_script(redis: Any, name: str, moments: list[tuple[float, int]]) -> list[list[int]]:
+def run_script(redis: Any, name: str, timed_limits: list[tuple[float, int]]) -> list[list[int]]:
     """Run the script for each (moment, limit) and return its answers."""
     pipe = redis.pipeline(transaction=False)
-    for moment, limit in moments:
+    for moment, limit in timed_limits:
         pipe.eval(SCRIPT_WITH_TIME_ARGUMENT, 1, name, limit, math.floor(moment))
-    said: list[list[int]] = pipe.execute()
-    return said
+    replies: list[list[int]] = pipe.execute()
+    return replies
 
 
 async def test_key_is_admitted_up_to_its_limit_and_then_refused(
@@ -70,44 +70,44 @@ async def test_redis_and_memory_decide_alike(
 ) -> None:
     clock = FakeClock(start)
     in_memory = InProcessRateLimiter(clock)
-    moments, expected = [], []
+    timed_limits, expected = [], []
     for gap, limit in steps:
         clock.now += gap
-        moments.append((clock.now, limit))
-        one = await in_memory.admit("k", limit)
-        expected.append([int(one.is_admitted), one.remaining, one.reset_seconds])
-    assert run_script(redis, key_prefix + secrets.token_hex(8), moments) == expected
+        timed_limits.append((clock.now, limit))
+        decision = await in_memory.admit("k", limit)
+        expected.append([int(decision.is_admitted), decision.remaining, decision.reset_seconds])
+    assert run_script(redis, key_prefix + secrets.token_hex(8), timed_limits) == expected
 
 
 async def test_four_processes_admit_exactly_10000_of_20000_requests(redis: Any) -> None:
     naming_key = secrets.token_hex(32)
-    asking = f"""
+    script = f"""
 import asyncio, sys
 from gateway.admission.limits import redis_connection
 from gateway.admission.limits.in_redis import RedisRateLimiter
 
-redis_connection.MAX_POLLS = {MANY_LOOKS}
+redis_connection.MAX_POLLS = {MANY_POLLS}
 
 async def main():
     async with RedisRateLimiter("{REDIS_URL}", bytes.fromhex("{naming_key}"), 4) as limits:
         print("ready", flush=True)
         sys.stdin.readline()
-        said = await asyncio.gather(*(limits.admit("k", 10_000) for _ in range(5_000)))
-        print(sum(one.is_admitted for one in said), limits.local_decision_count, flush=True)
+        admissions = await asyncio.gather(*(limits.admit("k", 10_000) for _ in range(5_000)))
+        print(sum(admission.is_admitted for admission in admissions), limits.local_decision_count, flush=True)
 
 asyncio.run(main())
 """
     pipe = asyncio.subprocess.PIPE
     processes = [
         await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", asking), env=build_environment(), stdin=pipe, stdout=pipe
+            *(sys.executable, "-c", script), env=build_environment(), stdin=pipe, stdout=pipe
         )
         for _ in range(4)
     ]
     try:
         async with asyncio.timeout(3 * SECONDS):
-            for one in processes:  # so that they send at the same time
-                assert await one.stdout.readline() == b"ready\n"
+            for process in processes:  # so that they send at the same time
+                assert await process.stdout.readline() == b"ready\n"
             admissions = await asyncio.gather(
                 *(process.communicate(b"go\n") for process in processes)
             )
@@ -117,17 +117,20 @@ asyncio.run(main())
                 RedisRateLimiter("", bytes.fromhex(naming_key), 1).build_redis_key, ("k", "trial")
             ),
         )
-    last = [out.splitlines()[-1] for out, _ in admissions]  # the result follows any log lines
-    admitted, alone = zip(*(map(int, one.split()) for one in last), strict=True)
-    assert sum(admitted) == 10_000
-    assert sum(alone) == 0
+    # The result follows any log lines.
+    last_lines = [output.splitlines()[-1] for output, _ in admissions]
+    admitted_counts, local_counts = zip(
+        *(map(int, line.split()) for line in last_lines), strict=True
+    )
+    assert sum(admitted_counts) == 10_000
+    assert sum(local_counts) == 0
 
 
 async def test_clock_set_back_never_loosens_the_limit(redis: Any, key_prefix: str) -> None:
-    moments = [(10_000, 2), (10_500, 2), (10_100, 2), (13_600, 2), (13_601, 2), (13_602, 2)]
-    decisions = run_script(redis, f"{key_prefix}k", moments)
-    assert [admitted for admitted, _, _ in decisions] == [1, 1, 0, 0, 1, 0]
-    assert [wait for _, _, wait in decisions[2:4]] == [3_501, 1]
+    timed_limits = [(10_000, 2), (10_500, 2), (10_100, 2), (13_600, 2), (13_601, 2), (13_602, 2)]
+    decisions = run_script(redis, f"{key_prefix}k", timed_limits)
+    assert [is_admitted for is_admitted, _, _ in decisions] == [1, 1, 0, 0, 1, 0]
+    assert [retry_after for _, _, retry_after in decisions[2:4]] == [3_501, 1]
     assert decisions[5] == [0, 0, 499]
 
 
@@ -139,8 +142,10 @@ async def test_clock_a_day_ahead_does_not_lock_keys_out_for_a_day(
 
 
 async def test_tally_uses_less_than_100_kb_for_any_limit(redis: Any, key_prefix: str) -> None:
-    moments = [(1_800_000_000 + second, 1_000_000) for second in range(3 * 3600)]
-    assert all(admitted for admitted, _, _ in run_script(redis, f"{key_prefix}k", moments))
+    timed_limits = [(1_800_000_000 + second, 1_000_000) for second in range(3 * 3600)]
+    assert all(
+        is_admitted for is_admitted, _, _ in run_script(redis, f"{key_prefix}k", timed_limits)
+    )
     assert redis.llen(f"{key_prefix}k") == 3_602
     assert redis.memory_usage(f"{key_prefix}k") < 100_000
 
@@ -156,9 +161,9 @@ async def test_entries_expire_an_hour_after_last_use(
     async with open_redis_limiter() as limits:
         for _ in range(3):
             await limits.admit("k", 2)
-    found = list(redis.scan_iter(f"{key_prefix}*"))
-    assert len(found) == 2  # the other key belongs to the connection check
-    assert all(3590 < redis.ttl(name) <= 3601 for name in found)
+    key_names = list(redis.scan_iter(f"{key_prefix}*"))
+    assert len(key_names) == 2  # the other key belongs to the connection check
+    assert all(3590 < redis.ttl(name) <= 3601 for name in key_names)
 
 
 async def test_redis_contains_no_readable_key_or_address(
@@ -195,13 +200,13 @@ async def test_cancelled_caller_does_not_receive_answer_of_another(
     open_redis_limiter: LimiterFactory,
 ) -> None:
     async with open_redis_limiter() as limits:
-        tasks = [asyncio.ensure_future(limits.admit(f"k{at}", at + 1)) for at in range(50)]
+        tasks = [asyncio.ensure_future(limits.admit(f"k{index}", index + 1)) for index in range(50)]
         await asyncio.sleep(0)
         for task in tasks[::2]:
             task.cancel()
         admissions = await asyncio.gather(*tasks, return_exceptions=True)
-        for at, one in list(enumerate(admissions))[1::2]:
-            assert (one.limit, one.remaining) == (at + 1, at)
+        for index, admission in list(enumerate(admissions))[1::2]:
+            assert (admission.limit, admission.remaining) == (index + 1, index)
         assert (limits.local_decision_count, limits.outage_count) == (0, 0)
 
 
@@ -212,30 +217,30 @@ assert COUNT_SCRIPT_WITH_TIME_ARGUMENT != COUNTED
 async def test_usage_of_a_key_can_be_read_by_every_process(
     open_redis_limiter: LimiterFactory,
 ) -> None:
-    async with open_redis_limiter() as one, open_redis_limiter() as other:
+    async with open_redis_limiter() as first_limiter, open_redis_limiter() as second_limiter:
         for _ in range(3):
-            await one.admit("k", 2)
-        await other.admit("another", 5)
+            await first_limiter.admit("k", 2)
+        await second_limiter.admit("another", 5)
         for _ in range(2):
-            assert await other.count_requests(["k", "nobody", "another"]) == [2, 0, 1]
-        assert await one.count_requests([]) == []
-        assert (await one.admit("another", 5)).remaining == 3
+            assert await second_limiter.count_requests(["k", "nobody", "another"]) == [2, 0, 1]
+        assert await first_limiter.count_requests([]) == []
+        assert (await first_limiter.admit("another", 5)).remaining == 3
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(gaps, max_size=60), st.integers(1, 8), gaps)
 def test_reported_usage_matches_next_decision(
-    redis: Any, key_prefix: str, after: list[float], limit: int, last: float
+    redis: Any, key_prefix: str, request_gaps: list[float], limit: int, last_gap: float
 ) -> None:
-    name, now, moments = f"{key_prefix}{secrets.token_hex(4)}", 1000.0, []
-    for gap in after:
+    name, now, timed_limits = f"{key_prefix}{secrets.token_hex(4)}", 1000.0, []
+    for gap in request_gaps:
         now += gap
-        moments.append((now, limit))
-    if moments:
-        run_script(redis, name, moments)
-    now += last
-    (counted,) = redis.eval(COUNT_SCRIPT_WITH_TIME_ARGUMENT, 1, name, math.floor(now))
+        timed_limits.append((now, limit))
+    if timed_limits:
+        run_script(redis, name, timed_limits)
+    now += last_gap
+    (request_count,) = redis.eval(COUNT_SCRIPT_WITH_TIME_ARGUMENT, 1, name, math.floor(now))
     # With a limit one above the usage it is admitted, and reports how many remain.
-    admitted, remaining, _ = run_script(redis, name, [(now, 1000)])[0]
-    assert (admitted, 1000 - remaining - 1) == (1, counted)
+    is_admitted, remaining, _ = run_script(redis, name, [(now, 1000)])[0]
+    assert (is_admitted, 1000 - remaining - 1) == (1, request_count)
     redis.delete(name)

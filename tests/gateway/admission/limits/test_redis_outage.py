@@ -38,11 +38,14 @@ async def wait_for_reconnect(limits: RedisRateLimiter) -> None:
 async def test_each_process_admits_its_share_during_outage(
     open_redis_limiter: LimiterFactory, redis_proxy: TcpProxy
 ) -> None:
-    async with open_redis_limiter(processes=3) as one, open_redis_limiter(processes=3) as other:
+    async with (
+        open_redis_limiter(processes=3) as first_limiter,
+        open_redis_limiter(processes=3) as second_limiter,
+    ):
         await redis_proxy.cut()
-        assert await count_admitted(one, 8) == 3
-        assert await count_admitted(other, 8) == 3
-        assert (one.local_decision_count, one.outage_count) == (8, 1)
+        assert await count_admitted(first_limiter, 8) == 3
+        assert await count_admitted(second_limiter, 8) == 3
+        assert (first_limiter.local_decision_count, first_limiter.outage_count) == (8, 1)
 
 
 async def test_share_is_at_least_one(
@@ -73,17 +76,17 @@ async def test_one_background_task_reconnects_and_requests_do_not(
     async with open_redis_limiter() as limits:
         redis_proxy.hang()
         await count_admitted(limits, 1)
-        before = redis_proxy.taken
+        connections_before = redis_proxy.taken
         for _ in range(10):
             assert await count_admitted(limits, 20, limit=1000) == 20
             await asyncio.sleep(0.01)
-        assert redis_proxy.taken - before <= 1
+        assert redis_proxy.taken - connections_before <= 1
 
 
 async def test_outage_and_recovery_are_logged_once_each(
     open_redis_limiter: LimiterFactory, redis_proxy: TcpProxy
 ) -> None:
-    with capture_logs() as lines:
+    with capture_logs() as log_entries:
         async with open_redis_limiter(processes=2) as limits:
             await redis_proxy.cut()
             for _ in range(7):
@@ -92,26 +95,37 @@ async def test_outage_and_recovery_are_logged_once_each(
             await redis_proxy.restore()
             await wait_for_reconnect(limits)
             await count_admitted(limits, 2)
-    gone, came = lines
-    assert (gone["event"], gone["log_level"]) == ("redis_unavailable", "error")
-    assert gone["local_limit_fraction"] == 0.5
-    assert (came["event"], came["log_level"]) == ("redis_available", "info")
-    assert came["requests_counted_locally"] == 7
-    assert "127.0.0.1" not in str(lines)
+    outage, recovery = log_entries
+    assert (outage["event"], outage["log_level"]) == ("redis_unavailable", "error")
+    assert outage["local_limit_fraction"] == 0.5
+    assert (recovery["event"], recovery["log_level"]) == ("redis_available", "info")
+    assert recovery["requests_counted_locally"] == 7
+    assert "127.0.0.1" not in str(log_entries)
 
 
 async def test_admissions_after_recovery_stay_within_limit_and_shares(
     open_redis_limiter: LimiterFactory, redis_proxy: TcpProxy
 ) -> None:
-    async with open_redis_limiter(processes=2) as one, open_redis_limiter(processes=2) as other:
-        assert await count_admitted(one, 8) + await count_admitted(other, 8) == 10
+    async with (
+        open_redis_limiter(processes=2) as first_limiter,
+        open_redis_limiter(processes=2) as second_limiter,
+    ):
+        assert (
+            await count_admitted(first_limiter, 8) + await count_admitted(second_limiter, 8) == 10
+        )
         await redis_proxy.cut()
-        assert await count_admitted(one, 20) + await count_admitted(other, 20) == 10
+        assert (
+            await count_admitted(first_limiter, 20) + await count_admitted(second_limiter, 20) == 10
+        )
         await redis_proxy.restore()
-        await asyncio.gather(wait_for_reconnect(one), wait_for_reconnect(other))
-        assert await count_admitted(one, 20) + await count_admitted(other, 20) == 0
+        await asyncio.gather(wait_for_reconnect(first_limiter), wait_for_reconnect(second_limiter))
+        assert (
+            await count_admitted(first_limiter, 20) + await count_admitted(second_limiter, 20) == 0
+        )
         await redis_proxy.cut()  # a share counts once per hour, however often Redis fails
-        assert await count_admitted(one, 20) + await count_admitted(other, 20) == 0
+        assert (
+            await count_admitted(first_limiter, 20) + await count_admitted(second_limiter, 20) == 0
+        )
 
 
 async def test_limiter_starts_without_redis_and_connects_later(
@@ -132,7 +146,7 @@ async def test_limiter_starts_without_redis_and_connects_later(
 async def test_error_from_redis_is_decided_locally_and_logged_without_its_text(
     open_redis_limiter: LimiterFactory, redis: Any
 ) -> None:
-    with capture_logs() as lines:
+    with capture_logs() as log_entries:
         async with open_redis_limiter() as limits:
             redis.set(limits.build_redis_key("k"), "not a tally")
             assert await count_admitted(limits, 3, limit=2) == 2
@@ -140,8 +154,8 @@ async def test_error_from_redis_is_decided_locally_and_logged_without_its_text(
             await wait_for_reconnect(limits)
             assert await count_admitted(limits, 3, limit=2, key="another") == 2
             assert limits.local_decision_count == 3
-    assert [line["event"] for line in lines] == ["redis_unavailable", "redis_available"]
-    assert lines[0]["reason"].startswith("ResponseError")
+    assert [line["event"] for line in log_entries] == ["redis_unavailable", "redis_available"]
+    assert log_entries[0]["reason"].startswith("ResponseError")
 
 
 async def test_late_answer_is_not_given_to_another_caller(
@@ -161,9 +175,9 @@ async def test_limiter_closes_while_redis_hangs(
 ) -> None:
     async with open_redis_limiter() as limits:
         redis_proxy.hang()
-        asking = asyncio.ensure_future(limits.admit("k", 10))
+        admission = asyncio.ensure_future(limits.admit("k", 10))
         await asyncio.sleep(0)
-    assert (await asking).is_admitted
+    assert (await admission).is_admitted
 
 
 async def test_running_gateway_serves_requests_without_redis_and_is_not_ready(
@@ -176,25 +190,27 @@ async def test_running_gateway_serves_requests_without_redis_and_is_not_ready(
         tmp_path, "http://127.0.0.1:9", limits={"url": proxied_redis_url}
     ) as gateway:
 
-        async def asked() -> str:
+        async def request_remaining_limit() -> str:
             response = await gateway.request("GET", "/v1/recipients/R-1")
             assert response.status == 500, "there is no service"
             assert response.headers["RateLimit-Limit"] == "10000"
             return str(response.headers["RateLimit-Remaining"])
 
-        async def limits_fault() -> bool:
+        async def has_limits_fault() -> bool:
             async with gateway.session.get(f"{gateway.running.admin_url}/readyz") as answer:
                 return "limits" in (await answer.json())["faults"]
 
-        assert await asked() == "9999"
-        assert not await limits_fault()
+        assert await request_remaining_limit() == "9999"
+        assert not await has_limits_fault()
         await redis_proxy.cut()
-        assert await asked() == "9999", "the share of a single process is the whole limit"
-        assert await limits_fault()
+        assert await request_remaining_limit() == "9999", (
+            "the share of a single process is the whole limit"
+        )
+        assert await has_limits_fault()
         await redis_proxy.restore()
-        while await limits_fault():  # noqa: ASYNC110 - it is asked over and over, as operators do
+        while await has_limits_fault():  # noqa: ASYNC110 - the endpoint is polled, as operators do
             await asyncio.sleep(0.02)
-        assert await asked() == "9998"
+        assert await request_remaining_limit() == "9998"
 
 
 async def test_usage_is_unknown_while_redis_is_gone(

@@ -7,7 +7,9 @@ import pytest
 from gateway.admission.load.connections import PRESSURE_SECONDS, ConnectionBounds, ConnectionTable
 
 BOUNDS = ConnectionBounds(max_connections=4, head_seconds=10, idle_seconds=75, pressed_seconds=5)
-ROOMY = ConnectionBounds(max_connections=1000, head_seconds=10, idle_seconds=75, pressed_seconds=5)
+LARGE_BOUNDS = ConnectionBounds(
+    max_connections=1000, head_seconds=10, idle_seconds=75, pressed_seconds=5
+)
 
 
 def open_connections(*names: str) -> ConnectionTable[str]:
@@ -17,14 +19,14 @@ def open_connections(*names: str) -> ConnectionTable[str]:
     """
     connections: ConnectionTable[str] = ConnectionTable(BOUNDS)
     for now, name in enumerate(names):
-        phase, holder = name.split()[:2]
-        connections.add_or_refuse_connection(name, now, holder, shakes_hands=phase == "handshake")
+        phase, merchant = name.split()[:2]
+        connections.add_or_refuse_connection(name, now, merchant, shakes_hands=phase == "handshake")
         if phase == "head":
             connections.start_head(name, now)
         if phase in ("stranger", "body", "work", "response", "idle"):
             connections.start_request(name, now)
         if phase in ("body", "work", "response", "idle"):
-            connections.assign_tenant(name, holder, now)
+            connections.assign_tenant(name, merchant, now)
         if phase in ("work", "response"):
             connections.start_work(name, now)
         if phase == "response":
@@ -35,7 +37,7 @@ def open_connections(*names: str) -> ConnectionTable[str]:
 
 
 @pytest.mark.parametrize(
-    ("names", "replaced"),
+    ("names", "replaced_name"),
     [
         (("idle acme", "head x", "work acme", "stranger x"), "head x"),
         (("handshake x", "silent x", "head x", "stranger x"), "handshake x"),
@@ -51,10 +53,10 @@ def open_connections(*names: str) -> ConnectionTable[str]:
     ],
 )
 def test_largest_holder_loses_connection_with_longest_stall(
-    names: tuple[str, ...], replaced: str
+    names: tuple[str, ...], replaced_name: str
 ) -> None:
     connections = open_connections(*names)
-    assert connections.add_or_refuse_connection("new", 10, "z") == replaced
+    assert connections.add_or_refuse_connection("new", 10, "z") == replaced_name
     assert len(connections) == BOUNDS.max_connections
 
 
@@ -100,7 +102,7 @@ def test_nothing_is_closed_below_the_limit() -> None:
 
 
 def test_header_deadline_counts_from_first_byte() -> None:
-    connections: ConnectionTable[str] = ConnectionTable(ROOMY)
+    connections: ConnectionTable[str] = ConnectionTable(LARGE_BOUNDS)
     connections.add_or_refuse_connection("slow", 0)
     for now in range(5, 15):
         connections.start_head("slow", now)
@@ -110,7 +112,7 @@ def test_header_deadline_counts_from_first_byte() -> None:
 
 
 def test_handshake_deadline_equals_header_deadline() -> None:
-    connections: ConnectionTable[str] = ConnectionTable(ROOMY)
+    connections: ConnectionTable[str] = ConnectionTable(LARGE_BOUNDS)
     connections.add_or_refuse_connection("shakes", 0, shakes_hands=True)
     connections.add_or_refuse_connection("shook", 0, shakes_hands=True)
     connections.end_handshake("shook", 9)
@@ -119,7 +121,7 @@ def test_handshake_deadline_equals_header_deadline() -> None:
 
 
 def test_idle_time_is_limited_separately_and_work_is_not_counted() -> None:
-    connections: ConnectionTable[str] = ConnectionTable(ROOMY)
+    connections: ConnectionTable[str] = ConnectionTable(LARGE_BOUNDS)
     connections.add_or_refuse_connection("one", 0)
     connections.start_request("one", 1)
     connections.start_work("one", 1)

@@ -12,19 +12,19 @@ CAPACITY = LimiterCapacity(
 )
 
 
-def request_slots(shares: FairLimiter, merchant: str, times: int = 1) -> list[Waiter]:
-    return [shares.enter(merchant)[0] for _ in range(times)]
+def request_slots(limiter: FairLimiter, merchant: str, times: int = 1) -> list[Waiter]:
+    return [limiter.enter(merchant)[0] for _ in range(times)]
 
 
-def format_states(tickets: list[Waiter]) -> str:
+def format_states(waiters: list[Waiter]) -> str:
     """Format states as letters: ``GGW-`` is running, running, waiting, shed."""
-    letters = {
+    state_letters = {
         WaiterState.RUNNING: "G",
         WaiterState.WAITING: "W",
         WaiterState.SHED: "-",
         WaiterState.FINISHED: "o",
     }
-    return "".join(letters[ticket.state] for ticket in tickets)
+    return "".join(state_letters[waiter.state] for waiter in waiters)
 
 
 def test_merchant_has_bounded_concurrency_and_queue() -> None:
@@ -32,68 +32,68 @@ def test_merchant_has_bounded_concurrency_and_queue() -> None:
 
 
 def test_merchant_at_its_limit_does_not_block_others() -> None:
-    shares = FairLimiter(CAPACITY)
-    request_slots(shares, "slow", 100)
-    assert format_states(request_slots(shares, "other")) == "G"
+    limiter = FairLimiter(CAPACITY)
+    request_slots(limiter, "slow", 100)
+    assert format_states(request_slots(limiter, "other")) == "G"
 
 
 def test_next_slot_goes_to_merchant_with_fewest_running() -> None:
-    shares = FairLimiter(CAPACITY)
-    slow = request_slots(shares, "slow", 5)
-    (other, waits) = request_slots(shares, "other", 2)
-    assert format_states([*slow, other, waits]) == "GGGWWGW"
-    assert shares.leave(slow[0]) == [waits], "slow has two running, and other one"
-    assert shares.leave(other) == [slow[3]]
+    limiter = FairLimiter(CAPACITY)
+    slow_waiters = request_slots(limiter, "slow", 5)
+    (other_waiter, waiting) = request_slots(limiter, "other", 2)
+    assert format_states([*slow_waiters, other_waiter, waiting]) == "GGGWWGW"
+    assert limiter.leave(slow_waiters[0]) == [waiting], "slow has two running, and other one"
+    assert limiter.leave(other_waiter) == [slow_waiters[3]]
 
 
 def test_requests_of_one_merchant_run_in_arrival_order() -> None:
-    shares = FairLimiter(LimiterCapacity(1, 1, 5, 5))
-    first, *rest = request_slots(shares, "a", 4)
-    gone = [first]
-    while found := shares.leave(gone[-1]):
-        gone += found
-    assert gone == [first, *rest]
+    limiter = FairLimiter(LimiterCapacity(1, 1, 5, 5))
+    first, *others_in_queue = request_slots(limiter, "a", 4)
+    run_order = [first]
+    while granted_waiters := limiter.leave(run_order[-1]):
+        run_order += granted_waiters
+    assert run_order == [first, *others_in_queue]
 
 
 def test_full_queue_displaces_last_waiter_of_longest_queue() -> None:
-    shares = FairLimiter(LimiterCapacity(1, 1, 4, 4))
-    many = request_slots(shares, "many", 5)
-    ticket, displaced = shares.enter("few")
-    assert ticket.state is WaiterState.WAITING
-    assert displaced == [many[4]]
-    assert format_states(many) == "GWWW-"
+    limiter = FairLimiter(LimiterCapacity(1, 1, 4, 4))
+    waiters = request_slots(limiter, "many", 5)
+    waiter, displaced_waiters = limiter.enter("few")
+    assert waiter.state is WaiterState.WAITING
+    assert displaced_waiters == [waiters[4]]
+    assert format_states(waiters) == "GWWW-"
 
 
 def test_waiter_is_not_displaced_by_merchant_with_equal_demand() -> None:
-    shares = FairLimiter(LimiterCapacity(1, 1, 4, 4))
-    request_slots(shares, "a", 3)
-    request_slots(shares, "b", 2)
-    assert format_states(request_slots(shares, "b")) == "-"
+    limiter = FairLimiter(LimiterCapacity(1, 1, 4, 4))
+    request_slots(limiter, "a", 3)
+    request_slots(limiter, "b", 2)
+    assert format_states(request_slots(limiter, "b")) == "-"
 
 
 def test_cancelled_waiter_leaves_the_queue() -> None:
-    shares = FairLimiter(LimiterCapacity(1, 1, 1, 1))
-    going, waits = request_slots(shares, "a", 2)
-    assert shares.leave(waits) == []
-    (again,) = request_slots(shares, "a")
-    assert shares.leave(going) == [again]
+    limiter = FairLimiter(LimiterCapacity(1, 1, 1, 1))
+    running, waiting = request_slots(limiter, "a", 2)
+    assert limiter.leave(waiting) == []
+    (retried_waiter,) = request_slots(limiter, "a")
+    assert limiter.leave(running) == [retried_waiter]
 
 
 def test_slot_is_released_only_once() -> None:
-    shares = FairLimiter(CAPACITY)
-    (ticket,) = request_slots(shares, "a")
-    shares.leave(ticket)
-    shares.leave(ticket)
-    assert (shares.running_count, shares.waiting_count) == (0, 0)
-    assert format_states(request_slots(shares, "a", 8)) == "GGGWWWW-"
+    limiter = FairLimiter(CAPACITY)
+    (waiter,) = request_slots(limiter, "a")
+    limiter.leave(waiter)
+    limiter.leave(waiter)
+    assert (limiter.running_count, limiter.waiting_count) == (0, 0)
+    assert format_states(request_slots(limiter, "a", 8)) == "GGGWWWW-"
 
 
 def test_would_shed_predicts_the_decision() -> None:
-    shares = FairLimiter(CAPACITY)
-    assert not shares.would_shed("a")
-    request_slots(shares, "a", 7)
-    assert shares.would_shed("a")
-    assert not shares.would_shed("b")
+    limiter = FairLimiter(CAPACITY)
+    assert not limiter.would_shed("a")
+    request_slots(limiter, "a", 7)
+    assert limiter.would_shed("a")
+    assert not limiter.would_shed("b")
 
 
 step_lists = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=80)
@@ -103,24 +103,24 @@ step_lists = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max
 def test_bounds_hold_and_no_slot_stays_unused_for_any_sequence(
     steps: list[tuple[str, int]],
 ) -> None:
-    shares, tickets = FairLimiter(CAPACITY), list[Waiter]()
+    limiter, waiters = FairLimiter(CAPACITY), list[Waiter]()
     for merchant, number in steps:
-        if number < len(tickets):
-            shares.leave(tickets[number])
+        if number < len(waiters):
+            limiter.leave(waiters[number])
         else:
-            tickets.append(shares.enter(merchant)[0])
-        going = [one for one in tickets if one.state is WaiterState.RUNNING]
-        waits = [one for one in tickets if one.state is WaiterState.WAITING]
-        assert (len(going), len(waits)) == (shares.running_count, shares.waiting_count)
-        assert len(going) <= CAPACITY.max_running
-        assert len(waits) <= CAPACITY.max_waiting
-        for one in "abc":
-            own = sum(ticket.merchant == one for ticket in going)
-            assert own <= CAPACITY.max_running_per_merchant
-            its = sum(ticket.merchant == one for ticket in waits)
-            assert its <= CAPACITY.max_waiting_per_merchant
+            waiters.append(limiter.enter(merchant)[0])
+        running = [waiter for waiter in waiters if waiter.state is WaiterState.RUNNING]
+        waiting = [waiter for waiter in waiters if waiter.state is WaiterState.WAITING]
+        assert (len(running), len(waiting)) == (limiter.running_count, limiter.waiting_count)
+        assert len(running) <= CAPACITY.max_running
+        assert len(waiting) <= CAPACITY.max_waiting
+        for name in "abc":
+            running_count = sum(waiter.merchant == name for waiter in running)
+            assert running_count <= CAPACITY.max_running_per_merchant
+            waiting_count = sum(waiter.merchant == name for waiter in waiting)
+            assert waiting_count <= CAPACITY.max_waiting_per_merchant
             assert (
-                not its
-                or own == CAPACITY.max_running_per_merchant
-                or len(going) == CAPACITY.max_running
+                not waiting_count
+                or running_count == CAPACITY.max_running_per_merchant
+                or len(running) == CAPACITY.max_running
             )

@@ -17,11 +17,11 @@ print(fit_connections_to_file_limit(500, 100), resource.getrlimit(resource.RLIMI
 
 
 @pytest.mark.parametrize(
-    ("soft", "hard", "room", "may_open"),
+    ("soft", "hard", "connection_limit", "may_open"),
     [(1024, 1024, 500, 1024), (256, 1024, 500, 728), (256, 600, 372, 600), (128, 128, 32, 128)],
 )
 def test_process_raises_soft_limit_and_adapts_to_hard_limit(
-    soft: int, hard: int, room: int, may_open: int
+    soft: int, hard: int, connection_limit: int, may_open: int
 ) -> None:
     result = subprocess.run(
         [sys.executable, "-c", LIMIT_SCRIPT, str(soft), str(hard)],
@@ -29,5 +29,5 @@ def test_process_raises_soft_limit_and_adapts_to_hard_limit(
         text=True,
         check=True,
     )
-    assert result.stdout.splitlines()[-1] == f"{room} {may_open}"
-    assert ("open_file_limit_too_low" in result.stdout + result.stderr) is (room < 500)
+    assert result.stdout.splitlines()[-1] == f"{connection_limit} {may_open}"
+    assert ("open_file_limit_too_low" in result.stdout + result.stderr) is (connection_limit < 500)

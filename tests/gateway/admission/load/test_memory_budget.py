@@ -8,38 +8,40 @@ BUDGET_BYTES = 16 * 1024 * 1024
 
 
 def test_merchant_holds_at_most_half_of_the_budget() -> None:
-    held = MemoryBudget(BUDGET_BYTES)
-    assert held.try_reserve("a", BUDGET_BYTES // 2)
-    assert not held.try_reserve("a", 1)
-    assert held.try_reserve("b", 1)
+    budget = MemoryBudget(BUDGET_BYTES)
+    assert budget.try_reserve("a", BUDGET_BYTES // 2)
+    assert not budget.try_reserve("a", 1)
+    assert budget.try_reserve("b", 1)
 
 
 def test_last_eighth_is_reserved_for_small_bodies() -> None:
-    held = MemoryBudget(BUDGET_BYTES)
-    assert held.try_reserve("a", BUDGET_BYTES // 2)
-    assert held.try_reserve("b", BUDGET_BYTES // 2 - BUDGET_BYTES // 8)
-    assert not held.try_reserve("c", SMALL_BODY_BYTES + 1)
-    assert held.try_reserve("c", SMALL_BODY_BYTES)
+    budget = MemoryBudget(BUDGET_BYTES)
+    assert budget.try_reserve("a", BUDGET_BYTES // 2)
+    assert budget.try_reserve("b", BUDGET_BYTES // 2 - BUDGET_BYTES // 8)
+    assert not budget.try_reserve("c", SMALL_BODY_BYTES + 1)
+    assert budget.try_reserve("c", SMALL_BODY_BYTES)
 
 
 def test_body_that_grows_large_does_not_count_as_small() -> None:
-    held = MemoryBudget(BUDGET_BYTES)
-    held.try_reserve("a", BUDGET_BYTES // 2)
-    held.try_reserve("b", BUDGET_BYTES // 2 - BUDGET_BYTES // 8)
-    assert held.try_reserve("c", SMALL_BODY_BYTES)
-    assert not held.try_reserve("c", 1, reserved=SMALL_BODY_BYTES)
+    budget = MemoryBudget(BUDGET_BYTES)
+    budget.try_reserve("a", BUDGET_BYTES // 2)
+    budget.try_reserve("b", BUDGET_BYTES // 2 - BUDGET_BYTES // 8)
+    assert budget.try_reserve("c", SMALL_BODY_BYTES)
+    assert not budget.try_reserve("c", 1, reserved=SMALL_BODY_BYTES)
 
 
 def test_released_bytes_are_available_again() -> None:
-    held = MemoryBudget(BUDGET_BYTES)
-    held.try_reserve("a", BUDGET_BYTES // 2)
-    held.release("a", BUDGET_BYTES // 2)
-    assert held.reserved_bytes == 0
-    assert held.try_reserve("a", BUDGET_BYTES // 2)
+    budget = MemoryBudget(BUDGET_BYTES)
+    budget.try_reserve("a", BUDGET_BYTES // 2)
+    budget.release("a", BUDGET_BYTES // 2)
+    assert budget.reserved_bytes == 0
+    assert budget.try_reserve("a", BUDGET_BYTES // 2)
 
 
 def test_thousand_large_bodies_stay_within_the_budget() -> None:
-    held = MemoryBudget(BUDGET_BYTES)
-    taken = sum(held.try_reserve(f"merchant {number % 50}", 1024 * 1024) for number in range(1000))
-    assert taken == 14
-    assert held.reserved_bytes <= BUDGET_BYTES
+    budget = MemoryBudget(BUDGET_BYTES)
+    reserved_count = sum(
+        budget.try_reserve(f"merchant {number % 50}", 1024 * 1024) for number in range(1000)
+    )
+    assert reserved_count == 14
+    assert budget.reserved_bytes <= BUDGET_BYTES

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from sqlalchemy import func, select
+
+from gateway.config.settings import State
+from gateway.storage import ObjectStateStore, Store, Tenant, open_store
+from gateway.storage.tables import object_states
+from tests.state import fetch
+
+ACME = Tenant("acme", "live")
+NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
+
+
+@pytest.fixture
+async def store(state: State) -> AsyncIterator[Store]:
+    async with open_store(state, clock=lambda: NOW) as store:
+        yield store
+
+
+@pytest.fixture
+def state_store(store: Store) -> ObjectStateStore:
+    return ObjectStateStore(store)
+
+
+async def test_unknown_object_has_no_facts(state_store: ObjectStateStore) -> None:
+    assert await state_store.load(ACME, "recipient", "R-1") == {}
+    assert await state_store.load_all(ACME, "recipient") == {}
+    assert await state_store.load_capabilities("live") == {}
+
+
+async def test_facts_are_merged(state_store: ObjectStateStore) -> None:
+    await state_store.compare_and_set(
+        ACME, "recipient", "R-1", {"word": "inactive", "holdup": {"limit": 5}}
+    )
+    await state_store.compare_and_set(ACME, "recipient", "R-1", {"word": "disabled"})
+    assert await state_store.load(ACME, "recipient", "R-1") == {
+        "word": "disabled",
+        "holdup": {"limit": 5},
+    }
+
+
+async def test_null_fact_is_deleted_and_last_one_deletes_row(
+    state_store: ObjectStateStore, store: Store
+) -> None:
+    await state_store.compare_and_set(ACME, "recipient", "R-1", {"a": 1, "b": 2})
+    await state_store.compare_and_set(ACME, "recipient", "R-1", {"a": None})
+    assert await state_store.load(ACME, "recipient", "R-1") == {"b": 2}
+    await state_store.compare_and_set(ACME, "recipient", "R-1", {"b": None, "c": None})
+    assert await fetch(store, select(func.count()).select_from(object_states)) == [(0,)]
+
+
+async def test_false_zero_and_empty_are_facts(state_store: ObjectStateStore) -> None:
+    object_facts = {"false": False, "zero": 0, "text": "", "list": [], "object": {}}
+    await state_store.compare_and_set(ACME, "recipient", "R-1", object_facts)
+    assert await state_store.load(ACME, "recipient", "R-1") == object_facts
+
+
+async def test_decimals_and_texts_round_trip(state_store: ObjectStateStore) -> None:
+    object_facts = {
+        "amount": Decimal("1000000000000000.10"),
+        "name": "Zoë \u0000 \U0001f600",
+        "n": 2**70,
+    }
+    await state_store.compare_and_set(ACME, "payment", "P-1", object_facts)
+    loaded_facts = await state_store.load(ACME, "payment", "P-1")
+    assert loaded_facts == object_facts
+    assert str(loaded_facts["amount"]) == "1000000000000000.10"
+
+
+@pytest.mark.parametrize("other_tenant", [Tenant("acme", "sandbox"), Tenant("bolt", "live")])
+async def test_facts_are_isolated_between_tenants(
+    state_store: ObjectStateStore, other_tenant: Tenant
+) -> None:
+    await state_store.compare_and_set(ACME, "recipient", "R-1", {"mine": 1})
+    await state_store.compare_and_set(other_tenant, "recipient", "R-1", {"theirs": 1})
+    assert await state_store.load(ACME, "recipient", "R-1") == {"mine": 1}
+    assert await state_store.load_all(other_tenant, "recipient") == {"R-1": {"theirs": 1}}
+
+
+async def test_objects_of_a_kind_are_loaded_by_id(state_store: ObjectStateStore) -> None:
+    for number in (1, 2):
+        await state_store.compare_and_set(ACME, "recipient", f"R-{number}", {"n": number})
+    await state_store.compare_and_set(ACME, "batch", "B-1", {"n": 3})
+    assert await state_store.load_all(ACME, "recipient") == {"R-1": {"n": 1}, "R-2": {"n": 2}}
+
+
+async def test_aliases_of_superseded_batches_are_loaded_separately(
+    state_store: ObjectStateStore,
+) -> None:
+    other_tenant = Tenant("acme", "sandbox")
+    await state_store.compare_and_set(ACME, "alias", "B-1", {"abandoned": True})
+    await state_store.compare_and_set(ACME, "alias", "B-2", {"id": "B-1", "abandoned": True})
+    await state_store.compare_and_set(
+        ACME, "alias", "P-1", {"id": '"abandoned":true', "batch": "B-2"}
+    )
+    await state_store.compare_and_set(ACME, "batch", "B-3", {"abandoned": ["B-2"]})
+    await state_store.compare_and_set(other_tenant, "alias", "B-4", {"abandoned": True})
+    assert await state_store.load_superseded(ACME) == {
+        "B-1": {"abandoned": True},
+        "B-2": {"id": "B-1", "abandoned": True},
+    }
+    await state_store.compare_and_set(ACME, "alias", "B-1", {"abandoned": None})
+    assert [*await state_store.load_superseded(ACME)] == ["B-2"]
+
+
+async def test_concurrent_records_lose_nothing(state_store: ObjectStateStore, state: State) -> None:
+    async with open_store(state) as second:
+        state_stores = [state_store, ObjectStateStore(second)]
+        await asyncio.gather(
+            *(
+                state_stores[number % 2].compare_and_set(
+                    ACME, "batch", "B-1", {f"fact {number}": number}
+                )
+                for number in range(40)
+            )
+        )
+    assert len(await state_store.load(ACME, "batch", "B-1")) == 40
+
+
+async def test_concurrent_delete_and_record_end_consistently(
+    state_store: ObjectStateStore, state: State
+) -> None:
+    async with open_store(state) as second:
+        second_state_store = ObjectStateStore(second)
+        for number in range(15):
+            await state_store.compare_and_set(ACME, "batch", "B-1", {"old": number})
+            await asyncio.gather(
+                state_store.compare_and_set(ACME, "batch", "B-1", {"old": None}),
+                second_state_store.compare_and_set(ACME, "batch", "B-1", {"new": number}),
+            )
+            assert await state_store.load(ACME, "batch", "B-1") == {"new": number}
+
+
+async def test_learned_capability_is_stored_with_time_and_replaced(
+    state_store: ObjectStateStore,
+) -> None:
+    await state_store.save_capability("live", "signed_target", "path")
+    await state_store.save_capability("live", "signed_target", "path-and-query")
+    await state_store.save_capability("sandbox", "signed_target", None)
+    assert await state_store.load_capabilities("live") == {"signed_target": ("path-and-query", NOW)}
+    assert await state_store.load_capabilities("sandbox") == {"signed_target": (None, NOW)}
