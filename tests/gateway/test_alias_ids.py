@@ -84,7 +84,9 @@ async def test_alias_id_is_recorded_before_it_is_sent_and_resolves_for_its_tenan
         ) == {names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
         for other_tenant in (Tenant("bolt", "live"), Tenant("acme", "sandbox")):
             assert (
-                await fresh_alias_ids.map_legacy_to_current_ids(other_tenant, [names[FIRST_CURRENT_ID]])
+                await fresh_alias_ids.map_legacy_to_current_ids(
+                    other_tenant, [names[FIRST_CURRENT_ID]]
+                )
                 == {}
             )
 
@@ -146,7 +148,10 @@ async def test_imported_id_precedes_alias_id_and_both_resolve(
             TENANT, {("batch", FIRST_CURRENT_ID)}
         ) == {FIRST_CURRENT_ID: "B-OLD"}
         names_of_batch = {"B-OLD": FIRST_CURRENT_ID, names[FIRST_CURRENT_ID]: FIRST_CURRENT_ID}
-        assert await fresh_alias_ids.map_legacy_to_current_ids(TENANT, names_of_batch) == names_of_batch
+        assert (
+            await fresh_alias_ids.map_legacy_to_current_ids(TENANT, names_of_batch)
+            == names_of_batch
+        )
 
 
 async def test_id_pairs_are_saved_all_or_none(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ async def test_object_has_only_one_imported_legacy_id(
 ) -> None:
     await asyncio.to_thread(run_import, f"B-1,{FIRST_CURRENT_ID}\n")
     result = await asyncio.to_thread(run_import, f"B-0,B-9\nB-2,{FIRST_CURRENT_ID}\n", code=2)
-    assert "line 2: B-2 is of what was imported as B-1 already" in result.stderr
+    assert "line 2: B-2 is of the object imported as B-1 already" in result.stderr
     assert await load_imported_ids(tmp_path, "B-0", "B-1", "B-2") == {"B-1": FIRST_CURRENT_ID}
 
 

@@ -73,7 +73,7 @@ async def test_recipient_is_traced_through_every_call(tmp_path: Path) -> None:
         text_result = await operated_gateway.run_command("trace", recipient)
         for expected_text in (
             "create_recipient, key demo-sandbox",
-            f"made {recipient}",
+            f"created {recipient}",
             "deleted true",
         ):
             assert expected_text in text_result.stdout

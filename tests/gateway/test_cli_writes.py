@@ -212,7 +212,7 @@ async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
         trace_output = (await operated_gateway.run_command("trace", write)).stdout
         assert f"POST /batches  did not happen (recorded by {find_operator()})" in trace_output
         assert ", did not happen\n" in trace_output, "of the request"
-        assert f"{find_operator()} told of {write}: did not happen: " in trace_output
+        assert f"{find_operator()} recorded the outcome of {write}: did not happen: " in trace_output
         assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 200
         assert operated_gateway.service.creation_counts["batch"] == 1
 
@@ -411,10 +411,10 @@ async def test_operator_outcomes_are_audited(tmp_path: Path) -> None:
         await operated_gateway.run_command(*SETTLE_COMMAND, write, "--made", upstream_id, "--yes")
         await wait_until_async(lambda: has_no_write_in_doubt(operated_gateway))
         events = (await operated_gateway.run_json_command("trace", upstream_id))["acts"]
-        expected_text = f"happened (recorded by {find_operator()}), made {upstream_id}"
+        expected_text = f"happened (recorded by {find_operator()}), created {upstream_id}"
         assert expected_text in (await operated_gateway.run_command("trace", upstream_id)).stdout
         assert [(event["what"], event["by"]) for event in events] == [
-            (f"told of {write}: {upstream_id}", find_operator())
+            (f"recorded the outcome of {write}: {upstream_id}", find_operator())
         ]
         assert events[0]["undertaking"].startswith(write.partition(".")[0])
 

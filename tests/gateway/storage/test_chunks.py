@@ -96,7 +96,9 @@ async def test_replacing_many_entries_deletes_their_old_chunks(
         await state_store.compare_and_set(TENANT, "payments", "B-1", {"entries": ENTRIES[:1]})
         await state_store.compare_and_set(TENANT, "payments", "B-2", {"entries": None})
         assert await count_chunks_by_holder(store) == {}
-        assert await state_store.load_facts_by_id(TENANT, "payments") == {"B-1": {"entries": ENTRIES[:1]}}
+        assert await state_store.load_facts_by_id(TENANT, "payments") == {
+            "B-1": {"entries": ENTRIES[:1]}
+        }
 
 
 async def test_chunks_are_bounded_and_encrypted(

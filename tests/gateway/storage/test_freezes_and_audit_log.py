@@ -286,7 +286,9 @@ async def test_encrypted_request_is_deleted_after_delivery(state: State) -> None
                 await operation_repository.load_step_results(found_operation)
                 for found_operation in found_operations
             ] == [[], [], ["[]"]]
-            await operation_repository.close_and_clear_expired_operations(NOW, store.clock() + timedelta(seconds=1))
+            await operation_repository.close_and_clear_expired_operations(
+                NOW, store.clock() + timedelta(seconds=1)
+            )
 
 
 def test_only_retention_deletes_from_audit_log() -> None:

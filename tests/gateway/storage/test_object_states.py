@@ -30,7 +30,7 @@ def state_store(store: Store) -> ObjectStateStore:
 
 async def test_unknown_object_has_no_facts(state_store: ObjectStateStore) -> None:
     assert await state_store.load(ACME, "recipient", "R-1") == {}
-    assert await state_store.load_all(ACME, "recipient") == {}
+    assert await state_store.load_facts_by_id(ACME, "recipient") == {}
     assert await state_store.load_capabilities("live") == {}
 
 
@@ -80,14 +80,17 @@ async def test_facts_are_isolated_between_tenants(
     await state_store.compare_and_set(ACME, "recipient", "R-1", {"mine": 1})
     await state_store.compare_and_set(other_tenant, "recipient", "R-1", {"theirs": 1})
     assert await state_store.load(ACME, "recipient", "R-1") == {"mine": 1}
-    assert await state_store.load_all(other_tenant, "recipient") == {"R-1": {"theirs": 1}}
+    assert await state_store.load_facts_by_id(other_tenant, "recipient") == {"R-1": {"theirs": 1}}
 
 
 async def test_objects_of_a_kind_are_loaded_by_id(state_store: ObjectStateStore) -> None:
     for number in (1, 2):
         await state_store.compare_and_set(ACME, "recipient", f"R-{number}", {"n": number})
     await state_store.compare_and_set(ACME, "batch", "B-1", {"n": 3})
-    assert await state_store.load_all(ACME, "recipient") == {"R-1": {"n": 1}, "R-2": {"n": 2}}
+    assert await state_store.load_facts_by_id(ACME, "recipient") == {
+        "R-1": {"n": 1},
+        "R-2": {"n": 2},
+    }
 
 
 async def test_aliases_of_superseded_batches_are_loaded_separately(
@@ -101,12 +104,12 @@ async def test_aliases_of_superseded_batches_are_loaded_separately(
     )
     await state_store.compare_and_set(ACME, "batch", "B-3", {"abandoned": ["B-2"]})
     await state_store.compare_and_set(other_tenant, "alias", "B-4", {"abandoned": True})
-    assert await state_store.load_superseded(ACME) == {
+    assert await state_store.load_superseded_batch_aliases(ACME) == {
         "B-1": {"abandoned": True},
         "B-2": {"id": "B-1", "abandoned": True},
     }
     await state_store.compare_and_set(ACME, "alias", "B-1", {"abandoned": None})
-    assert [*await state_store.load_superseded(ACME)] == ["B-2"]
+    assert [*await state_store.load_superseded_batch_aliases(ACME)] == ["B-2"]
 
 
 async def test_concurrent_records_lose_nothing(state_store: ObjectStateStore, state: State) -> None:

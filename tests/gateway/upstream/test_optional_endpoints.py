@@ -60,38 +60,36 @@ LIST_NAME = "inferred GET /batches"
 class OptionalEndpointHarness:
     """A service with scripted answers to edits, lists and reads; the last read repeats."""
 
-    def __init__(
-        self, *edit_results: Any, read_results: Any = SUMMARY_WITH_PAYMENT, setting: Mode = "auto"
-    ) -> None:
-        self.edit_results = list(edit_results)
-        self.read_results = read_results if isinstance(read_results, list) else [read_results]
+    def __init__(self, *edits: Any, reads: Any = SUMMARY_WITH_PAYMENT, mode: Mode = "auto") -> None:
+        self.edits = list(edits)
+        self.reads = reads if isinstance(reads, list) else [reads]
         self.calls: list[str] = []
         self.now = 1_000_000.0
-        self.learned_store = FakeLearnedStore()
-        self.optional_endpoints = OptionalEndpoints(setting, self.learned_store, lambda: self.now)
+        self.facts = FakeLearnedStore()
+        self.inferred = OptionalEndpoints(mode, self.facts, lambda: self.now)
 
     async def answer_call(self, call: Call) -> Any:
         self.calls.append(call.method)
         await asyncio.sleep(0)
         if call.probe_ids is not None:
-            planned_result = self.edit_results.pop(0)
+            planned = self.edits.pop(0)
         else:
-            planned_result = (
-                self.read_results.pop(0) if len(self.read_results) > 1 else self.read_results[0]
-            )
-        if isinstance(planned_result, Exception):
-            raise planned_result
-        return planned_result
+            planned = self.reads.pop(0) if len(self.reads) > 1 else self.reads[0]
+        if isinstance(planned, Exception):
+            raise planned
+        return planned
 
     async def call_edit(self, environment: str = "live") -> Any:
-        return await self.optional_endpoints.send_call_unless_missing(EDIT_CALL, environment, self.answer_call)
+        return await self.inferred.send_call_unless_missing(
+            EDIT_CALL, environment, self.answer_call
+        )
 
     async def call_list(self) -> Any:
-        return await self.optional_endpoints.send_call_unless_missing(LIST_CALL, "live", self.answer_call)
+        return await self.inferred.send_call_unless_missing(LIST_CALL, "live", self.answer_call)
 
     def read_presence(self, environment: str = "live", name: str = EDIT_NAME) -> bool | None:
-        capability: Mapping[str, Any] | None = self.learned_store.get(environment, name)
-        return capability["present"] if capability else None
+        known: Mapping[str, Any] | None = self.facts.get(environment, name)
+        return known["present"] if known else None
 
 
 async def test_present_endpoint_costs_one_call() -> None:
@@ -140,9 +138,12 @@ SUMMARIES_WITHOUT_PAYMENT = {
 @pytest.mark.parametrize(
     "summary", SUMMARIES_WITHOUT_PAYMENT.values(), ids=SUMMARIES_WITHOUT_PAYMENT
 )
-async def test_404_without_object_concerns_the_object(summary: Any) -> None:
-    harness = OptionalEndpointHarness(Refused(404), read_results=summary)
-    with pytest.raises(Refused):
+@pytest.mark.parametrize("is_page", [False, True])
+async def test_404_without_object_concerns_the_object(summary: Any, *, is_page: bool) -> None:
+    """A page may come from a proxy, after the service has executed the edit."""
+    refusal = Refused(404, () if is_page else [NOT_FOUND])
+    harness = OptionalEndpointHarness(refusal, reads=summary)
+    with pytest.raises(Unknown if is_page else Refused):
         await harness.call_edit()
     assert (harness.calls, harness.read_presence()) == (["PATCH", "GET"], None)
 
@@ -154,7 +155,7 @@ async def test_404_without_object_concerns_the_object(summary: Any) -> None:
 async def test_object_gone_after_second_refusal_proves_nothing(summary: Any, pages: int) -> None:
     refusals = [Refused(404), Refused(404, [NOT_FOUND])][1 - pages :]
     harness = OptionalEndpointHarness(
-        Refused(404), Refused(404), read_results=[SUMMARY_WITH_PAYMENT, summary]
+        *refusals, Refused(404, [NOT_FOUND]), reads=[SUMMARY_WITH_PAYMENT, summary]
     )
     with pytest.raises(Unknown if pages else Refused):
         await harness.call_edit()
@@ -172,65 +173,55 @@ async def test_object_gone_after_second_refusal_proves_nothing(summary: Any, pag
         (Unreachable("down"), Unreachable),
     ],
 )
-@pytest.mark.parametrize(
-    "successful_read_count", [0, 1], ids=["after the first", "after the second"]
-)
+@pytest.mark.parametrize("is_page", [False, True])
+@pytest.mark.parametrize("readings", [0, 1], ids=["after the first", "after the second"])
 async def test_404_with_unreadable_object_proves_nothing(
-    failure: Any, error_type: type[Exception], successful_read_count: int
+    failure: Any, error_type: type[Exception], readings: int, *, is_page: bool
 ) -> None:
     refusal = Refused(404, () if is_page else [NOT_FOUND])
     harness = OptionalEndpointHarness(
-        Refused(404),
-        Refused(404),
-        read_results=[SUMMARY_WITH_PAYMENT] * successful_read_count + [failure],
+        refusal, refusal, reads=[SUMMARY_WITH_PAYMENT] * readings + [failure]
     )
-    with pytest.raises(error_type) as raised_error:
+    with pytest.raises(Unknown if is_page else error_type) as raised:
         await harness.call_edit()
-    assert error_type is Unreachable or raised_error.value is failure
-    assert harness.calls == ["PATCH", "GET"] * (successful_read_count + 1)
+    assert is_page or error_type is Unreachable or raised.value is failure
+    assert harness.calls == ["PATCH", "GET"] * (readings + 1)
     assert harness.read_presence() is None
 
 
 # A list: 404, a documented read, 404, a documented read
 
 
-@pytest.mark.parametrize(
-    "successful_read_count", [0, 1], ids=["after the first", "after the second"]
-)
+@pytest.mark.parametrize("readings", [0, 1], ids=["after the first", "after the second"])
 @pytest.mark.parametrize("failure", [Refused(404), Refused(500), Unreachable("down")])
 async def test_refused_list_is_unknown_if_other_reads_fail(
-    failure: Exception, successful_read_count: int
+    failure: Exception, readings: int
 ) -> None:
-    harness = OptionalEndpointHarness(
-        Refused(404), Refused(404), read_results=[{}] * successful_read_count + [failure]
-    )
+    harness = OptionalEndpointHarness(Refused(404), Refused(404), reads=[{}] * readings + [failure])
     with pytest.raises(Unreachable):
         await harness.call_list()
-    assert (len(harness.calls), harness.read_presence(name=LIST_NAME)) == (
-        2 + 2 * successful_read_count,
-        None,
-    )
+    assert (len(harness.calls), harness.read_presence(name=LIST_NAME)) == (2 + 2 * readings, None)
 
 
 async def test_list_refused_between_successful_reads_is_absent() -> None:
-    harness = OptionalEndpointHarness(Refused(404), Refused(405), read_results={})
+    harness = OptionalEndpointHarness(Refused(404), Refused(405), reads={})
     with pytest.raises(NoSuchOperation):
         await harness.call_list()
     assert (len(harness.calls), harness.read_presence(name=LIST_NAME)) == (4, False)
 
 
 async def test_known_list_is_replaced_only_after_operator_finds_it_absent() -> None:
-    harness = OptionalEndpointHarness({}, *[Refused(404)] * 4, read_results={})
+    harness = OptionalEndpointHarness({}, *[Refused(404)] * 4, reads={})
     await harness.call_list()
     with pytest.raises(Unreachable, match="doctor"):
         await harness.call_list()
     assert harness.read_presence(name=LIST_NAME) is True
-    assert await harness.optional_endpoints.probe(LIST_CALL, "live", harness.answer_call) is False
+    assert await harness.inferred.probe(LIST_CALL, "live", harness.answer_call) is False
     with pytest.raises(NoSuchOperation):
         await harness.call_list()
-    harness.edit_results = [{}]
-    assert await harness.optional_endpoints.probe(LIST_CALL, "live", harness.answer_call) is True
-    harness.edit_results = [{"batches": []}]
+    harness.edits = [{}]
+    assert await harness.inferred.probe(LIST_CALL, "live", harness.answer_call) is True
+    harness.edits = [{"batches": []}]
     assert await harness.call_list() == {"batches": []}
 
 
@@ -260,32 +251,50 @@ async def test_successful_second_attempt_is_the_answer() -> None:
 
 
 async def test_other_refusal_of_second_attempt_is_raised() -> None:
-    harness = OptionalEndpointHarness(Refused(404), Refused(500))
-    with pytest.raises(Refused) as raised_error:
+    harness = OptionalEndpointHarness(Refused(404, [NOT_FOUND]), Refused(400, [NOT_FOUND]))
+    with pytest.raises(Refused) as refused:
         await harness.call_edit()
-    assert (raised_error.value.status, harness.read_presence()) == (500, None)
+    assert (refused.value.status, harness.read_presence()) == (400, None)
+
+
+@pytest.mark.parametrize("second", [{}, Refused(404), Refused(400, [NOT_FOUND])])
+async def test_additions_are_sent_once(second: Any) -> None:
+    """Whether the path exists is found out by an edit without a body."""
+    harness = OptionalEndpointHarness(Refused(404), second)
+    bodies: list[Any] = []
+
+    async def answer_call(call: Call) -> Any:
+        if call.probe_ids is not None:
+            bodies.append(call.body)
+        return await harness.answer_call(call)
+
+    adding = replace(EDIT_CALL, body={"payments": [{}]}, is_idempotent=False)
+    is_missing = isinstance(second, Refused) and second.status == 404
+    with pytest.raises(NoSuchOperation if is_missing else Unknown):
+        await harness.inferred.send_call_unless_missing(adding, "live", answer_call)
+    assert bodies == [{"payments": [{}]}, {}]
 
 
 async def test_absence_is_remembered_for_ten_minutes_and_doubled_when_confirmed() -> None:
     harness = OptionalEndpointHarness(*[Refused(404)] * 20, {}, Refused(404), Refused(404))
-    absence_durations = []
+    lasted = []
     for _ in range(10):
         with pytest.raises(NoSuchOperation):
             await harness.call_edit()
-        found_at, calls = harness.now, len(harness.calls)
-        while harness.optional_endpoints.find_missing_operation_name(EDIT_CALL, "live"):
+        found, calls = harness.now, len(harness.calls)
+        while harness.inferred.find_missing_operation_name(EDIT_CALL, "live"):
             harness.now += 300
-        absence_durations.append(harness.now - found_at)
+        lasted.append(harness.now - found)
         assert len(harness.calls) == calls, "not tried in the meantime"
-    assert absence_durations[:4] == [600, 1200, 2400, 4800]
-    assert absence_durations == sorted(absence_durations)
-    assert (absence_durations[0], absence_durations[-1]) == (MISSING_SECONDS, MAX_MISSING_SECONDS)
+    assert lasted[:4] == [600, 1200, 2400, 4800]
+    assert lasted == sorted(lasted)
+    assert (lasted[0], lasted[-1]) == (MISSING_SECONDS, MAX_MISSING_SECONDS)
     await harness.call_edit()
     assert harness.read_presence() is True
     with pytest.raises(NoSuchOperation):
         await harness.call_edit()
     harness.now += MISSING_SECONDS
-    assert not harness.optional_endpoints.find_missing_operation_name(EDIT_CALL, "live"), (
+    assert not harness.inferred.find_missing_operation_name(EDIT_CALL, "live"), (
         "after a success the interval is ten minutes again"
     )
 
@@ -297,7 +306,7 @@ async def test_concurrent_detections_do_not_confirm_each_other() -> None:
     )
     assert [type(outcome) for outcome in outcomes] == [NoSuchOperation, NoSuchOperation]
     harness.now += MISSING_SECONDS
-    assert not harness.optional_endpoints.find_missing_operation_name(EDIT_CALL, "live")
+    assert not harness.inferred.find_missing_operation_name(EDIT_CALL, "live")
 
 
 async def test_capabilities_are_separate_per_environment() -> None:
@@ -309,7 +318,7 @@ async def test_capabilities_are_separate_per_environment() -> None:
 
 
 async def test_use_mode_never_assumes_absence() -> None:
-    harness = OptionalEndpointHarness(Refused(404), Refused(404), setting="use")
+    harness = OptionalEndpointHarness(Refused(404), Refused(404), mode="use")
     for _ in range(2):
         with pytest.raises(Refused):
             await harness.call_edit()
@@ -317,7 +326,7 @@ async def test_use_mode_never_assumes_absence() -> None:
 
 
 async def test_avoid_mode_never_tries() -> None:
-    harness = OptionalEndpointHarness(setting="avoid")
+    harness = OptionalEndpointHarness(mode="avoid")
     with pytest.raises(NoSuchOperation):
         await harness.call_edit()
     assert harness.calls == []
@@ -339,8 +348,8 @@ BRIEF_FAULTS = {
 async def test_brief_service_trouble_does_not_replace_the_batch(
     faults: list[Fault], tmp_path: Path
 ) -> None:
-    async with open_operated_gateway(tmp_path) as operated_gateway:
-        gateway, service = operated_gateway.gateway, operated_gateway.service
+    async with open_operated_gateway(tmp_path) as operated:
+        gateway, service = operated.gateway, operated.service
         batch = await create_batch(gateway, await create_recipient(gateway), "5.00")
         (payment,) = await load_payment_ids(gateway, batch)
         path, body = f"/batches/{batch}/payments/{payment}", {"sourceAmount": "9.00"}
@@ -352,16 +361,16 @@ async def test_brief_service_trouble_does_not_replace_the_batch(
         is_in_doubt = "Retry-After" in response.headers
         assert is_in_doubt == any(fault.status == 500 for fault in faults), "a 5xx proves nothing"
         if is_in_doubt:
-            await operated_gateway.age_sent_writes()
+            await operated.age_sent_writes()
         await request_successfully(gateway, "PATCH", path, body)
         await request_successfully(gateway, "POST", f"/batches/{batch}/start-processing")
         assert service.creation_counts["batch"] == 1, "it was not created a second time"
 
 
-@pytest.mark.parametrize("setting", ["use", "avoid"])
-async def test_setting_selects_the_call(setting: str, tmp_path: Path) -> None:
-    service = Service(seed=1, options=ServiceOptions(inferred=setting == "use"))
-    upstream = {"inferred_operations": setting}
+@pytest.mark.parametrize("mode", ["use", "avoid"])
+async def test_setting_selects_the_call(mode: str, tmp_path: Path) -> None:
+    service = Service(seed=1, options=ServiceOptions(inferred=mode == "use"))
+    upstream = {"inferred_operations": mode}
     async with open_gateway_and_service(tmp_path, service, upstream=upstream) as (
         gateway,
         _simulator,
@@ -371,6 +380,6 @@ async def test_setting_selects_the_call(setting: str, tmp_path: Path) -> None:
         await request_successfully(
             gateway, "PATCH", f"/batches/{batch}/payments/{payment}", {"memo": "changed"}
         )
-        assert len(service.list_requests("PATCH", "/v1/batches/*/payments/*")) == (setting == "use")
-        body = await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{payment}")
-        assert body["payment"]["memo"] == "changed"
+        assert len(service.list_requests("PATCH", "/v1/batches/*/payments/*")) == (mode == "use")
+        shown = await request_successfully(gateway, "GET", f"/batches/{batch}/payments/{payment}")
+        assert shown["payment"]["memo"] == "changed"
