@@ -212,7 +212,9 @@ async def test_absent_write_is_sent_again_on_retry(tmp_path: Path) -> None:
         trace_output = (await operated_gateway.run_command("trace", write)).stdout
         assert f"POST /batches  did not happen (recorded by {find_operator()})" in trace_output
         assert ", did not happen\n" in trace_output, "of the request"
-        assert f"{find_operator()} recorded the outcome of {write}: did not happen: " in trace_output
+        assert (
+            f"{find_operator()} recorded the outcome of {write}: did not happen: " in trace_output
+        )
         assert (await operated_gateway.gateway.request("POST", "/v1/batches", body)).status == 200
         assert operated_gateway.service.creation_counts["batch"] == 1
 
