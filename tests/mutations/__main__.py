@@ -24,10 +24,10 @@ import click
 
 from tests.mutations.zygote import GatewayForker
 
-FEW = 20
+MAX_BRIEF_COUNT = 20
 """With fewer mutants, measuring line coverage first does not pay."""
 
-Told = dict[str, Any]
+ResultRow = dict[str, Any]
 """A mutant's name, what found it (``by``, empty if nothing did), and how long that took."""
 
 
@@ -46,58 +46,64 @@ def main() -> int:
     arguments.add_argument("--part", type=int, default=-1, help=argparse.SUPPRESS)
     options = arguments.parse_args()
     if options.part >= 0:
-        return _part(options)
-    chosen = _chosen(options)
+        return _run_part(options)
+    mutants = _select_mutants(options)
     if options.list:
-        click.echo("\n".join(one.name for one in chosen))
+        click.echo("\n".join(mutant.name for mutant in mutants))
         return 0
-    began = time.monotonic()
-    click.echo(f"{len(chosen)} mutants, {options.processes} processes")
+    start_time = time.monotonic()
+    click.echo(f"{len(mutants)} mutants, {options.processes} processes")
     with tempfile.TemporaryDirectory() as folder:
-        told = _tried(options, [one.name for one in chosen], Path(options.keep or folder, "kept"))
-    return _tell(_Outcome.of([one.name for one in chosen], told), told, time.monotonic() - began)
+        results = _run_missing(
+            options, [mutant.name for mutant in mutants], Path(options.keep or folder, "kept")
+        )
+    return _print_outcome(
+        _Outcome.classify([mutant.name for mutant in mutants], results),
+        results,
+        time.monotonic() - start_time,
+    )
 
 
-def _chosen(options: argparse.Namespace) -> list[Any]:
+def _select_mutants(options: argparse.Namespace) -> list[Any]:
     from tests.mutations.mutants import list_mutants
     from tests.mutations.survivors import load_reasons
 
-    every = [one for one in list_mutants() if re.search(options.only, one.name)]
+    mutants = [mutant for mutant in list_mutants() if re.search(options.only, mutant.name)]
     if options.names:
-        known = {one.name: one for one in every}
-        named = Path(options.names).read_text("utf-8").splitlines()
-        every = [known[name] for name in named if name in known]
+        mutants_by_name = {mutant.name: mutant for mutant in mutants}
+        selected_names = Path(options.names).read_text("utf-8").splitlines()
+        mutants = [mutants_by_name[name] for name in selected_names if name in mutants_by_name]
     if options.survivors:
-        every = [one for one in every if one.name in load_reasons()]
+        mutants = [mutant for mutant in mutants if mutant.name in load_reasons()]
     elif options.sample:
-        every = [one for one in every if one.name not in load_reasons()]
+        mutants = [mutant for mutant in mutants if mutant.name not in load_reasons()]
     if options.sample:
-        every = random.Random(options.seed).sample(every, min(options.sample, len(every)))
-    return every
+        mutants = random.Random(options.seed).sample(mutants, min(options.sample, len(mutants)))
+    return mutants
 
 
 # Trying
 
 
-def _tried(options: argparse.Namespace, names: list[str], folder: Path) -> list[Told]:
+def _run_missing(options: argparse.Namespace, names: list[str], folder: Path) -> list[ResultRow]:
     """Tries the mutants without a result, in some processes; returns the results of all."""
     from tests.mutations.results_file import ResultsFile
 
     results = ResultsFile(folder)
-    left = [name for name in names if name not in results.tried]
-    is_brief = len(left) <= FEW
-    if left and (is_brief or not results.known.exists()):
-        results.known.write_text(json.dumps(asdict(_known(is_brief=is_brief))))
-    todo = folder / "todo"
-    todo.write_text("\n".join(left), "utf-8")
-    if left:
-        _in_parts(options, results, todo, len(left))
+    missing_names = [name for name in names if name not in results.results]
+    is_brief = len(missing_names) <= MAX_BRIEF_COUNT
+    if missing_names and (is_brief or not results.baseline_file.exists()):
+        results.baseline_file.write_text(json.dumps(asdict(_measure_baseline(is_brief=is_brief))))
+    names_file = folder / "todo"
+    names_file.write_text("\n".join(missing_names), "utf-8")
+    if missing_names:
+        _run_processes(options, results, names_file, len(missing_names))
     if is_brief:
-        results.known.unlink(missing_ok=True)
-    return [results.tried[name] for name in names if name in results.tried]
+        results.baseline_file.unlink(missing_ok=True)
+    return [results.results[name] for name in names if name in results.results]
 
 
-def _known(*, is_brief: bool) -> Any:
+def _measure_baseline(*, is_brief: bool) -> Any:
     import structlog
 
     from tests.mutations.runner import measure_baseline
@@ -106,21 +112,21 @@ def _known(*, is_brief: bool) -> Any:
     return asyncio.run(measure_baseline(is_brief=is_brief))
 
 
-def _in_parts(options: argparse.Namespace, results: Any, todo: Path, count: int) -> None:
-    command = [sys.executable, "-m", "tests.mutations", "--names", str(todo)]
-    command += ["--known", str(results.known), "--processes", str(options.processes)]
+def _run_processes(options: argparse.Namespace, results: Any, names_file: Path, count: int) -> None:
+    command = [sys.executable, "-m", "tests.mutations", "--names", str(names_file)]
+    command += ["--known", str(results.baseline_file), "--processes", str(options.processes)]
     command += ["--thorough"] if options.thorough else []
-    parts = [
-        subprocess.Popen([*command, "--part", str(part)], stdout=subprocess.PIPE, text=True)
-        for part in range(options.processes)
+    processes = [
+        subprocess.Popen([*command, "--part", str(part_number)], stdout=subprocess.PIPE, text=True)
+        for part_number in range(options.processes)
     ]
     with (
         click.progressbar(length=count, file=sys.stderr) as bar,
         selectors.DefaultSelector() as selector,
     ):
-        for one in parts:
-            assert one.stdout is not None
-            selector.register(one.stdout, selectors.EVENT_READ, one.stdout)
+        for process in processes:
+            assert process.stdout is not None
+            selector.register(process.stdout, selectors.EVENT_READ, process.stdout)
         while selector.get_map():
             for key, _ in selector.select():
                 if line := key.data.readline():
@@ -128,11 +134,11 @@ def _in_parts(options: argparse.Namespace, results: Any, todo: Path, count: int)
                     bar.update(1)
                 else:
                     selector.unregister(key.data)
-    for one in parts:
-        one.wait()
+    for process in processes:
+        process.wait()
 
 
-def _part(options: argparse.Namespace) -> int:
+def _run_part(options: argparse.Namespace) -> int:
     zygote = GatewayForker()  # before the gateway is imported
     import structlog
 
@@ -140,24 +146,28 @@ def _part(options: argparse.Namespace) -> int:
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 
-    async def tries() -> None:
-        known = Baseline(**json.loads(Path(options.known).read_text()))
-        async with MutantRunner(zygote, known, thoroughly=options.thorough) as bench:
-            for mutant in select_share(_chosen(options), options.part, options.processes):
+    async def run_mutants() -> None:
+        baseline = Baseline(**json.loads(Path(options.known).read_text()))
+        async with MutantRunner(zygote, baseline, is_thorough=options.thorough) as runner:
+            for mutant in select_share(_select_mutants(options), options.part, options.processes):
                 try:
-                    done = await bench.run_mutant(mutant)
-                except Exception as error:  # noqa: BLE001 - it is told as not tried
+                    result = await runner.run_mutant(mutant)
+                except Exception as error:  # noqa: BLE001 - it is reported as not tried
                     click.echo(f"{mutant.name}: {type(error).__name__} {error}", err=True)
                     continue
-                told = {"name": mutant.name, "by": done.found_by, "seconds": round(done.seconds, 2)}
-                click.echo(json.dumps(told | {"line": mutant.line}))
+                row = {
+                    "name": mutant.name,
+                    "by": result.found_by,
+                    "seconds": round(result.seconds, 2),
+                }
+                click.echo(json.dumps(row | {"line": mutant.line}))
 
-    asyncio.run(tries())
-    zygote.end()
+    asyncio.run(run_mutants())
+    zygote.close()
     return 0
 
 
-# Telling
+# Reporting
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +182,19 @@ class _Outcome:
     untried: list[str]
 
     @classmethod
-    def of(cls, names: list[str], told: list[Told]) -> _Outcome:
+    def classify(cls, names: list[str], results: list[ResultRow]) -> _Outcome:
         from tests.mutations.mutants import list_mutants
         from tests.mutations.survivors import load_reasons
 
-        found = [one["name"] for one in told if one["by"]]
-        survived = [one["name"] for one in told if not one["by"]]
+        found_names = [row["name"] for row in results if row["by"]]
+        survivors = [row["name"] for row in results if not row["by"]]
         return cls(
             len(list_mutants()),
-            found,
-            [one for one in survived if one in load_reasons()],
-            [one for one in survived if one not in load_reasons()],
-            [one for one in found if one in load_reasons()],
-            sorted(set(names) - {one["name"] for one in told}),
+            found_names,
+            [row for row in survivors if row in load_reasons()],
+            [row for row in survivors if row not in load_reasons()],
+            [row for row in found_names if row in load_reasons()],
+            sorted(set(names) - {row["name"] for row in results}),
         )
 
     @property
@@ -192,14 +202,14 @@ class _Outcome:
         return not (self.unlisted or self.outdated or self.untried)
 
 
-def _tell(outcome: _Outcome, told: list[Told], seconds: float) -> int:
+def _print_outcome(outcome: _Outcome, results: list[ResultRow], seconds: float) -> int:
     from tests.mutations.survivors import load_reasons
 
     click.echo()
-    survived = Counter(one["name"].partition(".")[0] for one in told if not one["by"])
-    for module, count in Counter(one["name"].partition(".")[0] for one in told).most_common():
-        click.echo(f"{count:6} {survived[module]:5} survived  {module}")
-    for reason, count in Counter(load_reasons()[one] for one in outcome.listed).most_common():
+    survivor_counts = Counter(row["name"].partition(".")[0] for row in results if not row["by"])
+    for module, count in Counter(row["name"].partition(".")[0] for row in results).most_common():
+        click.echo(f"{count:6} {survivor_counts[module]:5} survived  {module}")
+    for reason, count in Counter(load_reasons()[row] for row in outcome.listed).most_common():
         click.echo(f"{count:6} survived: {reason}")
     for name in outcome.unlisted:
         click.echo(f"survived, and not listed: {name}")
@@ -208,7 +218,7 @@ def _tell(outcome: _Outcome, told: list[Told], seconds: float) -> int:
     for name in outcome.untried:
         click.echo(f"not tried: {name}")
     click.echo(
-        f"{outcome.defined} defined, {len(told)} tried, {len(outcome.found)} found,"
+        f"{outcome.defined} defined, {len(results)} tried, {len(outcome.found)} found,"
         f" {len(outcome.listed)} listed, {len(outcome.unlisted)} unlisted,"
         f" in {seconds / 60:.1f} minutes"
     )

@@ -11,23 +11,23 @@ from typing import Any
 
 import mappings
 from tests.mutations.mutants import Mutant, list_using_lines
+from tests.proof.compared_services import ComparedServices
 from tests.proof.coverage import coverage
-from tests.proof.worlds import ComparedServices
 
-Reach = Mapping[str, list[int]]
-"""``module:line`` to the places of the sequences in ``coverage()``."""
+LineCoverage = Mapping[str, list[int]]
+"""``module:line`` to the indexes of the sequences in ``coverage()`` that execute it."""
 
 
-async def measure_reach(worlds: ComparedServices) -> dict[str, list[int]]:
+async def measure_reach(services: ComparedServices) -> dict[str, list[int]]:
     """Plays every sequence once; raises AssertionError if a response differs."""
-    found: dict[str, list[int]] = {}
-    for place, (_tag, askings) in enumerate(coverage()):
+    coverage_by_line: dict[str, list[int]] = {}
+    for index, (_tag, requests) in enumerate(coverage()):
         with _trace_lines() as lines:
-            differs = await worlds.play(askings)
-        assert not differs, str(differs[0])
+            differences = await services.compare_sequence(requests)
+        assert not differences, str(differences[0])
         for module, line in sorted(lines):
-            found.setdefault(f"{module}:{line}", []).append(place)
-    return found
+            coverage_by_line.setdefault(f"{module}:{line}", []).append(index)
+    return coverage_by_line
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def _trace_lines() -> Iterator[set[tuple[str, int]]]:
     folder = str(Path(mappings.__file__).parent)
     modules: dict[CodeType, str] = {}
 
-    def called(frame: FrameType, _event: str, _value: Any) -> Any:
+    def trace_call(frame: FrameType, _event: str, _value: Any) -> Any:
         code = frame.f_code
         if code not in modules:
             path = code.co_filename
@@ -44,33 +44,33 @@ def _trace_lines() -> Iterator[set[tuple[str, int]]]:
         if not (module := modules[code]):
             return None
 
-        def lined(frame: FrameType, event: str, _value: Any) -> Any:
+        def trace_line(frame: FrameType, event: str, _value: Any) -> Any:
             if event == "line":
                 lines.add((module, frame.f_lineno))
-            return lined
+            return trace_line
 
         lines.add((module, frame.f_lineno))
-        return lined
+        return trace_line
 
-    before = sys.gettrace()
-    sys.settrace(called)
+    original_trace = sys.gettrace()
+    sys.settrace(trace_call)
     try:
         yield lines
     finally:
-        sys.settrace(before)
+        sys.settrace(original_trace)
 
 
-def select_sequences(mutant: Mutant, reach: Reach) -> set[int] | None:
+def select_sequences(mutant: Mutant, line_coverage: LineCoverage) -> set[int] | None:
     """The sequences that execute the mutant's lines or users of its table; None if all may."""
-    if not reach or mutant.is_read_at_start:
+    if not line_coverage or mutant.is_read_at_start:
         return None
     if mutant.is_flow:
         return {
-            place
-            for line in range(mutant.line, mutant.end + 1)
-            for place in reach.get(f"{mutant.module}:{line}", ())
+            index
+            for line in range(mutant.line, mutant.end_line + 1)
+            for index in line_coverage.get(f"{mutant.module}:{line}", ())
         }
-    users = list_using_lines(mutant)
-    if users is None:
+    using_lines = list_using_lines(mutant)
+    if using_lines is None:
         return None
-    return {place for at in users for place in reach.get(at, ())}
+    return {index for line_key in using_lines for index in line_coverage.get(line_key, ())}

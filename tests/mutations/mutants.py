@@ -28,14 +28,14 @@ FLOWS = (
     "paging", "money", "payloads", "batch_bodies", "payment_bodies", "batch_reads", "batch_lists", "batch_changes",
     "start_checks", "batches", "payments", "newest_payments", "recipients", "recipient_payments", "matching", "fields", "recipient_reads",
 )  # fmt: skip
-"""Modules whose flows are broken as well: their numbers, comparisons, sums, and what is true."""
+"""Modules whose flows are mutated as well: numbers, comparisons, sums and booleans."""
 
-WORDS = ("paging", "money", "funds", "summaries", "balances", "payloads")
-"""Of these the fields that their flows name, too: amounts and pages are what they are made of."""
+MODULES_WITH_FIELD_NAMES = ("paging", "money", "funds", "summaries", "balances", "payloads")
+"""Modules whose flows name fields, so that these names are misspelt, too."""
 
 _FIELD_CALLS = {"keep_names", "rename_field", "nest_table", "mark_read_only", "set_in_code"}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_SAYING = {
+_MESSAGE_CALLS = {
     "build_invalid_field_problem",
     "Inconclusive",
     "Problem",
@@ -56,17 +56,17 @@ class Mutant:
     """``node`` counts nodes as ``ast.walk`` does; ``name`` stays the same when lines move."""
 
     module: str
-    where: str
-    what: str
+    target: str
+    description: str
     line: int
-    end: int
+    end_line: int
     node: int
     change: Change
     kind: Literal["shape", "table", "flow"]
 
     @property
     def name(self) -> str:
-        return f"{self.module}.{self.where}: {self.what}"
+        return f"{self.module}.{self.target}: {self.description}"
 
     @property
     def is_flow(self) -> bool:
@@ -74,257 +74,278 @@ class Mutant:
 
     @property
     def is_read_at_start(self) -> bool:
-        """Shapes, kinds of value, operations and endpoints: other things are made of them.
+        """Whether it concerns shapes, field types, operations, endpoints or the code that builds tables.
 
-        And what makes tables of them.
+        Other objects are derived from them when the gateway starts.
         """
         return self.module == "fields" or (
             not self.is_flow
             and (
                 self.kind == "shape"
                 or self.module in ("legacy", "current", "field_types")
-                or not self.where.isidentifier()
-                or self.where in ("OPERATIONS", "UNLISTED")
+                or not self.target.isidentifier()
+                or self.target in ("OPERATIONS", "UNLISTED")
             )
         )
 
-    def tree(self) -> ast.Module:
-        tree = ast.parse(_text(self.module))
+    def build_tree(self) -> ast.Module:
+        tree = ast.parse(_read_source(self.module))
         self.change(list(ast.walk(tree))[self.node])
         return ast.fix_missing_locations(tree)
 
-    def source(self) -> str:
-        return ast.unparse(self.tree())
+    def unparse(self) -> str:
+        return ast.unparse(self.build_tree())
 
 
 @cache
-def _text(module: str) -> str:
+def _read_source(module: str) -> str:
     return (MAPPINGS / f"{module}.py").read_text("utf-8")
 
 
 @cache
 def parse_module(module: str) -> ast.Module:
-    return ast.parse(_text(module))
+    return ast.parse(_read_source(module))
 
 
-def list_derived_names(tree: ast.Module, first: str) -> list[str]:
-    """A table, and those of its module that are made of it, in their order."""
-    found = [first]
-    for one in tree.body:
-        if isinstance(one, ast.Assign | ast.AnnAssign) and one.value and _named(one) not in found:
-            used = {part.id for part in ast.walk(one.value) if isinstance(part, ast.Name)}
-            if used & set(found):
-                found.append(_named(one))
-    return found
+def list_derived_names(tree: ast.Module, name: str) -> list[str]:
+    """The name of a table, and the names of tables of its module that are derived from it, in order."""
+    names = [name]
+    for statement in tree.body:
+        if (
+            isinstance(statement, ast.Assign | ast.AnnAssign)
+            and statement.value
+            and _unparse_target(statement) not in names
+        ):
+            used_names = {
+                node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)
+            }
+            if used_names & set(names):
+                names.append(_unparse_target(statement))
+    return names
 
 
 def list_mutants() -> list[Mutant]:
-    """Every one there is; of two with one name the later ones are numbered."""
-    names = [mutant for module in dict.fromkeys((*TABLES, *FLOWS)) for mutant in _of_module(module)]
-    seen: dict[str, int] = {}
-    named: list[Mutant] = []
-    for mutant in names:
-        seen[mutant.name] = again = seen.get(mutant.name, 0) + 1
-        what = mutant.what if again == 1 else f"{mutant.what} ({again})"
-        named.append(replace(mutant, what=what))
-    return named
+    """All mutants; those with a name that occurred before are numbered."""
+    unnumbered = [
+        mutant
+        for module in dict.fromkeys((*TABLES, *FLOWS))
+        for mutant in _list_module_mutations(module)
+    ]
+    counts: dict[str, int] = {}
+    mutants: list[Mutant] = []
+    for mutant in unnumbered:
+        counts[mutant.name] = count = counts.get(mutant.name, 0) + 1
+        description = mutant.description if count == 1 else f"{mutant.description} ({count})"
+        mutants.append(replace(mutant, description=description))
+    return mutants
 
 
-def _of_module(module: str) -> Iterator[Mutant]:
+def _list_module_mutations(module: str) -> Iterator[Mutant]:
     tree = parse_module(module)
     numbers = {id(node): number for number, node in enumerate(ast.walk(tree))}
 
-    def mutant(
+    def build_mutant(
         node: ast.AST,
-        where: str,
-        what: str,
+        target: str,
+        description: str,
         change: Change,
         kind: Literal["shape", "table", "flow"],
     ) -> Mutant:
-        line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
-        return Mutant(module, where, what, line, end, numbers[id(node)], change, kind)
+        line, end_line = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+        return Mutant(module, target, description, line, end_line, numbers[id(node)], change, kind)
 
-    for top in tree.body:
+    for statement in tree.body:
         if module in TABLES:
-            for where, node, what, change in _of_data(top, module):
-                kind = "shape" if isinstance(top, ast.ClassDef) else "table"
-                yield mutant(node, where, what, change, kind)
-        for function in _functions(top) if module in FLOWS else ():
-            for node, what, change in _of_flow(function):
-                if module in WORDS or not what.endswith(" misspelt"):
-                    yield mutant(node, function.name, what, change, "flow")
+            for target, node, description, change in _list_statement_mutations(statement, module):
+                kind = "shape" if isinstance(statement, ast.ClassDef) else "table"
+                yield build_mutant(node, target, description, change, kind)
+        for function in _list_functions(statement) if module in FLOWS else ():
+            for node, description, change in _list_flow_mutations(function):
+                if module in MODULES_WITH_FIELD_NAMES or not description.endswith(" misspelt"):
+                    yield build_mutant(node, function.name, description, change, "flow")
 
 
-def _of_data(top: ast.stmt, module: str) -> Iterator[tuple[str, ast.AST, str, Change]]:
-    """Of a shape, or of a table."""
-    if isinstance(top, ast.ClassDef):
-        yield from ((top.name, *names) for names in _of_shape(top, module))
-    elif isinstance(top, ast.Assign | ast.AnnAssign) and top.value:
-        yield from ((_named(top), *names) for names in _of_table(top.value))
+def _list_statement_mutations(
+    statement: ast.stmt, module: str
+) -> Iterator[tuple[str, ast.AST, str, Change]]:
+    """The mutations of a shape or of a table."""
+    if isinstance(statement, ast.ClassDef):
+        yield from ((statement.name, *names) for names in _list_shape_mutations(statement, module))
+    elif isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value:
+        yield from (
+            (_unparse_target(statement), *names) for names in _list_table_mutations(statement.value)
+        )
 
 
-def _named(statement: ast.Assign | ast.AnnAssign) -> str:
+def _unparse_target(statement: ast.Assign | ast.AnnAssign) -> str:
     target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
     return ast.unparse(target)
 
 
 @cache
-def _uses(module: str) -> dict[tuple[str, str], set[str]]:
+def _find_uses(module: str) -> dict[tuple[str, str], set[str]]:
     """Each module's name to the lines, ``module:line``, where this module uses it."""
     tree = parse_module(module)
     imported = {
-        alias.asname or alias.name: (str(one.module).removeprefix("mappings."), alias.name)
-        for one in tree.body
-        if isinstance(one, ast.ImportFrom) and str(one.module).startswith("mappings.")
-        for alias in one.names
+        alias.asname or alias.name: (str(statement.module).removeprefix("mappings."), alias.name)
+        for statement in tree.body
+        if isinstance(statement, ast.ImportFrom) and str(statement.module).startswith("mappings.")
+        for alias in statement.names
     }
     names: dict[tuple[str, str], set[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            used = imported.get(node.id, (module, node.id))
+            key = imported.get(node.id, (module, node.id))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            used = (node.value.id, node.attr)
+            key = (node.value.id, node.attr)
         else:
             continue
-        names.setdefault(used, set()).add(f"{module}:{node.lineno}")
+        names.setdefault(key, set()).add(f"{module}:{node.lineno}")
     return names
 
 
 @cache
-def _modules() -> tuple[str, ...]:
+def _list_modules() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in MAPPINGS.glob("*.py")))
 
 
 def list_using_lines(mutant: Mutant) -> set[str] | None:
-    """Lines that use a table, or one made of it; None where that cannot be told."""
+    """Lines that use a table, or a table derived from it; None if they are not known."""
     if mutant.is_read_at_start:
         return None
-    names = list_derived_names(parse_module(mutant.module), mutant.where)
+    names = list_derived_names(parse_module(mutant.module), mutant.target)
     return {
         line
-        for module in _modules()
+        for module in _list_modules()
         for name in names
-        for line in _uses(module).get((mutant.module, name), ())
+        for line in _find_uses(module).get((mutant.module, name), ())
     }
 
 
-Found = tuple[ast.AST, str, Change]
+Mutation = tuple[ast.AST, str, Change]
 
 
 # Shapes
 
 
-def _of_shape(shape: ast.ClassDef, module: str) -> Iterator[Found]:
-    if not any(isinstance(one, ast.AnnAssign) for one in shape.body) or shape.decorator_list:
+def _list_shape_mutations(shape: ast.ClassDef, module: str) -> Iterator[Mutation]:
+    if (
+        not any(isinstance(statement, ast.AnnAssign) for statement in shape.body)
+        or shape.decorator_list
+    ):
         return
-    rows = [place for place, one in enumerate(shape.body) if isinstance(one, ast.AnnAssign)]
-    for place, then in zip(rows, [*rows[1:], rows[0]], strict=True):
-        row = shape.body[place]
+    rows = [
+        index for index, statement in enumerate(shape.body) if isinstance(statement, ast.AnnAssign)
+    ]
+    for index, next_index in zip(rows, [*rows[1:], rows[0]], strict=True):
+        row = shape.body[index]
         assert isinstance(row, ast.AnnAssign)
         name = ast.unparse(row.target)
         if module == "current" and "Annotated" not in ast.unparse(row.annotation):
-            continue  # what the service gives passes as it is: the shape says where words stand
-        yield shape, f"{name} dropped", lambda node, place=place: _drop(node.body, place)
+            continue  # values of the service are passed on; the shape only marks words
+        yield shape, f"{name} dropped", lambda node, index=index: _drop_row(node.body, index)
         yield row.target, f"{name} misspelt", _misspell_name
         if shape.name.endswith("Body") and ast.unparse(row.annotation) != ast.unparse(
-            shape.body[then].annotation  # type: ignore[attr-defined]
+            shape.body[next_index].annotation  # type: ignore[attr-defined]
         ):
             yield (
                 shape,
                 f"{name} of its neighbour's type",
-                lambda node, a=place, b=then: setattr(
+                lambda node, a=index, b=next_index: setattr(
                     node.body[a], "annotation", node.body[b].annotation
                 ),
             )
 
 
-def _drop(rows: list[ast.stmt], place: int) -> None:
-    rows[place] = ast.Pass()
+def _drop_row(rows: list[ast.stmt], index: int) -> None:
+    rows[index] = ast.Pass()
 
 
 def _misspell_name(node: ast.AST) -> None:
     assert isinstance(node, ast.Name)
-    node.id = misspelt(node.id)
+    node.id = misspell(node.id)
 
 
-def misspelt(word: str) -> str:
-    """Two neighbouring letters exchanged, or one letter more."""
-    for place in range(len(word) // 2, len(word) - 1):
-        if word[place] != word[place + 1]:
-            return f"{word[:place]}{word[place + 1]}{word[place]}{word[place + 2 :]}"
+def misspell(word: str) -> str:
+    """Exchanges two neighbouring letters, or appends a letter."""
+    for index in range(len(word) // 2, len(word) - 1):
+        if word[index] != word[index + 1]:
+            return f"{word[:index]}{word[index + 1]}{word[index]}{word[index + 2 :]}"
     return f"{word}x"
 
 
 # Tables
 
 
-def _of_table(value: ast.expr) -> Iterator[Found]:
-    if _called(value) == "FieldTable":
-        yield from _of_fields(value)
+def _list_table_mutations(value: ast.expr) -> Iterator[Mutation]:
+    if _called_name(value) == "FieldTable":
+        yield from _list_field_table_mutations(value)
         return
-    skipped: set[int] = set()
+    skipped_ids: set[int] = set()
     for node in ast.walk(value):
-        if id(node) in skipped:
+        if id(node) in skipped_ids:
             continue
         if isinstance(node, ast.Lambda | ast.JoinedStr | ast.Subscript | ast.comprehension):
-            # Flows' own, texts for people, types: of a comprehension the table is what it goes over.
-            skipped |= {id(one) for one in ast.walk(node)}
+            # Code of flows, messages for people, types. The table of a comprehension is what it iterates.
+            skipped_ids |= {id(inner) for inner in ast.walk(node)}
         elif isinstance(node, ast.Dict):
-            yield from _of_dict(node)
+            yield from _list_dict_mutations(node)
         elif isinstance(node, ast.Set | ast.List | ast.Tuple):
-            yield from _of_rows(node)
+            yield from _list_rows_mutations(node)
         elif isinstance(node, ast.Call):
-            yield from _of_arguments(node)
-            if _called(node) in _SAYING:
-                skipped |= {id(one) for one in node.args[1:2]}
+            yield from _list_arguments_mutations(node)
+            if _called_name(node) in _MESSAGE_CALLS:
+                skipped_ids |= {id(inner) for inner in node.args[1:2]}
     if isinstance(value, ast.Constant):
-        yield from _of_constant(value, "it")
+        yield from _list_constant_mutations(value, "it")
 
 
-def _of_dict(table: ast.Dict) -> Iterator[Found]:
+def _list_dict_mutations(table: ast.Dict) -> Iterator[Mutation]:
     count = len(table.keys)
-    for place, (key, value) in enumerate(zip(table.keys, table.values, strict=True)):
+    for index, (key, value) in enumerate(zip(table.keys, table.values, strict=True)):
         if key is None:
             continue
         row = ast.unparse(key)[:40]
 
-        def dropped(node: ast.AST, place: int = place) -> None:
-            del node.keys[place], node.values[place]  # type: ignore[attr-defined]
+        def drop(node: ast.AST, index: int = index) -> None:
+            del node.keys[index], node.values[index]  # type: ignore[attr-defined]
 
-        yield table, f"{row} dropped", dropped
-        yield from _of_constant(key, f"{row}, its key,")
-        yield from _of_constant(value, f"{row}, its value,")
-        then = (place + 1) % count
-        if table.keys[then] is None or then == place:
+        yield table, f"{row} dropped", drop
+        yield from _list_constant_mutations(key, f"{row}, its key,")
+        yield from _list_constant_mutations(value, f"{row}, its value,")
+        next_index = (index + 1) % count
+        if table.keys[next_index] is None or next_index == index:
             continue
-        if ast.unparse(value) == ast.unparse(table.values[then]):
+        if ast.unparse(value) == ast.unparse(table.values[next_index]):
             continue
 
-        def off(node: ast.AST, place: int = place, then: int = then) -> None:
-            node.values[place] = node.values[then]  # type: ignore[attr-defined]
+        def take_next_value(
+            node: ast.AST, index: int = index, next_index: int = next_index
+        ) -> None:
+            node.values[index] = node.values[next_index]  # type: ignore[attr-defined]
 
-        def swapped(node: ast.AST, place: int = place, then: int = then) -> None:
-            those = node.values  # type: ignore[attr-defined]
-            those[place], those[then] = those[then], those[place]
+        def swap(node: ast.AST, index: int = index, next_index: int = next_index) -> None:
+            values = node.values  # type: ignore[attr-defined]
+            values[index], values[next_index] = values[next_index], values[index]
 
-        yield table, f"{row} off by one", off
-        yield table, f"{row} swapped", swapped
+        yield table, f"{row} off by one", take_next_value
+        yield table, f"{row} swapped", swap
 
 
-def _of_rows(table: ast.Set | ast.List | ast.Tuple) -> Iterator[Found]:
-    for place, one in enumerate(table.elts):
-        row = ast.unparse(one)[:60]
+def _list_rows_mutations(table: ast.Set | ast.List | ast.Tuple) -> Iterator[Mutation]:
+    for index, element in enumerate(table.elts):
+        row = ast.unparse(element)[:60]
 
-        def dropped(node: ast.AST, place: int = place) -> None:
-            del node.elts[place]  # type: ignore[attr-defined]
+        def drop(node: ast.AST, index: int = index) -> None:
+            del node.elts[index]  # type: ignore[attr-defined]
 
         if len(table.elts) > 1:
-            yield table, f"{row} dropped", dropped
-        if isinstance(one, ast.Constant):
-            yield from _of_constant(one, row)
+            yield table, f"{row} dropped", drop
+        if isinstance(element, ast.Constant):
+            yield from _list_constant_mutations(element, row)
 
 
-def _of_constant(node: ast.expr, row: str) -> Iterator[Found]:
+def _list_constant_mutations(node: ast.expr, row: str) -> Iterator[Mutation]:
     if not isinstance(node, ast.Constant):
         return
     if isinstance(node.value, str) and _WORD.fullmatch(node.value):
@@ -337,7 +358,7 @@ def _of_constant(node: ast.expr, row: str) -> Iterator[Found]:
 
 def _misspell(node: ast.AST) -> None:
     assert isinstance(node, ast.Constant)
-    node.value = misspelt(str(node.value))
+    node.value = misspell(str(node.value))
 
 
 def _negate(node: ast.AST) -> None:
@@ -351,21 +372,21 @@ def _add_one(node: ast.AST) -> None:
     node.value = node.value + 1
 
 
-_TOLD_ONLY = {"Operation": 3}
-"""Of an operation only method, path and flow are used while it runs; the rest is documentation."""
+_MUTATED_ARGUMENT_COUNTS = {"Operation": 3}
+"""Only method, path and flow of an operation are used at run time; the rest is documentation."""
 
 
-def _of_arguments(call: ast.Call) -> Iterator[Found]:
-    name = _called(call)
-    most = _TOLD_ONLY.get(name, len(call.args))
-    if name in _SAYING:
-        most = 1
+def _list_arguments_mutations(call: ast.Call) -> Iterator[Mutation]:
+    name = _called_name(call)
+    max_arguments = _MUTATED_ARGUMENT_COUNTS.get(name, len(call.args))
+    if name in _MESSAGE_CALLS:
+        max_arguments = 1
     if name in ("DigitRule", "Problem", "Operation", "Endpoint", "Field", "Context", "Decimal"):
-        for place, one in enumerate(call.args[:most]):
-            if name == "DigitRule" and place == 2:
-                continue  # what a message calls them
+        for index, argument in enumerate(call.args[:max_arguments]):
+            if name == "DigitRule" and index == 2:
+                continue  # the name in a message
             row = f"{name} {' '.join(ast.unparse(arg) for arg in call.args[:2])[:40]}"
-            yield from _of_constant(one, f"{row}, {place + 1},")
+            yield from _list_constant_mutations(argument, f"{row}, {index + 1},")
     for keyword in call.keywords:
         if name == "Operation" and keyword.arg in (
             "body_shape",
@@ -375,101 +396,122 @@ def _of_arguments(call: ast.Call) -> Iterator[Found]:
         ):
             row = " ".join(ast.unparse(arg) for arg in call.args[:2])
 
-            def dropped(node: ast.AST, arg: str = keyword.arg) -> None:
+            def drop_keyword(node: ast.AST, arg: str = keyword.arg) -> None:
                 node.keywords = [k for k in node.keywords if k.arg != arg]  # type: ignore[attr-defined]
 
-            yield call, f"{row} without {keyword.arg}", dropped
+            yield call, f"{row} without {keyword.arg}", drop_keyword
         if name == "Endpoint" and keyword.arg in ("body_shape", "response_shape", "query_shape"):
             row = " ".join(ast.unparse(arg) for arg in call.args[:2])
 
-            def plain(node: ast.AST, arg: str = keyword.arg) -> None:
+            def drop_shape(node: ast.AST, arg: str = keyword.arg) -> None:
                 node.keywords = [k for k in node.keywords if k.arg != arg]  # type: ignore[attr-defined]
 
-            yield call, f"{row} without {keyword.arg}", plain
+            yield call, f"{row} without {keyword.arg}", drop_shape
 
 
-def _called(node: ast.expr) -> str:
+def _called_name(node: ast.expr) -> str:
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
-# Field tables: a row that is dropped or misspelt does not pass the table's own check when it is
-# made, which finds it at once; so a row is also set apart, not sent, or shown from its neighbour.
+# Field tables check themselves when they are built, which finds a dropped or misspelt row at once. So a row
+# is also set apart, not sent, or shown from its neighbour.
 
 
-def _of_fields(table: ast.expr) -> Iterator[Found]:
+def _list_field_table_mutations(table: ast.expr) -> Iterator[Mutation]:
     assert isinstance(table, ast.Call)
-    every = [
-        (place, number, kind, argument.value, _target(call, kind, argument.value))
-        for place, call in enumerate(table.args)
-        if isinstance(call, ast.Call) and (kind := _called(call)) in _FIELD_CALLS
-        for number, argument in enumerate(call.args)
+    rows = [
+        (call_index, argument_index, kind, argument.value, _find_target_name(call, kind, argument.value))
+        for call_index, call in enumerate(table.args)
+        if isinstance(call, ast.Call) and (kind := _called_name(call)) in _FIELD_CALLS
+        for argument_index, argument in enumerate(call.args)
         if isinstance(argument, ast.Constant)
-        and (kind in ("keep_names", "mark_read_only") or number == 0)
+        and (kind in ("keep_names", "mark_read_only") or argument_index == 0)
     ]  # fmt: skip
-    for index, (place, number, kind, name, target) in enumerate(every):
-        other = next(
+    for index, (call_index, argument_index, kind, name, target) in enumerate(rows):
+        other_row = next(
             (
-                one
-                for one in (*every[index + 1 :], *every)
-                if one[2] in ("keep_names", "rename_field", "mark_read_only") and one[4] != target
+                candidate
+                for candidate in (*rows[index + 1 :], *rows)
+                if candidate[2] in ("keep_names", "rename_field", "mark_read_only")
+                and candidate[4] != target
             ),
             None,
         )
 
-        def misspelt_row(node: ast.AST, place: int = place, number: int = number) -> None:
-            _misspell(node.args[place].args[number])  # type: ignore[attr-defined]
+        def misspell_row(
+            node: ast.AST, call_index: int = call_index, argument_index: int = argument_index
+        ) -> None:
+            _misspell(node.args[call_index].args[argument_index])  # type: ignore[attr-defined]
 
-        yield table, f"{name} misspelt", misspelt_row
+        yield table, f"{name} misspelt", misspell_row
         if kind == "set_in_code":
-            call = table.args[place]
+            call = table.args[call_index]
             assert isinstance(call, ast.Call)
             if len(call.args) > 1:
                 yield (
                     table,
                     f"{name} not named in errors",
-                    _row_put(place, number, name, "None, None, is_sent=False"),
+                    _build_row_change(
+                        call_index, argument_index, name, "None, None, is_sent=False"
+                    ),
                 )
             continue
-        yield table, f"{name} set apart", _row_put(place, number, name, "None, None, is_sent=False")
-        if kind != "nest_table" and other and target:
+        yield (
+            table,
+            f"{name} set apart",
+            _build_row_change(call_index, argument_index, name, "None, None, is_sent=False"),
+        )
+        if kind != "nest_table" and other_row and target:
             sends = kind != "mark_read_only"
-            theirs = other[4]
+            other_target = other_row[4]
             yield (
                 table,
                 f"{name} shown off by one",
-                _row_put(place, number, name, f"{target!r}, {theirs!r}, is_sent={sends}"),
+                _build_row_change(
+                    call_index,
+                    argument_index,
+                    name,
+                    f"{target!r}, {other_target!r}, is_sent={sends}",
+                ),
             )
             if sends:
                 yield (
                     table,
                     f"{name} sent off by one",
-                    _row_put(place, number, name, f"{theirs!r}, {target!r}, is_sent=True"),
+                    _build_row_change(
+                        call_index,
+                        argument_index,
+                        name,
+                        f"{other_target!r}, {target!r}, is_sent=True",
+                    ),
                 )
         if kind in ("keep_names", "rename_field", "nest_table"):
             yield (
                 table,
                 f"{name} not sent",
-                _row_put(place, number, name, f"{target!r}, {target!r}, is_sent=False"),
+                _build_row_change(
+                    call_index, argument_index, name, f"{target!r}, {target!r}, is_sent=False"
+                ),
             )
 
 
-def _target(call: ast.Call, kind: str, name: str) -> str:
+def _find_target_name(call: ast.Call, kind: str, name: str) -> str:
     if kind == "rename_field" and isinstance(call.args[1], ast.Constant):
         return str(call.args[1].value)
     return name
 
 
-def _row_put(place: int, number: int, name: str, rest: str) -> Change:
+def _build_row_change(call_index: int, argument_index: int, name: str, arguments: str) -> Change:
     def change(node: ast.AST) -> None:
         assert isinstance(node, ast.Call)
-        call = node.args[place]
+        call = node.args[call_index]
         assert isinstance(call, ast.Call)
-        if _called(call) in ("keep_names", "mark_read_only"):
-            del call.args[number]
+        if _called_name(call) in ("keep_names", "mark_read_only"):
+            del call.args[argument_index]
         else:
-            del node.args[place]
-        made = f"({_ROW}.FieldRow({name!r}, {rest}, reason='a mutant'),)"
-        node.args.append(ast.parse(made, mode="eval").body)
+            del node.args[call_index]
+        source = f"({_ROW}.FieldRow({name!r}, {arguments}, reason='a mutant'),)"
+        node.args.append(ast.parse(source, mode="eval").body)
 
     return change
 
@@ -477,12 +519,12 @@ def _row_put(place: int, number: int, name: str, rest: str) -> Change:
 # Flows
 
 
-def _functions(top: ast.stmt) -> Iterator[ast.FunctionDef]:
-    """The outermost ones, and methods of classes."""
-    if isinstance(top, ast.FunctionDef):
-        yield top
-    elif isinstance(top, ast.ClassDef):
-        yield from (one for one in top.body if isinstance(one, ast.FunctionDef))
+def _list_functions(statement: ast.stmt) -> Iterator[ast.FunctionDef]:
+    """The outermost functions, and methods of classes."""
+    if isinstance(statement, ast.FunctionDef):
+        yield statement
+    elif isinstance(statement, ast.ClassDef):
+        yield from (inner for inner in statement.body if isinstance(inner, ast.FunctionDef))
 
 
 _OPERATORS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -491,27 +533,31 @@ _OPERATORS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 _SUMS: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add}
 
 
-def _of_flow(function: ast.FunctionDef) -> Iterator[Found]:  # noqa: C901 - one kind of node a branch
-    skipped: set[int] = set()
+def _list_flow_mutations(function: ast.FunctionDef) -> Iterator[Mutation]:  # noqa: C901 - one branch for each kind of node
+    skipped_ids: set[int] = set()
     for node in ast.walk(function):
-        if id(node) in skipped:
+        if id(node) in skipped_ids:
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            skipped.add(id(node.value))  # a docstring
+            skipped_ids.add(id(node.value))  # a docstring
         elif isinstance(node, ast.JoinedStr | ast.arguments):
-            skipped |= {id(one) for one in ast.walk(node) if isinstance(one, ast.Constant)}
+            skipped_ids |= {
+                id(inner) for inner in ast.walk(node) if isinstance(inner, ast.Constant)
+            }
         elif isinstance(node, ast.AnnAssign):
-            skipped |= {id(one) for one in ast.walk(node.annotation)}
+            skipped_ids |= {id(inner) for inner in ast.walk(node.annotation)}
         elif isinstance(node, ast.Raise):
-            skipped |= {id(one) for one in ast.walk(node) if isinstance(one, ast.Constant)}
-        elif isinstance(node, ast.Call) and _called(node) in (*_SAYING, "cast"):
-            skipped |= {id(one) for one in node.args if isinstance(one, ast.Constant)}
+            skipped_ids |= {
+                id(inner) for inner in ast.walk(node) if isinstance(inner, ast.Constant)
+            }
+        elif isinstance(node, ast.Call) and _called_name(node) in (*_MESSAGE_CALLS, "cast"):
+            skipped_ids |= {id(inner) for inner in node.args if isinstance(inner, ast.Constant)}
         elif isinstance(node, ast.Constant):
-            yield from _of_constant(node, f"{ast.unparse(node)[:40]}")
+            yield from _list_constant_mutations(node, f"{ast.unparse(node)[:40]}")
         elif isinstance(node, ast.Compare) and type(node.ops[0]) in _OPERATORS:
-            yield node, f"{ast.unparse(node)[:60]} off by one", _shift
+            yield node, f"{ast.unparse(node)[:60]} off by one", _shift_comparison
         elif isinstance(node, ast.BinOp) and type(node.op) in _SUMS and not _is_text(node):
-            yield node, f"{ast.unparse(node)[:60]} turned round", _turn
+            yield node, f"{ast.unparse(node)[:60]} turned round", _exchange_operator
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -522,11 +568,11 @@ def _is_text(node: ast.expr) -> bool:
     return is_word or isinstance(node, ast.List | ast.JoinedStr | ast.Tuple)
 
 
-def _shift(node: ast.AST) -> None:
+def _shift_comparison(node: ast.AST) -> None:
     assert isinstance(node, ast.Compare)
     node.ops[0] = _OPERATORS[type(node.ops[0])]()
 
 
-def _turn(node: ast.AST) -> None:
+def _exchange_operator(node: ast.AST) -> None:
     assert isinstance(node, ast.BinOp)
     node.op = _SUMS[type(node.op)]()

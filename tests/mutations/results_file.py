@@ -1,6 +1,6 @@
-"""What was found out of mutants, kept in a folder so that a run can be taken up again.
+"""Stores the results of mutants in a folder, so that an interrupted run can be continued.
 
-It is of one state of the sources: where these are others, what is there is thrown away.
+The results belong to one state of the sources; if the sources changed, the stored results are deleted.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ SOURCES = ("mappings", "gateway", "tests/proof", "tests/mutations", "tests/runni
 
 
 class ResultsFile:
-    """``tried`` maps a mutant's name to what found it and how long that took."""
+    """``results`` maps a mutant's name to what found it and how long that took."""
 
     def __init__(self, folder: Path) -> None:
-        self.known = folder / "known.json"
+        self.baseline_file = folder / "known.json"
         """The results without a mutant: ``runner.Baseline``."""
-        self.tried: dict[str, dict[str, Any]] = {}
-        self._tried, of = folder / "tried.jsonl", folder / "of"
-        sources = _sources()
-        if not of.is_file() or of.read_text() != sources:
+        self.results: dict[str, dict[str, Any]] = {}
+        self._results_file, sources_file = folder / "tried.jsonl", folder / "of"
+        sources = _digest_sources()
+        if not sources_file.is_file() or sources_file.read_text() != sources:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            of.write_text(sources)
-        elif self._tried.exists():
-            told = map(json.loads, self._tried.read_text("utf-8").splitlines())
-            self.tried = {result["name"]: result for result in told}
+            sources_file.write_text(sources)
+        elif self._results_file.exists():
+            rows = map(json.loads, self._results_file.read_text("utf-8").splitlines())
+            self.results = {result["name"]: result for result in rows}
 
     def add(self, result: dict[str, Any]) -> None:
-        self.tried[result["name"]] = result
-        with self._tried.open("a", encoding="utf-8") as file:
+        self.results[result["name"]] = result
+        with self._results_file.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(result)}\n")
 
 
-def _sources() -> str:
-    """A digest of all that a verdict hangs on; the list of survivors (TOML) is none of it."""
+def _digest_sources() -> str:
+    """A digest of all files that a result depends on; the list of survivors (TOML) is not one of them."""
     digest = hashlib.sha256()
     for name in SOURCES:
-        whole = ROOT / name
-        files = [whole] if whole.is_file() else sorted(whole.rglob("*"))
+        source = ROOT / name
+        files = [source] if source.is_file() else sorted(source.rglob("*"))
         for file in files:
             if file.suffix in (".py", ".json"):
                 digest.update(f"{file.relative_to(ROOT)}\n".encode() + file.read_bytes())

@@ -1,4 +1,4 @@
-"""Tries mutants: plays sequences that may reveal each until a response differs."""
+"""Tries mutants: plays the sequences that may reveal each mutant until a response differs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from typing import Any, Self
 
 from gateway.compare.answer import Answer
 from gateway.compare.endpoints import AnswerUnavailable
-from tests.mutations.line_coverage import Reach, measure_reach, select_sequences
+from tests.mutations.line_coverage import LineCoverage, measure_reach, select_sequences
 from tests.mutations.mutants import Mutant
 from tests.mutations.patching import apply_mutant
 from tests.mutations.zygote import GatewayForker, GatewayNotStarted, Job
-from tests.proof.coverage import EVERY_FIELD, Sequence, coverage
-from tests.proof.openapi_check import compare_openapi
-from tests.proof.worlds import (
+from tests.proof.compared_services import (
     OWN_WORDS,
     ComparedServices,
     build_keys,
@@ -29,18 +27,20 @@ from tests.proof.worlds import (
     open_compared_services,
     open_services,
 )
+from tests.proof.coverage import EVERY_FIELD, Sequence, coverage
+from tests.proof.openapi_check import compare_openapi
 from tests.running_gateway import describe_interface
 
 SECONDS = 8
-"""Limit for one response: a mutant may loop for ever."""
+"""Limit for one response, because a mutant may loop forever."""
 
 MERCHANTS = 1500
 """Sequences before both services are replaced."""
 
-IN_MEMORY = next((place for place in ("/dev/shm",) if os.access(place, os.W_OK)), None)
-"""For databases that need not survive: a disk would take most of the time."""
+IN_MEMORY = next((folder for folder in ("/dev/shm",) if os.access(folder, os.W_OK)), None)
+"""For databases that need no durability; a disk would take most of the time."""
 
-FIRST = {
+LIKELY_TAGS = {
     "objects": ("recipients", "payouts", "lists", "batches"), "banking": ("faults", "banks", "payouts"),
     "recipient_queries": ("lists",), "recipient_bodies": ("recipients",),
     "recipients": ("recipients", "lists"), "payouts": ("payouts", "banks"),
@@ -59,13 +59,13 @@ FIRST = {
 """Tags of the sequences most likely to reveal a mutant of a module; all are played in the end."""
 
 
-Remembered = dict[int, list[Answer]] | None
-"""What control answered to each sequence (its ``id``)."""
+RecordedResponses = dict[int, list[Answer]] | None
+"""Control's responses to each sequence, by its ``id``."""
 
 
 @dataclass(frozen=True, slots=True)
 class MutantResult:
-    """``by`` is what found the mutant; empty if it survived."""
+    """``found_by`` describes what found the mutant; empty if it survived."""
 
     mutant: Mutant
     found_by: str
@@ -76,47 +76,56 @@ class MutantResult:
         return not self.found_by
 
 
-FIRST_OF = {
+LIKELY_TABLE_TAGS = {
     "RECIPIENT": ("recipients", "lists"), "ADDRESS": ("recipients",),
     "COMPLIANCE": ("recipients",), "BANK": ("payouts",), "WALLET": ("payouts",),
     "PAYMENT": ("batches", "lists"), "PAYMENT_BATCH": ("batches", "lists"),
     "DUAL_BRANCH_NAME_COUNTRIES": ("banks", "payouts"), "LEGACY_PAYMENT_STATUSES": ("lists", "batches"),
 }  # fmt: skip
-"""And of tables that are one part of what their module is about."""
+"""The same for tables that cover a part of their module."""
 
-LIKELY = {
+LIKELY_SHAPE_TAGS = {
     "RecipientBody": "recipients", "Address": "recipients", "RecipientIdsBody": "recipients",
     "BankBody": "payouts", "PrimaryBody": "payouts", "PayoutBody": "payouts", "Hold": "payouts",
     "AccountsBody": "payouts", "WalletBody": "payouts", "Activity": "recipients",
 }  # fmt: skip
-"""Of shapes what is asked first; the others are about batches."""
+"""For shapes, the tag that is played first; the other shapes belong to batches."""
 
 
-def list_sequences(mutant: Mutant, reach: Reach, *, thoroughly: bool = False) -> list[Sequence]:
-    """The sequences that come to it and are about it, the short ones first; thoroughly: all."""
-    places = select_sequences(mutant, reach)
-    sequences = [one for place, one in enumerate(coverage()) if places is None or place in places]
-    tags = FIRST_OF.get(mutant.where) or FIRST.get(mutant.module, ())
+def list_sequences(
+    mutant: Mutant, line_coverage: LineCoverage, *, is_thorough: bool = False
+) -> list[Sequence]:
+    """The sequences that execute the mutant's lines and have a likely tag, short ones first; all if ``is_thorough``."""
+    indexes = select_sequences(mutant, line_coverage)
+    sequences = [
+        sequence for index, sequence in enumerate(coverage()) if indexes is None or index in indexes
+    ]
+    tags = LIKELY_TABLE_TAGS.get(mutant.target) or LIKELY_TAGS.get(mutant.module, ())
     if mutant.module == "legacy":
-        likely = LIKELY.get(mutant.where, "batches")
-        return sorted(sequences, key=lambda one: (one[0] != likely, len(one[1])))
-    order = {tag: place for place, tag in enumerate(tags)}
-    if tags and not thoroughly:
-        sequences = [one for one in sequences if one[0] in order]
+        likely_tag = LIKELY_SHAPE_TAGS.get(mutant.target, "batches")
+        return sorted(sequences, key=lambda sequence: (sequence[0] != likely_tag, len(sequence[1])))
+    order = {tag: index for index, tag in enumerate(tags)}
+    if tags and not is_thorough:
+        sequences = [sequence for sequence in sequences if sequence[0] in order]
     return sorted(
-        sequences, key=lambda one: (len(one[1]) > MANY_REQUESTS, order.get(one[0], 9), len(one[1]))
+        sequences,
+        key=lambda sequence: (
+            len(sequence[1]) > MANY_REQUESTS,
+            order.get(sequence[0], 9),
+            len(sequence[1]),
+        ),
     )
 
 
 MANY_REQUESTS = 30
-"""Requests: where a sequence has more, those of other tags are asked before it."""
+"""Sequences with more requests than this are played after those of other tags."""
 
 
-BARE_SWITCHES: dict[str, Any] = {
+BARE_SERVICE_OPTIONS: dict[str, Any] = {
     "inferred": False, "lists_payments": False, "answers": "bare", "balance_shape": "list",
     "processed_word": "complete", "validation_status": 406,
 }  # fmt: skip
-"""A service that says as little as the current document lets it, and has no inferred operation."""
+"""Options of a service that returns as little as the current document allows and has no inferred operation."""
 
 
 MODULES_FOR_BARE_SERVICE = {
@@ -124,138 +133,151 @@ MODULES_FOR_BARE_SERVICE = {
     "matching", "money", "newest_payments", "paging", "payloads", "payments", "recipients", "summaries",
     "batch_answers", "batch_locks", "payment_adds", "payment_bodies", "recipient_payments", "start_checks",
 }  # fmt: skip
-"""Modules that have to do with what such a service does not tell."""
+"""Modules whose results depend on what such a service omits."""
 
 TAGS_FOR_BARE_SERVICE = {"batches", "pages", "amounts", "balances", "every field"}
-"""What is asked in front of it; which lines that comes to nobody has found out."""
+"""Tags of the sequences that are played with it; the lines they execute are not measured."""
 
 
 class RenewedServices:
     """Compared services of one kind, replaced now and then."""
 
-    def __init__(self, words: Mapping[str, str], remembers: Remembered, **switches: Any) -> None:
-        self._words = words
-        self._remembers = remembers
-        self._switches = switches
+    def __init__(
+        self,
+        vocabulary: Mapping[str, str],
+        recorded_responses: RecordedResponses,
+        **service_options: Any,
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._recorded_responses = recorded_responses
+        self._service_options = service_options
         self._stack = contextlib.AsyncExitStack()
-        self._worlds: ComparedServices | None = None
-        self._left = 0
+        self._services: ComparedServices | None = None
+        self._remaining_merchants = 0
 
     async def acquire(self) -> ComparedServices:
-        if self._worlds is None or self._left <= 0:
+        if self._services is None or self._remaining_merchants <= 0:
             await self.renew()
-        self._left -= 1
-        assert self._worlds is not None
-        return self._worlds
+        self._remaining_merchants -= 1
+        assert self._services is not None
+        return self._services
 
     async def renew(self) -> None:
         await self.close()
         folder = Path(tempfile.mkdtemp(dir=IN_MEMORY))
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        opening = open_compared_services(folder, MERCHANTS, self._words, **self._switches)
-        worlds = await self._stack.enter_async_context(opening)
-        self._worlds = replace(worlds, seconds=SECONDS, recorded_responses=self._remembers)
-        self._left = MERCHANTS
+        services_context = open_compared_services(
+            folder, MERCHANTS, self._vocabulary, **self._service_options
+        )
+        services = await self._stack.enter_async_context(services_context)
+        self._services = replace(
+            services, seconds=SECONDS, recorded_responses=self._recorded_responses
+        )
+        self._remaining_merchants = MERCHANTS
 
     async def close(self) -> None:
         await self._stack.aclose()
 
 
 class MutantRunner:
-    """``async with`` it; one mutant after another. Two of them share nothing."""
+    """An asynchronous context manager that tries one mutant after another. Two runners share nothing."""
 
-    def __init__(self, zygote: GatewayForker, known: Baseline, *, thoroughly: bool = False) -> None:
+    def __init__(
+        self, zygote: GatewayForker, baseline: Baseline, *, is_thorough: bool = False
+    ) -> None:
         self._zygote = zygote
-        self._known = known
-        # Of the legacy face, which no mutant changes.
-        self._remembers = known.list_responses() if known.answers else None
-        self._full = RenewedServices(OWN_WORDS, self._remembers)
-        self._bare = RenewedServices({}, self._remembers, **BARE_SWITCHES)
-        self._thoroughly = thoroughly
+        self._baseline = baseline
+        # From the legacy interface of the service, which no mutant changes.
+        self._recorded_responses = baseline.list_responses() if baseline.responses else None
+        self._full_services = RenewedServices(OWN_WORDS, self._recorded_responses)
+        self._bare_services = RenewedServices({}, self._recorded_responses, **BARE_SERVICE_OPTIONS)
+        self._is_thorough = is_thorough
         self._template: Path | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._full.close()
-        await self._bare.close()
+        await self._full_services.close()
+        await self._bare_services.close()
         if self._template:
             shutil.rmtree(self._template)
 
     async def run_mutant(self, mutant: Mutant) -> MutantResult:
-        began = time.monotonic()
-        tries = self._run_started(mutant) if mutant.is_read_at_start else self._run_patched(mutant)
-        return MutantResult(mutant, await tries, time.monotonic() - began)
+        start_time = time.monotonic()
+        attempt = (
+            self._run_started(mutant) if mutant.is_read_at_start else self._run_patched(mutant)
+        )
+        return MutantResult(mutant, await attempt, time.monotonic() - start_time)
 
-    def _sequences(self, mutant: Mutant) -> list[Sequence]:
-        return list_sequences(mutant, self._known.reach, thoroughly=self._thoroughly)
+    def _select_sequences(self, mutant: Mutant) -> list[Sequence]:
+        return list_sequences(mutant, self._baseline.line_coverage, is_thorough=self._is_thorough)
 
-    # In a gateway that runs
+    # In a running gateway
 
     async def _run_patched(self, mutant: Mutant) -> str:
-        sequences = self._sequences(mutant)
-        by = await self._find_difference(mutant, self._full, sequences)
-        if by or mutant.module not in MODULES_FOR_BARE_SERVICE:
-            return by
-        return await self._find_difference(mutant, self._bare, self._list_bare_sequences())
+        sequences = self._select_sequences(mutant)
+        difference = await self._find_difference(mutant, self._full_services, sequences)
+        if difference or mutant.module not in MODULES_FOR_BARE_SERVICE:
+            return difference
+        return await self._find_difference(mutant, self._bare_services, self._list_bare_sequences())
 
     def _list_bare_sequences(self) -> list[Sequence]:
-        alike = [coverage()[place] for place in self._known.call_digest]
-        return [one for one in alike if one[0] in TAGS_FOR_BARE_SERVICE]
+        sequences = [coverage()[index] for index in self._baseline.bare_sequence_indexes]
+        return [sequence for sequence in sequences if sequence[0] in TAGS_FOR_BARE_SERVICE]
 
     async def _find_difference(
-        self, mutant: Mutant, town: RenewedServices, sequences: list[Sequence]
+        self, mutant: Mutant, services: RenewedServices, sequences: list[Sequence]
     ) -> str:
-        found = await self._request_all(mutant, town, sequences)
-        if found is None:
+        found_difference = await self._request_all(mutant, services, sequences)
+        if found_difference is None:
             return ""
-        by, sequence = found
+        difference, sequence = found_difference
         if sequence is None:
-            return by
-        # It may have left something behind that differs without it, too.
-        if not await _find_first_difference(await town.acquire(), sequence):
-            return by
-        await town.renew()
-        if again := await _find_first_difference(await town.acquire(), sequence):
-            raise AssertionError(f"differs without a mutant: {again}")
-        found = await self._request_all(mutant, town, sequences)
-        return found[0] if found else ""
+            return difference
+        # The mutant may have left data that differs without it, too.
+        if not await _find_first_difference(await services.acquire(), sequence):
+            return difference
+        await services.renew()
+        if baseline_difference := await _find_first_difference(await services.acquire(), sequence):
+            raise AssertionError(f"differs without a mutant: {baseline_difference}")
+        found_difference = await self._request_all(mutant, services, sequences)
+        return found_difference[0] if found_difference else ""
 
     async def _request_all(
-        self, mutant: Mutant, town: RenewedServices, sequences: list[Sequence]
+        self, mutant: Mutant, services: RenewedServices, sequences: list[Sequence]
     ) -> tuple[str, Sequence | None] | None:
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(apply_mutant(mutant))
-                # Of what is described nothing else can be changed in a gateway that runs.
-                if mutant.module == "errors" and (by := self._compare_description()):
-                    return by, None
-            except Exception as error:  # noqa: BLE001 - what it raises is what is looked for
+                # Only this part of the description can be changed in a running gateway.
+                if mutant.module == "errors" and (difference := self._compare_description()):
+                    return difference, None
+            except Exception as error:  # noqa: BLE001 - any exception reveals the mutant
                 return f"cannot be loaded: {type(error).__name__}", None
             for sequence in sequences:
-                if by := await _find_first_difference(await town.acquire(), sequence):
-                    return by, sequence
+                if difference := await _find_first_difference(await services.acquire(), sequence):
+                    return difference, sequence
         return None
 
     def _compare_description(self) -> str:
-        difference = compare_openapi(describe_interface(), self._known.shown)
+        difference = compare_openapi(describe_interface(), self._baseline.shown_fields)
         return difference and f"described otherwise: {difference}"
 
-    # In one that is started with it
+    # In a gateway that is started with the mutant
 
     async def _run_started(self, mutant: Mutant) -> str:
-        job = Job(mutant.module, mutant.source())
+        job = Job(mutant.module, mutant.unparse())
         try:
             description = await self._zygote.start(job)
             self._zygote.stop()
-            if by := compare_openapi(description, self._known.shown):
-                return f"described otherwise: {by}"
-            by = await self._request_started(job, self._sequences(mutant), OWN_WORDS)
-            if by or mutant.module not in MODULES_FOR_BARE_SERVICE:
-                return by
+            if difference := compare_openapi(description, self._baseline.shown_fields):
+                return f"described otherwise: {difference}"
+            difference = await self._request_started(job, self._select_sequences(mutant), OWN_WORDS)
+            if difference or mutant.module not in MODULES_FOR_BARE_SERVICE:
+                return difference
             return await self._request_started(
-                job, self._list_bare_sequences(), {}, **BARE_SWITCHES
+                job, self._list_bare_sequences(), {}, **BARE_SERVICE_OPTIONS
             )
         except GatewayNotStarted as error:
             return f"cannot be started: {error}"
@@ -263,28 +285,37 @@ class MutantRunner:
             self._zygote.stop()
 
     async def _request_started(
-        self, job: Job, sequences: list[Sequence], words: Mapping[str, str], **switches: Any
+        self,
+        job: Job,
+        sequences: list[Sequence],
+        vocabulary: Mapping[str, str],
+        **service_options: Any,
     ) -> str:
         folder = Path(tempfile.mkdtemp(dir=IN_MEMORY))
         shutil.copytree(await self._prepare_state(), folder, dirs_exist_ok=True)
         try:
-            async with open_services(words, **switches) as (old, new):
-                assert old.legacy is not None
-                sections = build_sections(words)
+            async with open_services(vocabulary, **service_options) as (
+                legacy_simulator,
+                current_simulator,
+            ):
+                assert legacy_simulator.legacy is not None
+                sections = build_sections(vocabulary)
                 url = await self._zygote.start(
-                    replace(job, folder=str(folder), base_url=new.url, sections=sections)
+                    replace(
+                        job, folder=str(folder), base_url=current_simulator.url, sections=sections
+                    )
                 )
-                worlds = ComparedServices(
-                    old.legacy.url,
+                services = ComparedServices(
+                    legacy_simulator.legacy.url,
                     url,
                     iter(build_keys(len(coverage()))),
-                    (old.service, new.service),
+                    (legacy_simulator.service, current_simulator.service),
                     seconds=SECONDS,
-                    recorded_responses=self._remembers,
+                    recorded_responses=self._recorded_responses,
                 )
                 for sequence in sequences:
-                    if by := await _find_first_difference(worlds, sequence):
-                        return by
+                    if difference := await _find_first_difference(services, sequence):
+                        return difference
         finally:
             self._zygote.stop()
             shutil.rmtree(folder)
@@ -300,69 +331,78 @@ class MutantRunner:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What was found out once, for every process that tries mutants.
+    """Measurements without a mutant, shared by all processes that try mutants.
 
-    ``answers`` are control's, by the place of the sequence: status, headers and body of each;
-    ``shown`` are the fields in them. ``alike`` are the places of sequences that are answered alike
-    in front of a bare service, too: what it does not tell of a draft is null.
+    ``responses`` are control's for each sequence: status, headers and body; ``shown_fields`` are the fields
+    in them. ``bare_sequence_indexes`` are the sequences whose responses are equal with a bare service, too,
+    which omits fields of a draft.
     """
 
-    reach: dict[str, list[int]]
-    answers: list[list[tuple[int, dict[str, str], str]]]
-    shown: list[str]
-    alike: list[int]
+    line_coverage: dict[str, list[int]]
+    responses: list[list[tuple[int, dict[str, str], str]]]
+    shown_fields: list[str]
+    bare_sequence_indexes: list[int]
 
     def list_responses(self) -> dict[int, list[Answer]]:
         return {
-            id(askings): [Answer(status, headers, body.encode()) for status, headers, body in told]
-            for (_tag, askings), told in zip(coverage(), self.answers, strict=True)
+            id(requests): [Answer(status, headers, body.encode()) for status, headers, body in rows]
+            for (_tag, requests), rows in zip(coverage(), self.responses, strict=True)
         }
 
 
 async def measure_baseline(*, is_brief: bool) -> Baseline:
-    """All sequences are asked without a mutant, in worlds of their own; in brief: what shows all.
+    """Plays all sequences without a mutant, each as a new merchant; if ``is_brief``, only EVERY_FIELD.
 
-    Raises AssertionError where one is not answered alike, or what is shown not described.
+    Raises AssertionError if responses differ, or if a field in them is not described.
     """
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
-        async with open_compared_services(Path(folder), len(coverage()), OWN_WORDS) as opened:
-            worlds = replace(opened, recorded_responses={}, shown_fields=set())
+        async with open_compared_services(
+            Path(folder), len(coverage()), OWN_WORDS
+        ) as opened_services:
+            services = replace(opened_services, recorded_responses={}, shown_fields=set())
             if is_brief:
-                await worlds.play(EVERY_FIELD)
-                return Baseline({}, [], sorted(worlds.shown_fields or ()), [])
-            reach = await measure_reach(worlds)
+                await services.compare_sequence(EVERY_FIELD)
+                return Baseline({}, [], sorted(services.shown_fields or ()), [])
+            line_coverage = await measure_reach(services)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
-        async with open_compared_services(Path(folder), len(coverage()), **BARE_SWITCHES) as barely:
-            played = [await barely.play(askings) for _tag, askings in coverage()]
-            alike = [place for place, differ in enumerate(played) if not differ]
-    responses = worlds.recorded_responses or {}
-    answers = [
-        [(one.status, dict(one.headers), one.body.decode()) for one in responses[id(askings)]]
-        for _tag, askings in coverage()
+        async with open_compared_services(
+            Path(folder), len(coverage()), **BARE_SERVICE_OPTIONS
+        ) as bare_services:
+            differences = [
+                await bare_services.compare_sequence(requests) for _tag, requests in coverage()
+            ]
+            bare_sequence_indexes = [
+                index for index, difference in enumerate(differences) if not difference
+            ]
+    responses = services.recorded_responses or {}
+    response_rows = [
+        [
+            (response.status, dict(response.headers), response.body.decode())
+            for response in responses[id(requests)]
+        ]
+        for _tag, requests in coverage()
     ]
-    shown = sorted(worlds.shown_fields or ())
-    differ = compare_openapi(describe_interface(), shown)
-    assert not differ, differ
-    return Baseline(reach, answers, shown, alike)
+    shown_fields = sorted(services.shown_fields or ())
+    difference = compare_openapi(describe_interface(), shown_fields)
+    assert not difference, difference
+    return Baseline(line_coverage, response_rows, shown_fields, bare_sequence_indexes)
 
 
-async def _find_first_difference(worlds: ComparedServices, sequence: Sequence) -> str:
+async def _find_first_difference(services: ComparedServices, sequence: Sequence) -> str:
     """The first difference in a sequence; empty if there is none."""
-    _, askings = sequence
+    _, requests = sequence
     try:
-        difference = await worlds.play(askings)
+        difference = await services.compare_sequence(requests)
     except (AnswerUnavailable, TimeoutError) as error:
         return f"no answer: {error}"
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        # An answer that is no answer of either interface: nothing can be learned from it.
+        # A response that belongs to neither interface; no ids can be read from it.
         return f"cannot be read: {type(error).__name__}"
     if not difference:
         return ""
-    one = difference[0]
-    return (
-        f"{one.asking.partition('?')[0][:60]}: {one.difference.kind} {one.difference.normal_path}"
-    )
+    first_difference = difference[0]
+    return f"{first_difference.request.partition('?')[0][:60]}: {first_difference.difference.kind} {first_difference.difference.normal_path}"
 
 
-def select_share(mutants: list[Mutant], part: int, parts: int) -> Iterator[Mutant]:
-    return (mutant for number, mutant in enumerate(mutants) if number % parts == part)
+def select_share(mutants: list[Mutant], part_number: int, part_count: int) -> Iterator[Mutant]:
+    return (mutant for number, mutant in enumerate(mutants) if number % part_count == part_number)

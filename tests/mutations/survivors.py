@@ -11,6 +11,6 @@ FILE = Path(__file__).with_name("survivors.toml")
 
 @cache
 def load_reasons() -> dict[str, str]:
-    """Mutant's name to the reason why nothing that is asked can tell it from what it was made of."""
-    listed = tomllib.loads(FILE.read_text("utf-8")).get("survivors", [])
-    return {name: one["because"] for one in listed for name in one["mutants"]}
+    """Mutant's name to the reason why no request can distinguish it from the original."""
+    entries = tomllib.loads(FILE.read_text("utf-8")).get("survivors", [])
+    return {name: entry["because"] for entry in entries for name in entry["mutants"]}

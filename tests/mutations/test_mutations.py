@@ -17,7 +17,7 @@ from tests.mutations.mutants import Mutant, list_mutants
 from tests.mutations.patching import apply_mutant
 from tests.mutations.results_file import ResultsFile
 from tests.mutations.survivors import load_reasons
-from tests.proof.worlds import ComparedServices, open_compared_services
+from tests.proof.compared_services import ComparedServices, open_compared_services
 
 SCENARIO = """
 title = "Somebody is paid"
@@ -62,7 +62,7 @@ request = "GET /v1/batches/${batch}/payments?page=1&pageSize=2"
 request = "GET /v1/batches/B-NOBODY"
 """
 
-BROKEN = {
+MUTANT_PATHS = {
     "objects.RECIPIENT: lastName shown off by one": "recipient.lastName",
     "objects.ADDRESS: city sent off by one": "recipient.address.city",
     "objects.PAYMENT: sourceAmount shown off by one": "payments[].sourceAmount",
@@ -78,27 +78,27 @@ RULES: dict[str, Any] = {
 }
 
 
-async def run_compare(worlds: ComparedServices) -> Any:
-    key = next(worlds.keys)
-    for service in worlds.services:
+async def run_compare(services: ComparedServices) -> Any:
+    key = next(services.keys)
+    for service in services.services:
         service.credentials.clear()
         service.add_credentials(key)
     rules = Rules().combine(build_rules(RULES, "rules"))
-    urls, keys = [worlds.control, worlds.candidate], (key.api_key, key.api_key)
+    urls, keys = [services.control, services.candidate], (key.api_key, key.api_key)
     return await build_comparison_report(urls, SCENARIO, keys=keys, rules=rules, allow_writes=True)
 
 
 async def test_compare_command_finds_mutants(
     tmp_path: Path,
 ) -> None:
-    every = {mutant.name: mutant for mutant in list_mutants()}
-    async with open_compared_services(tmp_path, 2 * len(BROKEN) + 1) as worlds:
-        for name, place in BROKEN.items():
-            with apply_mutant(every[name]):
-                output = await run_compare(worlds)
+    mutants_by_name = {mutant.name: mutant for mutant in list_mutants()}
+    async with open_compared_services(tmp_path, 2 * len(MUTANT_PATHS) + 1) as services:
+        for name, path in MUTANT_PATHS.items():
+            with apply_mutant(mutants_by_name[name]):
+                output = await run_compare(services)
             assert output["exit_code"] == 1, name
-            assert place in [mutant["path"] for mutant in output["differences"]], name
-            output = await run_compare(worlds)
+            assert path in [mutant["path"] for mutant in output["differences"]], name
+            output = await run_compare(services)
             assert (output["exit_code"], output["differences"]) == (0, []), f"after {name}"
 
 
@@ -113,8 +113,10 @@ async def test_sampled_mutants_are_found() -> None:
     assert "10 tried, 10 found, 0 listed, 0 unlisted" in output
 
 
-def select_mutants(module: str, where: str) -> list[Mutant]:
-    return [mutant for mutant in list_mutants() if (mutant.module, mutant.where) == (module, where)]
+def select_mutants(module: str, target: str) -> list[Mutant]:
+    return [
+        mutant for mutant in list_mutants() if (mutant.module, mutant.target) == (module, target)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -126,20 +128,20 @@ def select_mutants(module: str, where: str) -> list[Mutant]:
     ],
 )
 def test_table_rows_have_every_kind_of_mutant(module: str, table: str, rows: int) -> None:
-    whats = [mutant.what for mutant in select_mutants(module, table)]
-    assert sum(change.endswith(" dropped") for change in whats) == rows
-    assert sum(change.endswith("its key, misspelt") for change in whats) == rows
+    descriptions = [mutant.description for mutant in select_mutants(module, table)]
+    assert sum(change.endswith(" dropped") for change in descriptions) == rows
+    assert sum(change.endswith("its key, misspelt") for change in descriptions) == rows
     # Of two rows with one value a swap is no change.
-    assert sum(change.endswith(" swapped") for change in whats) > 0
-    assert sum(change.endswith(" off by one") for change in whats) > 0
+    assert sum(change.endswith(" swapped") for change in descriptions) > 0
+    assert sum(change.endswith(" off by one") for change in descriptions) > 0
 
 
 def test_mutants_differ_in_name_and_compile() -> None:
-    every = list_mutants()
-    assert len({mutant.name for mutant in every}) == len(every) > 1500
-    for mutant in every[::40]:
-        assert mutant.source() != "", mutant.name
-        compile(mutant.source(), mutant.module, "exec")
+    mutants = list_mutants()
+    assert len({mutant.name for mutant in mutants}) == len(mutants) > 1500
+    for mutant in mutants[::40]:
+        assert mutant.unparse() != "", mutant.name
+        compile(mutant.unparse(), mutant.module, "exec")
 
 
 def test_mutant_is_removed_after_use() -> None:
@@ -148,18 +150,18 @@ def test_mutant_is_removed_after_use() -> None:
     (mutant,) = [
         candidate
         for candidate in select_mutants("errors", "STATUS_BY_CODE")
-        if candidate.what == "'not_found' off by one"
+        if candidate.description == "'not_found' off by one"
     ]
     assert not mutant.is_read_at_start
-    before = errors.STATUS_BY_CODE
+    original = errors.STATUS_BY_CODE
     with apply_mutant(mutant):
         assert errors.STATUS_BY_CODE["not_found"] == 406
         assert errors.build_legacy_error(errors.NOT_FOUND).status == 406
-    assert errors.STATUS_BY_CODE is before
+    assert errors.STATUS_BY_CODE is original
     (row,) = [
         candidate
         for candidate in select_mutants("objects", "RECIPIENT")
-        if candidate.what == "email not sent"
+        if candidate.description == "email not sent"
     ]
     with apply_mutant(row):
         assert recipients.RECIPIENT.translate_to_current({"email": "a@b.c"}) == {}
@@ -169,7 +171,7 @@ def test_mutant_is_removed_after_use() -> None:
 def test_half_applied_mutant_is_removed() -> None:
     from mappings import errors
 
-    def without_what_is_made_of_it(node: ast.AST) -> None:
+    def drop_derived_tables(node: ast.AST) -> None:
         assert isinstance(node, ast.Module)
         node.body = [
             mutant for mutant in node.body if "KNOWN_CODES" not in ast.unparse(mutant)[:20]
@@ -178,20 +180,20 @@ def test_half_applied_mutant_is_removed() -> None:
     (mutant,) = [
         candidate
         for candidate in select_mutants("errors", "STATUS_BY_CODE")
-        if candidate.what == "'not_found' off by one"
+        if candidate.description == "'not_found' off by one"
     ]
-    broken = replace(mutant, node=0, change=without_what_is_made_of_it)
-    before = errors.STATUS_BY_CODE
-    with pytest.raises(AttributeError), apply_mutant(broken):
+    broken_mutant = replace(mutant, node=0, change=drop_derived_tables)
+    original = errors.STATUS_BY_CODE
+    with pytest.raises(AttributeError), apply_mutant(broken_mutant):
         pass
-    assert errors.STATUS_BY_CODE is before
+    assert errors.STATUS_BY_CODE is original
 
 
 def test_run_continues_until_source_changes(tmp_path: Path) -> None:
     ResultsFile(tmp_path / "kept").add({"name": "one", "by": "", "seconds": 1.0})
-    assert list(ResultsFile(tmp_path / "kept").tried) == ["one"]
+    assert list(ResultsFile(tmp_path / "kept").results) == ["one"]
     (tmp_path / "kept" / "of").write_text("other sources")
-    assert ResultsFile(tmp_path / "kept").tried == {}
+    assert ResultsFile(tmp_path / "kept").results == {}
 
 
 def test_survivors_exist_and_have_reasons() -> None:

@@ -1,7 +1,7 @@
-"""Gateways of mutants: each in a process of its own, forked from one that has the libraries loaded.
+"""Runs gateways with mutants, each in a process forked from one that has loaded the libraries.
 
-The process that forks has none of `mappings` or of the gateway imported, so that in each child all of
-it is imported anew, the mutated module from its own source.
+The forking process has not imported `mappings` or the gateway, so that each child imports all of it again,
+with the mutated module from its own source.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Job:
     folder: str = ""
     base_url: str = ""
     sections: Mapping[str, Any] = field(default_factory=dict)
-    """Of its settings."""
+    """Sections of the gateway's settings."""
 
 
 class GatewayNotStarted(Exception):
@@ -48,49 +48,52 @@ class GatewayNotStarted(Exception):
 
 
 class GatewayForker:
-    """Made before there is a loop or a thread in the process; ``end`` it."""
+    """Must be created before the process has an event loop or a thread, and must be closed."""
 
     def __init__(self) -> None:
         for name in LIBRARIES:
             importlib.import_module(name)
         assert not any(name.partition(".")[0] == "mappings" for name in sys.modules)
-        self._here, there = Pipe()
-        self._lifeline, end = os.pipe()
+        self._pipe, child_pipe = Pipe()
+        self._lifeline, lifeline_end = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            os.close(end)
-            self._here.close()
-            _fork_on_demand(there, self._lifeline)
-        there.close()
-        self._end = end
+            os.close(lifeline_end)
+            self._pipe.close()
+            _fork_on_demand(child_pipe, self._lifeline)
+        child_pipe.close()
+        self._lifeline_end = lifeline_end
 
     async def start(self, job: Job) -> Any:
-        """The address of its gateway, or the description of its interface; raises NotStarted."""
-        self._here.send(job)
-        answer, why = await asyncio.to_thread(self._receive)
-        if answer is None:
-            raise GatewayNotStarted(why)
-        return answer
+        """Returns the address of the gateway, or the description of its interface; raises GatewayNotStarted."""
+        self._pipe.send(job)
+        result, reason = await asyncio.to_thread(self._receive)
+        if result is None:
+            raise GatewayNotStarted(reason)
+        return result
 
     def _receive(self) -> Any:
-        if not self._here.poll(START_SECONDS):
+        if not self._pipe.poll(START_SECONDS):
             raise GatewayNotStarted("it did not start in time")
-        return self._here.recv()
+        return self._pipe.recv()
 
     def stop(self) -> None:
-        """Ends the gateway that was started last; what it leaves behind is nobody's."""
-        self._here.send(None)
-        while self._here.recv() is not None:
+        """Kills the gateway that was started last."""
+        self._pipe.send(None)
+        while self._pipe.recv() is not None:
             pass  # drop late messages
 
-    def end(self) -> None:
-        self._here.close()
-        os.close(self._end)
+    def close(self) -> None:
+        self._pipe.close()
+        os.close(self._lifeline_end)
         os.waitpid(self._pid, 0)
 
 
 def _fork_on_demand(jobs: Connection, lifeline: int) -> None:
-    """One at a time; None ends it. Whoever forked it ends it, so that its number is still its own."""
+    """Forks a child per job, one at a time; the job None kills it.
+
+    Only the process that forked a child kills it, so that its process id has not been reused.
+    """
     child = 0
     while True:
         try:
@@ -108,26 +111,26 @@ def _fork_on_demand(jobs: Connection, lifeline: int) -> None:
         if child == 0:
             try:
                 _serve(job, jobs, lifeline)
-            except BaseException as error:  # noqa: BLE001 - whatever a mutant does
+            except BaseException as error:  # noqa: BLE001 - a mutant may raise anything
                 jobs.send((None, f"{type(error).__name__}: {error}"[:300]))
             finally:
                 os._exit(0)
 
 
-def _serve(job: Job, tell: Connection, lifeline: int) -> None:
-    # A mutant may loop for ever or exhaust the memory.
+def _serve(job: Job, pipe: Connection, lifeline: int) -> None:
+    # A mutant may loop forever or exhaust the memory.
     resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
     resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
     sys.meta_path.insert(0, _MutantFinder(f"mappings.{job.module}", job.source))
     if not job.folder:
         from tests.running_gateway import describe_interface
 
-        tell.send((describe_interface(), ""))
+        pipe.send((describe_interface(), ""))
     else:
-        asyncio.run(_run(job, tell, lifeline))
+        asyncio.run(_run(job, pipe, lifeline))
 
 
-async def _run(job: Job, tell: Connection, lifeline: int) -> None:
+async def _run(job: Job, pipe: Connection, lifeline: int) -> None:
     import structlog
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
@@ -137,7 +140,7 @@ async def _run(job: Job, tell: Connection, lifeline: int) -> None:
 
     asyncio.get_running_loop().add_reader(lifeline, os._exit, 0)
     settings = build_settings(Path(job.folder), job.base_url, **job.sections)
-    await run_until_shutdown(settings, lambda running: tell.send((running.url, "")))
+    await run_until_shutdown(settings, lambda running: pipe.send((running.url, "")))
 
 
 class _MutantFinder(importlib.abc.MetaPathFinder):

@@ -1,7 +1,7 @@
 """Fixed sequences: each field of each table at least once, valid, invalid and left out.
 
-Random sequences (``sequences``) meet a row of a table now and then. These meet every one: each has a
-tag, by which those that are likely to notice a mutant of some module are asked first.
+Random sequences (``sequences``) rarely use some rows of tables. These use every row; each has a tag, so that
+those that most likely reveal a mutant of a module are played first.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ def get(path: str) -> ProofRequest:
     return ProofRequest("GET", path)
 
 
-def post(path: str, body: Any = None, picks: tuple[int, int] = (0, 0)) -> ProofRequest:
-    return ProofRequest("POST", path, body, picks)
+def post(path: str, body: Any = None, object_indexes: tuple[int, int] = (0, 0)) -> ProofRequest:
+    return ProofRequest("POST", path, body, object_indexes)
 
 
-def patch(path: str, body: Any, picks: tuple[int, int] = (0, 0)) -> ProofRequest:
-    return ProofRequest("PATCH", path, body, picks)
+def patch(path: str, body: Any, object_indexes: tuple[int, int] = (0, 0)) -> ProofRequest:
+    return ProofRequest("PATCH", path, body, object_indexes)
 
 
-def delete(path: str, body: Any = None, picks: tuple[int, int] = (0, 0)) -> ProofRequest:
-    return ProofRequest("DELETE", path, body, picks)
+def delete(path: str, body: Any = None, object_indexes: tuple[int, int] = (0, 0)) -> ProofRequest:
+    return ProofRequest("DELETE", path, body, object_indexes)
 
 
-def happens(what: str) -> ProofRequest:
-    return ProofRequest(AT_THE_SERVICE, what)
+def event(description: str) -> ProofRequest:
+    return ProofRequest(AT_THE_SERVICE, description)
 
 
 def wallet(address: str = "ada@wallet.example.com") -> Body:
@@ -73,9 +73,9 @@ def wallet(address: str = "ada@wallet.example.com") -> Body:
 
 def bank(country: str | None, currency: str | None = "USD", /, **fields: Any) -> Body:
     """A payout by bank transfer; a field of None is left out."""
-    whole = {"country": country, "currency": currency, "name": "Ada King", **fields}
-    sent = {name: value for name, value in whole.items() if value is not None}
-    return {"primary": {"method": "bank", "currency": currency}, "accounts": {"bank": sent}}
+    all_fields = {"country": country, "currency": currency, "name": "Ada King", **fields}
+    given_fields = {name: value for name, value in all_fields.items() if value is not None}
+    return {"primary": {"method": "bank", "currency": currency}, "accounts": {"bank": given_fields}}
 
 
 US_BANK = bank(
@@ -86,21 +86,27 @@ CA_BANK = bank("CA", "CAD", accountNum="1234567", institution="003", branchNum="
 DE_BANK = bank("DE", "EUR", iban=IBANS["DE"], swiftBic="COBADEFFXXX")
 
 
-def without(body: Body, name: str) -> Body:
-    return {one: value for one, value in body.items() if one != name}
+def drop_field(body: Body, name: str) -> Body:
+    return {key: value for key, value in body.items() if key != name}
 
 
-def seen(*more: ProofRequest) -> list[ProofRequest]:
-    """After what was changed: the recipient, alone and in the list."""
-    return [*more, get(ONE_R), get(METHODS), get(R)]
+def with_recipient_reads(*requests: ProofRequest) -> list[ProofRequest]:
+    """The requests, followed by reads of the recipient, alone and in the list."""
+    return [*requests, get(ONE_R), get(METHODS), get(R)]
 
 
 # Recipients
 
 
 def recipients() -> Iterator[Sequence]:
-    yield "recipients", [post(R, PERSON), *seen(), get(f"{ONE_R}/logs"), get(f"{ONE_R}/payments")]
-    yield "recipients", [post(R, FIRM), *seen(), patch(ONE_R, {"name": "Acme Two"}), get(ONE_R)]
+    yield (
+        "recipients",
+        [post(R, PERSON), *with_recipient_reads(), get(f"{ONE_R}/logs"), get(f"{ONE_R}/payments")],
+    )
+    yield (
+        "recipients",
+        [post(R, FIRM), *with_recipient_reads(), patch(ONE_R, {"name": "Acme Two"}), get(ONE_R)],
+    )
     minimal = {name: PERSON[name] for name in ("type", "firstName", "lastName", "email")}
     changes: Body = {
         "firstName": "Grace", "lastName": "Hopper", "email": "grace@example.com",
@@ -113,9 +119,9 @@ def recipients() -> Iterator[Sequence]:
             post(R, minimal),
             get(ONE_R),
             *(
-                one
+                request
                 for name, value in changes.items()
-                for one in (patch(ONE_R, {name: value}), get(ONE_R))
+                for request in (patch(ONE_R, {name: value}), get(ONE_R))
             ),
         ],
     )
@@ -124,9 +130,9 @@ def recipients() -> Iterator[Sequence]:
         [
             post(R, minimal),
             *(
-                one
+                request
                 for name, value in ADDRESS.items()
-                for one in (patch(ONE_R, {"address": {name: value}}), get(ONE_R))
+                for request in (patch(ONE_R, {"address": {name: value}}), get(ONE_R))
             ),
             patch(ONE_R, {"address": {"street2": ""}}),
             get(ONE_R),
@@ -141,19 +147,23 @@ def recipients() -> Iterator[Sequence]:
         [
             post(R, {**PERSON, "payout": US_BANK}),
             *(
-                one
+                request
                 for word in ("inactive", "disabled", "suspended", "active", "disabled", "inactive")
-                for one in (patch(ONE_R, {"status": word}), get(ONE_R), get(f"{R}?status={word}"))
+                for request in (
+                    patch(ONE_R, {"status": word}),
+                    get(ONE_R),
+                    get(f"{R}?status={word}"),
+                )
             ),
             patch(ONE_R, {"status": "incomplete"}),
             patch(ONE_R, {"status": "nonsense"}),
             patch(ONE_R, {"status": "archived"}),
             get(ONE_R),
-            happens("status {recipient} suspended"),
+            event("status {recipient} suspended"),
             get(ONE_R),
-            happens("status {recipient} active"),
+            event("status {recipient} active"),
             get(ONE_R),
-            happens("status {recipient} incomplete"),
+            event("status {recipient} incomplete"),
             get(ONE_R),
             patch(ONE_R, {"firstName": "Bea"}),
             get(ONE_R),
@@ -162,10 +172,10 @@ def recipients() -> Iterator[Sequence]:
     yield "recipients", [
         post(R, {**PERSON, "payout": wallet()}),
         *(
-            one
+            request
             for word in ("review", "verified", "blocked", "pending")
-            for one in (
-                happens(f"compliance {{recipient}} {word}"), get(ONE_R), get(R),
+            for request in (
+                event(f"compliance {{recipient}} {word}"), get(ONE_R), get(R),
                 get(f"{R}?complianceStatus={word}"),
             )
         ),
@@ -198,28 +208,28 @@ def recipients() -> Iterator[Sequence]:
     )
 
 
-def _happened() -> Iterator[Sequence]:
-    """What others did at the service: in the dashboard, or through the current interface."""
+def _service_events() -> Iterator[Sequence]:
+    """Events at the service: in the dashboard, or through the current interface."""
     yield (
         "recipients",
         [
             post(R, {**PERSON, "payout": US_BANK}),
-            happens("ssn {recipient} 123456789"),
-            *seen(),
-            happens(
+            event("ssn {recipient} 123456789"),
+            *with_recipient_reads(),
+            event(
                 "account {recipient} bank-transfer country=DE accountHolderName=Bea iban=DE89370400440532013000"
             ),
-            *seen(),
-            happens("account {recipient} wallet emailAddress=one@example.com"),
-            happens("account {recipient} wallet emailAddress=two@example.com"),
-            happens("account {recipient} mobile-wallet phoneNumber=+15550147963"),
-            *seen(),
+            *with_recipient_reads(),
+            event("account {recipient} wallet emailAddress=one@example.com"),
+            event("account {recipient} wallet emailAddress=two@example.com"),
+            event("account {recipient} mobile-wallet phoneNumber=+15550147963"),
+            *with_recipient_reads(),
             patch(METHODS, {"primary": {"method": "wallet", "currency": "USD"}}),
-            *seen(),
+            *with_recipient_reads(),
             post(METHODS, wallet("three@example.com")),
-            *seen(),
-            happens("status {recipient} archived"),
-            *seen(),
+            *with_recipient_reads(),
+            event("status {recipient} archived"),
+            *with_recipient_reads(),
             patch(ONE_R, {"firstName": "Nobody"}),
             delete(ONE_R),
         ],
@@ -227,28 +237,28 @@ def _happened() -> Iterator[Sequence]:
     yield (
         "recipients",
         [
-            *payees(),
+            *create_payees(),
             post(B, {"sourceCurrency": "USD", "description": "May", "payments": [pay("11.00")]}),
-            happens("logged {recipient} {batch}"),
+            event("logged {recipient} {batch}"),
             get(f"{ONE_R}/logs"),
             delete(ONE_R),
-            happens("unarchived {recipient}"),
-            *seen(),
+            event("unarchived {recipient}"),
+            *with_recipient_reads(),
             patch(ONE_R, {"firstName": "Nobody"}),
             post(R, {**FIRM, "referenceId": "r-79"}),
             delete(R, {"ids": ["{recipient}"]}),
-            happens("unarchived {recipient}"),
-            *seen(),
+            event("unarchived {recipient}"),
+            *with_recipient_reads(),
             delete(R, {"ids": ["{recipient}"]}),
         ],
     )
     yield (
         "batches",
         [
-            *payees(),
+            *create_payees(),
             *(post(B, {"sourceCurrency": "USD", "payments": [pay("11.00")]}) for _ in range(3)),
             get("/payments"),
-            happens("gone"),
+            event("gone"),
             get("/payments"),
             get(ONE_B),
             get(ONE_P),
@@ -257,12 +267,12 @@ def _happened() -> Iterator[Sequence]:
     yield (
         "recipients",
         [
-            post(R, without(PERSON, "ssn")),
-            happens("account {recipient} mobile-wallet phoneNumber=+15550147963"),
-            *seen(),
+            post(R, drop_field(PERSON, "ssn")),
+            event("account {recipient} mobile-wallet phoneNumber=+15550147963"),
+            *with_recipient_reads(),
             patch(METHODS, {"primary": {"method": "mobile-wallet"}}),
             post(METHODS, US_BANK),
-            *seen(),
+            *with_recipient_reads(),
         ],
     )
     yield "recipients", [
@@ -271,7 +281,7 @@ def _happened() -> Iterator[Sequence]:
                                           "accounts": {"bank": bank_fields}}})
             for bank_fields in (
                 {**US_BANK["accounts"]["bank"], "currency": "GBP"},
-                without(US_BANK["accounts"]["bank"], "currency"),
+                drop_field(US_BANK["accounts"]["bank"], "currency"),
             )
         ),
         get(METHODS),
@@ -284,22 +294,22 @@ def _happened() -> Iterator[Sequence]:
     yield (
         "batches",
         [
-            *payees(),
+            *create_payees(),
             post(B, {"sourceCurrency": "USD", "payments": [pay("3.00")]}),
             post(f"{ONE_B}/start-processing"),
-            happens("compliance {recipient} review"),
+            event("compliance {recipient} review"),
             get(ONE_P),
             delete(ONE_R),
             get(ONE_P),
             *ALL_OF_BATCH,
-            happens("finish"),
+            event("finish"),
             *ALL_OF_BATCH,
         ],
     )
 
 
 def _wrong_recipients() -> Iterator[Sequence]:
-    odd: dict[str, tuple[Any, ...]] = {
+    invalid_values: dict[str, tuple[Any, ...]] = {
         "type": ("company", 5, None, "", []),
         "firstName": (None, "", [], {}, 5, True),
         "lastName": (None, "", [], {}),
@@ -319,24 +329,28 @@ def _wrong_recipients() -> Iterator[Sequence]:
         [
             post(R, {}),
             *(
-                post(R, without(PERSON, name))
+                post(R, drop_field(PERSON, name))
                 for name in ("type", "firstName", "lastName", "email")
             ),
-            post(R, without(FIRM, "name")),
+            post(R, drop_field(FIRM, "name")),
             post(R, []),
-            *(post(R, {**PERSON, name: value}) for name, values in odd.items() for value in values),
+            *(
+                post(R, {**PERSON, name: value})
+                for name, values in invalid_values.items()
+                for value in values
+            ),
         ],
     )
     yield (
         "recipients",
         [
-            # Beside something else that is wrong: both are told.
+            # Together with another error: both are reported.
             *(
                 post(R, {**PERSON, "referenceId": [], name: value})
-                for name, values in odd.items()
+                for name, values in invalid_values.items()
                 if name != "referenceId"
                 for value in values
-                # Of some the service alone says that they are no address and no language.
+                # Only the service can detect that some are no address or no language.
                 if value not in ("a@b", "english")
             ),
             post(R, {**PERSON, "id": "R-OWN"}),
@@ -349,10 +363,10 @@ def _wrong_recipients() -> Iterator[Sequence]:
         [
             post(R, PERSON),
             *(
-                one
-                for name, values in odd.items()
+                request
+                for name, values in invalid_values.items()
                 for value in values
-                for one in (patch(ONE_R, {name: value}),)
+                for request in (patch(ONE_R, {name: value}),)
             ),
             get(ONE_R),
         ],
@@ -370,7 +384,7 @@ def _wrong_recipients() -> Iterator[Sequence]:
                 for name, values in places.items()
                 for value in values
             ),
-            *(post(R, {**PERSON, "address": without(ADDRESS, name)}) for name in ADDRESS),
+            *(post(R, {**PERSON, "address": drop_field(ADDRESS, name)}) for name in ADDRESS),
             get(f"{R}?pageSize=50"),
         ],
     )
@@ -384,7 +398,7 @@ ORDERS = (
 
 
 def _lists() -> Iterator[Sequence]:
-    people = [
+    recipient_bodies = [
         post(R, {**PERSON, "payout": US_BANK}),
         post(R, {**FIRM, "address": {**ADDRESS, "city": "Albany", "country": "CA"}}),
         post(
@@ -398,18 +412,18 @@ def _lists() -> Iterator[Sequence]:
             },
         ),
         patch(ONE_R, {"status": "inactive"}),
-        happens("people 30 5"),
+        event("people 30 5"),
     ]
-    ordered = [
-        get(f"{R}?orderBy={name}&sortBy={way}&pageSize=40")
+    order_queries = [
+        get(f"{R}?orderBy={name}&sortBy={direction}&pageSize=40")
         for name in ORDERS
-        for way in ("asc", "desc")
+        for direction in ("asc", "desc")
     ]
-    half = len(ordered) // 2
-    yield "lists", [people[-1], *ordered[:half]]
-    yield "lists", [people[-1], *ordered[half:]]
+    middle = len(order_queries) // 2
+    yield "lists", [recipient_bodies[-1], *order_queries[:middle]]
+    yield "lists", [recipient_bodies[-1], *order_queries[middle:]]
     yield "lists", [
-        *people,
+        *recipient_bodies,
         *(
             get(f"{R}?{query}&pageSize=50")
             for query in (
@@ -438,7 +452,7 @@ def _lists() -> Iterator[Sequence]:
     yield (
         "lists",
         [
-            *people,
+            *recipient_bodies,
             *(get(f"{R}?{page}") for page in pages),
             *(get(f"{R}?{page}&search=e&orderBy=city&sortBy=asc") for page in pages),
         ],
@@ -446,8 +460,8 @@ def _lists() -> Iterator[Sequence]:
     yield (
         "lists",
         [
-            *people,
-            happens("paid {recipient}"),
+            *recipient_bodies,
+            event("paid {recipient}"),
             *(get(f"{ONE_R}/payments?{page}") for page in pages),
             *(get(f"{ONE_R}/logs?{page}") for page in ("page=1&pageSize=1", "page=2&pageSize=1")),
         ],
@@ -465,9 +479,9 @@ def _payouts() -> Iterator[Sequence]:
                 post(R, PERSON),
                 get(METHODS),
                 post(METHODS, payout),
-                *seen(),
+                *with_recipient_reads(),
                 post(R, {**PERSON, "email": "two@example.com", "payout": payout}),
-                *seen(),
+                *with_recipient_reads(),
             ],
         )
     fields = {
@@ -479,9 +493,9 @@ def _payouts() -> Iterator[Sequence]:
     yield "payouts", [
         post(R, {**PERSON, "payout": US_BANK}),
         *(
-            one
+            request
             for name, value in fields.items()
-            for one in (
+            for request in (
                 patch(METHODS, {"primary": {"method": "bank"}, "accounts": {"bank": {name: value}}}),
                 get(METHODS),
             )
@@ -499,21 +513,21 @@ def _payouts() -> Iterator[Sequence]:
         "payouts",
         [
             post(R, {**PERSON, "payout": both}),
-            *seen(),
+            *with_recipient_reads(),
             patch(METHODS, {"primary": {"method": "wallet", "currency": "USD"}}),
-            *seen(),
+            *with_recipient_reads(),
             patch(METHODS, {"primary": {"method": "bank", "currency": "USD"}}),
-            *seen(),
+            *with_recipient_reads(),
             patch(METHODS, wallet("new@wallet.example.com")),
-            *seen(),
+            *with_recipient_reads(),
             post(METHODS, US_BANK),
-            *seen(),
+            *with_recipient_reads(),
             patch(METHODS, DE_BANK),
-            *seen(),
+            *with_recipient_reads(),
             patch(ONE_R, {"payout": CA_BANK}),
-            *seen(),
+            *with_recipient_reads(),
             post(METHODS, {**both, "primary": {"method": "wallet", "currency": "USD"}}),
-            *seen(),
+            *with_recipient_reads(),
         ],
     )
     hold: Body = {"limit": 500, "active": True}
@@ -521,15 +535,15 @@ def _payouts() -> Iterator[Sequence]:
         "payouts",
         [
             post(R, {**PERSON, "payout": {**wallet(), "autoswitch": hold}}),
-            *seen(),
+            *with_recipient_reads(),
             patch(METHODS, {"holdup": {"limit": 5, "active": "False"}}),
-            *seen(),
+            *with_recipient_reads(),
             patch(ONE_R, {"payout": {"holdup": {"active": True}, "autoswitch": {"limit": 7}}}),
-            *seen(),
+            *with_recipient_reads(),
             patch(METHODS, {"holdup": {"limit": "many"}}),
             patch(METHODS, {"autoswitch": {"active": "maybe"}}),
             post(METHODS, {**wallet(), "holdup": {"limit": 1, "active": False}}),
-            *seen(),
+            *with_recipient_reads(),
         ],
     )
     yield "payouts", [
@@ -557,8 +571,8 @@ def _payouts() -> Iterator[Sequence]:
     yield "payouts", [
         post(R, PERSON),
         *(
-            post(METHODS, bank("US", **{"accountNum": "1234567", "routing": "021000021", **wrong}))
-            for wrong in (
+            post(METHODS, bank("US", **{"accountNum": "1234567", "routing": "021000021", **invalid_value}))
+            for invalid_value in (
                 {"routing": "12345678"}, {"routing": "1234567890"}, {"routing": None},
                 {"routing": "02100002x"}, {"accountNum": None}, {"swiftBic": "BOFAUS3"},
                 {"swiftBic": "BOFAUS3NXX"}, {"swiftBic": "12345678"}, {"country": None},
@@ -575,10 +589,10 @@ def _payouts() -> Iterator[Sequence]:
     yield "payouts", [
         post(R, PERSON),
         *(
-            post(METHODS, bank("US", **{"accountNum": "1234567", "routing": "021000021", name: wrong}))
+            post(METHODS, bank("US", **{"accountNum": "1234567", "routing": "021000021", name: invalid_value}))
             for name in (*US_BANK["accounts"]["bank"], "branch", "iban", "governmentId",
                          "bankRegion")
-            for wrong in ([], True, 5)
+            for invalid_value in ([], True, 5)
         ),
         get(METHODS),
     ]  # fmt: skip
@@ -586,8 +600,8 @@ def _payouts() -> Iterator[Sequence]:
         post(R, PERSON),
         *(
             post(METHODS, bank("CA", "CAD", **{"accountNum": "1234567", "institution": "003",
-                                               "branchNum": "12345", **wrong}))
-            for wrong in (
+                                               "branchNum": "12345", **invalid_value}))
+            for invalid_value in (
                 {"institution": None}, {"institution": "03"}, {"institution": "0003"},
                 {"branchNum": None}, {"branchNum": "1234"}, {"branchNum": "123456"},
                 {"institution": "00x"}, {"routing": "12345"}, {},
@@ -602,18 +616,18 @@ EITHER = {"AU": "062000", "GB": "601613", "NZ": "010902", "IN": "SBIN0000001"}
 
 def _countries() -> Iterator[Sequence]:
     for country, branch in EITHER.items():
-        sent = {"accountNum": "12345678", "branchNum": branch}
+        fields = {"accountNum": "12345678", "branchNum": branch}
         yield "banks", [
             post(R, PERSON),
             *(
-                one
-                for wrong in (
+                request
+                for invalid_fields in (
                     {"branchNum": None}, {"branchNum": branch[1:]}, {"branchNum": f"{branch}1"},
                     {"branchNum": None, "routing": branch}, {"branchNum": None, "routing": "1"},
                     {"routing": branch}, {"branchNum": "abcdef"},
                     {"accountNum": None}, {},
                 )
-                for one in (post(METHODS, bank(country, "GBP", **{**sent, **wrong})),)
+                for request in (post(METHODS, bank(country, "GBP", **{**fields, **invalid_fields})),)
             ),
             get(METHODS),
             patch(METHODS, {"accounts": {"bank": {"routing": branch}}}),
@@ -636,9 +650,9 @@ def _countries() -> Iterator[Sequence]:
         [
             post(R, PERSON),
             *(
-                post(METHODS, bank(country, "EUR", **sent))
+                post(METHODS, bank(country, "EUR", **fields))
                 for country in SEPA
-                for sent in ({"accountNum": "12345678"},)
+                for fields in ({"accountNum": "12345678"},)
             ),
             *(
                 post(METHODS, bank(country, "EUR", iban=IBANS[country]))
@@ -658,20 +672,27 @@ def _countries() -> Iterator[Sequence]:
             get(METHODS),
         ],
     )
-    for country, (least, most) in IDS.items():
-        sent = {"accountNum": "12345678", "iban": IBANS.get(country)}
-        values = [None, "1" * (least - 1), "1" * (most + 1), "1" * least, "1" * most, "x" * least]
-        values += ["1" * (least - 1) + "K", f"{'1' * (least - 1)}-1"]
+    for country, (min_length, max_length) in IDS.items():
+        fields = {"accountNum": "12345678", "iban": IBANS.get(country)}
+        values = [
+            None,
+            "1" * (min_length - 1),
+            "1" * (max_length + 1),
+            "1" * min_length,
+            "1" * max_length,
+            "x" * min_length,
+        ]
+        values += ["1" * (min_length - 1) + "K", f"{'1' * (min_length - 1)}-1"]
         yield (
             "banks",
             [
-                post(R, PERSON if country != "KZ" else without(PERSON, "ssn")),
-                post(R, without(PERSON, "ssn")),
+                post(R, PERSON if country != "KZ" else drop_field(PERSON, "ssn")),
+                post(R, drop_field(PERSON, "ssn")),
                 *(
-                    one
+                    request
                     for value in values
-                    for one in (
-                        post(METHODS, bank(country, "USD", governmentId=value, **sent)),
+                    for request in (
+                        post(METHODS, bank(country, "USD", governmentId=value, **fields)),
                         get(METHODS),
                     )
                 ),
@@ -735,46 +756,49 @@ IDS = {
 
 
 def _several_wrong() -> Iterator[Sequence]:
-    """What the gateway refuses by itself is told at once, beside whatever else is wrong."""
-    right: dict[str, Body] = {
+    """The gateway reports all errors that it detects itself, together with all others."""
+    valid_fields: dict[str, Body] = {
         "US": {"accountNum": "1234567", "routing": "021000021", "governmentId": "900000009"},
         "CA": {"accountNum": "1234567", "institution": "003", "branchNum": "12345"},
-        **{one: {"accountNum": "12345678", "branchNum": each} for one, each in EITHER.items()},
+        **{
+            country_code: {"accountNum": "12345678", "branchNum": branch}
+            for country_code, branch in EITHER.items()
+        },
     }
-    for country, sent in right.items():
+    for country, fields in valid_fields.items():
         yield "faults", [
             post(R, PERSON),
             *(
-                post(METHODS, bank(country, "USD", **{**sent, name: wrong, "swiftBic": "1"}))
+                post(METHODS, bank(country, "USD", **{**fields, name: invalid_value, "swiftBic": "1"}))
                 for name in ("routing", "branchNum", "institution", "governmentId")
-                if name in sent
-                for wrong in (None, sent[name][1:], f"{sent[name]}1", sent[name])
+                if name in fields
+                for invalid_value in (None, fields[name][1:], f"{fields[name]}1", fields[name])
             ),
         ]  # fmt: skip
-    for first in range(0, len(SEPA), 9):
+    for start in range(0, len(SEPA), 9):
         yield (
             "faults",
             [
                 post(R, PERSON),
                 *(
-                    post(METHODS, bank(one, "EUR", accountNum="1234567", swiftBic="1"))
-                    for one in SEPA[first : first + 9]
+                    post(METHODS, bank(country_code, "EUR", accountNum="1234567", swiftBic="1"))
+                    for country_code in SEPA[start : start + 9]
                 ),
             ],
         )
     yield "faults", [
         post(R, PERSON),
-        *(post(METHODS, bank(one, "EUR", swiftBic="1")) for one in ("US", "DE", "CR", "MX")),
+        *(post(METHODS, bank(country_code, "EUR", swiftBic="1")) for country_code in ("US", "DE", "CR", "MX")),
     ]  # fmt: skip
-    for body, ids in ((without(PERSON, "ssn"), IDS), (FIRM, BUSINESS_IDS)):
+    for body, ids in ((drop_field(PERSON, "ssn"), IDS), (FIRM, BUSINESS_IDS)):
         yield "faults", [
             post(R, body),
             *(
                 post(METHODS, bank(country, "USD", governmentId=value, accountNum="12345678",
                                    iban=(IBANS | MORE_IBANS).get(country), swiftBic="1"))
-                for country, (least, most) in ids.items()
-                for value in (None, "1" * (least - 1), "1" * (most + 1), "1" * least, "1" * most,
-                              "1" * (least - 1) + "K")
+                for country, (min_length, max_length) in ids.items()
+                for value in (None, "1" * (min_length - 1), "1" * (max_length + 1), "1" * min_length, "1" * max_length,
+                              "1" * (min_length - 1) + "K")
             ),
         ]  # fmt: skip
 
@@ -786,17 +810,17 @@ BUSINESS_IDS = {"AR": (11, 11), "BR": (14, 14), "CL": (9, 9), "CO": (10, 10)}
 # Batches and payments
 
 
-def pay(amount: Any = "10.00", *, recipient: Any = None, **more: Any) -> Body:
-    return {"recipient": recipient or {"id": "{recipient}"}, "sourceAmount": amount, **more}
+def pay(amount: Any = "10.00", *, recipient: Any = None, **fields: Any) -> Body:
+    return {"recipient": recipient or {"id": "{recipient}"}, "sourceAmount": amount, **fields}
 
 
-def target(amount: Any, currency: Any, **more: Any) -> Body:
+def target(amount: Any, currency: Any, **fields: Any) -> Body:
     return {
-        "recipient": {"id": "{recipient}"}, "targetAmount": amount, "targetCurrency": currency, **more
+        "recipient": {"id": "{recipient}"}, "targetAmount": amount, "targetCurrency": currency, **fields
     }  # fmt: skip
 
 
-def payees() -> list[ProofRequest]:
+def create_payees() -> list[ProofRequest]:
     """By bank in US dollars, by wallet, and by bank in euros; the last is the nearest."""
     return [
         post(R, {**PERSON, "payout": US_BANK}),
@@ -809,26 +833,26 @@ def payees() -> list[ProofRequest]:
 ALL_OF_BATCH = [get(ONE_B), get(f"{ONE_B}/summary"), get(P), get(B)]
 
 
-def three(**more: Any) -> Body:
+def three(**fields: Any) -> Body:
     """Payments of other amounts to the same; who is paid is picked for the whole request."""
     return {
         "sourceCurrency": "USD",
         "description": "May",
         "payments": [pay("10.00", memo="one"), pay("7", memo="two"), target("5.05", "EUR")],
-        **more,
+        **fields,
     }
 
 
 def _batches() -> Iterator[Sequence]:
     for pick in range(3):
         yield "batches", [
-            *payees(),
-            happens("wallet USD 5000.00"),
+            *create_payees(),
+            event("wallet USD 5000.00"),
             post(B, three(), (pick, 0)),
             *ALL_OF_BATCH,
             get(ONE_P),
-            ProofRequest("GET", ONE_P, picks=(1, 0)),
-            ProofRequest("GET", ONE_P, picks=(2, 0)),
+            ProofRequest("GET", ONE_P, object_indexes=(1, 0)),
+            ProofRequest("GET", ONE_P, object_indexes=(2, 0)),
             post(f"{ONE_B}/generate-quote"),
             *ALL_OF_BATCH,
             post(f"{ONE_B}/start-processing"),
@@ -842,30 +866,30 @@ def _batches() -> Iterator[Sequence]:
             post(P, pay()),
             delete(ONE_B),
             delete(B, {"ids": ["{batch}"]}),
-            happens("finish"),
+            event("finish"),
             *ALL_OF_BATCH,
             get(ONE_P),
             *(
-                ProofRequest("GET", f"{ONE_R}/payments", picks=(place, 0))
-                for place in range(3)
+                ProofRequest("GET", f"{ONE_R}/payments", object_indexes=(index, 0))
+                for index in range(3)
             ),
         ]  # fmt: skip
     for word in ("failed", "returned"):
         yield (
             "batches",
             [
-                *payees(),
+                *create_payees(),
                 post(B, {"sourceCurrency": "USD", "payments": [pay("3.00")]}),
-                happens(f"outcome {{recipient}} {word}"),
+                event(f"outcome {{recipient}} {word}"),
                 post(f"{ONE_B}/start-processing"),
-                happens("finish"),
+                event("finish"),
                 *ALL_OF_BATCH,
                 get(ONE_P),
                 get(f"{ONE_R}/payments"),
             ],
         )
     yield "batches", [
-        *payees(),
+        *create_payees(),
         post(B, three()),
         patch(ONE_B, {"update_payments": [{"id": "{payment}", "sourceAmount": "99.99"}]}),
         *ALL_OF_BATCH,
@@ -885,12 +909,12 @@ def _batches() -> Iterator[Sequence]:
         get(ONE_B),
     ]  # fmt: skip
     yield "batches", [
-        *payees(),
+        *create_payees(),
         post(B, three()),
         *(
-            one
+            request
             for description in ("June", "", None, [], "July")
-            for one in (patch(ONE_B, {"description": description}), *ALL_OF_BATCH)
+            for request in (patch(ONE_B, {"description": description}), *ALL_OF_BATCH)
         ),
         patch(ONE_B, {"sourceCurrency": "EUR"}),
         patch(ONE_B, {"sourceCurrency": "usd", "payments": [{"id": "{payment}", "memo": None}]}),
@@ -907,7 +931,7 @@ def _batches() -> Iterator[Sequence]:
         get(ONE_B),
     ]  # fmt: skip
     yield "batches", [
-        *payees(),
+        *create_payees(),
         post(B, {"sourceCurrency": "USD"}),
         patch(ONE_B, {"sourceCurrency": "NOPE"}),
         patch(ONE_B, {"sourceCurrency": "EUR"}),
@@ -921,7 +945,7 @@ def _batches() -> Iterator[Sequence]:
     yield (
         "batches",
         [
-            *payees(),
+            *create_payees(),
             post(B, {"sourceCurrency": "USD"}),
             *ALL_OF_BATCH,
             post(f"{ONE_B}/start-processing"),
@@ -956,7 +980,7 @@ def _batches() -> Iterator[Sequence]:
         ],
     )
     yield "batches", [
-        *payees(),
+        *create_payees(),
         post(B, three(sourceCurrency="EUR")),
         *ALL_OF_BATCH,
         get(ONE_P),
@@ -965,7 +989,7 @@ def _batches() -> Iterator[Sequence]:
         post(B, {"sourceCurrency": "CAD", "payments": [target("1234.56", "CAD"), target("1", "USD")]}),
         *ALL_OF_BATCH,
         get(ONE_P),
-        happens("balance CAD 5.00"),
+        event("balance CAD 5.00"),
         *ALL_OF_BATCH,
         post(f"{ONE_B}/start-processing"),
         post(P, pay("1.00", sourceCurrency="CAD")),
@@ -993,8 +1017,8 @@ def _batches() -> Iterator[Sequence]:
     yield (
         "batches",
         [
-            *payees(),
-            happens("status {recipient} suspended"),
+            *create_payees(),
+            event("status {recipient} suspended"),
             post(B, {"sourceCurrency": "USD", "payments": [pay()]}),
             post(B, {"sourceCurrency": "USD", "payments": [pay()]}, (1, 0)),
             patch(ONE_R, {"status": "disabled"}, (1, 0)),
@@ -1003,10 +1027,10 @@ def _batches() -> Iterator[Sequence]:
             patch(ONE_R, {"status": "inactive"}, (1, 0)),
             post(P, pay("2.00"), (1, 0)),
             *ALL_OF_BATCH,
-            happens("balance USD 1.00"),
+            event("balance USD 1.00"),
             *ALL_OF_BATCH,
             post(f"{ONE_B}/start-processing"),
-            happens("balance USD 500.00"),
+            event("balance USD 500.00"),
             post(f"{ONE_B}/start-processing"),
             get(ONE_B),
         ],
@@ -1014,7 +1038,7 @@ def _batches() -> Iterator[Sequence]:
 
 
 def _refusals() -> Iterator[Sequence]:
-    """Each code of section 7, from the service or at the door."""
+    """Each code of section 7, from the service or from the gateway itself."""
     codes = (
         "invalid_status", "invalid_field", "empty_field", "expired_quote", "invalid_api_key",
         "not_authorized", "not_found", "rate_limit_exceeded", "internal_server_error",
@@ -1023,7 +1047,7 @@ def _refusals() -> Iterator[Sequence]:
         "errors",
         [
             post(R, PERSON),
-            *(one for code in codes for one in (happens(f"refuses {code}"), get(ONE_R))),
+            *(request for code in codes for request in (event(f"refuses {code}"), get(ONE_R))),
             get(ONE_R),
             ProofRequest("GET", R, key="none"),
             ProofRequest("GET", R, key="wrong"),
@@ -1033,10 +1057,10 @@ def _refusals() -> Iterator[Sequence]:
     yield (
         "errors",
         [
-            *payees(),
+            *create_payees(),
             post(B, three()),
             post(f"{ONE_B}/generate-quote"),
-            happens("expire"),
+            event("expire"),
             post(f"{ONE_B}/start-processing"),
             get(ONE_B),
             post(f"{ONE_B}/generate-quote"),
@@ -1048,51 +1072,57 @@ def _refusals() -> Iterator[Sequence]:
 
 def _long_run() -> Iterator[Sequence]:
     """What random sequences have found to differ, once."""
-    nothing = {"primary": {"method": "wallet"}, "accounts": {"wallet": {"address": None}}}
+    empty_wallet = {"primary": {"method": "wallet"}, "accounts": {"wallet": {"address": None}}}
     no_city: Body = {"accounts": {"bank": {"bankCity": None, "swiftBic": None}}}
     for_wallet = {"payout": {"accounts": {"wallet": {"address": None}}}}
     yield (
         "payouts",
         [
             post(R, {**PERSON, "payout": wallet()}),
-            patch(METHODS, nothing),
+            patch(METHODS, empty_wallet),
             patch(ONE_R, for_wallet),
-            *seen(),
+            *with_recipient_reads(),
             post(METHODS, US_BANK),
             patch(METHODS, no_city),
-            *seen(),
+            *with_recipient_reads(),
         ],
     )
-    unfilled: Body = {
+    unfilled_payout: Body = {
         "primary": {"method": "", "currency": ""},
         "accounts": {"bank": {"country": "", "iban": None}, "wallet": {"address": ""}},
     }
     yield (
         "payouts",
         [
-            post(R, {**PERSON, "payout": unfilled}),
-            post(METHODS, unfilled),
-            patch(METHODS, unfilled),
-            *seen(),
+            post(R, {**PERSON, "payout": unfilled_payout}),
+            post(METHODS, unfilled_payout),
+            patch(METHODS, unfilled_payout),
+            *with_recipient_reads(),
             post(METHODS, US_BANK),
-            patch(METHODS, unfilled),
-            patch(ONE_R, {"payout": unfilled}),
-            *seen(),
+            patch(METHODS, unfilled_payout),
+            patch(ONE_R, {"payout": unfilled_payout}),
+            *with_recipient_reads(),
         ],
     )
-    nameless = {**US_BANK, "accounts": {"bank": without(US_BANK["accounts"]["bank"], "name")}}
+    nameless_payout = {
+        **US_BANK,
+        "accounts": {"bank": drop_field(US_BANK["accounts"]["bank"], "name")},
+    }
     yield (
         "payouts",
         [
-            *(post(R, without({**PERSON, "payout": nameless}, name)) for name in ("type", "email")),
-            post(R, {**FIRM, "name": "", "payout": nameless}),
-            post(R, {**FIRM, "name": [], "payout": nameless}),
+            *(
+                post(R, drop_field({**PERSON, "payout": nameless_payout}, name))
+                for name in ("type", "email")
+            ),
+            post(R, {**FIRM, "name": "", "payout": nameless_payout}),
+            post(R, {**FIRM, "name": [], "payout": nameless_payout}),
         ],
     )
     yield (
         "batches",
         [
-            *payees(),
+            *create_payees(),
             post(B, three()),
             get(ONE_B),
             patch(METHODS, CA_BANK),
@@ -1113,7 +1143,7 @@ def _long_run() -> Iterator[Sequence]:
     yield (
         "batches",
         [
-            *payees(),
+            *create_payees(),
             post(B, {"sourceCurrency": "USD", "payments": [too_little]}),
             post(B, {"sourceCurrency": "USD", "payments": [pay("1e3"), too_little]}),
             post(B, {"sourceCurrency": "USD", "payments": [pay("1e3"), pay("x"), too_little]}),
@@ -1127,50 +1157,50 @@ def _long_run() -> Iterator[Sequence]:
 
 def _more_of_the_long_run() -> Iterator[Sequence]:
     in_pounds = {**wallet(), "primary": {"method": "wallet", "currency": "GBP"}}
-    alone: Body = {"primary": {"method": "wallet", "currency": "CAD"}}
+    primary_alone: Body = {"primary": {"method": "wallet", "currency": "CAD"}}
     yield (
         "payouts",
         [
-            post(R, {**without(PERSON, "currency"), "payout": in_pounds}),
-            *seen(),
+            post(R, {**drop_field(PERSON, "currency"), "payout": in_pounds}),
+            *with_recipient_reads(),
             post(R, {**FIRM, "email": "one@example.com"}),
             post(METHODS, in_pounds),
-            *seen(),
-            patch(METHODS, alone),
-            *seen(),
+            *with_recipient_reads(),
+            patch(METHODS, primary_alone),
+            *with_recipient_reads(),
             post(METHODS, US_BANK),
             patch(ONE_R, {"currency": "EUR", "payout": in_pounds}),
-            *seen(),
+            *with_recipient_reads(),
             post(R, {**FIRM, "email": "two@example.com"}),
             patch(METHODS, {**in_pounds, "accounts": {**in_pounds["accounts"], **DE_BANK["accounts"]}}),
-            *seen(),
+            *with_recipient_reads(),
         ],
     )  # fmt: skip
     us: Body = US_BANK["accounts"]["bank"]
-    other = {"accounts": {"bank": {**us, "governmentId": "900000002"}}}
-    same = {"accounts": {"bank": {**us, "governmentId": "900000001"}}}
+    other_id = {"accounts": {"bank": {**us, "governmentId": "900000002"}}}
+    same_id = {"accounts": {"bank": {**us, "governmentId": "900000001"}}}
     yield (
         "payouts",
         [
-            post(R, {**PERSON, "payout": other}),
-            post(R, {**PERSON, "ssn": "900-00-0001", "payout": other}),
-            post(R, {**PERSON, "ssn": "****01", "payout": other}),
-            post(R, {**PERSON, "payout": same}),
-            *seen(),
-            patch(ONE_R, {"ssn": "900000003", "payout": other}),
-            patch(ONE_R, {"ssn": "****01", "payout": other}),
-            *seen(),
+            post(R, {**PERSON, "payout": other_id}),
+            post(R, {**PERSON, "ssn": "900-00-0001", "payout": other_id}),
+            post(R, {**PERSON, "ssn": "****01", "payout": other_id}),
+            post(R, {**PERSON, "payout": same_id}),
+            *with_recipient_reads(),
+            patch(ONE_R, {"ssn": "900000003", "payout": other_id}),
+            patch(ONE_R, {"ssn": "****01", "payout": other_id}),
+            *with_recipient_reads(),
         ],
     )
-    nameless = {"accounts": {"bank": without(CA_BANK["accounts"]["bank"], "name")}}
+    nameless_payout = {"accounts": {"bank": drop_field(CA_BANK["accounts"]["bank"], "name")}}
     yield (
         "payouts",
         [
             post(R, {**PERSON, "payout": US_BANK}),
-            patch(ONE_R, {"firstName": "Bea", "payout": nameless}),
-            *seen(),
+            patch(ONE_R, {"firstName": "Bea", "payout": nameless_payout}),
+            *with_recipient_reads(),
             patch(ONE_R, {"type": "business", "name": "Acme", "payout": DE_BANK}),
-            *seen(),
+            *with_recipient_reads(),
         ],
     )
     brazil = bank("BR", "BRL", iban=IBANS["BR"], accountNum="12345678", governmentId="12345678901")
@@ -1178,13 +1208,13 @@ def _more_of_the_long_run() -> Iterator[Sequence]:
     yield (
         "recipients",
         [
-            post(R, {**without(PERSON, "ssn"), "currency": "USD"}),
+            post(R, {**drop_field(PERSON, "ssn"), "currency": "USD"}),
             get(f"{R}?payoutCurrency=USD"),
             get(f"{R}?orderBy=payoutCurrency"),
             patch(ONE_R, {"ssn": "900000002", "payout": brazil}),
-            *seen(),
+            *with_recipient_reads(),
             patch(ONE_R, {"ssn": "900000003", "payout": brazil}),
-            *seen(),
+            *with_recipient_reads(),
             patch(ONE_R, {"ssn": "900000004"}),
             patch(ONE_R, {"ssn": "****99", "email": "x"}),
             patch(METHODS, nowhere),
@@ -1198,42 +1228,42 @@ def _more_of_the_long_run() -> Iterator[Sequence]:
             post(METHODS, bank(None, "MXN", accountNum="1234567", swiftBic="1")),
             patch(METHODS, bank("XX", "USD", accountNum="****67", swiftBic="1")),
             patch(ONE_R, {"status": "inactive", WHOLE_OBJECT: True}),
-            *seen(),
-            post(R, {**without(PERSON, "address"), "email": "bea@example.com"}),
+            *with_recipient_reads(),
+            post(R, {**drop_field(PERSON, "address"), "email": "bea@example.com"}),
             get(ONE_R),
             patch(ONE_R, {"status": "inactive", WHOLE_OBJECT: True}),
-            *seen(),
+            *with_recipient_reads(),
             patch(ONE_R, {"status": "disabled", "payout": {"holdup": {"limit": 5}}}),
-            *seen(),
+            *with_recipient_reads(),
         ],
     )
-    elsewhere = bank("GB", "GBP", accountNum="12345678", iban=IBANS["BR"], branchNum="601613")
+    foreign_bank = bank("GB", "GBP", accountNum="12345678", iban=IBANS["BR"], branchNum="601613")
     yield (
         "payouts",
         [
             post(R, {**PERSON, "payout": bank("DE", "EUR", iban=IBANS["DE"])}),
-            post(METHODS, elsewhere),
-            post(METHODS, {**elsewhere, "primary": {"method": "bank", "currency": "x"}}),
+            post(METHODS, foreign_bank),
+            post(METHODS, {**foreign_bank, "primary": {"method": "bank", "currency": "x"}}),
             patch(ONE_R, {"currency": "CAD", "primaryCurrency": "x"}),
             patch(ONE_R, {"currency": "x", "primaryCurrency": "CAD"}),
             get(ONE_R),
-            # An account number that was only shown masked is a change where it is said anew.
+            # An account number that was only shown masked counts as a change if it is sent again.
             patch(ONE_R, {"status": "active", "primaryCurrency": "GBP"}),
             patch(METHODS, bank("DE", "EUR", iban=IBANS["DE"])),
-            *seen(),
+            *with_recipient_reads(),
         ],
     )
     yield (
         "payouts",
         [
-            post(R, {**without(PERSON, "ssn"), "payout": brazil}),
+            post(R, {**drop_field(PERSON, "ssn"), "payout": brazil}),
             get(ONE_R),
             patch(ONE_R, {"ssn": "900000001", WHOLE_OBJECT: True}),
             post(METHODS, US_BANK),
             patch(ONE_R, {"lastName": "Byron", WHOLE_OBJECT: True}),
             patch(METHODS, {**brazil, "accounts": {"bank": {
                 **brazil["accounts"]["bank"], "governmentId": "****01"}}}),
-            *seen(),
+            *with_recipient_reads(),
         ],
     )  # fmt: skip
     wrong_ones: tuple[Body, ...] = (
@@ -1245,11 +1275,13 @@ def _more_of_the_long_run() -> Iterator[Sequence]:
     yield (
         "batches",
         [
-            *payees(),
+            *create_payees(),
             post(B, {"sourceCurrency": "USD"}),
             *(
-                patch(ONE_B, {"payments": [{"id": "P-NOBODY", **wrong}, pay(recipient=nobody)]})
-                for wrong in wrong_ones
+                patch(
+                    ONE_B, {"payments": [{"id": "P-NOBODY", **invalid_body}, pay(recipient=nobody)]}
+                )
+                for invalid_body in wrong_ones
                 for nobody in ({"id": "R-NOBODY"}, {"id": "{recipient}"})
             ),
             post(B, {"sourceCurrency": "x", "payments": currencies}),
@@ -1265,7 +1297,7 @@ def _more_of_the_long_run() -> Iterator[Sequence]:
             post(R, PERSON),
             post(METHODS, both),
             post(METHODS, {**both, "primary": {"method": "bank"}}),
-            post(METHODS, {**both, "accounts": {"bank": without(us, "currency")}}),
+            post(METHODS, {**both, "accounts": {"bank": drop_field(us, "currency")}}),
             post(METHODS, {**wallet(), "primary": {"method": "wallet", "currency": "x"}}),
             post(R, {**PERSON, "payout": both}),
             patch(METHODS, both),
@@ -1279,27 +1311,27 @@ def _funds() -> Iterator[Sequence]:
         yield (
             "batches",
             [
-                *payees(),
-                happens("wallet USD 0.00"),
+                *create_payees(),
+                event("wallet USD 0.00"),
                 post(
                     B,
                     {"sourceCurrency": "USD", "payments": [pay("10.00"), pay("20.00")]},
                     (pick + 1, 0),
                 ),
                 *(
-                    one
+                    request
                     for cents in FUNDS
-                    for one in (
-                        happens(f"balance USD {cents}"),
+                    for request in (
+                        event(f"balance USD {cents}"),
                         get(f"{ONE_B}/summary"),
                         get(ONE_B),
                     )
                 ),
-                happens("balance USD 1000.00"),
+                event("balance USD 1000.00"),
                 *(
-                    one
+                    request
                     for cents in FUNDS
-                    for one in (happens(f"wallet USD {cents}"), get(ONE_B), get(B))
+                    for request in (event(f"wallet USD {cents}"), get(ONE_B), get(B))
                 ),
             ],
         )
@@ -1314,7 +1346,7 @@ def _wrong_batches() -> Iterator[Sequence]:
     yield (
         "amounts",
         [
-            *payees(),
+            *create_payees(),
             *(post(B, {"sourceCurrency": "USD", "payments": [pay(amount)]}) for amount in amounts),
             get(f"{B}?pageSize=30"),
         ],
@@ -1322,7 +1354,7 @@ def _wrong_batches() -> Iterator[Sequence]:
     yield (
         "amounts",
         [
-            *payees(),
+            *create_payees(),
             post(B, {"sourceCurrency": "USD"}),
             *(post(P, pay(amount)) for amount in amounts),
             *(post(P, target(amount, "EUR")) for amount in amounts),
@@ -1346,13 +1378,13 @@ def _wrong_batches() -> Iterator[Sequence]:
     yield (
         "batches",
         [
-            *payees(),
+            *create_payees(),
             *(post(B, {"sourceCurrency": "USD", "payments": [pay("1.00"), row]}) for row in rows),
             get(f"{B}?pageSize=30"),
         ],
     )
     yield "batches", [
-        *payees(),
+        *create_payees(),
         *(
             post(B, body)
             for body in (
@@ -1387,12 +1419,12 @@ def _wrong_batches() -> Iterator[Sequence]:
     ]  # fmt: skip
 
 
-def _edited() -> Iterator[Sequence]:
-    """What the service has of one that was edited, and of one that was not, told together."""
+def _edited_batches() -> Iterator[Sequence]:
+    """Lists with batches that were edited, and batches that were not."""
     yield (
         "batches",
         [
-            *payees(),
+            *create_payees(),
             post(B, {"sourceCurrency": "USD", "payments": [pay("11.00")]}),
             get(ONE_B),
             patch(ONE_B, {"update_payments": [{"id": "{payment}", "sourceAmount": "12.00"}]}),
@@ -1410,20 +1442,20 @@ def _batch_lists() -> Iterator[Sequence]:
         "", "?page=1&pageSize=2", "?page=2&pageSize=2", "?page=3&pageSize=2", "?page=4&pageSize=2",
         "?page=0", "?page=abc", "?pageSize=0", "?page=99", "?pageSize=3",
     )  # fmt: skip
-    several = [post(B, {"sourceCurrency": "USD", "description": f"n{n}",
+    many_batches = [post(B, {"sourceCurrency": "USD", "description": f"n{n}",
                         "payments": [pay(f"{n}.00"), pay(f"{n}.05")]}) for n in range(1, 6)]  # fmt: skip
     yield (
         "pages",
         [
-            *payees(),
-            *several,
+            *create_payees(),
+            *many_batches,
             *(get(f"{B}{page}") for page in pages),
             get(f"{B}?search=B-"),
             get(f"{B}?search=nobody"),
             get(f"{B}?search={{batch}}"),
             post(f"{ONE_B}/start-processing"),
             get(B),
-            delete(ONE_B, picks=(0, 1)),
+            delete(ONE_B, object_indexes=(0, 1)),
             get(B),
             get(f"{B}?page=2&pageSize=3"),
         ],
@@ -1431,9 +1463,9 @@ def _batch_lists() -> Iterator[Sequence]:
     yield (
         "pages",
         [
-            *payees(),
-            *several,
-            happens("elsewhere 205"),
+            *create_payees(),
+            *many_batches,
+            event("elsewhere 205"),
             *(get(f"{B}{page}") for page in ("", "?page=2", "?page=21&pageSize=10", "?page=22")),
             *(get(f"{B}?pageSize={size}&page=2") for size in (100, 150, 209)),
             get(f"{B}?search={{batch}}"),
@@ -1442,7 +1474,7 @@ def _batch_lists() -> Iterator[Sequence]:
         ],
     )
     yield "pages", [
-        *payees(),
+        *create_payees(),
         post(B, {"sourceCurrency": "USD", "payments": [
             pay(f"{10 + n}.00", memo=f"memo {n}", recipient={"email": mail})
             for n, mail in enumerate(("ada@example.com", "w@example.com", "d@example.com",
@@ -1477,7 +1509,7 @@ def _batch_lists() -> Iterator[Sequence]:
         get("/payments/{payment}"),
         get("/payments/P-NOBODY"),
         post(f"{ONE_B}/start-processing"),
-        happens("finish"),
+        event("finish"),
         *ALL_OF_BATCH,
         get("/payments"),
     ]  # fmt: skip
@@ -1490,25 +1522,27 @@ def _batch_lists() -> Iterator[Sequence]:
             yield post(f"{ONE_B}/start-processing")
 
     # What is complete is counted when it is first read, and read again only for what a page shows of it.
-    those = [get(f"/payments?pageSize={size}&page={page}") for size, page in _PAGES_OF_NEWEST]
+    newest_pages = [
+        get(f"/payments?pageSize={size}&page={page}") for size, page in _PAGES_OF_NEWEST
+    ]
     yield (
         "newest",
         [
-            *payees(),
+            *create_payees(),
             *batches(3),
             post(
                 B, {"sourceCurrency": "USD", "payments": [pay("21.00"), pay("22.00"), pay("23.00")]}
             ),
             *batches(11),
-            *those[:2],
-            happens("finish"),
-            *those,
-            *those,
+            *newest_pages[:2],
+            event("finish"),
+            *newest_pages,
+            *newest_pages,
             *batches(1),
-            *those,
+            *newest_pages,
             get("/payments?search=ada&pageSize=3"),
             get("/payments?search=ada&pageSize=3&page=11"),
-            *those[:2],
+            *newest_pages[:2],
         ],
     )
 
@@ -1518,18 +1552,18 @@ _PAGES_OF_NEWEST = (
 )  # fmt: skip
 
 
-# All that there is to be shown
+# All fields
 
 
 def _every_field() -> list[ProofRequest]:
-    """Each operation, with everything in its answer that the legacy document knows."""
+    """Each operation, with all fields of its response that the legacy document lists."""
     both = {**US_BANK, "accounts": {**US_BANK["accounts"], **wallet()["accounts"]}}
     return [
         post(R, {**PERSON, "payout": both}),
         post(METHODS, both),
         patch(METHODS, both),
         patch(ONE_R, {"language": "de"}),
-        *seen(),
+        *with_recipient_reads(),
         get(f"{ONE_R}/logs"),
         post(B, {"sourceCurrency": "USD", "description": "May", "payments": [pay("11.00")]}),
         post(P, pay("12.00")),
@@ -1547,8 +1581,8 @@ def _every_field() -> list[ProofRequest]:
         *(post(B, {"sourceCurrency": "USD"}) for _ in range(2)),
         delete(ONE_B),
         delete(B, {"ids": ["{batch}"]}, (0, 1)),
-        happens("wallet USD 12.50"),
-        *(get(f"/profile/balances{part}") for part in ("", "/service", "/wallet")),
+        event("wallet USD 12.50"),
+        *(get(f"/profile/balances{path_suffix}") for path_suffix in ("", "/service", "/wallet")),
         ProofRequest("GET", "/geography/countries/US", key="none"),
         post(R, FIRM),
         delete(ONE_R),
@@ -1559,35 +1593,39 @@ def _every_field() -> list[ProofRequest]:
 EVERY_FIELD = _every_field()
 
 
-# Balances, geography, and whom the door turns away
+# Balances, geography and refused keys
 
 
-def _others() -> Iterator[Sequence]:
-    balances = [get(f"/profile/balances{part}") for part in ("", "/service", "/wallet")]
+def _other_sequences() -> Iterator[Sequence]:
+    balances = [
+        get(f"/profile/balances{path_suffix}") for path_suffix in ("", "/service", "/wallet")
+    ]
     yield (
         "balances",
         [
             *balances,
-            happens("wallet USD 12.50"),
-            happens("balance EUR 0.05"),
-            happens("balance JPY 1000.00"),
+            event("wallet USD 12.50"),
+            event("balance EUR 0.05"),
+            event("balance JPY 1000.00"),
             *balances,
-            happens("wallet EUR 0.00"),
+            event("wallet EUR 0.00"),
             *balances,
         ],
     )
-    codes = [f"{one}{other}" for one in _LETTERS for other in _LETTERS]
+    codes = [
+        f"{first_letter}{second_letter}" for first_letter in _LETTERS for second_letter in _LETTERS
+    ]
     yield (
         "geography",
         [
-            *(get(f"/geography/countries/{code}") for code in codes if code in _ASKED),
+            *(get(f"/geography/countries/{code}") for code in codes if code in _REQUESTED),
             *(get(f"/geography/countries/{code}") for code in ("us", "USA", "D", "xx", "ZZ")),
         ],
     )
 
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_ASKED = frozenset(
+_REQUESTED = frozenset(
     [
         "US",
         "CA",
@@ -1634,7 +1672,7 @@ _ASKED = frozenset(
 @cache
 def coverage() -> tuple[Sequence, ...]:
     return (
-        *recipients(), *_happened(), *_wrong_recipients(), *_lists(), *_payouts(), *_countries(),
-        *_several_wrong(), *_batches(), *_long_run(), *_funds(), *_refusals(), *_wrong_batches(), *_edited(),
-        *_batch_lists(), *_others(), ("every field", EVERY_FIELD),
+        *recipients(), *_service_events(), *_wrong_recipients(), *_lists(), *_payouts(), *_countries(),
+        *_several_wrong(), *_batches(), *_long_run(), *_funds(), *_refusals(), *_wrong_batches(), *_edited_batches(),
+        *_batch_lists(), *_other_sequences(), ("every field", EVERY_FIELD),
     )  # fmt: skip

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from tests.proof.compared_services import UnexplainedDifference
 from tests.proof.sequences import ProofRequest
-from tests.proof.worlds import UnexplainedDifference
 
 Kind = tuple[str, str, str]
 
@@ -16,28 +16,28 @@ Kind = tuple[str, str, str]
 class Findings:
     """What was found after a sequence, and how often: an answer counts by its first difference."""
 
-    first: dict[Kind, tuple[int, list[UnexplainedDifference], list[ProofRequest]]] = field(
+    first_by_kind: dict[Kind, tuple[int, list[UnexplainedDifference], list[ProofRequest]]] = field(
         default_factory=dict
     )
     """The first of each kind: its seed, the differences and the sequence."""
     count: Counter[Kind] = field(default_factory=Counter)
 
     def add(
-        self, seed: int, differences: list[UnexplainedDifference], askings: list[ProofRequest]
+        self, seed: int, differences: list[UnexplainedDifference], requests: list[ProofRequest]
     ) -> None:
         if differences:
             kind = differences[0].kind
             self.count[kind] += 1
-            self.first.setdefault(kind, (seed, differences, askings))
+            self.first_by_kind.setdefault(kind, (seed, differences, requests))
 
 
 async def shorten_sequence(
-    askings: list[ProofRequest], shows: Callable[[list[ProofRequest]], Awaitable[bool]]
+    requests: list[ProofRequest], shows_difference: Callable[[list[ProofRequest]], Awaitable[bool]]
 ) -> list[ProofRequest]:
-    """The sequence without each that can be left out; tried as often as it is long."""
-    remaining = askings
-    for place in reversed(range(len(askings))):
-        tried = [*remaining[:place], *remaining[place + 1 :]]
-        if await shows(tried):
-            remaining = tried
+    """Removes each request that is not needed to show the difference, trying each once."""
+    remaining = requests
+    for index in reversed(range(len(requests))):
+        candidate_requests = [*remaining[:index], *remaining[index + 1 :]]
+        if await shows_difference(candidate_requests):
+            remaining = candidate_requests
     return remaining

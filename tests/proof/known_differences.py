@@ -18,121 +18,127 @@ IsDifference = Callable[[Difference, Answer, Answer], bool]
 
 @dataclass(frozen=True, slots=True)
 class KnownDifference:
-    """``places`` are in normal form; ``when`` sees the difference, control's answer and candidate's."""
+    """``places`` are in normal form; ``condition`` gets the difference, control's response and candidate's."""
 
     name: str
     section: str
-    because: str
+    reason: str
     operations: frozenset[str]
     kinds: frozenset[str]
     places: frozenset[str]
-    when: IsDifference = lambda _found, _own, _other: True
+    condition: IsDifference = lambda _difference, _control, _candidate: True
 
-    def matches(self, operation: str, difference: Difference, own: Answer, other: Answer) -> bool:
+    def matches(
+        self, operation: str, difference: Difference, control: Answer, candidate: Answer
+    ) -> bool:
         return (
             operation in self.operations
             and difference.kind in self.kinds
             and difference.normal_path in self.places
-            and self.when(difference, own, other)
+            and self.condition(difference, control, candidate)
         )
 
 
-EVERY = frozenset(one.name for one in OPERATIONS)
+ALL_OPERATIONS = frozenset(operation.name for operation in OPERATIONS)
 WRITES_OF_PAYMENTS = frozenset({"create_batch", "update_batch", "create_payment", "update_payment"})
 WITH_PAYOUT = frozenset({"create_recipient", "update_recipient", "create_payout_method",
                          "update_payout_method"})  # fmt: skip
 ERRORS = frozenset({"errors", "errors[]", "errors[].code", "errors[].field"})
-CHANGED = frozenset({"missing", "extra", "value", "order"})
+CHANGE_KINDS = frozenset({"missing", "extra", "value", "order"})
 
 
-Told = tuple[str, str]
-"""An error of an answer: its code and its field, in normal form."""
+ErrorKey = tuple[str, str]
+"""An error in a response: its code and its field, in normal form."""
 
 TOO_LITTLE = "less than the least amount"
-"""What both sides say of such an amount, and of no other; it stands for the code ``invalid_field``."""
+"""The message of both sides for such an amount only; it replaces the code ``invalid_field``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccompanyingErrors:
-    """Where both sides tell of ``field``, ``side`` may tell of the ``others`` as well."""
+    """If both sides report an error of ``field``, ``side`` may report the ``other_errors`` as well."""
 
     field: str
     side: Literal["control", "candidate"]
-    others: frozenset[Told]
+    other_errors: frozenset[ErrorKey]
 
-    def explains(self, side: str, told: Told, both: set[str]) -> bool:
-        return side == self.side and told in self.others and self.field in both
+    def explains(self, side: str, error_key: ErrorKey, both: set[str]) -> bool:
+        return side == self.side and error_key in self.other_errors and self.field in both
 
 
-def _count_errors(answer: Answer) -> Counter[Told]:
-    """A payout stands by itself, or inside a recipient."""
+def _count_errors(answer: Answer) -> Counter[ErrorKey]:
+    """Counts errors; a payout's fields have the same names inside a recipient."""
     errors = json.loads(answer.body).get("errors", [])
     fields = (str(error.get("field", "")).removeprefix("payout.") for error in errors)
-    named = [re.sub(r"\[\d+\]", "[]", field) for field in fields]
-    return Counter(zip(map(_extract_code, errors), named, strict=True))
+    normal_fields = [re.sub(r"\[\d+\]", "[]", field) for field in fields]
+    return Counter(zip(map(_extract_code, errors), normal_fields, strict=True))
 
 
 def _extract_code(error: dict[str, str]) -> str:
     return TOO_LITTLE if TOO_LITTLE in error["message"] else error["code"]
 
 
-_BESIDES: list[AccompanyingErrors] = []
-"""Every row there is: several reasons may meet in one answer."""
+_ALL_ROWS: list[AccompanyingErrors] = []
+"""All rows, because several reasons may occur in one response."""
 
 
 def _build_accompanying(*rows: AccompanyingErrors) -> IsDifference:
-    """Whether each error that one side alone tells stands beside one of both, as a row has it.
+    """Builds the condition that a row explains each error that only one side reports.
 
-    One of them as one of these rows has it, and the others perhaps for another reason that is named.
+    At least one error is explained by ``rows``, and the others by these or by rows of other differences.
     """
-    _BESIDES.extend(rows)
+    _ALL_ROWS.extend(rows)
 
-    def when(_found: Difference, own: Answer, other: Answer) -> bool:
-        one, another = _count_errors(own), _count_errors(other)
-        both = {field for _code, field in one} & {field for _code, field in another}
-        alone = [("control", told) for told in one - another]
-        alone += [("candidate", told) for told in another - one]
+    def is_accompanied(_difference: Difference, control: Answer, candidate: Answer) -> bool:
+        control_errors, candidate_errors = _count_errors(control), _count_errors(candidate)
+        both = {field for _code, field in control_errors} & {
+            field for _code, field in candidate_errors
+        }
+        one_sided = [("control", error_key) for error_key in control_errors - candidate_errors]
+        one_sided += [("candidate", error_key) for error_key in candidate_errors - control_errors]
 
-        def explained(by: Iterable[AccompanyingErrors], each: tuple[str, Told]) -> bool:
-            return any(row.explains(*each, both) for row in by)
+        def is_explained(rows: Iterable[AccompanyingErrors], error: tuple[str, ErrorKey]) -> bool:
+            return any(row.explains(*error, both) for row in rows)
 
-        is_ours = any(explained(rows, each) for each in alone)
-        return is_ours and all(explained(_BESIDES, each) for each in alone)
+        is_ours = any(is_explained(rows, error) for error in one_sided)
+        return is_ours and all(is_explained(_ALL_ROWS, error) for error in one_sided)
 
-    return when
+    return is_accompanied
 
 
-def _too_little(row: str) -> frozenset[Told]:
+def _build_too_little(row: str) -> frozenset[ErrorKey]:
     return frozenset((TOO_LITTLE, f"{row}{side}Amount") for side in ("source", "target"))
 
 
-_TOO_LITTLE = _too_little("payments[].") | _too_little("")
-_PAYEES = frozenset({"payments[].recipient.id", "payments[].recipient.email",
+_TOO_LITTLE = _build_too_little("payments[].") | _build_too_little("")
+_PAYEE_FIELDS = frozenset({"payments[].recipient.id", "payments[].recipient.email",
                      "recipient.id", "recipient.email"})  # fmt: skip
 
 
-def _cannot_be_paid(_found: Difference, own: Answer, other: Answer) -> bool:
-    """Whether one side tells who is not there or gets too little, and the other who of the rest
-    cannot be paid.
-    """
-    one, another = set(_count_errors(own)), set(_count_errors(other))
-    of_one = {("invalid_field", field) for field in _PAYEES} | _TOO_LITTLE
-    of_another = {("invalid_status", field) for field in _PAYEES}
-    return bool(one and another) and one <= of_one and another <= of_another
+def _cannot_be_paid(_difference: Difference, control: Answer, candidate: Answer) -> bool:
+    """Whether one side reports unknown payees or too small amounts, and the other payees that cannot be paid."""
+    control_errors, candidate_errors = set(_count_errors(control)), set(_count_errors(candidate))
+    unknown_payees = {("invalid_field", field) for field in _PAYEE_FIELDS} | _TOO_LITTLE
+    unpayable_payees = {("invalid_status", field) for field in _PAYEE_FIELDS}
+    return (
+        bool(control_errors and candidate_errors)
+        and control_errors <= unknown_payees
+        and candidate_errors <= unpayable_payees
+    )
 
 
-def _has_as_many_errors(_found: Difference, own: Answer, other: Answer) -> bool:
-    return _count_errors(own) == _count_errors(other)
+def _has_as_many_errors(_difference: Difference, control: Answer, candidate: Answer) -> bool:
+    return _count_errors(control) == _count_errors(candidate)
 
 
 BANK_FIELD = "accounts.bank"
 
 
-def _build_missing(*fields: str) -> frozenset[Told]:
+def _build_missing(*fields: str) -> frozenset[ErrorKey]:
     return frozenset(("empty_field", field) for field in fields)
 
 
-def _build_invalid(*fields: str) -> frozenset[Told]:
+def _build_invalid(*fields: str) -> frozenset[ErrorKey]:
     return frozenset(("invalid_field", field) for field in fields)
 
 
@@ -160,16 +166,18 @@ CHANGED_FIELDS = tuple(
 )
 
 
-def _is_unknown_recipient(row: str) -> frozenset[Told]:
-    """Who a payment names, and cannot be paid."""
+def _is_unknown_recipient(row: str) -> frozenset[ErrorKey]:
+    """The errors of a payee that is unknown or cannot be paid."""
     fields = (f"{row}recipient.id", f"{row}recipient.email")
     return frozenset(
         (code, field) for code in ("invalid_field", "invalid_status") for field in fields
     )
 
 
-def _left_to_the_service(of_row: Callable[[str], frozenset[Told]]) -> Iterable[AccompanyingErrors]:
-    """What the service alone knows of a payment, beside whatever is wrong with the request by itself."""
+def _list_service_rows(
+    of_row: Callable[[str], frozenset[ErrorKey]],
+) -> Iterable[AccompanyingErrors]:
+    """Rows for errors that only the service can detect, beside errors of the request itself."""
     for row in ("payments[].", ""):
         for field in PAYMENT_FIELDS:
             yield AccompanyingErrors(f"{row}{field}", "control", of_row(row))
@@ -177,10 +185,10 @@ def _left_to_the_service(of_row: Callable[[str], frozenset[Told]]) -> Iterable[A
         yield AccompanyingErrors(field, "control", of_row("payments[]."))
 
 
-LOGGED = b"logged elsewhere"
-"""Stands in a log that tells of the same call on both sides."""
+LOGGED_SOURCE = b"logged elsewhere"
+"""The source of a log entry that describes the same call on both sides."""
 
-_LOG = frozenset(
+_LOG_PATHS = frozenset(
     {f"activities[].{name}" for name in ("id", "url", "method", "request", "response", "headers", "code")}
     | {f"activities[].headers.{name}" for name in (
         "Accept", "Accept-Encoding", "Host", "Connection", "Content-Type", "Content-Length",
@@ -195,7 +203,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "the words of a message",
         "legacy 7",
         "the document gives codes and what they mean; a message is for people",
-        EVERY,
+        ALL_OPERATIONS,
         frozenset({"value"}),
         frozenset({"errors[].message"}),
     ),
@@ -204,7 +212,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "legacy 4.2",
         "what is required depends on the country, which is missing",
         WITH_PAYOUT,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _build_accompanying(
             AccompanyingErrors(
@@ -217,7 +225,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "current 2.6",
         "what a field may hold depends on the country, which is missing; that it is masked needs none",
         WITH_PAYOUT,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _build_accompanying(
             AccompanyingErrors(f"{BANK_FIELD}.country", "candidate", _MASKED_OF_A_COUNTRY)
@@ -228,7 +236,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "legacy 4.2",
         "nothing is known of what should stand inside it; the method that is missing is told at once",
         WITH_PAYOUT,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _build_accompanying(
             AccompanyingErrors("accounts", "candidate", _build_missing("primary.method")),
@@ -240,7 +248,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "current 2.6",
         "for GB it may stand in the IBAN alone; in one that is wrong nothing is looked up",
         WITH_PAYOUT,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _build_accompanying(
             AccompanyingErrors(
@@ -253,7 +261,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "current 2.6",
         "where a country has both, the service decides; it is asked when all else is right",
         WITH_PAYOUT,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _build_accompanying(
             AccompanyingErrors(
@@ -266,7 +274,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "current 2.4",
         "that others would be lost is enough; what else is wrong with it is told by one side",
         WITH_PAYOUT,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _build_accompanying(
             AccompanyingErrors(
@@ -286,7 +294,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "current 4.1",
         "whether it may be null the service decides; it is not asked where a body is wrong by itself",
         frozenset({"update_recipient"}),
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _build_accompanying(
             *(
@@ -300,7 +308,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "legacy 4.3",
         "one of sourceAmount or targetAmount is needed; both of them are told of by both sides",
         WRITES_OF_PAYMENTS,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _build_accompanying(
             AccompanyingErrors(
@@ -314,7 +322,7 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "legacy 4.3",
         "that it is none of the batch's is told by both sides; of its amount only one looks further",
         frozenset({"update_batch"}),
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _build_accompanying(
             *(
@@ -333,25 +341,25 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "current 4.3",
         "who can be paid the service alone knows; it is not asked where a body is wrong by itself",
         WRITES_OF_PAYMENTS,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
-        _build_accompanying(*_left_to_the_service(_is_unknown_recipient)),
+        _build_accompanying(*_list_service_rows(_is_unknown_recipient)),
     ),
     KnownDifference(
         "the least amount, beside what is wrong by itself",
         "current 2.3",
         "the service alone knows it; it is not asked where a body is wrong by itself",
         WRITES_OF_PAYMENTS,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
-        _build_accompanying(*_left_to_the_service(_too_little)),
+        _build_accompanying(*_list_service_rows(_build_too_little)),
     ),
     KnownDifference(
         "who is not there or gets too little, beside who is known here and cannot be paid",
         "current 4.3",
         "both the service alone knows; it is not asked to pay whom it is known not to pay",
         WRITES_OF_PAYMENTS,
-        CHANGED,
+        CHANGE_KINDS,
         ERRORS,
         _cannot_be_paid,
     ),
@@ -369,9 +377,9 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         "current 4.1",
         "entries pass as they are: they tell of the calls that the service has had",
         frozenset({"read_recipient_logs"}),
-        CHANGED,
-        _LOG,
-        lambda _found, own, _other: LOGGED not in own.body,
+        CHANGE_KINDS,
+        _LOG_PATHS,
+        lambda _difference, control, _candidate: LOGGED_SOURCE not in control.body,
     ),
     KnownDifference(
         "which account pays what goes to wallets",
@@ -380,6 +388,8 @@ KNOWN_DIFFERENCES: tuple[KnownDifference, ...] = (
         frozenset({"read_batch_summary"}),
         frozenset({"value"}),
         frozenset({"batchSummary.enoughFunds"}),
-        lambda _found, own, _other: '"GatewayTotal":{"count":0' not in own.body.decode(),
+        lambda _difference, control, _candidate: (
+            '"GatewayTotal":{"count":0' not in control.body.decode()
+        ),
     ),
 )

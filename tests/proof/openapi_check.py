@@ -57,46 +57,58 @@ def list_shown_fields(operation: str, method: str, answer: Answer) -> Iterator[s
         yield from (f"{operation} {field}" for field in _list_fields(json.loads(answer.body)))
 
 
-def _list_fields(value: Any, place: str = "") -> Iterator[str]:
+def _list_fields(value: Any, path: str = "") -> Iterator[str]:
     if isinstance(value, dict):
         for name, inner in value.items():
-            where = f"{place}.{name}" if place else name
-            yield where
-            yield from _list_fields(inner, where)
+            field_path = f"{path}.{name}" if path else name
+            yield field_path
+            yield from _list_fields(inner, field_path)
     elif isinstance(value, list):
         for inner in value:
-            yield from _list_fields(inner, f"{place}[]")
+            yield from _list_fields(inner, f"{path}[]")
 
 
-def compare_openapi(description: Description, shown: Iterable[str]) -> str:
+def compare_openapi(description: Description, shown_fields: Iterable[str]) -> str:
     """What is described and not shown, shown and not described, or not as a document has it."""
     try:
-        return next(_list_differences(description, shown), "")
+        return next(_list_differences(description, shown_fields), "")
     except (KeyError, TypeError, re.error) as error:
         return f"{type(error).__name__} {error}"
 
 
-def _list_differences(description: Description, shown: Iterable[str]) -> Iterator[str]:
-    operations = [one for path in description["paths"].values() for one in path.values()]
-    told = {one["operationId"]: one for one in operations}
+def _list_differences(description: Description, shown_fields: Iterable[str]) -> Iterator[str]:
+    operations = [
+        operation for path in description["paths"].values() for operation in path.values()
+    ]
+    operations_by_id = {operation["operationId"]: operation for operation in operations}
     described = {
-        f"{one['operationId']} by {method.upper()}"
+        f"{operation['operationId']} by {method.upper()}"
         for path in description["paths"].values()
-        for method, one in path.items()
+        for method, operation in path.items()
     } | {
         f"{name} {field}"
-        for name, one in told.items()
-        for field in _list_described_fields(_select_schema(one), description)
+        for name, operation in operations_by_id.items()
+        for field in _list_described_fields(_select_schema(operation), description)
     }
-    known = {_is_described_field(one, described) for one in shown}
-    strange = (one for one in sorted(known - described) if not one.startswith(PASSED_ON))
-    yield from (f"shown, and not described: {one}" for one in strange)
-    yield from (f"described, and not shown: {one}" for one in sorted(described - known))
-    for name, one in told.items():
-        asked = [each["name"] for each in one.get("parameters", ()) if each["in"] == "query"]
-        if asked != [*PARAMETERS.get(name, ())]:
-            yield f"parameters of {name}: {', '.join(asked)}"
-        if (one.get("security") == []) != (name == KEYLESS):
+    known_fields = {_is_described_field(operation, described) for operation in shown_fields}
+    undescribed_fields = (
+        operation
+        for operation in sorted(known_fields - described)
+        if not operation.startswith(PASSED_ON)
+    )
+    yield from (f"shown, and not described: {operation}" for operation in undescribed_fields)
+    yield from (
+        f"described, and not shown: {operation}" for operation in sorted(described - known_fields)
+    )
+    for name, operation in operations_by_id.items():
+        query_names = [
+            parameter["name"]
+            for parameter in operation.get("parameters", ())
+            if parameter["in"] == "query"
+        ]
+        if query_names != [*PARAMETERS.get(name, ())]:
+            yield f"parameters of {name}: {', '.join(query_names)}"
+        if (operation.get("security") == []) != (name == KEYLESS):
             yield f"key of {name}"
     yield from _list_wrong_failures(description)
     yield from _list_wrong_currencies(description)
@@ -110,42 +122,42 @@ def _select_schema(operation: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _list_described_fields(
-    schema: Mapping[str, Any], description: Description, place: str = ""
+    schema: Mapping[str, Any], description: Description, path: str = ""
 ) -> Iterator[str]:
     if reference := schema.get("$ref"):
         schema = description["components"]["schemas"][reference.rpartition("/")[2]]
-    for one in schema.get("anyOf", ()):
-        yield from _list_described_fields(one, description, place)
-    named = [*schema.get("properties", {}).items()]
-    if isinstance(each := schema.get("additionalProperties"), dict):
-        named.append(("*", each))
-    for name, inner in named:
-        where = f"{place}.{name}" if place else name
-        yield where
-        yield from _list_described_fields(inner, description, where)
+    for alternative in schema.get("anyOf", ()):
+        yield from _list_described_fields(alternative, description, path)
+    properties = [*schema.get("properties", {}).items()]
+    if isinstance(additional := schema.get("additionalProperties"), dict):
+        properties.append(("*", additional))
+    for name, inner in properties:
+        field_path = f"{path}.{name}" if path else name
+        yield field_path
+        yield from _list_described_fields(inner, description, field_path)
     if "items" in schema:
-        yield from _list_described_fields(schema["items"], description, f"{place}[]")
+        yield from _list_described_fields(schema["items"], description, f"{path}[]")
 
 
 def _is_described_field(field: str, described: set[str]) -> str:
     """With ``*`` for a name that is a value, such as a currency's."""
     operation, _, path = field.partition(" ")
-    known = f"{operation} "
-    for part in re.split(r"(?=\.)", path):
-        name = part.partition("[")[0]
-        if known + part not in described and f"{known}.*" in described:
-            part = part.replace(name, ".*", 1)  # noqa: PLW2901
-        known += part
-    return known
+    described_path = f"{operation} "
+    for segment in re.split(r"(?=\.)", path):
+        name = segment.partition("[")[0]
+        if described_path + segment not in described and f"{described_path}.*" in described:
+            segment = segment.replace(name, ".*", 1)  # noqa: PLW2901
+        described_path += segment
+    return described_path
 
 
 def _list_wrong_failures(description: Description) -> Iterator[str]:
     for status, codes in CODES.items():
         failure = description["components"]["responses"][f"Failure{status}"]
         schema = failure["content"]["application/json"]["schema"]
-        told = schema["properties"]["errors"]["items"]["properties"]["code"]["enum"]
-        if set(told) != codes:
-            yield f"codes of {status}: {', '.join(told)}"
+        described_codes = schema["properties"]["errors"]["items"]["properties"]["code"]["enum"]
+        if set(described_codes) != codes:
+            yield f"codes of {status}: {', '.join(described_codes)}"
 
 
 def _list_wrong_currencies(description: Description) -> Iterator[str]:
@@ -155,6 +167,6 @@ def _list_wrong_currencies(description: Description) -> Iterator[str]:
             if "currency" not in name.lower():
                 continue
             pattern, examples = field.get("pattern", ""), field.get("examples", [])
-            words = [word for word in ("USD", "usd", "DOLLAR") if re.search(pattern, word)]
-            if words != ["USD"] or examples != ["USD"]:
+            accepted_words = [word for word in ("USD", "usd", "DOLLAR") if re.search(pattern, word)]
+            if accepted_words != ["USD"] or examples != ["USD"]:
                 yield f"kind of {shape}.{name}"

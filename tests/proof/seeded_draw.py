@@ -1,7 +1,7 @@
-"""What a strategy gives, evenly.
+"""Draws uniformly from a strategy.
 
-Hypothesis looks for what is small and for what resembles the cases before: half of what it asks it has
-asked already. That finds a single fault soon, and is no use to a proof that runs for an hour.
+Hypothesis prefers small values and variations of earlier examples, so that half of its examples are repeated.
+That finds a single fault soon, but does not suit a proof that runs for an hour.
 """
 
 from __future__ import annotations

@@ -10,27 +10,27 @@ from hypothesis import strategies as st
 Body = dict[str, Any]
 
 WHOLE_OBJECT = "{whole}"
-"""In a body: it is the recipient as it was shown last, but for the fields beside this."""
+"""In a body: the recipient as it was shown last, changed by the other fields of the body."""
 
 AT_THE_SERVICE = "AT THE SERVICE"
-"""In the place of a method: something happens to both services, as ``worlds.HAPPENINGS`` has it."""
+"""In place of a method: an event of both services, see ``compared_services.EVENT_HANDLERS``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProofRequest:
     """A request; ``{recipient}``, ``{batch}`` and ``{payment}`` stand for objects made before.
 
-    ``picks`` says which of them, counted from the latest.
+    ``object_indexes`` selects a recipient (or payment) and a batch, counted from the latest.
     """
 
     method: str
     path: str
     body: Body | None = None
-    picks: tuple[int, int] = (0, 0)
+    object_indexes: tuple[int, int] = (0, 0)
     key: Literal["own", "none", "wrong"] = "own"
 
     def __repr__(self) -> str:
-        return f"{self.method} {self.path} {self.picks} {self.body or ''}"
+        return f"{self.method} {self.path} {self.object_indexes} {self.body or ''}"
 
 
 NAMES = st.sampled_from(["Ada", "Grace", "Zoë", "José María", "O'Neil"])
@@ -38,7 +38,7 @@ EMAILS = st.sampled_from(
     [f"{name}@example.com" for name in ("ada", "grace", "Zoe", "joe+1", "kim")]
 )
 CURRENCIES = st.sampled_from(["USD", "EUR", "GBP", "CAD"])
-ODD = st.sampled_from(["", None, "****67"])
+ODD_VALUES = st.sampled_from(["", None, "****67"])
 AMOUNTS = st.one_of(
     st.sampled_from(["1.00", "10", "0.01", "99.9", "1234.56", 5, 7.5]),
     st.decimals("0.01", "500", places=2).map(str),
@@ -75,45 +75,45 @@ BANKS = st.sampled_from(
 )  # fmt: skip
 
 
-def _sometimes(one: st.SearchStrategy[Any], other: st.SearchStrategy[Any]) -> Any:
-    """``other`` once in eight."""
-    return st.integers(0, 7).flatmap(lambda die: other if die == 7 else one)
+def _choose_rarely(usual: st.SearchStrategy[Any], rare: st.SearchStrategy[Any]) -> Any:
+    """``usual``, and ``rare`` once in eight."""
+    return st.integers(0, 7).flatmap(lambda roll: rare if roll == 7 else usual)
 
 
 @st.composite
 def payouts(draw: st.DrawFn) -> Body:
-    """One method, now and then both or only what is to change of one."""
+    """A payout with one method, sometimes with both or only a part of one."""
     method = draw(st.sampled_from(["bank", "wallet"]))
-    both = draw(_sometimes(st.just(False), st.just(True)))
+    both = draw(_choose_rarely(st.just(False), st.just(True)))
     accounts: Body = {}
     if both or method == "bank":
         bank = draw(BANKS)
-        if name := draw(_sometimes(st.just(""), st.sampled_from(sorted(bank)))):
-            bank = {one: value for one, value in bank.items() if one != name}
-        if name := draw(_sometimes(st.just(""), st.sampled_from(sorted(bank)))):
-            bank = {**bank, name: draw(ODD)}
+        if name := draw(_choose_rarely(st.just(""), st.sampled_from(sorted(bank)))):
+            bank = {key: value for key, value in bank.items() if key != name}
+        if name := draw(_choose_rarely(st.just(""), st.sampled_from(sorted(bank)))):
+            bank = {**bank, name: draw(ODD_VALUES)}
         accounts["bank"] = bank
     if both or method == "wallet":
-        address = draw(_sometimes(EMAILS, st.sampled_from(["", "no address", None])))
+        address = draw(_choose_rarely(EMAILS, st.sampled_from(["", "no address", None])))
         accounts["wallet"] = {"address": address}
     currency = draw(
-        _sometimes(st.just(accounts.get("bank", {}).get("currency", "USD")), CURRENCIES)
+        _choose_rarely(st.just(accounts.get("bank", {}).get("currency", "USD")), CURRENCIES)
     )
     body: Body = {"primary": {"method": method, "currency": currency}, "accounts": accounts}
-    if name := draw(_sometimes(st.just(""), st.sampled_from(["primary", "accounts"]))):
+    if name := draw(_choose_rarely(st.just(""), st.sampled_from(["primary", "accounts"]))):
         del body[name]
-    if name := draw(_sometimes(st.just(""), st.sampled_from(["autoswitch", "holdup"]))):
+    if name := draw(_choose_rarely(st.just(""), st.sampled_from(["autoswitch", "holdup"]))):
         body[name] = {"limit": 7, "active": draw(st.sampled_from([True, False, "False", None]))}
     return body
 
 
 @st.composite
-def people(draw: st.DrawFn) -> Body:
-    body: Body = {"type": draw(_sometimes(st.just("individual"), st.just("business")))}
+def recipient_bodies(draw: st.DrawFn) -> Body:
+    body: Body = {"type": draw(_choose_rarely(st.just("individual"), st.just("business")))}
     if body["type"] == "business":
         body["name"] = "Acme"
     body |= {"firstName": draw(NAMES), "lastName": draw(NAMES), "email": draw(EMAILS)}
-    more = {
+    optional_fields = {
         "address": ADDRESS,
         "referenceId": st.sampled_from(["r-1", "r-2"]),
         "language": st.sampled_from(["en", "fr"]),
@@ -123,25 +123,25 @@ def people(draw: st.DrawFn) -> Body:
         "passport": st.sampled_from(["X1234567", "****67"]),
         "payout": payouts(),
     }
-    for name in sorted(draw(st.sets(st.sampled_from(sorted(more))))):
-        body[name] = draw(more[name])
-    return draw(wrong(body, ["type", "firstName", "lastName", "email"]))
+    for name in sorted(draw(st.sets(st.sampled_from(sorted(optional_fields))))):
+        body[name] = draw(optional_fields[name])
+    return draw(sometimes_invalid(body, ["type", "firstName", "lastName", "email"]))
 
 
 @st.composite
-def wrong(draw: st.DrawFn, body: Body, required: list[str]) -> Body:
-    """The body, and once in ten without something that it needs, or with it empty."""
+def sometimes_invalid(draw: st.DrawFn, body: Body, required: list[str]) -> Body:
+    """The body; once in ten without a required field, or with an invalid value in it."""
     if draw(st.integers(0, 9)) < 9:
         return body
     name = draw(st.sampled_from(required))
     if draw(st.booleans()):
-        return {one: value for one, value in body.items() if one != name}
+        return {key: value for key, value in body.items() if key != name}
     return {**body, name: draw(st.sampled_from(["", None, 5, [], {}]))}
 
 
 @st.composite
 def changes(draw: st.DrawFn) -> Body:
-    more = {
+    optional_fields = {
         "firstName": NAMES,
         "lastName": NAMES,
         "name": NAMES,
@@ -157,50 +157,54 @@ def changes(draw: st.DrawFn) -> Body:
         "type": st.sampled_from(["individual", "business"]),
         "payout": payouts(),
     }
-    names = draw(st.sets(st.sampled_from(sorted(more)), min_size=1, max_size=3))
-    body = {name: draw(more[name]) for name in sorted(names)}
-    if draw(_sometimes(st.just(False), st.just(True))):
-        body[draw(st.sampled_from(sorted(body)))] = draw(ODD)
-    return body | draw(_sometimes(st.just({}), st.just({WHOLE_OBJECT: True})))
+    names = draw(st.sets(st.sampled_from(sorted(optional_fields)), min_size=1, max_size=3))
+    body = {name: draw(optional_fields[name]) for name in sorted(names)}
+    if draw(_choose_rarely(st.just(False), st.just(True))):
+        body[draw(st.sampled_from(sorted(body)))] = draw(ODD_VALUES)
+    return body | draw(_choose_rarely(st.just({}), st.just({WHOLE_OBJECT: True})))
 
 
 @st.composite
 def payments(draw: st.DrawFn) -> Body:
     recipient = draw(
-        _sometimes(
+        _choose_rarely(
             st.just({"id": "{recipient}"}),
-            st.one_of(EMAILS.map(lambda one: {"email": one}), st.just({"id": "R-NOBODY"})),
+            st.one_of(EMAILS.map(lambda value: {"email": value}), st.just({"id": "R-NOBODY"})),
         )
     )
     body: Body = {"recipient": recipient}
-    amount = draw(_sometimes(AMOUNTS, WRONG_AMOUNTS))
-    if draw(_sometimes(st.just(True), st.just(False))):
+    amount = draw(_choose_rarely(AMOUNTS, WRONG_AMOUNTS))
+    if draw(_choose_rarely(st.just(True), st.just(False))):
         body["sourceAmount"] = amount
     else:
         body |= {"targetAmount": amount, "targetCurrency": draw(CURRENCIES)}
     if draw(st.booleans()):
         body["memo"] = draw(MEMOS)
-    return body | draw(_sometimes(st.just({}), CURRENCIES.map(lambda one: {"sourceCurrency": one})))
+    return body | draw(
+        _choose_rarely(st.just({}), CURRENCIES.map(lambda value: {"sourceCurrency": value}))
+    )
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> Body:
-    body: Body = {"sourceCurrency": draw(_sometimes(st.just("USD"), st.one_of(CURRENCIES, ODD)))}
+    body: Body = {
+        "sourceCurrency": draw(_choose_rarely(st.just("USD"), st.one_of(CURRENCIES, ODD_VALUES)))
+    }
     if draw(st.booleans()):
         body["description"] = draw(MEMOS)
-    if draw(_sometimes(st.just(True), st.just(False))):
+    if draw(_choose_rarely(st.just(True), st.just(False))):
         body["payments"] = draw(st.lists(payments(), min_size=1, max_size=4))
     return body
 
 
 PAYMENT_CHANGES = st.one_of(
-    AMOUNTS.map(lambda one: {"sourceAmount": one}),
+    AMOUNTS.map(lambda value: {"sourceAmount": value}),
     st.tuples(AMOUNTS, CURRENCIES).map(
         lambda both: {"targetAmount": both[0], "targetCurrency": both[1]}
     ),
     st.tuples(AMOUNTS, MEMOS).map(lambda both: {"sourceAmount": both[0], "memo": both[1]}),
-    MEMOS.map(lambda one: {"memo": one}),
-    WRONG_AMOUNTS.map(lambda one: {"sourceAmount": one}),
+    MEMOS.map(lambda value: {"memo": value}),
+    WRONG_AMOUNTS.map(lambda value: {"sourceAmount": value}),
 )
 A_PAYMENT = {"id": "{payment}"}
 
@@ -208,13 +212,13 @@ A_PAYMENT = {"id": "{payment}"}
 @st.composite
 def batch_changes(draw: st.DrawFn) -> Body:
     body: Body = {}
-    if draw(_sometimes(st.just(False), st.just(True))):
+    if draw(_choose_rarely(st.just(False), st.just(True))):
         body["description"] = draw(MEMOS)
-    if draw(_sometimes(st.just(False), st.just(True))):
+    if draw(_choose_rarely(st.just(False), st.just(True))):
         body["sourceCurrency"] = draw(CURRENCIES)
     if draw(st.booleans()):
         body["payments"] = draw(st.lists(payments(), min_size=1, max_size=2))
-    if draw(_sometimes(st.just(False), st.just(True))):
+    if draw(_choose_rarely(st.just(False), st.just(True))):
         body["payments"] = [*body.get("payments", []), A_PAYMENT | draw(PAYMENT_CHANGES)]
     if draw(st.booleans()):
         body["update_payments"] = [A_PAYMENT | draw(PAYMENT_CHANGES)]
@@ -223,8 +227,8 @@ def batch_changes(draw: st.DrawFn) -> Body:
     return body
 
 
-NOTHING = st.none()
-# What is searched for here is in no id by chance.
+NO_BODY = st.none()
+# These search texts occur in no id by chance.
 QUERIES = st.sampled_from(
     ["", "?page=1&pageSize=2", "?page=2&pageSize=1", "?page=0", "?pageSize=abc", "?search=ada%40",
      "?search={payment}", "?search={batch}", "?search=%C3%A9&page=2&pageSize=1", "?page=99",
@@ -249,77 +253,80 @@ P = f"{ONE_B}/payments"
 ONE_P = f"{P}/{{payment}}"
 
 _WEIGHTED: list[tuple[int, str, str, st.SearchStrategy[Any], st.SearchStrategy[str]]] = [
-    (4, "POST", R, people(), st.just("")),
-    (3, "GET", ONE_R, NOTHING, st.just("")),
+    (4, "POST", R, recipient_bodies(), st.just("")),
+    (3, "GET", ONE_R, NO_BODY, st.just("")),
     (3, "PATCH", ONE_R, changes(), st.just("")),
-    (1, "DELETE", ONE_R, NOTHING, st.just("")),
+    (1, "DELETE", ONE_R, NO_BODY, st.just("")),
     (1, "DELETE", R, st.just({"ids": ["{recipient}"]}), st.just("")),
-    (2, "GET", R, NOTHING, RECIPIENTS),
-    (1, "GET", f"{ONE_R}/logs", NOTHING, QUERIES),
-    (1, "GET", f"{ONE_R}/payments", NOTHING, QUERIES),
+    (2, "GET", R, NO_BODY, RECIPIENTS),
+    (1, "GET", f"{ONE_R}/logs", NO_BODY, QUERIES),
+    (1, "GET", f"{ONE_R}/payments", NO_BODY, QUERIES),
     (3, "POST", f"{ONE_R}/payout-methods", payouts(), st.just("")),
-    (2, "GET", f"{ONE_R}/payout-methods", NOTHING, st.just("")),
+    (2, "GET", f"{ONE_R}/payout-methods", NO_BODY, st.just("")),
     (2, "PATCH", f"{ONE_R}/payout-methods", payouts(), st.just("")),
     (5, "POST", B, batches(), st.just("")),
-    (2, "GET", B, NOTHING, QUERIES),
-    (3, "GET", ONE_B, NOTHING, st.just("")),
+    (2, "GET", B, NO_BODY, QUERIES),
+    (3, "GET", ONE_B, NO_BODY, st.just("")),
     (2, "PATCH", ONE_B, batch_changes(), st.just("")),
-    (1, "DELETE", ONE_B, NOTHING, st.just("")),
+    (1, "DELETE", ONE_B, NO_BODY, st.just("")),
     (1, "DELETE", B, st.just({"ids": ["{batch}"]}), st.just("")),
-    (2, "POST", f"{ONE_B}/generate-quote", NOTHING, st.just("")),
-    (2, "GET", f"{ONE_B}/summary", NOTHING, st.just("")),
-    (2, "POST", f"{ONE_B}/start-processing", NOTHING, st.just("")),
+    (2, "POST", f"{ONE_B}/generate-quote", NO_BODY, st.just("")),
+    (2, "GET", f"{ONE_B}/summary", NO_BODY, st.just("")),
+    (2, "POST", f"{ONE_B}/start-processing", NO_BODY, st.just("")),
     (3, "POST", P, payments(), st.just("")),
-    (3, "GET", P, NOTHING, QUERIES),
-    (2, "GET", ONE_P, NOTHING, st.just("")),
+    (3, "GET", P, NO_BODY, QUERIES),
+    (2, "GET", ONE_P, NO_BODY, st.just("")),
     (3, "PATCH", ONE_P, PAYMENT_CHANGES, st.just("")),
-    (1, "DELETE", ONE_P, NOTHING, st.just("")),
-    (1, "GET", "/profile/balances", NOTHING, st.just("")),
-    (1, "GET", "/profile/balances/service", NOTHING, st.just("")),
-    (1, "GET", "/profile/balances/wallet", NOTHING, st.just("")),
-    (1, "GET", "/payments", NOTHING, QUERIES),
-    (1, "GET", "/payments/{payment}", NOTHING, st.just("")),
-    (1, "GET", "/geography/countries/", NOTHING, st.sampled_from(["US", "de", "CU", "ZZ"])),
+    (1, "DELETE", ONE_P, NO_BODY, st.just("")),
+    (1, "GET", "/profile/balances", NO_BODY, st.just("")),
+    (1, "GET", "/profile/balances/service", NO_BODY, st.just("")),
+    (1, "GET", "/profile/balances/wallet", NO_BODY, st.just("")),
+    (1, "GET", "/payments", NO_BODY, QUERIES),
+    (1, "GET", "/payments/{payment}", NO_BODY, st.just("")),
+    (1, "GET", "/geography/countries/", NO_BODY, st.sampled_from(["US", "de", "CU", "ZZ"])),
 ]
-_PLACES = [place for place, row in enumerate(_WEIGHTED) for _ in range(row[0])]
-ENDS = [
+_WEIGHTED_INDEXES = [index for index, row in enumerate(_WEIGHTED) for _ in range(row[0])]
+LAST_REQUESTS = [
     (method, path + "US" if path.endswith("/") else path) for _, method, path, _, _ in _WEIGHTED
 ]
-"""Method and path of each operation: what a sequence may end with."""
+"""Method and path of each operation that may end a sequence."""
 
 
 @st.composite
-def _asking(draw: st.DrawFn, places: st.SearchStrategy[int]) -> ProofRequest:
-    _, method, path, bodies, rests = _WEIGHTED[draw(places)]
-    picks = (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
-    return ProofRequest(method, path + draw(rests), draw(bodies), picks)
+def _draw_request(draw: st.DrawFn, places: st.SearchStrategy[int]) -> ProofRequest:
+    _, method, path, bodies, suffixes = _WEIGHTED[draw(places)]
+    object_indexes = (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
+    return ProofRequest(method, path + draw(suffixes), draw(bodies), object_indexes)
 
 
-HAPPENINGS = st.sampled_from(
+EVENTS = st.sampled_from(
     ["finish", "expire", "balance USD 5.00", "balance USD 100000.00", "wallet USD 12.50",
      "wallet USD 5000.00", "outcome {recipient} failed", "outcome {recipient} returned"]
 )  # fmt: skip
-"""Nothing of a recipient's own: what was just read of one may be shown for a minute."""
+"""No event changes a recipient, because the gateway caches what it read for a minute."""
 
 
 @st.composite
-def _happening(draw: st.DrawFn) -> ProofRequest:
-    return ProofRequest(AT_THE_SERVICE, draw(HAPPENINGS), picks=(draw(st.integers(0, 2)), 0))
+def _draw_event(draw: st.DrawFn) -> ProofRequest:
+    return ProofRequest(AT_THE_SERVICE, draw(EVENTS), object_indexes=(draw(st.integers(0, 2)), 0))
 
 
-_ANY = _asking(st.sampled_from(_PLACES))
+_ANY = _draw_request(st.sampled_from(_WEIGHTED_INDEXES))
 
 
 @st.composite
 def sequences(
-    draw: st.DrawFn, last: int | None = None, least: int = 3, most: int = 8
+    draw: st.DrawFn, last: int | None = None, min_requests: int = 3, max_requests: int = 8
 ) -> list[ProofRequest]:
-    """A recipient who can be paid and a batch are there before anything else is asked.
+    """Sequences that first create a recipient who can be paid and a batch.
 
-    ``last`` is the place in ``ENDS`` of the operation that ends it.
+    ``last`` is the index in ``LAST_REQUESTS`` of the operation that ends it.
     """
-    askings = [ProofRequest("POST", R, draw(people())), ProofRequest("POST", B, draw(batches()))]
-    askings.append(ProofRequest("GET", ONE_B))
-    each = st.integers(0, 15).flatmap(lambda die: _happening() if die == 15 else _ANY)
-    askings += draw(st.lists(each, min_size=least, max_size=most))
-    return [*askings, draw(_ANY if last is None else _asking(st.just(last)))]
+    requests = [
+        ProofRequest("POST", R, draw(recipient_bodies())),
+        ProofRequest("POST", B, draw(batches())),
+    ]
+    requests.append(ProofRequest("GET", ONE_B))
+    any_request = st.integers(0, 15).flatmap(lambda roll: _draw_event() if roll == 15 else _ANY)
+    requests += draw(st.lists(any_request, min_size=min_requests, max_size=max_requests))
+    return [*requests, draw(_ANY if last is None else _draw_request(st.just(last)))]

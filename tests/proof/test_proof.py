@@ -14,18 +14,18 @@ from hypothesis import HealthCheck, given, settings
 from gateway.compare.differences import Difference
 from gateway.compare.operations import identify_operation
 from mappings import OPERATIONS
-from tests.proof.coverage import EVERY_FIELD, coverage
-from tests.proof.findings import Findings, shorten_sequence
-from tests.proof.known_differences import KNOWN_DIFFERENCES
-from tests.proof.openapi_check import compare_openapi
-from tests.proof.seeded_draw import draw_from_seed
-from tests.proof.sequences import ENDS, ProofRequest, R, sequences
-from tests.proof.worlds import (
+from tests.proof.compared_services import (
     OWN_WORDS,
     UnexplainedDifference,
     format_differences,
     open_compared_services,
 )
+from tests.proof.coverage import EVERY_FIELD, coverage
+from tests.proof.findings import Findings, shorten_sequence
+from tests.proof.known_differences import KNOWN_DIFFERENCES
+from tests.proof.openapi_check import compare_openapi
+from tests.proof.seeded_draw import draw_from_seed
+from tests.proof.sequences import LAST_REQUESTS, ProofRequest, R, sequences
 from tests.running_gateway import describe_interface
 
 SEQUENCES_PER_END = 4
@@ -35,14 +35,14 @@ SEQUENCES_PER_END = 4
 class Proof:
     """``merchants`` is how many sequences it can play."""
 
-    def __init__(self, folder: Path, merchants: int, words: dict[str, str]) -> None:
+    def __init__(self, folder: Path, merchants: int, vocabulary: dict[str, str]) -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        opening = open_compared_services(folder, merchants, words)
-        self.worlds = self._runner.run(self._stack.enter_async_context(opening))
+        services_context = open_compared_services(folder, merchants, vocabulary)
+        self.services = self._runner.run(self._stack.enter_async_context(services_context))
 
-    def play(self, askings: list[ProofRequest]) -> list[UnexplainedDifference]:
-        return self._runner.run(self.worlds.play(askings))
+    def compare_sequence(self, requests: list[ProofRequest]) -> list[UnexplainedDifference]:
+        return self._runner.run(self.services.compare_sequence(requests))
 
     def close(self) -> None:
         self._runner.run(self._stack.aclose())
@@ -59,12 +59,14 @@ def proof(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
 @pytest.fixture(scope="module")
 def proof_in_own_words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proof]:
     """In front of a service with its own words for the documents' neutral ones."""
-    proof = Proof(tmp_path_factory.mktemp("own"), len(ENDS) * SEQUENCES_PER_END * 10, OWN_WORDS)
+    proof = Proof(
+        tmp_path_factory.mktemp("own"), len(LAST_REQUESTS) * SEQUENCES_PER_END * 10, OWN_WORDS
+    )
     yield proof
     proof.close()
 
 
-@pytest.mark.parametrize("last", range(len(ENDS)))
+@pytest.mark.parametrize("last", range(len(LAST_REQUESTS)))
 def test_random_sequences_are_answered_alike(proof_in_own_words: Proof, last: int) -> None:
     @settings(
         max_examples=SEQUENCES_PER_END,
@@ -73,32 +75,32 @@ def test_random_sequences_are_answered_alike(proof_in_own_words: Proof, last: in
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(askings=sequences(last))
-    def play_sequence(askings: list[ProofRequest]) -> None:
-        differences = proof_in_own_words.play(askings)
+    @given(requests=sequences(last))
+    def play_sequence(requests: list[ProofRequest]) -> None:
+        differences = proof_in_own_words.compare_sequence(requests)
         assert not differences, format_differences(differences)
 
     play_sequence()
 
 
-@pytest.mark.parametrize("place", range(len(coverage())))
-def test_fixed_sequence_is_answered_alike(proof: Proof, place: int) -> None:
-    differences = proof.play(coverage()[place][1])
+@pytest.mark.parametrize("index", range(len(coverage())))
+def test_fixed_sequence_is_answered_alike(proof: Proof, index: int) -> None:
+    differences = proof.compare_sequence(coverage()[index][1])
     assert not differences, format_differences(differences)
 
 
 def test_openapi_document_matches_responses(proof: Proof) -> None:
-    proof.worlds.shown_fields = set()
-    differences = proof.play(EVERY_FIELD)
+    proof.services.shown_fields = set()
+    differences = proof.compare_sequence(EVERY_FIELD)
     assert not differences, format_differences(differences)
-    assert compare_openapi(describe_interface(), proof.worlds.shown_fields) == ""
+    assert compare_openapi(describe_interface(), proof.services.shown_fields) == ""
 
 
 def test_openapi_differences_are_reported(proof: Proof) -> None:
-    shown, description = {"read_country country.code"}, describe_interface()
-    assert compare_openapi(description, shown).startswith("described, and not shown: ")
+    shown_fields, description = {"read_country country.code"}, describe_interface()
+    assert compare_openapi(description, shown_fields).startswith("described, and not shown: ")
     assert (
-        compare_openapi({"paths": {}}, shown)
+        compare_openapi({"paths": {}}, shown_fields)
         == "shown, and not described: read_country country.code"
     )
 
@@ -107,12 +109,12 @@ def test_known_differences_cite_documents() -> None:
     for entry in KNOWN_DIFFERENCES:
         assert re.match(r"(legacy|current) \d", entry.section), entry.name
         assert entry.operations <= {operation.name for operation in OPERATIONS}, entry.name
-        assert not any("*" in place for place in entry.places), entry.name
+        assert not any("*" in path for path in entry.places), entry.name
         assert "status" not in entry.kinds, "no status is another"
 
 
 def test_draw_depends_on_seed_only() -> None:
-    strategy = sequences(least=10, most=40)
+    strategy = sequences(min_requests=10, max_requests=40)
     assert (
         draw_from_seed(strategy, "1 1")
         == draw_from_seed(strategy, "1 1")
@@ -121,12 +123,12 @@ def test_draw_depends_on_seed_only() -> None:
 
 
 def test_shortest_sequence_is_minimal() -> None:
-    askings = [ProofRequest("GET", path) for path in "abcdef"]
+    requests = [ProofRequest("GET", path) for path in "abcdef"]
 
-    async def shows(tried: list[ProofRequest]) -> bool:
-        return {"b", "e"} <= {entry.path for entry in tried}
+    async def shows_difference(candidate_requests: list[ProofRequest]) -> bool:
+        return {"b", "e"} <= {entry.path for entry in candidate_requests}
 
-    assert asyncio.run(shorten_sequence(askings, shows)) == [askings[1], askings[4]]
+    assert asyncio.run(shorten_sequence(requests, shows_difference)) == [requests[1], requests[4]]
 
 
 def test_repeated_difference_is_counted() -> None:
@@ -139,7 +141,7 @@ def test_repeated_difference_is_counted() -> None:
     findings.add(2, differences, [ProofRequest("GET", R)])
     findings.add(3, differences, [])
     kind = ("list_recipients", "value", "name")
-    assert findings.first == {kind: (2, differences, [ProofRequest("GET", R)])}
+    assert findings.first_by_kind == {kind: (2, differences, [ProofRequest("GET", R)])}
     assert findings.count[kind] == 2
     assert format_differences(differences).split("\n")[1:3] == [
         "GET /v1/recipients", "  list_recipients value name: 'Ada' is 'Bea' "
@@ -147,5 +149,7 @@ def test_repeated_difference_is_counted() -> None:
 
 
 def test_every_operation_ends_a_sequence() -> None:
-    ends = {identify_operation(method, f"/v1{path}").name for method, path in ENDS}
-    assert ends >= {entry.name for entry in OPERATIONS}
+    last_operations = {
+        identify_operation(method, f"/v1{path}").name for method, path in LAST_REQUESTS
+    }
+    assert last_operations >= {entry.name for entry in OPERATIONS}
